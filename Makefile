@@ -1,0 +1,47 @@
+# Every command sets up what it needs: some minutes the first time, a moment afterwards.
+PYTHON ?= python3
+RUN = scripts/run
+ARGS ?=
+
+.PHONY: help setup demo lab test check format screenshot bench soak clean
+
+help: ## Lists the commands
+	@sed -n 's/^\([a-z]*\):.*## /make \1 | /p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || true
+
+setup: ## Sets up .venv, PySpark, Java
+	@$(PYTHON) scripts/setup.py
+
+demo: setup ## Loads a year, kills the kernel, compares every stage with Spark
+	@$(RUN) python -m demo $(ARGS)
+
+lab: setup ## Opens JupyterLab on the tutorials
+	@$(RUN) python scripts/lab.py $(ARGS)
+
+test: ## Runs all tests: engine, Spark, notebooks, browser
+	@$(PYTHON) scripts/setup.py --browser
+	@$(RUN) python -m pytest $(ARGS)
+
+check: setup ## Lint, format, types, direction of imports
+	@$(RUN) ruff check
+	@$(RUN) ruff format --check
+	@$(RUN) python -m mypy
+	@$(RUN) lint-imports --no-cache --no-logo
+
+format: setup ## Formats the code, drops outputs of notebooks
+	@$(RUN) ruff format
+	@$(RUN) ruff check --fix
+	@$(RUN) nbstripout tutorials/*.ipynb
+
+screenshot: ## Takes docs/screenshot.png from JupyterLab
+	@$(PYTHON) scripts/setup.py --browser
+	@NOSYNC_SCREENSHOT=docs/screenshot.png $(RUN) python -m pytest -q tests/test_browser.py
+
+bench: ## Measures against Spark and Pathway (half an hour; ARGS=--quick: some minutes)
+	@$(PYTHON) scripts/setup.py --bench
+	@$(RUN) python -m bench $(ARGS)
+
+soak: setup ## Runs the property and crash tests for hours
+	@HYPOTHESIS_PROFILE=nightly $(RUN) python -m pytest --timeout=0 $(ARGS)
+
+clean: ## Removes what the set-up made here
+	rm -rf .venv .tools

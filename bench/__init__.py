@@ -1,0 +1,1 @@
+"""Measurements of NoSync beside its peers, in the same run: `make bench`."""

@@ -1,0 +1,211 @@
+"""Runs the measurements and shows each figure beside its peer: `make bench`.
+
+make bench                          all of it, about half an hour on two cores
+make bench ARGS=--quick             smaller sizes, some minutes
+make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
+
+MILLION = 1_000_000
+EPOCH_COLUMNS = (
+    "what changes ten rows of R1             ",
+    "     edges",
+    "p50 ms",
+    "p99",
+    "p99.9",
+    "max",
+    "x peer",
+)
+
+
+def epochs_of(found: dict[str, Any]) -> dict[str, float]:
+    """Returns the percentiles of a measurement of epochs."""
+    return percentiles(found["latencies_ms"])
+
+
+def r1(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures epochs of NoSync over sizes, kinds of values, with and without the log."""
+    table = Table("Epochs", *EPOCH_COLUMNS)
+    sizes = [100_000, MILLION] if options.quick else [100_000, MILLION, 10 * MILLION]
+    epochs = 1000 if options.quick else 5000
+    p50: dict[Any, float] = {}
+
+    def one(title: str, key: Any, edges: int, *flags: str, peer: Any = None) -> dict[str, float]:
+        found = epochs_of(run("-m", "bench.r1", "--edges", edges, "--epochs", epochs, *flags))
+        p50[key] = found["p50"]
+        ratio = p50[key] / p50[peer] if peer else None
+        table.row(title, f"{edges:,}", *found.values(), ratio)
+        return found
+
+    for edges in sizes:
+        off = one("NoSync, log taken out", ("off", edges), edges, "--no-log")
+        on = one("NoSync", edges, edges, peer=("off", edges))
+        if edges == MILLION:
+            goals.add("R1 epoch, median, ms", on["p50"], 0.35)
+            goals.add("R1 p99 / median", on["p99"] / on["p50"], 4)
+            goals.add("R1 p99.9 / median", on["p99.9"] / on["p50"], 20)
+            goals.add("the log on the critical path, median, ms", on["p50"] - off["p50"], 0.08)
+            goals.add("p99 with the log / without", on["p99"] / off["p99"], 2)
+    one("NoSync, strings (R1s)", "strings", MILLION, "--strings", peer=MILLION)
+    goals.add("R1s / R1, medians", p50["strings"] / p50[MILLION], 1.5)
+    goals.add(f"state {sizes[-1]:,} / 100,000 edges, medians", p50[sizes[-1]] / p50[sizes[0]], 1.3)
+
+
+def peers(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures the peers on the same changes, and NoSync beside them."""
+    table = Table("Peers, the same changes", *EPOCH_COLUMNS)
+    epochs = 1000 if options.quick else 3000
+    few = 10 if options.quick else 30
+    ours = epochs_of(run("-m", "bench.r1", "--epochs", epochs))
+    table.row("NoSync", f"{MILLION:,}", *ours.values(), None)
+
+    def peer(title: str, *command: str | int, python: Path | None = None) -> float | None:
+        try:
+            found = epochs_of(run(*command, python=python))
+        except MeasurementError as error:
+            print(f"{title}: not measured\n{error}")
+            return None
+        table.row(title, f"{MILLION:,}", *found.values(), ours["p50"] / found["p50"])
+        return ours["p50"] / found["p50"]
+
+    if PATHWAY.exists():
+        script = TOP / "bench" / "peer_pathway.py"
+        ratio = peer("Pathway", script, "--epochs", epochs, python=PATHWAY)
+        if ratio is not None:
+            goals.add("R1 epoch / Pathway, medians", ratio, 0.5)
+    else:
+        print("Pathway: not installed (make bench installs it)")
+    peer("Spark, recomputing from cache", "-m", "bench.peer_spark", "recompute", "--epochs", few)
+    peer("Structured Streaming, RocksDB", "-m", "bench.peer_spark", "stream", "--epochs", few)
+
+
+def load(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures the bulk load on Spark."""
+    edges = MILLION if options.quick else 10 * MILLION
+    table = Table("Bulk load on Spark", "edges     ", "NoSync s", "plain Spark s", "x peer")
+    found = run("-m", "bench.load", "--edges", edges)
+    ratio = found["ours"] / found["plain"]
+    table.row(f"{edges:,}", found["ours"], found["plain"], ratio)
+    goals.add("bulk load / plain Spark", ratio, 1.5)
+
+
+def recovered(base: Path, **sizes: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Makes a history, kills its process, opens it three times; the median opening."""
+    folder = base / "-".join(f"{key}{value}" for key, value in sizes.items())
+    flags = [text for key, value in sizes.items() for text in (f"--{key}", str(value))]
+    made = run_killed("-m", "bench.recovery", "make", folder, *flags)
+    tries = []
+    for number in range(3):
+        copy = base / f"copy-{number}"
+        shutil.copytree(folder, copy)
+        tries.append(run("-m", "bench.recovery", "open", copy))
+        shutil.rmtree(copy)
+    shutil.rmtree(folder)
+    found = sorted(tries, key=lambda each: float(each["seconds"]))[1]
+    assert found["result"] == made["result"], "recovery gave another result"
+    assert (found["now"], found["lost"], found["recomputed"]) == (made["now"], [], 0)
+    return made, found
+
+
+def run_killed(*arguments: Any) -> dict[str, Any]:
+    """Runs a process that ends by SIGKILL after it told what it made."""
+    import json
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], cwd=TOP, capture_output=True, text=True, check=False
+    )
+    if done.returncode != -9:
+        raise MeasurementError(done.stderr[-2000:])
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def recovery(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures opening after kill -9, over the size of the state, of history and of the graph."""
+    columns = ("after kill -9, open to rows", "     edges", "epochs", "stages", "ms", "x first")
+    table = Table("Recovery", *columns)
+    base = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
+    large = MILLION if options.quick else 10 * MILLION
+    long = 5_000 if options.quick else 100_000
+    seconds: dict[str, float] = {}
+    cases: list[tuple[str, dict[str, int]]] = [
+        ("small", {"edges": 100_000, "epochs": 1000, "stages": 4}),
+        ("large state", {"edges": large, "epochs": 1000, "stages": 4}),
+        ("long history", {"edges": 100_000, "epochs": long, "stages": 4}),
+        ("many stages", {"edges": 100_000, "epochs": 1000, "stages": 64}),
+    ]
+    try:
+        for title, sizes in cases:
+            _, found = recovered(base, **sizes)
+            seconds[title] = found["seconds"]
+            ratio = seconds[title] / seconds["small"]
+            table.row(title, *(f"{v:,}" for v in sizes.values()), 1000 * seconds[title], ratio)
+        anew = run("-m", "bench.recovery", "again", base / "again", "--edges", large)["seconds"]
+        factor = anew / seconds["large state"]
+        table.row("computing it anew instead", f"{large:,}", "1", "1", 1000 * anew, None)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    goals.add("kill -9, open to rows, seconds", seconds["small"], 0.1)
+    goals.add(f"state {large:,} / 100,000 edges", seconds["large state"] / seconds["small"], 1.5)
+    goals.add(f"{long:,} / 1,000 past epochs", seconds["long history"] / seconds["small"], 1.5)
+    goals.add("64 / 4 stages", seconds["many stages"] / seconds["small"], 3)
+    goals.add(f"computing anew / recovery, {large:,} rows", factor, 290, at_least=True)
+
+
+def history(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures reading the past, and what history takes on disk."""
+    epochs = 5_000 if options.quick else 100_000
+    table = Table("History", "epochs  ", "rows(at=) ms", "worst ms", "bytes per update", "x update")
+    base = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
+    try:
+        start, _ = recovered(base, edges=100_000, epochs=1, stages=1)
+        made, found = recovered(base, edges=100_000, epochs=epochs, stages=1)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    update_bytes = 24  # two numbers and the signed count, of edges and of the result alike
+    each = (made["bytes"] - start["bytes"]) / (made["updates"] - start["updates"])
+    reads = sorted(found["reads_ms"])
+    median, worst = reads[len(reads) // 2], reads[-1]
+    table.row(f"{epochs:,}", median, worst, each, each / update_bytes)
+    goals.add(f"rows(at=) of 100 rows, any of {epochs:,} epochs, worst ms", worst, 5)
+    goals.add("disk per update / its bytes, all history kept", each / update_bytes, 4)
+
+
+SECTIONS = {"r1": r1, "peers": peers, "load": load, "recovery": recovery, "history": history}
+
+
+def main() -> int:
+    """Runs the chosen sections; the exit code says whether all were measured, not how fast."""
+    parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer epochs")
+    options = parser.parse_args()
+    unknown = set(options.sections) - set(SECTIONS)
+    if unknown:
+        parser.error(f"no section {', '.join(unknown)}; there are: {', '.join(SECTIONS)}")
+    print(f"{os.cpu_count()} cores, seed 1; the first tenth of the epochs is warm-up")
+    goals, failed = Goals(), 0
+    for name in options.sections or SECTIONS:
+        try:
+            SECTIONS[name](options, goals)
+        except MeasurementError as error:
+            failed += 1
+            print(f"{name}: not measured\n{error}")
+    goals.show()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,125 @@
+"""NoSync on R1: from `insert` of an Arrow table to the return of `commit()`; one line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import nosync_nb
+from bench.workload import LABELS, Change, Workload, label_names, node_names
+
+IN_PROCESS = 1 << 40
+"""Rows above which Spark computes: never here, no JVM shall take part in what is measured."""
+
+
+def edge_table(src: Any, dst: Any, *, strings: bool) -> pa.Table:
+    """Makes an Arrow table of edges."""
+    if strings:
+        return pa.table({"src": node_names(src), "dst": node_names(dst)})
+    return pa.table({"src": src, "dst": dst})
+
+
+def node_table(workload: Workload, *, strings: bool) -> pa.Table:
+    """Makes the Arrow table of nodes."""
+    node, label = workload.node, workload.label
+    if strings:
+        return pa.table({"node": node_names(node), "label": label_names(label)})
+    return pa.table({"node": node, "label": label})
+
+
+def define(session: Any, *, strings: bool) -> tuple[Any, Any, Any]:
+    """Defines the inputs and the stage."""
+    kind = "string" if strings else "bigint"
+    edges = session.input("edges", f"src {kind}, dst {kind}")
+    nodes = session.input("nodes", f"node {kind}, label {kind}", key=None)
+    joined = edges.join(nodes, on={"dst": "node"})
+    return edges, nodes, session.stage("per_label", joined.group_by("label").agg(n="count(*)"))
+
+
+def load(session: Any, workload: Workload, *, strings: bool) -> tuple[Any, Any]:
+    """Loads the base rows as the first epoch."""
+    edges, nodes, stage = define(session, strings=strings)
+    nodes.insert(node_table(workload, strings=strings))
+    edges.insert(edge_table(workload.src, workload.dst, strings=strings))
+    session.commit()
+    return edges, stage
+
+
+def check(stage: Any, workload: Workload, changes: list[Change], *, strings: bool) -> None:
+    """Asserts that the result is the one computed from scratch."""
+    values = np.arange(LABELS)
+    names: list[Any] = label_names(values) if strings else values.tolist()
+    expected = {names[label]: n for label, n in workload.expected(changes).items()}
+    assert {row.label: row.n for row in stage.rows()} == expected
+
+
+def without_log(session: Any) -> None:
+    """Takes the log off the critical path, to measure what it costs there.
+
+    NOTE: users have no such switch; an epoch that is not in the log is not committed.
+    """
+    from nosync_nb.log import Position
+
+    session._store.write_epoch = lambda *_: Position(0, 0)
+
+
+def measure(session: Any, workload: Workload, changes: list[Change], options: Any) -> Any:
+    """Loads, then runs the epochs; the seconds of loading and of each epoch."""
+    strings = options.strings
+    tables = [
+        (
+            edge_table(c.src, c.dst, strings=strings),
+            edge_table(c.gone_src, c.gone_dst, strings=strings),
+        )
+        for c in changes
+    ]
+    started = time.perf_counter()
+    edges, stage = load(session, workload, strings=strings)
+    load_seconds = time.perf_counter() - started
+    if options.no_log:
+        session.sync()
+        without_log(session)
+    latencies = []
+    clock = time.perf_counter
+    for inserts, removals in tables:
+        started = clock()
+        edges.insert(inserts)
+        edges.remove(removals)
+        session.commit()
+        latencies.append(clock() - started)
+    check(stage, workload, changes, strings=strings)
+    return load_seconds, latencies
+
+
+def main() -> None:
+    """Runs R1 or R1s and prints its latencies in milliseconds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--edges", type=int, default=1_000_000)
+    parser.add_argument("--epochs", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--strings", action="store_true")
+    parser.add_argument("--no-log", action="store_true")
+    options = parser.parse_args()
+    workload = Workload(options.edges, seed=options.seed)
+    changes = list(workload.epochs(options.epochs))
+    folder = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
+    try:
+        session = nosync_nb.open(folder / "r1.nosync", spark_rows=IN_PROCESS)
+        load_seconds, latencies = measure(session, workload, changes, options)
+        session.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    result = {"load_seconds": load_seconds, "latencies_ms": [1000 * x for x in latencies]}
+    print(json.dumps({"peer": "NoSync", **result}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Recovery after kill -9: how long from `open` to the rows of a small stage; lines of JSON.
+
+python -m bench.recovery make FOLDER ...    makes a history, then kills itself
+python -m bench.recovery open FOLDER        opens it and reads; imports are not counted
+python -m bench.recovery again FOLDER ...   loads the inputs and computes everything anew
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nosync_nb
+from bench.r1 import IN_PROCESS, edge_table, load
+from bench.workload import Workload
+
+
+def add_stages(session: Any, edges: Any, count: int) -> None:
+    """Adds stages beside the first one, a chain and its siblings, to make a larger graph."""
+    previous = edges
+    for number in range(count - 1):
+        if number % 2:
+            grouped = previous.group_by("src").agg(n="count(*)")
+            session.stage(f"stage_{number}", grouped.filter("n > 100"))
+        else:
+            previous = session.stage(f"stage_{number}", edges.filter(f"src % 1000 = {number}"))
+
+
+def make(options: argparse.Namespace) -> None:
+    """Makes a session with a history, tells its result, and dies."""
+    workload = Workload(options.edges, seed=options.seed)
+    session = nosync_nb.open(options.folder, spark_rows=IN_PROCESS)
+    edges, stage = load(session, workload, strings=False)
+    add_stages(session, edges, options.stages)
+    changes = list(workload.epochs(options.epochs))
+    for change in changes:
+        edges.insert(edge_table(change.src, change.dst, strings=False))
+        edges.remove(edge_table(change.gone_src, change.gone_dst, strings=False))
+        session.commit()
+    session.sync()
+    result = sorted((row.label, row.n) for row in stage.rows())
+    tell(
+        {
+            "result": result,
+            "now": session.now,
+            "bytes": folder_bytes(options.folder),
+            "updates": workload.updates_count(changes),
+        }
+    )
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def reopen(options: argparse.Namespace) -> None:
+    """Opens after the death of the owner; then reads the past at a few epochs."""
+    started = time.perf_counter()
+    session = nosync_nb.open(options.folder, spark_rows=IN_PROCESS)
+    rows = session["per_label"].rows()
+    seconds = time.perf_counter() - started
+    reads = []
+    for part in range(1, 20):
+        epoch = max(1, session.now * part // 20)
+        started = time.perf_counter()
+        session["per_label"].rows(at=epoch)
+        reads.append(1000 * (time.perf_counter() - started))
+    tell(
+        {
+            "seconds": seconds,
+            "result": sorted((row.label, row.n) for row in rows),
+            "now": session.now,
+            "recomputed": session.recovery.recomputed,
+            "lost": list(session.recovery.lost),
+            "reads_ms": reads,
+        }
+    )
+    session.close()
+
+
+def again(options: argparse.Namespace) -> None:
+    """Computes from the inputs: what recovery saves. The inputs are in memory already."""
+    workload = Workload(options.edges, seed=options.seed)
+    session = nosync_nb.open(options.folder, spark_rows=IN_PROCESS)
+    started = time.perf_counter()
+    _, stage = load(session, workload, strings=False)
+    stage.rows()
+    tell({"seconds": time.perf_counter() - started})
+    session.close()
+
+
+def folder_bytes(folder: Path) -> int:
+    """Returns the bytes on disk below a folder."""
+    files = (path for path in Path(folder).rglob("*") if path.is_file())
+    return sum(path.stat().st_blocks * 512 for path in files)
+
+
+def tell(found: dict[str, Any]) -> None:
+    """Prints what was found, at once: this process may be about to die."""
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["make", "open", "again"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--edges", type=int, default=1_000_000)
+    parser.add_argument("--epochs", type=int, default=1000)
+    parser.add_argument("--stages", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    {"make": make, "open": reopen, "again": again}[options.what](options)
+
+
+if __name__ == "__main__":
+    main()

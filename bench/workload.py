@@ -1,0 +1,89 @@
+"""The workload R1: a join and a count under small changes.
+
+`edges(src, dst)` is joined with `nodes(node, label)` on `dst = node`; the result is the number of
+edges per label. There are ten edges to a node and a hundred labels. An epoch changes ten rows:
+five new random edges, five old ones removed. R1s is the same with strings for nodes and labels.
+Everything follows from the seed, so that every engine sees the same changes. Imports nothing but
+numpy: the peers run in environments of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LABELS = 100
+INSERTS = 5
+REMOVALS = 5
+Values = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One epoch: edges that appear and edges that go; `ids` number every edge that ever was."""
+
+    src: Values
+    dst: Values
+    ids: Values
+    gone_src: Values
+    gone_dst: Values
+    gone_ids: Values
+
+
+class Workload:
+    """The rows before the first epoch, and the epochs."""
+
+    def __init__(self, edges_count: int, *, seed: int = 1) -> None:
+        self.edges_count = edges_count
+        self.nodes_count = max(LABELS, edges_count // 10)
+        self._rng = np.random.default_rng(seed)
+        self.src = self._rng.integers(0, self.nodes_count, edges_count)
+        self.dst = self._rng.integers(0, self.nodes_count, edges_count)
+        self.node = np.arange(self.nodes_count)
+        self.label = self._rng.permutation(self.nodes_count) % LABELS
+
+    def epochs(self, count: int) -> Iterator[Change]:
+        """Yields `count` epochs; no edge is removed twice."""
+        rng = self._rng
+        gone = rng.choice(self.edges_count, size=count * REMOVALS, replace=False)
+        for number in range(count):
+            ids = gone[number * REMOVALS : (number + 1) * REMOVALS]
+            first = self.edges_count + number * INSERTS
+            yield Change(
+                rng.integers(0, self.nodes_count, INSERTS),
+                rng.integers(0, self.nodes_count, INSERTS),
+                np.arange(first, first + INSERTS),
+                self.src[ids],
+                self.dst[ids],
+                ids,
+            )
+
+    def updates_count(self, changes: list[Change]) -> int:
+        """Returns the updates of these epochs: rows of edges, and of the result out and in."""
+        count = 0
+        for change in changes:
+            net = np.bincount(self.label[change.dst], minlength=LABELS)
+            net -= np.bincount(self.label[change.gone_dst], minlength=LABELS)
+            count += len(change.src) + len(change.gone_src) + 2 * int(np.count_nonzero(net))
+        return count
+
+    def expected(self, changes: list[Change]) -> dict[int, int]:
+        """Returns edges per label after these epochs, computed from scratch."""
+        dst = np.concatenate([self.dst, *(c.dst for c in changes)])
+        counts = np.bincount(self.label[dst], minlength=LABELS)
+        for change in changes:
+            counts -= np.bincount(self.label[change.gone_dst], minlength=LABELS)
+        return {label: int(n) for label, n in enumerate(counts) if n}
+
+
+def node_names(values: Values) -> list[str]:
+    """Writes nodes as the strings of R1s."""
+    return [f"node-{value:08d}" for value in values.tolist()]
+
+
+def label_names(values: Values) -> list[str]:
+    """Writes labels as the strings of R1s."""
+    return [f"label-{value:03d}" for value in values.tolist()]

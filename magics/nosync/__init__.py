@@ -1,0 +1,35 @@
+"""NoSync in a notebook: `%load_ext nosync`, `%%dd` cells, and a session per notebook.
+
+In scripts the names of `nosync_nb` are here too, as the same objects. Importing this package is
+light: the engine is loaded when one of its names is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from nosync.current import commit, epoch, input, session
+from nosync.extension import load_ipython_extension, unload_ipython_extension
+
+if TYPE_CHECKING:
+    from nosync_nb import *  # noqa: F403
+
+__all__ = [
+    "commit",
+    "epoch",
+    "input",
+    "load_ipython_extension",
+    "session",
+    "unload_ipython_extension",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("nosync_nb"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *import_module("nosync_nb").__all__})

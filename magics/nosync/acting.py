@@ -1,0 +1,137 @@
+"""Subcommands of `%dd` that act: commit, discard, sync, open, drop, rename, rewind, recover."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from nosync.subcommand import Subcommand, moment
+from nosync_widgets import formats
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+
+
+def _commit(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    epoch = notebook.session().commit(wait=arguments.wait, label=arguments.label)
+    notebook.say(f"epoch {epoch} is committed")
+
+
+def _discard(notebook: Notebook, _arguments: Namespace) -> None:
+    session = notebook.session()
+    rows = sum(item.rows for item in dict(session.pending or {}).values())
+    session.discard()
+    notebook.say(f"{formats.count(rows, 'pending row')} discarded")
+
+
+def _sync(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    session = notebook.session()
+    session.sync(arguments.level)
+    notebook.say(f"epoch {session.now} is safe on {arguments.level}")
+
+
+def _open(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    options: dict[str, Any] = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name != "path" and value is not None
+    }
+    known = notebook.opened
+    session = notebook.open(arguments.path, force=True, **options)
+    if session is known:
+        notebook.say(f"{arguments.path} is open already, at epoch {session.now}")
+
+
+def _drop(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    session = notebook.session()
+    before = {*session.inputs, *session.stages}
+    session.drop(*arguments.names, cascade=arguments.cascade)
+    gone = sorted(before - {*session.inputs, *session.stages})
+    for name in gone:
+        view = notebook.views.pop(name, None)
+        if view is not None:
+            view.close()
+    notebook.bindings.drop(*gone)
+    notebook.say(f"dropped {formats.listing(gone)}")
+
+
+def _rename(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    session = notebook.session()
+    session.rename(arguments.old, arguments.new)
+    notebook.bindings.drop(arguments.old)
+    notebook.bindings.set(arguments.new, session[arguments.new])
+    view = notebook.views.pop(arguments.old, None)
+    if view is not None:
+        view.close()
+    notebook.say(f"{arguments.old} is now {arguments.new}")
+
+
+def _rewind(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    session = notebook.session()
+    if not hasattr(session, "rewind"):
+        raise UsageError("%dd rewind: this engine does not rewind; read the past with --at")
+    left, branches = session.now, set(getattr(session, "branches", ()))
+    session.rewind(to=arguments.to)
+    for view in notebook.views.values():
+        view.refresh(reload=True)
+    kept = sorted(set(getattr(session, "branches", ())) - branches)
+    where = f"; what was left is branch {kept[0]}" if kept else ""
+    notebook.say(f"rewound from epoch {left} to {session.now}{where}")
+
+
+def _recover(notebook: Notebook, _arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    if notebook.opened is None:
+        notebook.open(force=True)
+    else:
+        notebook.show_report()
+
+
+COMMANDS = (
+    Subcommand(
+        "commit",
+        "close the epoch now",
+        _commit,
+        [
+            (["--wait"], {"choices": ["disk", "replicas"], "help": "until it is safe there"}),
+            (["--label"], {"help": "a name for the epoch"}),
+        ],
+    ),
+    Subcommand("discard", "throw pending changes away", _discard),
+    Subcommand(
+        "sync",
+        "wait until all epochs are safe",
+        _sync,
+        [(["level"], {"nargs": "?", "choices": ["disk", "replicas"], "default": "disk"})],
+    ),
+    Subcommand(
+        "open",
+        "use this folder as the notebook's log",
+        _open,
+        [
+            (["path"], {"help": "a folder: created, or recovered"}),
+            (["--mode"], {"choices": ["r", "w"]}),
+            (["--takeover"], {"action": "store_true", "help": "although another owner lives"}),
+        ],
+    ),
+    Subcommand(
+        "drop",
+        "forget stages",
+        _drop,
+        [
+            (["names"], {"nargs": "+"}),
+            (["--cascade"], {"action": "store_true", "help": "and those that read them"}),
+        ],
+    ),
+    Subcommand("rename", "give a stage another name", _rename, [(["old"], {}), (["new"], {})]),
+    Subcommand("rewind", "go back to an epoch", _rewind, [(["to"], {"type": moment})]),
+    Subcommand("recover", "the recovery report; leaves safe mode", _recover),
+)

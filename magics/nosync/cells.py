@@ -1,0 +1,223 @@
+"""A cell is a transaction: what it changed is committed inside it, or discarded with it.
+
+Design
+    1. `pre_run_cell` begins the session's transaction of the cell.
+    2. The cell's tree is changed so that its last expression passes through `end`, which commits
+       and hands the value on: after it is evaluated, before it is displayed. An error of the commit
+       is an error of the cell; from `post_run_cell` it would vanish.
+    3. `post_run_cell` discards what a failed cell left, and commits what no `end` saw (a cell that
+       loads the extension was parsed before we were there).
+    Code run from inside a cell (`%run`, `%%time`, `%timeit`) belongs to it: only the first tree
+    after the outermost `pre_run_cell` is changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import TYPE_CHECKING, Any
+
+from nosync_widgets import formats
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+
+_END = "__nosync_end__"
+_LOADING = object()
+
+
+class Cells:
+    """Follows the cells of one shell; `transaction` is the running cell's, if any."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self._notebook = notebook
+        self._shell = notebook.shell
+        # IMPORTANT: at load the running cell, if any, has begun without us: it ends with us.
+        self._cell: object = _LOADING
+        self._message: str | None = None
+        self._awaits_tree = False
+        self._told = 0
+        self.transaction: Any = None
+
+    def register(self) -> None:
+        """Starts to follow the shell."""
+        self._shell.events.register("pre_run_cell", self.before)
+        self._shell.events.register("post_run_cell", self.after)
+        self._shell.ast_transformers.append(self)
+        setattr(builtins, _END, self.end)
+
+    def unregister(self) -> None:
+        """Commits what the running cell has pending and leaves the shell as it was."""
+        self._shell.events.unregister("pre_run_cell", self.before)
+        self._shell.events.unregister("post_run_cell", self.after)
+        if self in self._shell.ast_transformers:
+            self._shell.ast_transformers.remove(self)
+        self.settle()
+        # The running cell still calls it, since %unload_ext is code of a cell: gone at its end.
+        setattr(builtins, _END, _pass_on)
+        self._shell.events.register("post_run_cell", self._forget_end)
+
+    def _forget_end(self, _result: Any) -> None:
+        self._shell.events.unregister("post_run_cell", self._forget_end)
+        if getattr(builtins, _END, None) is _pass_on:
+            delattr(builtins, _END)
+
+    @property
+    def number(self) -> int:
+        """The execution count of the running cell."""
+        count: int = self._shell.execution_count
+        return count - 1 if getattr(self._cell, "store_history", False) else count
+
+    def before(self, info: Any) -> None:
+        """`pre_run_cell`: a new cell, or code inside the one that runs."""
+        message = _message_id(self._shell)
+        running = self._cell not in (None, _LOADING)
+        if running and (message is None or message == self._message):
+            return
+        self._cell, self._message = info, message
+        self._awaits_tree = True
+        self._discard()
+        self._notebook.before_cell()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins the running cell's transaction, once there is a session to hold it."""
+        session = self._notebook.opened
+        if session is None or self.transaction is not None or self._cell is None:
+            return
+        self._told = session.now
+        if self._notebook.settings.autocommit:
+            self.transaction = session.begin()
+
+    def visit(self, tree: ast.Module) -> ast.Module:
+        """Lets the last expression of the cell pass through `end`."""
+        if not self._awaits_tree:
+            return tree
+        self._awaits_tree = False
+        last = tree.body[-1] if tree.body else None
+        if last is None:
+            return tree
+        value = [last.value] if isinstance(last, ast.Expr) else []
+        name = ast.Name(_END, ast.Load())
+        ended = ast.Call(name, value, [])
+        call = ast.Expr(ended)
+        for node in (name, ended, call):
+            ast.copy_location(node, last)
+        if value:
+            tree.body[-1] = call
+        else:
+            tree.body.append(call)
+        return tree
+
+    def end(self, value: Any = None) -> Any:
+        """Commits the cell's changes and returns the value of its last expression."""
+        __tracebackhide__ = True
+        self._commit()
+        return value
+
+    def settle(self) -> None:
+        """Commits the running cell's changes now, before its session is closed."""
+        __tracebackhide__ = True
+        self._commit()
+
+    def after(self, result: Any) -> None:
+        """`post_run_cell`: settles what the cell left and tells the notebook."""
+        if self._cell is not _LOADING and not self._is_running(result):
+            return
+        failure = _failure(result)
+        session = self._notebook.opened
+        try:
+            if failure is not None:
+                self._discard()
+                if isinstance(failure, KeyboardInterrupt):
+                    self._notebook.cancel_spark()
+            else:
+                self._commit_late(result)
+            if session is not None and session is self._notebook.opened:
+                self._tell_blocks(session.now)
+            self._notebook.after_cell(result)
+        finally:
+            self._cell = self._message = self.transaction = None
+
+    def _is_running(self, result: Any) -> bool:
+        """Tells a nested result from the running cell's; an aborted cell comes with a new info."""
+        if result is None or result.info is self._cell:
+            return True
+        same: bool = result.info.raw_cell == getattr(self._cell, "raw_cell", None)
+        return same
+
+    def _commit(self) -> None:
+        __tracebackhide__ = True
+        transaction = self.transaction
+        if transaction is None:
+            return
+        pending = {name: (item.rows, item.calls) for name, item in transaction.pending.items()}
+        if transaction:
+            epoch = transaction.commit()
+            self._tell_blocks(epoch - 1)
+            self._told = epoch
+            self._notebook.say(_committed(epoch, pending), progress=True)
+        else:
+            transaction.discard()
+        self.transaction = None
+
+    def _tell_blocks(self, upto: int) -> None:
+        """Tells the epochs that the cell committed by itself, in blocks or by `commit`."""
+        count = upto - self._told
+        if count > 0:
+            span = f"epoch {upto}" if count == 1 else f"epochs {self._told + 1} to {upto}"
+            self._notebook.say(f"{span} committed", progress=True)
+        self._told = max(upto, self._told)
+
+    def _commit_late(self, result: Any) -> None:
+        try:
+            self._commit()
+        except Exception as error:
+            self._notebook.errors.show(error)
+            result.error_in_exec = error
+            self._discard()
+
+    def _discard(self) -> None:
+        transaction, self.transaction = self.transaction, None
+        if transaction is None:
+            return
+        pending = list(transaction.pending)
+        count = transaction.discard()
+        if pending:
+            rows = formats.count(count, "pending row")
+            self._notebook.say(
+                f"NoSync: the cell failed; its {rows} ({formats.listing(pending)}) "
+                "discarded, nothing was committed"
+            )
+
+
+def _committed(epoch: int, pending: dict[str, tuple[int, int]]) -> str:
+    """One line per commit, with advice when many inserts became one epoch."""
+    parts = [f"{name} {formats.count(rows, 'row')}" for name, (rows, _) in pending.items()]
+    line = f"epoch {epoch}: {', '.join(parts) or 'nothing new'}"
+    calls = max((calls for _, calls in pending.values()), default=0)
+    if calls > 1:
+        line += (
+            f"\n{formats.count(calls, 'insert')} -> 1 epoch; use `with nosync.epoch():` "
+            "around each that is a step in time of its own"
+        )
+    return line
+
+
+def _failure(result: Any) -> BaseException | None:
+    """What ended the cell; None if it ran to its end."""
+    if result is None:
+        return KeyboardInterrupt()
+    failure: BaseException | None = result.error_before_exec or result.error_in_exec
+    return failure
+
+
+def _message_id(shell: Any) -> str | None:
+    """The front end's request that runs now; None outside a kernel."""
+    parent: dict[str, Any] | None = getattr(shell, "get_parent", dict)()
+    identity: str | None = (parent or {}).get("header", {}).get("msg_id")
+    return identity
+
+
+def _pass_on(value: Any = None) -> Any:
+    return value

@@ -1,0 +1,118 @@
+"""The line form of `%dd`: subcommands, their options, their help.
+
+Each is a row of `COMMANDS`: what it says in the list, how its line is parsed, what it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shlex
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from IPython.core.error import UsageError
+
+from nosync.acting import COMMANDS as ACTING
+from nosync.looking import COMMANDS as LOOKING
+from nosync.subcommand import Subcommand
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}. {self.format_usage().strip()}")
+
+
+def run(notebook: Notebook, line: str) -> Any:
+    """Runs one line and returns what the cell should show.
+
+    Raises:
+        UsageError: unknown subcommand or bad arguments.
+    """
+    __tracebackhide__ = True
+    words = _split(line)
+    if not words:
+        return _overview()
+    command = COMMANDS.get(words[0])
+    if command is None:
+        raise UsageError(_unknown(words[0]))
+    arguments, extra = _parser(command).parse_known_args(words[1:])
+    if extra:
+        raise UsageError(
+            f"%dd {command.name}: unrecognized arguments: {' '.join(extra)}. "
+            f"{_parser(command).format_usage().strip()}"
+        )
+    return command.run(notebook, arguments)
+
+
+def options_of(name: str) -> list[str]:
+    """The options of a subcommand, for completion."""
+    command = COMMANDS.get(name)
+    if command is None:
+        return []
+    actions = _parser(command)._actions
+    return [text for action in actions for text in action.option_strings]
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"%dd: {error}") from None
+
+
+def _parser(command: Subcommand) -> _Parser:
+    parser = _Parser(prog=f"%dd {command.name}", description=command.summary, add_help=False)
+    for names, options in command.arguments:
+        parser.add_argument(*names, **options)
+    return parser
+
+
+def _unknown(word: str) -> str:
+    near = difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.6)
+    meant = f"did you mean `%dd {near[0]}`?" if near else f"there are: {', '.join(COMMANDS)}"
+    return f"%dd has no subcommand '{word}'; {meant}"
+
+
+def _overview() -> Any:
+    width = max(map(len, COMMANDS))
+    lines = [f"%dd {name.ljust(width)}  {each.summary}" for name, each in COMMANDS.items()]
+    return _Text("\n".join([*lines, "%%dd defines stages in a cell: see %%dd?"]))
+
+
+def _help(_notebook: Notebook, arguments: argparse.Namespace) -> Any:
+    if arguments.subcommand is None:
+        return _overview()
+    command = COMMANDS.get(arguments.subcommand)
+    if command is None:
+        raise UsageError(_unknown(arguments.subcommand))
+    return _Text(_parser(command).format_help().rstrip())
+
+
+class _Text:
+    """A text that displays as itself."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+COMMANDS: dict[str, Subcommand] = {
+    command.name: command
+    for command in (
+        *LOOKING,
+        *ACTING,
+        Subcommand(
+            "help",
+            "this list, or the options of one subcommand",
+            _help,
+            [(["subcommand"], {"nargs": "?"})],
+        ),
+    )
+}

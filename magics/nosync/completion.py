@@ -1,0 +1,71 @@
+"""Completion of `%dd`: subcommands, options and names of stages."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+
+_LINE = re.compile(r"^\s*(%%?)dd\s+(.*)$")
+_CELL_OPTIONS = ("--on", "--persist", "--replay", "--nondeterministic", "--again")
+
+
+def register(notebook: Notebook) -> None:
+    """Adds a matcher to the shell's completer."""
+    completer = notebook.shell.Completer
+    if completer is not None:
+        notebook.matcher = _matcher(notebook)
+        completer.custom_matchers.insert(0, notebook.matcher)
+
+
+def unregister(notebook: Notebook) -> None:
+    """Takes the matcher away."""
+    completer = notebook.shell.Completer
+    if completer is not None and notebook.matcher in completer.custom_matchers:
+        completer.custom_matchers.remove(notebook.matcher)
+
+
+def candidates(notebook: Notebook, line: str) -> list[str]:
+    """What may stand at the end of a line, without regard to what is typed of it."""
+    found = _LINE.match(line)
+    if found is None:
+        return []
+    kind, rest = found.groups()
+    if kind == "%%":
+        return list(_CELL_OPTIONS)
+    from nosync.commands import COMMANDS, options_of
+
+    words = rest.split(" ")
+    if len(words) < 2:
+        return list(COMMANDS)
+    session = notebook.opened
+    names = [] if session is None else [*session.stages, *session.inputs]
+    return [*names, *options_of(words[0])]
+
+
+def _matcher(notebook: Notebook) -> Any:
+    from IPython.core.completer import SimpleCompletion, context_matcher
+
+    @context_matcher()
+    def nosync_matcher(context: Any) -> Any:
+        line = context.full_text[: _cursor(context)].rsplit("\n", 1)[-1]
+        token = line.rsplit(" ", 1)[-1] if " " in line else ""
+        words = [word for word in candidates(notebook, line) if word.startswith(token)]
+        known = _LINE.match(line) is not None
+        return {
+            "completions": [SimpleCompletion(word, type="magic") for word in words],
+            "matched_fragment": token,
+            "suppress": known,
+        }
+
+    return nosync_matcher
+
+
+def _cursor(context: Any) -> int:
+    """The offset of the cursor in the whole text."""
+    lines = context.full_text.split("\n")
+    before = sum(len(line) + 1 for line in lines[: context.cursor_line])
+    position: int = before + context.cursor_position
+    return position

@@ -1,0 +1,42 @@
+"""The kernel "Python 3 (NoSync)": loads the extension at its start, so a restart needs no cell."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+NAME = "nosync"
+
+
+def kernel_spec(executable: str = sys.executable) -> dict[str, Any]:
+    """The content of `kernel.json`, bound to one interpreter."""
+    return {
+        "argv": [
+            executable,
+            "-m",
+            "ipykernel_launcher",
+            "-f",
+            "{connection_file}",
+            "--ext",
+            "nosync",
+        ],
+        "display_name": "Python 3 (NoSync)",
+        "language": "python",
+        "interrupt_mode": "signal",
+        "metadata": {"debugger": True},
+    }
+
+
+def install(*, user: bool = False, prefix: str | None = None) -> str:
+    """Writes the kernel where Jupyter looks for it, and returns the folder."""
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    with tempfile.TemporaryDirectory() as folder:
+        text = json.dumps(kernel_spec(), indent=1)
+        (Path(folder) / "kernel.json").write_text(text, "utf-8")
+        manager = KernelSpecManager()
+        place: str = manager.install_kernel_spec(folder, NAME, user=user, prefix=prefix)
+    return place

@@ -1,0 +1,208 @@
+"""Subcommands of `%dd` that look and change nothing: status, show, diff, travel, layers, graph."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from nosync.subcommand import Subcommand, moment
+from nosync_widgets import formats
+from nosync_widgets.pages import changed_rows
+from nosync_widgets.pictures import graph_picture
+from nosync_widgets.tables import Table, collection_table
+from nosync_widgets.timeline import Timeline
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+
+
+def _status(notebook: Notebook, _arguments: Namespace) -> Any:
+    session = notebook.session()
+    frontiers = session.frontiers
+    rows = []
+    for name in [*session.inputs, *session.stages]:
+        frontier = frontiers[name]
+        kind = "input" if name in session.inputs else "stage"
+        count, state = _rows_now(session[name])
+        levels = (frontier.memory, frontier.disk, frontier.replicas)
+        rows.append([name, kind, count, *map(formats.value, levels), state])
+    caption = f"epoch {session.now} · log {notebook.place.path if notebook.place else ''}"
+    pending = dict(session.pending or {})
+    notes = [f"pending: {name} {formats.count(item.rows, 'row')}" for name, item in pending.items()]
+    columns = ("name", "kind", "rows", "epoch", "on disk", "on replicas", "state")
+    types = ("string", "string", "bigint", "bigint", "bigint", "bigint", "string")
+    return Table(caption=caption, columns=columns, rows=rows, types=types, notes=notes)
+
+
+def _rows_now(collection: Any) -> tuple[str | None, str]:
+    """How many rows, and whether the collection follows; a stale stage says why it does not."""
+    try:
+        return f"{len(collection):,}", "live"
+    except Exception as error:
+        return None, str(error)
+
+
+def _show(notebook: Notebook, arguments: Namespace) -> Any:
+    collection = _collection(notebook, arguments.stage)
+    limit = arguments.limit or notebook.settings.limit
+    at = arguments.at
+    if isinstance(at, int) and at < 0:
+        at += notebook.session().now
+    return collection_table(collection, at=at, limit=limit)
+
+
+def _diff(notebook: Notebook, arguments: Namespace) -> Any:
+    session = notebook.session()
+    collection = _collection(notebook, arguments.stage)
+    upto = session.now if arguments.upto is None else arguments.upto
+    after = arguments.after
+    if after is None:
+        after = Timeline(collection.history()).before(upto)
+    if after is not None and after > upto:
+        raise UsageError(f"%dd diff: epoch {after} is after {upto}; write the earlier one first")
+    limit = arguments.limit or notebook.settings.limit
+    changes, added, removed = changed_rows(collection, after, upto, limit)
+    schema = collection.schema
+    shown = sum(abs(diff) for diff, _ in changes)
+    return Table(
+        caption=f"{arguments.stage} from epoch {after or 0} to {upto}: +{added:,} −{removed:,}",
+        columns=("", *schema.names),
+        types=("string", *schema.types),
+        rows=[[_sign(diff), *row] for diff, row in changes],
+        notes=[f"the first {len(changes)} changes"] if shown < added + removed else [],
+    )
+
+
+def _sign(diff: int) -> str:
+    return ("+" if diff > 0 else "−") + ("" if abs(diff) == 1 else f" ×{abs(diff):,}")
+
+
+def _travel(notebook: Notebook, arguments: Namespace) -> Any:
+    from IPython.display import display
+
+    from nosync_widgets.travel import TravelView
+
+    session = notebook.session()
+    stage = arguments.stage or next(iter(session.stages), None) or next(iter(session.inputs), None)
+    if stage is None:
+        raise UsageError("%dd travel: there is no stage yet; define one in a %%dd cell")
+    _collection(notebook, stage)
+    view = notebook.views.get(stage)
+    if view is None:
+        view = notebook.views[stage] = TravelView(session, stage, at=arguments.at)
+    else:
+        view.refresh(reload=True)
+        view.travel(arguments.at)
+    # A saved notebook that is opened without its kernel shows this and not the widget.
+    text, html = view.static()
+    title = view.title()
+    summary = f"<details><summary>{title}</summary>{html}</details>"
+    notebook.say(text if not _has_widgets(notebook) else title, summary)
+    display(view)
+
+
+def _has_widgets(notebook: Notebook) -> bool:
+    return hasattr(notebook.shell, "kernel")
+
+
+def _layers(notebook: Notebook, arguments: Namespace) -> Any:
+    session = notebook.session()
+    names = [arguments.stage] if arguments.stage else [*session.inputs, *session.stages]
+    if not hasattr(session, "layers"):
+        raise UsageError("%dd layers: this engine does not show its layers")
+    rows = [
+        [name, *(_part(layer, part) for part in ("lower", "upper", "rows", "bytes", "persistence"))]
+        for name in names
+        for layer in session.layers(name)
+    ]
+    return Table(
+        caption="layers: each holds the net changes of the epochs in [lower, upper)",
+        columns=("stage", "lower", "upper", "rows", "size", "kept"),
+        types=("string", "bigint", "bigint", "bigint", "bigint", "string"),
+        rows=rows,
+    )
+
+
+def _part(layer: Any, name: str) -> str | None:
+    value = layer.get(name) if isinstance(layer, Mapping) else getattr(layer, name, None)
+    if value is None:
+        return None
+    return formats.size(value) if name == "bytes" else formats.value(value)
+
+
+def _graph(notebook: Notebook, _arguments: Namespace) -> Any:
+    session = notebook.session()
+    names = [*session.inputs, *session.stages]
+    details = {name: _node_detail(*_rows_now(session[name])) for name in names}
+    reads = {name: session.graph[name] for name in names}
+    return graph_picture(reads, inputs=session.inputs, details=details)
+
+
+def _node_detail(count: str | None, _state: str) -> str:
+    """The second line of a node: its rows, or that it has stopped."""
+    return "stale" if count is None else f"{count} row{'' if count == '1' else 's'}"
+
+
+def _compare(notebook: Notebook, arguments: Namespace) -> Any:
+    one, other = (_collection(notebook, name) for name in (arguments.a, arguments.b))
+    limit = arguments.limit or notebook.settings.limit
+    sides = ((arguments.a, one.except_all(other)), (arguments.b, other.except_all(one)))
+    rows = [
+        [name, *(formats.value(item) for item in row)]
+        for name, difference in sides
+        for row in difference.rows(limit=limit)
+    ]
+    schema = one.schema
+    return Table(
+        caption=f"rows of only one of {arguments.a} and {arguments.b}" if rows else "no difference",
+        columns=("only in", *schema.names),
+        types=("string", *schema.types),
+        rows=rows,
+    )
+
+
+def _collection(notebook: Notebook, name: str) -> Any:
+    """The collection of that name, or a UsageError that lists the names."""
+    session = notebook.session()
+    if name not in session:
+        known = formats.listing([*session.stages, *session.inputs]) or "none yet"
+        raise UsageError(f"%dd: no stage or input is named '{name}'; there are: {known}")
+    return session[name]
+
+
+_STAGE = (["stage"], {"help": "name of a stage or input"})
+_LIMIT = (["--limit"], {"type": int, "help": "rows shown, instead of NoSync.limit"})
+_AT = (["--at"], {"type": moment, "help": "epoch, label, or negative offset"})
+
+COMMANDS = (
+    Subcommand("status", "inputs and stages: rows, epochs, what is safe", _status),
+    Subcommand("show", "the rows of a stage, now or at an epoch", _show, [_STAGE, _AT, _LIMIT]),
+    Subcommand(
+        "diff",
+        "what changed in a stage between two epochs",
+        _diff,
+        [
+            _STAGE,
+            (["after"], {"type": int, "nargs": "?", "help": "by default the epoch before"}),
+            (["upto"], {"type": int, "nargs": "?", "help": "by default now"}),
+            _LIMIT,
+        ],
+    ),
+    Subcommand(
+        "compare",
+        "rows that only one of two collections has: `delays@1 delays`",
+        _compare,
+        [(["a"], {}), (["b"], {}), _LIMIT],
+    ),
+    Subcommand(
+        "travel",
+        "a slider over the epochs of a stage",
+        _travel,
+        [(["stage"], {"nargs": "?"}), (["--at"], {"type": int, "help": "the first epoch shown"})],
+    ),
+    Subcommand("layers", "how a trace is kept", _layers, [(["stage"], {"nargs": "?"})]),
+    Subcommand("graph", "which stage reads which", _graph),
+)

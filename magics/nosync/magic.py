@@ -1,0 +1,106 @@
+"""The magics `%dd` and `%%dd`, and the settings of `%config NoSync`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import traitlets
+from IPython.core.error import UsageError
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    magics_class,
+    no_var_expand,
+    output_can_be_silenced,
+)
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from nosync.notebook import Notebook
+from nosync.stages import define_cell
+
+
+@magics_class
+class NoSync(Magics):
+    """Settings of NoSync."""
+
+    # The class name is the section of `%config`.
+    autocommit = traitlets.Bool(
+        True, help="Commit a cell's changes at its end. Default: True."
+    ).tag(config=True)
+    replay_rows = traitlets.Int(
+        1_000_000, help="Replay an edited stage over the past up to this many rows."
+    ).tag(config=True)
+    spark_conf = traitlets.Dict(
+        value_trait=traitlets.Unicode(), help="Settings of a Spark session that NoSync starts."
+    ).tag(config=True)
+    spark = traitlets.Enum(
+        ["auto", "eager"], "auto", help="When to start Spark: once needed, or at once."
+    ).tag(config=True)
+    progress = traitlets.Enum(
+        ["on", "off"], "on", help="Show a line per commit and the progress of long work."
+    ).tag(config=True)
+    short_errors = traitlets.Bool(
+        True, help="Show errors of NoSync without frames; %tb shows them all."
+    ).tag(config=True)
+    limit = traitlets.Int(20, min=1, help="Rows shown of a collection. Default: 20.").tag(
+        config=True
+    )
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.notebook = Notebook(shell, self)
+        self.observe(self._reconfigured, names=["replay_rows", "spark_conf", "spark"])
+
+    def _reconfigured(self, _change: Any) -> None:
+        self.notebook.configure()
+
+    @no_var_expand
+    @magic_arguments()
+    @argument(
+        "--on",
+        choices=["auto", "local", "spark"],
+        default="auto",
+        help="where the first run happens; auto goes by origin and size of the data",
+    )
+    @argument(
+        "--persist",
+        choices=["memory", "disk", "replicas"],
+        default=None,
+        help="the level at which an epoch of these stages counts as safe",
+    )
+    @argument(
+        "--replay", type=int, metavar="EPOCH", default=None, help="compute an edit from this epoch"
+    )
+    @argument(
+        "--nondeterministic",
+        action="store_true",
+        help="functions may give another result next time: keep what they gave",
+    )
+    @argument("--again", action="store_true", help="compute anew although nothing was edited")
+    @output_can_be_silenced
+    @line_cell_magic
+    def dd(self, line: str, cell: str | None = None) -> Any:
+        """Define stages in a cell; `%dd help` lists what the line form does.
+
+        Each top-level name that the cell binds to a collection becomes a stage with its last
+        value. Names that begin with an underscore, containers and locals of functions do not.
+
+        Examples::
+
+            %%dd
+            delays = flights.group_by("carrier").agg(avg_delay="avg(dep_delay)")
+            worst = delays.filter("avg_delay > 15")
+
+            %dd status
+            %dd travel worst
+        """
+        __tracebackhide__ = True
+        if cell is None:
+            from nosync.commands import run
+
+            return run(self.notebook, line)
+        arguments = vars(parse_argstring(self.dd, line))
+        if not cell.strip():
+            raise UsageError("%%dd: the cell is empty; write definitions below the first line")
+        options = {name: value for name, value in arguments.items() if value is not None}
+        return define_cell(self.notebook, line, cell, options)

@@ -1,0 +1,239 @@
+"""The notebook: one session, the variables it brings back, and what is said about it.
+
+Failure
+    The kernel may die at any moment and come back by itself. Loading is silent and opens nothing;
+    the first cell of the new kernel recovers, binds the variables and carries the report. Recovery
+    that ends the kernel twice is not tried a third time by itself (safe mode): a front end gives up
+    after five deaths, and the notebook would be unusable.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+from html import escape
+from pathlib import Path
+from typing import Any, Protocol
+
+from nosync.bindings import Bindings
+from nosync.cells import Cells
+from nosync.eager import EagerSpark
+from nosync.memo import Memo
+from nosync.place import Place, prepare, resolve, temporary
+from nosync.shorten import ShortErrors
+from nosync_widgets.tables import collection_table
+
+_SAFE_MODE = 2
+
+
+class Settings(Protocol):
+    """The part of `%config NoSync` that the notebook reads."""
+
+    autocommit: bool
+    replay_rows: int
+    spark_conf: dict[str, str]
+    spark: str
+    progress: str
+    short_errors: bool
+    limit: int
+
+
+class Notebook:
+    """What `%load_ext nosync` makes; `opened` is the session, once there is one."""
+
+    def __init__(self, shell: Any, settings: Settings) -> None:
+        self.shell = shell
+        self.settings = settings
+        self.opened: Any = None
+        self.place: Place | None = None
+        self.errors = ShortErrors(shell, settings)
+        self.cells = Cells(self)
+        self.bindings = Bindings(shell)
+        self.eager = EagerSpark(shell.user_ns)
+        self.views: dict[str, Any] = {}
+        self.matcher: Any = None
+        self._memo = Memo()
+        self._looked = False
+
+    def attach(self) -> None:
+        """Starts to follow the cells of the shell."""
+        self.cells.register()
+        atexit.register(self._exit)
+
+    def detach(self) -> None:
+        """Closes the session and leaves the shell as it was."""
+        self.cells.unregister()
+        self.close()
+        self.errors.remove()
+        atexit.unregister(self._exit)
+
+    def session(self) -> Any:
+        """The session; opened, or recovered, at the first call."""
+        __tracebackhide__ = True
+        return self.opened if self.opened is not None else self.open()
+
+    def open(self, path: str | None = None, *, force: bool = False, **options: Any) -> Any:
+        """Opens a log as the notebook's session and brings its variables back.
+
+        Args:
+            path: a folder; by default the notebook's own place.
+            force: also in safe mode.
+            options: as `nosync.open` takes them.
+        """
+        __tracebackhide__ = True
+        place = self._place() if path is None else Place(Path(path).expanduser(), "%dd open")
+        memo = Memo.read(place.path)
+        if memo.attempts >= _SAFE_MODE and not force:
+            raise _safe_mode_error(place)
+        import nosync_nb
+
+        self.errors.install()
+        prepare(place)
+        if place.has_log:
+            memo.attempts += 1
+            memo.write(place.path)
+        try:
+            session = nosync_nb.open(str(place.path), spark=self._users_spark, **options)
+        finally:
+            # An error that can be shown is no crash: only a dead kernel leaves its attempt behind.
+            memo.attempts = 0
+            if place.path.is_dir():
+                memo.write(place.path)
+        if session is self.opened:
+            return session
+        self.close()
+        self.opened, self.place, self._memo, self._looked = session, place, memo, True
+        session.on_notice = lambda text: self.say(f"NoSync: {text}")
+        self.configure()
+        self.cells.begin()
+        self._announce()
+        return session
+
+    def close(self) -> None:
+        """Closes views and session and takes the variables back that it brought."""
+        self.cells.settle()
+        for view in self.views.values():
+            view.close()
+        self.views.clear()
+        self.bindings.drop()
+        session, self.opened = self.opened, None
+        if session is not None:
+            session.close()
+
+    def before_cell(self) -> None:
+        """Recovers in the first cell of a new kernel, if there is something to recover."""
+        if self._looked or self.opened is not None:
+            return
+        self._looked = True
+        try:
+            place = resolve(self.shell.user_ns, os.environ, Path.cwd())
+            if place is not None and place.has_log:
+                self.open()
+        except Exception as error:
+            self.errors.install()
+            self.errors.show(error)
+
+    def after_cell(self, result: Any) -> None:
+        """Remembers the cell's names, follows commits in open views; recovers after `%load_ext`."""
+        self.before_cell()
+        if self.opened is None or self.place is None:
+            return
+        for view in self.views.values():
+            view.refresh()
+        self.bindings.bind_spark(self.opened.spark or self.eager.spark)
+        source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
+        if self.bindings.remember(self._memo, source, self.cells.number):
+            self._memo.write(self.place.path)
+
+    def cancel_spark(self) -> None:
+        """Cancels the Spark jobs of an interrupted cell: Ctrl-C alone leaves them running."""
+        cancel: Callable[[], None] | None = getattr(self.opened, "cancel_spark", None)
+        if cancel is not None:
+            cancel()
+
+    def say(self, text: str, html: str | None = None, *, progress: bool = False) -> None:
+        """Shows a text in the running cell; `progress` texts can be turned off."""
+        if progress and self.settings.progress == "off":
+            return
+        from IPython.display import display
+
+        bundle: MutableMapping[str, str] = {"text/plain": text}
+        bundle["text/html"] = html or f'<pre style="opacity:.75;margin:0">{escape(text)}</pre>'
+        display(bundle, raw=True)
+
+    def show_report(self) -> None:
+        """Shows what recovery found, and which names of the notebook it does not bring back."""
+        report = self.opened.recovery
+        report.not_restored = self.bindings.not_restored(self._memo)
+        render = getattr(report, "_repr_html_", None)
+        self.say(str(report), render() if render is not None else None)
+
+    def _announce(self) -> None:
+        assert self.place is not None
+        taken = self.bindings.bind(self.opened, self._memo)
+        if self.opened.recovery.fresh:
+            if self.place.temporary:
+                self.say(
+                    f"NoSync: nobody tells this notebook's name, so its log is temporary "
+                    f"({self.place.path}); `%dd open PATH` keeps one"
+                )
+            else:
+                self.say(f"NoSync: new log {_relative(self.place.path)}", progress=True)
+            return
+        self.show_report()
+        for name in taken:
+            self.say(f'NoSync: {name} is a variable of yours; session["{name}"] is the stage')
+
+    def configure(self) -> None:
+        """Hands the settings that concern the engine to the session."""
+        if self.settings.spark == "eager":
+            self.eager.start(self.settings.spark_conf)
+        if self.opened is not None:
+            self.opened.replay_rows = self.settings.replay_rows
+            self.opened.spark_conf.update(self.settings.spark_conf)
+
+    def collection_html(self, collection: Any) -> str:
+        """What a collection as the last expression of a cell shows."""
+        return collection_table(collection, limit=self.settings.limit).html()
+
+    def collection_text(self, collection: Any, printer: Any, _cycle: bool) -> None:
+        """The same as text; inside a list or a dict only the one-line form."""
+        if printer.stack and len(printer.stack) > 1:
+            printer.text(repr(collection))
+        else:
+            printer.text(collection_table(collection, limit=self.settings.limit).text())
+
+    def _place(self) -> Place:
+        place = resolve(self.shell.user_ns, os.environ, Path.cwd())
+        return temporary() if place is None else place
+
+    def _users_spark(self) -> Any:
+        """The user's Spark session, asked for when Spark is needed."""
+        return self.shell.user_ns.get("spark")
+
+    def _exit(self) -> None:
+        """At the end of the process: a clean end is marked, a temporary log removed."""
+        temporary = self.place is not None and self.place.temporary
+        with suppress(Exception):
+            self.close()
+        if temporary and self.place is not None:
+            shutil.rmtree(self.place.path, ignore_errors=True)
+
+
+def _safe_mode_error(place: Place) -> Exception:
+    from nosync_nb.errors import NosyncError
+
+    return NosyncError(
+        f"recovering {_relative(place.path)} ended the kernel twice, so it is not tried again "
+        "by itself; the log is as it was",
+        hint="%dd recover tries once more, %dd open OTHER works elsewhere",
+    )
+
+
+def _relative(path: Path) -> Path:
+    with suppress(ValueError):
+        return path.relative_to(Path.cwd())
+    return path

@@ -1,0 +1,78 @@
+"""Where a notebook keeps its log.
+
+The order: `%dd open PATH`, the variable NOSYNC_SESSION, the notebook's own name as the front end
+tells it, else a temporary folder. VS Code tells the name only after the kernel has started, so this
+is asked at the first cell that needs it, never when the extension is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# A remote server of VS Code names sessions <notebook>-jvsc-<uuid>.ipynb, or ...<uuid>.ipynb.
+_VSCODE = re.compile(r"-jvsc-[0-9a-f-]+(?=(\.ipynb)?$)")
+MEMO = "notebook.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder for the log, and why this one."""
+
+    path: Path
+    source: str
+    temporary: bool = False
+
+    @property
+    def has_log(self) -> bool:
+        """Tells whether there is something to recover, without opening it."""
+        try:
+            return any(not item.name.startswith((MEMO, ".git")) for item in self.path.iterdir())
+        except OSError:
+            return False
+
+
+def resolve(user_ns: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> Place | None:
+    """Finds the notebook's place; None if nobody tells its name.
+
+    Args:
+        user_ns: the namespace of the notebook; VS Code binds `__vsc_ipynb_file__` in it.
+        environ: Jupyter servers set JPY_SESSION_NAME to the notebook's path.
+        folder: the working folder, for relative paths.
+    """
+    chosen = environ.get("NOSYNC_SESSION")
+    if chosen:
+        return Place(folder / Path(chosen).expanduser(), "NOSYNC_SESSION")
+    for told in (user_ns.get("__vsc_ipynb_file__"), environ.get("JPY_SESSION_NAME")):
+        notebook = _notebook_path(told, folder)
+        if notebook is not None:
+            return Place(notebook.parent / ".nosync" / notebook.stem, "the notebook's name")
+    return None
+
+
+def _notebook_path(told: Any, folder: Path) -> Path | None:
+    """Reads a notebook's path; consoles and half-known names are none."""
+    if not isinstance(told, str):
+        return None
+    path = folder / _VSCODE.sub("", told)
+    if path.suffix != ".ipynb" or not path.parent.is_dir():
+        return None
+    return path
+
+
+def temporary() -> Place:
+    """Makes a place that is not tied to the notebook."""
+    return Place(Path(tempfile.mkdtemp(prefix="nosync-")), "a temporary folder", temporary=True)
+
+
+def prepare(place: Place) -> None:
+    """Makes the folder above the log; `.nosync` keeps itself out of git."""
+    parent = place.path.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    ignore = parent / ".gitignore"
+    if parent.name == ".nosync" and not ignore.exists():
+        ignore.write_text("*\n", "utf-8")

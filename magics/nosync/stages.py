@@ -1,0 +1,105 @@
+"""`%%dd`: the collections that a body has named become stages, all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nosync.bindings import registered_name
+from nosync.body import Body
+from nosync_widgets import formats
+from nosync_widgets.tables import Table
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+
+
+def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, Any]) -> Any:
+    """Runs a `%%dd` cell and returns the value of its last expression, if it has one.
+
+    Args:
+        options: as `session.define` takes them.
+
+    Raises:
+        Exception: what the body raised; then its names have their old values and no stage changed.
+    """
+    __tracebackhide__ = True
+    shell = notebook.shell
+    body = Body(shell, line, source, number=notebook.cells.number)
+    with body.restoring():
+        value = body.run()
+        named, aliases = _named(notebook, body.names)
+        if not named and not aliases:
+            notebook.say(
+                "NoSync: no stage: no top-level name of this cell was bound to a collection"
+            )
+            return value
+        session = notebook.session()
+        reports = session.define(named, **options) if named else []
+    for name, collection in named.items():
+        notebook.bindings.set(name, session[name], over=True)
+        if value is collection:
+            value = session[name]
+    _show(notebook, reports, aliases)
+    return value
+
+
+def _named(
+    notebook: Notebook, names: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """Splits the body's names into definitions and other names of known collections.
+
+    `flights = nosync.input("flights", ..)` in a body declares an input and is neither.
+    """
+    from nosync_nb import Collection
+
+    inputs = () if notebook.opened is None else notebook.opened.inputs
+    named: dict[str, Any] = {}
+    aliases: dict[str, str | None] = {}
+    for name in names:
+        value = notebook.shell.user_ns.get(name)
+        if name.startswith("_") or not isinstance(value, Collection):
+            continue
+        registered = registered_name(value)
+        twin = next((other for other, known in named.items() if known is value), None)
+        if registered is not None and registered != name:
+            aliases[name] = registered
+        elif twin is not None:
+            aliases[name] = twin
+        elif registered is None or name not in inputs:
+            named[name] = value
+    return named, aliases
+
+
+def _show(notebook: Notebook, reports: Sequence[Any], aliases: dict[str, str | None]) -> None:
+    """Shows one line per stage: rows, epoch, time, placement, durability."""
+    notes = [f"{name} is another name of {known}" for name, known in aliases.items()]
+    notes += [report.hint for report in reports if getattr(report, "hint", None)]
+    rows = [_line(report) for report in reports]
+    if not rows:
+        notebook.say("\n".join(notes))
+        return
+    table = Table(
+        caption="",
+        columns=("stage", "", "rows", "epoch", "time", "ran", "durable"),
+        rows=rows,
+        types=("string", "string", "bigint", "bigint", "bigint", "string", "string"),
+        notes=notes,
+    )
+    notebook.say(table.text(), table.html())
+
+
+def _line(report: Any) -> list[str]:
+    status = report.status
+    if status == "changed":
+        status = f"changed, version {report.version}"
+    time = "" if report.status == "unchanged" else formats.seconds(report.seconds)
+    return [
+        report.name,
+        status,
+        f"{report.rows:,}",
+        str(report.epoch),
+        time,
+        report.placement,
+        report.durability,
+    ]

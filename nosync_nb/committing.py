@@ -1,0 +1,207 @@
+"""Committing: from rows that wait to an epoch that is visible, or to nothing at all.
+
+    compute a draft -> write its frame -> the log checks who owns it -> publish by one assignment
+
+Until the frame is written, an error leaves no trace; from its first byte to the publication,
+interrupts wait. What was written survives the death of this process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from nosync_nb import interrupts, maintenance, rows
+from nosync_nb.batch import Batch, Layout, Updates, concat_updates
+from nosync_nb.dataflow import Delta, Draft
+from nosync_nb.errors import DurabilityError, StageError
+from nosync_nb.graph import Stage
+from nosync_nb.reads import contents
+from nosync_nb.trace import empty_batch
+from nosync_nb.transaction import Change, InputChanges, Transaction
+
+if TYPE_CHECKING:
+    from nosync_nb.session import Session
+
+MERGE_EVERY = 16
+
+Result = TypeVar("Result")
+
+
+def commit(session: Session, transaction: Transaction, wait: Any, label: str | None) -> int:
+    """Runs a transaction as the next epoch; see `Session.commit`."""
+    if wait is not None:
+        check_level(wait)
+    with session._lock:
+        session._writable("commit")
+        version = session._version
+        inputs: dict[int, Delta] = {}
+        for name, changes in transaction.inputs.items():
+            node = session._graph.named[_still(session, changes).name]
+            delta = changes.delta(contents(session, name))
+            if delta is not None:
+                inputs[node.id] = delta
+        meta: dict[str, Any] = {}
+        if label is not None:
+            if label in session._labels:
+                raise StageError(
+                    f"label '{label}' names epoch {session._labels[label]} already",
+                    hint="use another label",
+                )
+            meta["label"] = label
+        if transaction.once:
+            meta["once"] = list(transaction.once)
+        draft = run(session, lambda: session._runner.epoch(version, inputs, version.epoch + 1))
+        seq = publish(session, draft, meta)
+        transaction.clear()
+    after(session, draft)
+    if wait is not None:
+        waited(session, wait, seq)
+    return draft.epoch
+
+
+def run(session: Session, run: Callable[[], Result]) -> Result:
+    """Runs stages; inside, the session refuses to be changed."""
+    session._running = threading.get_ident()
+    try:
+        return run()
+    finally:
+        session._running = None
+        session._spark.bulk().cleanup()
+
+
+def publish(session: Session, draft: Draft, meta: Mapping[str, Any]) -> int:
+    """Writes an epoch and makes it visible; in between, signals wait."""
+    utc = round(time.time(), 6)  # as a datetime has it, so that it can be looked up by one
+    if session._times:
+        utc = max(utc, session._times[-1])  # a clock that is set back does not mix up epochs
+    with interrupts.deferred():
+        position = session._position = session._store.write_epoch(draft, utc, meta)
+        session._version = draft.version()
+        remember(session, draft)
+        session._times.append(utc)
+        session._unsynced.append((position.seq, draft.epoch))
+        for key in meta.get("once", ()):
+            session._once[key] = draft.epoch
+        if "label" in meta:
+            session._labels[meta["label"]] = draft.epoch
+    session.stats["epochs"] += 1
+    session.stats["merged"] += draft.merged
+    return position.seq
+
+
+def remember(session: Session, draft: Draft) -> None:
+    """Gives the changes of named collections to the history."""
+    history = session._store.history
+    for number, layout, held in draft.logged:
+        if number in session._named_logs:
+            batch = held.parts[0]
+            if held.refs:
+                history.append_files(number, draft.epoch, layout, held.refs, held.parts)
+            elif batch.layout == layout:
+                history.append(number, draft.epoch, batch)
+            else:
+                history.append_encoded(number, draft.epoch, layout, partial(_updates, batch))
+    work = draft.work
+    session._work.update(work)
+    stats = session.stats
+    for each in work.values():
+        stats["touched"] += each.touched
+        stats["executed"] += 1
+
+
+def after(session: Session, draft: Draft) -> None:
+    """Plans background work and tells subscribers; outside the lock."""
+    if draft.epoch % MERGE_EVERY == 0:
+        maintenance.plan_merges(session)
+    if session._store.log.checkpoint_due:
+        maintenance.plan_checkpoint(session)
+    for callback in session._subscribers:
+        try:
+            callback(draft.epoch)
+        except Exception as error:
+            warnings.warn(f"a subscriber raised {error!r}", stacklevel=2)
+
+
+def waited(session: Session, level: str, seq: int | None) -> None:
+    """Waits until a frame (None: the last) has reached a level."""
+    check_level(level)
+    session._store.log.sync(seq)
+
+
+def check_level(level: str) -> None:
+    """Raises if nothing can be waited for there."""
+    if level == "replicas":
+        raise DurabilityError(
+            "no replicas are configured", hint='wait="disk", or open with replicas=[...]'
+        )
+    if level != "disk":
+        raise DurabilityError(f"unknown level {level!r}", hint='use "disk"')
+
+
+def take(session: Session, name: str, kind: str, data: Any) -> int:
+    """Takes rows for an input at the call."""
+    stage = _input(session, name)
+    schema = stage.schema
+    if session._spark.is_frame(data):
+        layout = Layout(schema.types, stage.key)
+        held = session._spark.ingest(data, schema, layout, name)
+        batches = [p.updates for p in held.parts]
+        updates = concat_updates(batches, schema.types) if batches else empty_batch(layout).updates
+        return _added(session, stage, Change(kind, updates, held))
+    columns, n = rows.to_columns(data, schema, f"input '{name}'")
+    ones = np.empty(n, np.int64)
+    ones.fill(1)
+    return _added(session, stage, Change(kind, Updates(columns, ones)))
+
+
+def add(session: Session, name: str, change: Change) -> int:
+    """Adds a change of an input to the current transaction."""
+    return _added(session, _input(session, name), change)
+
+
+def _added(session: Session, stage: Stage, change: Change) -> int:
+    name = stage.name
+    with session._lock:  # a commit of the same transaction must not forget what comes meanwhile
+        inputs = session._current.inputs
+        changes = inputs.get(name)
+        fresh = changes is None
+        if changes is None:
+            changes = inputs[name] = InputChanges(stage)
+        try:
+            return changes.add(change, contents(session, name))
+        except BaseException:
+            if fresh:
+                del inputs[name]
+            raise
+
+
+def _still(session: Session, changes: InputChanges) -> Stage:
+    """The input that changes wait for, if it is still the one they were made for."""
+    stage = changes.stage
+    now = session._catalog.get(stage.name)
+    if now is None or not now.is_input or (now.uid, now.schema) != (stage.uid, stage.schema):
+        raise StageError(
+            f"input '{stage.name}' was dropped or renamed while {changes.rows} changes waited",
+            hint="session.discard(), and insert into the input that is there now",
+            stage=stage.name,
+        )
+    return now
+
+
+def _updates(batch: Batch) -> Updates:
+    return batch.updates
+
+
+def _input(session: Session, name: str) -> Stage:
+    session._writable("insert")
+    stage = session._catalog.get(name)
+    if stage is None or not stage.is_input:
+        raise StageError(f"there is no input '{name}' any more", hint="define it again")
+    return stage

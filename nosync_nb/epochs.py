@@ -1,0 +1,92 @@
+"""Epochs as users name them: by number, label, time or offset; which are readable."""
+
+from __future__ import annotations
+
+import bisect
+from array import array
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from nosync_nb.errors import TimeError
+
+if TYPE_CHECKING:
+    from nosync_nb.session import Session
+
+
+class Epoch(NamedTuple):
+    """One readable epoch; `committed_at` is None for epoch 0."""
+
+    number: int
+    label: str | None
+    committed_at: datetime | None
+
+
+class Epochs(Sequence[Epoch]):
+    """Readable epochs as a sequence that is made when it is looked at."""
+
+    def __init__(
+        self, first: int, last: int, times: array[float], labels: Mapping[str, int]
+    ) -> None:
+        self._range = range(first, last + 1)
+        self._times = times
+        self._labels = {number: label for label, number in labels.items()}
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    @overload
+    def __getitem__(self, index: int) -> Epoch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Epoch]: ...
+    def __getitem__(self, index: int | slice) -> Epoch | list[Epoch]:
+        if isinstance(index, slice):
+            return [self._epoch(n) for n in self._range[index]]
+        return self._epoch(self._range[index])
+
+    def _epoch(self, number: int) -> Epoch:
+        at = None
+        if 0 < number <= len(self._times):
+            at = datetime.fromtimestamp(self._times[number - 1], UTC)
+        return Epoch(number, self._labels.get(number), at)
+
+    def __repr__(self) -> str:
+        if not self._range:
+            return "<no epochs>"
+        return f"<epochs {self._range[0]} to {self._range[-1]}>"
+
+
+def resolved(session: Session, at: Any) -> int:
+    """The epoch that `at` names: a number, a negative offset, a label or a datetime.
+
+    Raises:
+        TimeError: if it names none; tells what there is.
+    """
+    now = session.now
+    if isinstance(at, bool):
+        raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")
+    if hasattr(at, "__index__"):
+        number = at.__index__()
+        number = now + number if number < 0 else number
+        if not 0 <= number <= now:
+            raise TimeError(f"epoch {at} is not readable", hint=f"epochs 0 to {now} are")
+        return int(number)
+    if isinstance(at, str):
+        if at in session._labels:
+            return session._labels[at]
+        known = ", ".join(session._labels) or "none"
+        raise TimeError(f"no epoch is labelled '{at}'", hint=f"labels: {known}")
+    if isinstance(at, datetime):
+        return bisect.bisect_right(session._times, at.timestamp())
+    raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")
+
+
+def check_readable(name: str, first: int, last: int, epoch: int) -> None:
+    """Raises TimeError if a stage cannot be read at an epoch; names the neighbours."""
+    if first <= epoch <= last:
+        return
+    near = first if epoch < first else last
+    raise TimeError(
+        f"'{name}' is not readable at epoch {epoch}",
+        hint=f"it is from {first} to {last}; the nearest is {near}",
+    )

@@ -1,0 +1,19 @@
+"""Expressions: Spark SQL compiled to columns, or marked as known to Spark alone."""
+
+from nosync_nb.expressions.aggregates import AggregateCall, Aggregation, compile_aggregates
+from nosync_nb.expressions.expression import (
+    Expression,
+    Types,
+    compile_expression,
+    expand_select,
+)
+
+__all__ = [
+    "AggregateCall",
+    "Aggregation",
+    "Expression",
+    "Types",
+    "compile_aggregates",
+    "compile_expression",
+    "expand_select",
+]

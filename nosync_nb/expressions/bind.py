@@ -1,0 +1,223 @@
+"""From the syntax tree to nodes: columns become places, signs and calls entries of the table.
+
+`bind` raises `NotProvedError` where the table has no entry; then Spark evaluates the expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from sqlglot import exp
+
+from nosync_nb.errors import SchemaError
+from nosync_nb.expressions import conditions
+from nosync_nb.expressions.coerce import NotProvedError, cast
+from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, Node
+from nosync_nb.expressions.table import FUNCTIONS, OPERATORS, Function
+from nosync_nb.expressions.typing_rules import VOID
+from nosync_nb.rows import Schema
+
+_BINARY: dict[type[exp.Expression], str] = {
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.IntDiv: "div",
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+    exp.And: "and",
+    exp.Or: "or",
+    exp.DPipe: "||",
+}
+_TYPES = {
+    "BOOLEAN": "boolean",
+    "TINYINT": "tinyint",
+    "SMALLINT": "smallint",
+    "INT": "int",
+    "BIGINT": "bigint",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "TEXT": "string",
+    "DATE": "date",
+    "TIMESTAMPTZ": "timestamp",
+    "TIMESTAMPLTZ": "timestamp",
+    "TIMESTAMPNTZ": "timestamp_ntz",
+}
+_EXTRACTED = ("year", "quarter", "month", "day", "hour", "minute")
+
+
+class Binder:
+    """Binds one expression.
+
+    Args:
+        schema: the columns.
+        utc: whether timestamps are in UTC.
+    """
+
+    def __init__(self, schema: Schema, *, utc: bool) -> None:
+        self.schema = schema
+        self.utc = utc
+
+    def bind(self, tree: exp.Expression) -> Node:
+        """Returns the node of a tree.
+
+        Raises:
+            NotProvedError: if a part of it is not in the table.
+        """
+        operator = _BINARY.get(type(tree))
+        if operator is not None:
+            return self._operator(operator, tree.this, tree.expression)
+        special = _SPECIAL.get(type(tree))
+        if special is None:
+            raise NotProvedError(f"{type(tree).__name__.lower()}")
+        return special(self, tree)
+
+    def _operator(self, name: str, *operands: Any) -> Node:
+        return OPERATORS[name](name, [self.bind(operand) for operand in operands], self.utc)
+
+    def _call(self, name: str, *arguments: Any) -> Node:
+        entry = FUNCTIONS.get(name.lower())
+        if entry is None:
+            raise NotProvedError(f"function {name}")
+        nodes = [self.bind(argument) for argument in arguments]
+        if isinstance(entry, Function):
+            return entry.bind(name.lower(), nodes, self.utc)
+        return entry(name.lower(), nodes, self.utc)
+
+    def _column(self, tree: Any) -> Node:
+        if tree.args.get("table") is not None or isinstance(tree.this, exp.Star):
+            raise NotProvedError("a field of a struct")
+        try:
+            place = self.schema.index(tree.name)
+        except SchemaError:  # looked at before: the name of a function without parentheses
+            raise NotProvedError(f"function {tree.name}") from None
+        return ColumnNode(place, self.schema.types[place])
+
+    def _literal(self, tree: Any) -> Node:
+        return LiteralNode(tree.this, "string") if tree.is_string else number(tree.this)
+
+    def _negative(self, tree: Any) -> Node:
+        inner = tree.this
+        if isinstance(inner, exp.Literal) and not inner.is_string:
+            return number("-" + inner.this)
+        return self._operator("neg", inner)
+
+    def _cast(self, tree: Any) -> Node:
+        if tree.args.get("safe") or tree.args.get("format"):
+            raise NotProvedError("try_cast")
+        type_ = _TYPES.get(tree.to.this.name)
+        if type_ is None:
+            raise NotProvedError(f"cast to {tree.to.sql('spark').lower()}")
+        return cast(self.bind(tree.this), type_, utc=self.utc)
+
+    def _is(self, tree: Any) -> Node:
+        if isinstance(tree.expression, exp.Null):
+            return conditions.is_null("is null", [self.bind(tree.this)], self.utc)
+        if isinstance(tree.expression, exp.Boolean):
+            return self._operator(f"is {str(tree.expression.this).lower()}", tree.this)
+        raise NotProvedError("is")
+
+    def _in(self, tree: Any) -> Node:
+        if any(v for k, v in tree.args.items() if k not in ("this", "expressions")):
+            raise NotProvedError("in a subquery or array")
+        return self._operator("in", tree.this, *tree.expressions)
+
+    def _between(self, tree: Any) -> Node:
+        if tree.args.get("symmetric"):
+            raise NotProvedError("between symmetric")
+        low = self._operator(">=", tree.this, tree.args["low"])
+        high = self._operator("<=", tree.this, tree.args["high"])
+        return OPERATORS["and"]("and", [low, high], self.utc)
+
+    def _like(self, tree: Any) -> Node:
+        found = self._operator("like", tree.this, tree.expression)
+        return conditions.not_("not", [found], self.utc) if tree.args.get("negate") else found
+
+    def _if(self, tree: Any) -> Node:
+        parts = [tree.this, tree.args.get("true"), tree.args.get("false")]
+        return self._call("if", *(part for part in parts if part is not None))
+
+    def _case(self, tree: Any) -> Node:
+        branches = []
+        for branch in tree.args["ifs"]:
+            if tree.this is None:
+                condition = self.bind(branch.this)
+            else:
+                condition = self._operator("=", tree.this, branch.this)
+            branches.append((condition, self.bind(branch.args["true"])))
+        default = tree.args.get("default")
+        return conditions.case(branches, None if default is None else self.bind(default), self.utc)
+
+    def _trim(self, tree: Any) -> Node:
+        if any(v for k, v in tree.args.items() if k != "this"):
+            raise NotProvedError("trim of other characters")
+        return self._call("trim", tree.this)
+
+    def _substring(self, tree: Any) -> Node:
+        parts = (tree.this, tree.args.get("start"), tree.args.get("length"))
+        return self._call("substring", *(part for part in parts if part is not None))
+
+    def _extract(self, tree: Any) -> Node:
+        unit = tree.this.name.lower()
+        if unit not in _EXTRACTED:
+            raise NotProvedError(f"extract {unit}")
+        return self._call(unit, tree.expression)
+
+
+def number(text: str) -> LiteralNode:
+    """Returns the literal that Spark reads: int, bigint, decimal, or double if it has an exponent.
+
+    Raises:
+        NotProvedError: if it is beyond all of them.
+    """
+    if "e" in text.lower():
+        value = float(text)
+        if abs(value) == float("inf"):
+            raise NotProvedError("a number beyond double")
+        return LiteralNode(value, "double")
+    if "." not in text:
+        whole = int(text)
+        if -(2**31) <= whole < 2**31:
+            return LiteralNode(whole, "int")
+        if -(2**63) <= whole < 2**63:
+            return LiteralNode(whole, "bigint")
+    exact = Decimal(text)
+    _, digits, exponent = exact.as_tuple()
+    scale = -exponent if isinstance(exponent, int) else 0
+    if len(digits) > 18 or scale > 18:
+        raise NotProvedError("a decimal of more than 18 digits")
+    return LiteralNode(exact, f"decimal({max(len(digits), scale)},{scale})")
+
+
+_SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], Node]] = {
+    exp.Paren: lambda binder, tree: binder.bind(tree.this),
+    exp.Column: Binder._column,
+    exp.Literal: Binder._literal,
+    exp.Boolean: lambda binder, tree: LiteralNode(bool(tree.this), "boolean"),
+    exp.Null: lambda binder, tree: LiteralNode(None, VOID),
+    exp.Neg: Binder._negative,
+    exp.Not: lambda binder, tree: binder._operator("not", tree.this),
+    exp.NullSafeNEQ: lambda binder, tree: conditions.not_(
+        "not", [binder._operator("<=>", tree.this, tree.expression)], binder.utc
+    ),
+    exp.Cast: Binder._cast,
+    exp.TryCast: Binder._cast,
+    exp.Is: Binder._is,
+    exp.In: Binder._in,
+    exp.Between: Binder._between,
+    exp.Like: Binder._like,
+    exp.If: Binder._if,
+    exp.Case: Binder._case,
+    exp.Trim: Binder._trim,
+    exp.Substring: Binder._substring,
+    exp.Extract: Binder._extract,
+    exp.Anonymous: lambda binder, tree: binder._call(tree.name, *tree.expressions),
+}

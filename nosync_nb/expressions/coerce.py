@@ -1,0 +1,131 @@
+"""Casts that Spark adds by itself, and building nodes whose arguments have been cast."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions import casts, dates
+from nosync_nb.expressions.kernel import InvalidError, TextKernel
+from nosync_nb.expressions.nodes import LiteralNode, Node, StrictNode
+from nosync_nb.expressions.numbers import limits
+from nosync_nb.expressions.typing_rules import KNOWN, NUMBERS, VOID, common_of
+from nosync_nb.rows.types import FLOATS, INTEGERS
+
+
+class NotProvedError(Exception):
+    """The table has no such entry (the message says which): Spark evaluates the expression."""
+
+
+_EXACT = {"float": 2**24, "double": 2**53}
+
+_IMPLICIT: dict[str, tuple[str, ...]] = {
+    "string": (*INTEGERS, "boolean", "date"),
+    "date": ("string", "timestamp", "timestamp_ntz"),
+    "timestamp": ("date", "string", "timestamp_ntz"),
+    "double": NUMBERS,
+    "bigint": INTEGERS,
+    "int": ("tinyint", "smallint"),
+}
+"""Which types an argument may have beside the one asked for."""
+
+
+def implicit(node: Node, wanted: str, *, utc: bool) -> Node:
+    """Returns the argument as a function wants it.
+
+    Raises:
+        NotProvedError: if Spark would not cast it, or not provably as we do.
+    """
+    if node.type in (wanted, VOID) or node.type in _IMPLICIT.get(wanted, ()):
+        return cast(node, wanted, utc=utc)
+    raise NotProvedError(f"a {node.type} as {wanted}")
+
+
+def cast(node: Node, target: str, *, utc: bool) -> Node:
+    """Returns the node cast; literals are cast at once.
+
+    Raises:
+        NotProvedError: if Spark has to do it.
+    """
+    source = node.type
+    if source == target:
+        return node
+    if target not in KNOWN or target == VOID:
+        raise NotProvedError(f"cast to {target}")
+    if isinstance(node, LiteralNode):
+        found = _literal(node, target, utc=utc)
+        if found is not None:
+            return found
+    if "timestamp" in (source, target) and not utc and not {source, target} & set(NUMBERS):
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    kernel = casts.cast(source, target) if source in KNOWN else None
+    if kernel is None:
+        raise NotProvedError(f"cast of {source} to {target}")
+    return StrictNode("cast", target, kernel, (node,))
+
+
+def _literal(node: LiteralNode, target: str, *, utc: bool) -> LiteralNode | None:
+    """Returns the literal cast, None if that is better left to rows."""
+    value = node.value
+    if value is None:
+        return LiteralNode(None, target)
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int) and target in INTEGERS:
+        least, greatest = limits(target)
+        return LiteralNode(value, target) if least <= value <= greatest else None
+    if isinstance(value, int) and target in FLOATS and abs(value) <= _EXACT[target]:
+        return LiteralNode(float(value), target)
+    if isinstance(value, Decimal):
+        return _decimal_literal(value, target)
+    if isinstance(value, str):
+        return _text_literal(value, target, utc=utc)
+    return None
+
+
+def _decimal_literal(value: Decimal, target: str) -> LiteralNode | None:
+    if target == "double":
+        return LiteralNode(float(value), target)
+    if target == "float" and Decimal(float(np.float32(float(value)))) == value:
+        return LiteralNode(float(value), target)
+    return None
+
+
+def _text_literal(text: str, target: str, *, utc: bool) -> LiteralNode:
+    if target in ("timestamp", "timestamp_ntz"):
+        found = dates.parse_timestamp(text.strip())
+        if found is None or (found[1] if target == "timestamp_ntz" else not (utc or found[1])):
+            raise NotProvedError(f"the {target} {text!r}")
+        return LiteralNode(found[0], target)
+    kernel = casts.cast("string", target)
+    if not isinstance(kernel, TextKernel):
+        raise NotProvedError(f"cast of string to {target}")
+    try:
+        return LiteralNode(kernel.row(text), target)
+    except InvalidError as error:
+        raise NotProvedError(str(error)) from None
+
+
+def to_common(nodes: list[Node], *, utc: bool) -> list[Node]:
+    """Returns the nodes cast to their common type.
+
+    Raises:
+        NotProvedError: if there is none here.
+    """
+    found = common_of(node.type for node in nodes)
+    if found is None or found not in KNOWN or found == VOID:
+        raise NotProvedError(f"{' with '.join(node.type for node in nodes)}")
+    return [cast(node, found, utc=utc) for node in nodes]
+
+
+def literal_value(node: Node, what: str) -> Any:
+    """Returns the value of an argument that has to be a literal.
+
+    Raises:
+        NotProvedError: if it is none, or null.
+    """
+    if not isinstance(node, LiteralNode) or node.value is None:
+        raise NotProvedError(f"{what} that is not a literal")
+    return node.value

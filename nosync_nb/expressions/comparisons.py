@@ -1,0 +1,149 @@
+"""Rules of the table: comparisons, membership, patterns, the greatest of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions import numbers, texts
+from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value, to_common
+from nosync_nb.expressions.kernel import Kernel, TextKernel
+from nosync_nb.expressions.nodes import (
+    CaseNode,
+    ExtremeNode,
+    InNode,
+    LiteralNode,
+    Node,
+    SameNode,
+    StrictNode,
+)
+from nosync_nb.expressions.rules import Rule, count
+from nosync_nb.expressions.typing_rules import KNOWN, VOID
+from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
+
+
+def comparison(kernels: numbers.Kernels, text: TextKernel) -> Rule:
+    """A comparison of two values of any fixed type, or of two texts."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        count(name, arguments, 2)
+        left, right = arguments
+        if isinstance(left, LiteralNode) and not isinstance(right, LiteralNode):
+            return COMPARISONS[_MIRRORED[name]](_MIRRORED[name], [right, left], utc)
+        if left.type in INTEGERS and isinstance(right, LiteralNode):
+            whole_number = _beside_decimal(name, right)
+            if whole_number is not None:
+                right = whole_number
+        left, right = to_common([left, right], utc=utc)
+        if left.type == "string":
+            return StrictNode(name, "boolean", text, (left, right))
+        kernel = kernels(left.type)
+        if left.type in FLOATS and isinstance(right, LiteralNode) and right.value == right.value:
+            kernel = Kernel(numbers.BESIDE_NUMBER[name])
+        return StrictNode(name, "boolean", kernel, (left, right))
+
+    return rule
+
+
+_MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+COMPARISONS: dict[str, Rule] = {
+    "=": comparison(numbers.equal, texts.equal),
+    "<>": comparison(numbers.not_equal, texts.not_equal),
+    "<": comparison(numbers.less, texts.less),
+    "<=": comparison(numbers.less_equal, texts.less_equal),
+    ">": comparison(numbers.greater, texts.greater),
+    ">=": comparison(numbers.greater_equal, texts.greater_equal),
+}
+
+
+def _beside_decimal(name: str, literal: LiteralNode) -> LiteralNode | None:
+    """Returns the integer with which comparing gives the same as with a decimal literal."""
+    value = literal.value
+    if not isinstance(value, Decimal):
+        return None
+    floor = int(value // 1) - (1 if value < 0 and value % 1 else 0)
+    is_whole = value == floor
+    if not is_whole and name in ("=", "<>"):
+        raise NotProvedError("an integer equal to a fraction")
+    number = floor if is_whole or name in (">", "<=") else floor + 1
+    type_ = "int" if -(2**31) <= number < 2**31 else "bigint"
+    if not -(2**63) <= number < 2**63:
+        raise NotProvedError("an integer beside a decimal beyond bigint")
+    return LiteralNode(number, type_)
+
+
+def same(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`<=>`."""
+    equal = COMPARISONS["="]("=", arguments, utc)
+    assert isinstance(equal, StrictNode)
+    return SameNode(equal)
+
+
+def null_if(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`nullif(a, b)`: of the type of a."""
+    count(name, arguments, 2)
+    if arguments[0].type not in KNOWN or arguments[0].type == VOID:
+        raise NotProvedError(f"nullif of {arguments[0].type}")
+    equal = COMPARISONS["="]("=", arguments, utc)
+    return CaseNode([(equal, LiteralNode(None, arguments[0].type))], arguments[0])
+
+
+_FEW = 8
+
+
+def in_(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`x in (...)` of literals."""
+    if len(arguments) < 2:
+        raise NotProvedError("in nothing")
+    value, *listed = to_common(arguments, utc=utc)
+    literals = [x for x in listed if isinstance(x, LiteralNode)]
+    if len(literals) < len(listed):
+        raise NotProvedError("in a list that is not of literals")
+    wanted = [x.value for x in literals if x.value is not None]
+    if value.type == "string":
+        matches = StrictNode(name, "boolean", texts.one_of(frozenset(wanted)), (value,))
+    else:
+        values = np.array(wanted, FIXED[value.type])
+        matches = StrictNode(name, "boolean", _member(values), (value,))
+    return InNode(matches, with_null=len(wanted) < len(listed))
+
+
+def _member(values: Any) -> Kernel:
+    if len(values) > _FEW:
+        return Kernel(lambda a: np.isin(a, values))
+
+    def run(a: Any) -> Any:
+        found = np.zeros(np.shape(a), np.bool_)
+        for value in values:
+            found = found | (a == value)
+        return found
+
+    return Kernel(run)
+
+
+def like(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`like` with a literal pattern; the parser sees to it that nothing is escaped."""
+    count(name, arguments, 2)
+    text = implicit(arguments[0], "string", utc=utc)
+    pattern = literal_value(arguments[1], "a pattern")
+    if not isinstance(pattern, str):
+        raise NotProvedError("like a number")
+    return StrictNode(name, "boolean", texts.like(pattern), (text,))
+
+
+def extreme(choices: Callable[[str], Any]) -> Rule:
+    """`greatest` and `least` of fixed types."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        if len(arguments) < 2:
+            raise NotProvedError(f"{name} of {len(arguments)} arguments")
+        operands = to_common(arguments, utc=utc)
+        if operands[0].type not in FIXED:
+            raise NotProvedError(f"{name} of {operands[0].type}")
+        return ExtremeNode(operands, choices(operands[0].type), name)
+
+    return rule

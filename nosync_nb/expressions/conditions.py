@@ -1,0 +1,103 @@
+"""Rules of the table: three-valued logic, branches, and what is null."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nosync_nb.expressions.coerce import NotProvedError, cast, to_common
+from nosync_nb.expressions.kernel import Kernel
+from nosync_nb.expressions.nodes import (
+    CaseNode,
+    CoalesceNode,
+    IsNullNode,
+    LiteralNode,
+    LogicNode,
+    Node,
+    StrictNode,
+)
+from nosync_nb.expressions.rules import Rule, count
+from nosync_nb.expressions.typing_rules import VOID
+
+
+def case(branches: list[tuple[Node, Node]], default: Node | None, utc: bool) -> Node:
+    """`case when`; also what `if` and its kin become."""
+    conditions = [condition for condition, _ in branches]
+    if any(condition.type != "boolean" for condition in conditions):
+        raise NotProvedError("a condition that is not boolean")
+    results = [result for _, result in branches]
+    results.append(default if default is not None else LiteralNode(None, VOID))
+    results = to_common(results, utc=utc)
+    return CaseNode(list(zip(conditions, results[:-1], strict=True)), results[-1])
+
+
+def _condition(node: Node, utc: bool) -> Node:
+    """Returns what Spark takes for a boolean; a bare null too, but for `case when null`."""
+    if node.type not in ("boolean", VOID):
+        raise NotProvedError(f"a {node.type} as condition")
+    return cast(node, "boolean", utc=utc)
+
+
+def if_(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`if(condition, then, else)`."""
+    count(name, arguments, 3)
+    return case([(_condition(arguments[0], utc), arguments[1])], arguments[2], utc)
+
+
+def nvl2(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`nvl2(x, if not null, if null)`."""
+    count(name, arguments, 3)
+    return case([(IsNullNode(arguments[0]), arguments[2])], arguments[1], utc)
+
+
+def coalesce(wanted: int | None = None) -> Rule:
+    """The first argument that is not null."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        if not arguments or (wanted is not None and len(arguments) != wanted):
+            raise NotProvedError(f"{name} of {len(arguments)} arguments")
+        operands = to_common(arguments, utc=utc)
+        return operands[0] if len(operands) == 1 else CoalesceNode(operands[0].type, operands)
+
+    return rule
+
+
+def is_null(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`x is null`, of any type."""
+    count(name, arguments, 1)
+    return IsNullNode(arguments[0])
+
+
+def is_not_null(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`x is not null`."""
+    return not_("not", [is_null(name, arguments, utc)], utc)
+
+
+def logic(*, conjunction: bool) -> Rule:
+    """`and` and `or`."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        count(name, arguments, 2)
+        left, right = (_condition(argument, utc) for argument in arguments)
+        return LogicNode(left, right, conjunction=conjunction)
+
+    return rule
+
+
+def not_(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`not`."""
+    count(name, arguments, 1)
+    condition = _condition(arguments[0], utc)
+    return StrictNode(name, "boolean", Kernel(np.logical_not), (condition,))
+
+
+def is_truth(*, wanted: bool) -> Rule:
+    """`is true` and `is false`: false of null."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        count(name, arguments, 1)
+        found = _condition(arguments[0], utc)
+        if not wanted:
+            found = not_("not", [found], utc)
+        return CoalesceNode("boolean", (found, LiteralNode(False, "boolean")))
+
+    return rule

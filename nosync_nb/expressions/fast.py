@@ -1,0 +1,269 @@
+"""The fast form: one Python function for small batches of columns without nulls.
+
+Its source is written once from the nodes; it takes the columns and returns the result, or None
+when anything is not as hoped (a null, another physical form, a value near an overflow, a zero
+divisor). Then the nodes are evaluated as usual, which also finds the row that raises. So this form
+holds no rule of its own: it calls the same kernels, without masks.
+
+Integers are guarded at the inputs: the largest limit is sought under which no intermediate result
+can overflow, and columns are looked at once, instead of each operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions import texts
+from nosync_nb.expressions.kernel import Bounds, Check, Kernel, TextKernel
+from nosync_nb.expressions.nodes import (
+    CaseNode,
+    CoalesceNode,
+    ColumnNode,
+    ExtremeNode,
+    InNode,
+    IsNullNode,
+    LiteralNode,
+    LogicNode,
+    Node,
+    SameNode,
+    StrictNode,
+)
+from nosync_nb.expressions.numbers import extent, is_zero, limits
+from nosync_nb.expressions.vectors import canonical
+from nosync_nb.rows import Column, objects
+from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
+
+Fast = Callable[[Sequence[Column], int], Column | None]
+
+
+class _NotFastError(Exception):
+    """Only the nodes can evaluate this."""
+
+
+class _ExceedsError(Exception):
+    """An intermediate result may leave its type."""
+
+
+def compile_fast(node: Node) -> Fast | None:
+    """Returns the fast form of a node, None if it has none."""
+    try:
+        return _Code(_limit(node)).function(node)
+    except _NotFastError:
+        return None
+
+
+def is_loud(node: Node) -> bool:
+    """Tells whether numpy may warn about floats on the way."""
+    own = isinstance(node, StrictNode) and isinstance(node.kernel, Kernel) and node.kernel.floats
+    return own or any(is_loud(argument) for argument in node.arguments)
+
+
+def within(values: Any, limit: int) -> bool:
+    """Tells whether integers are within a limit on both sides of zero."""
+    least, greatest = extent(values)
+    return -limit <= least and greatest <= limit
+
+
+_INLINE = {
+    id(texts.equal): "{} == {}",
+    id(texts.not_equal): "{} != {}",
+    id(texts.less): "{} < {}",
+    id(texts.less_equal): "{} <= {}",
+    id(texts.greater): "{} > {}",
+    id(texts.greater_equal): "{} >= {}",
+}
+
+
+class _Code:
+    """Writes the source. Values of fixed types are arrays, texts are lists."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {"ndarray": np.ndarray, "fromiter": np.fromiter}
+        self.loaded: dict[int, str] = {}
+
+    def function(self, node: Node) -> Fast:
+        """Compiles the function of a root node."""
+        if isinstance(node, ColumnNode | LiteralNode) or not _spans(node):
+            raise _NotFastError
+        result = self.value(node)
+        if node.type not in FIXED:
+            result = f"{self.name(objects)}({result})"
+        elif node.type in FLOATS:
+            result = f"{self.name(canonical)}({result})"
+        body = "\n    ".join([*self.lines, f"return {result}"])
+        exec(f"def fast(columns, n):\n    {body}\n", self.names)
+        found: Fast = self.names["fast"]
+        return found
+
+    def name(self, value: Any) -> str:
+        """Returns the name under which the source finds a value."""
+        name = f"k{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def keep(self, source: str) -> str:
+        """Computes a value once; returns its name."""
+        name = f"v{len(self.lines)}"
+        self.lines.append(f"{name} = {source}")
+        return name
+
+    def value(self, node: Node) -> str:
+        """Returns the source of a node's values."""
+        if isinstance(node, ColumnNode):
+            return self.column(node)
+        if isinstance(node, LiteralNode):
+            if node.value is None:
+                raise _NotFastError
+            return self.name(np.array(node.scalar) if node.type in FIXED else node.value)
+        if isinstance(node, StrictNode):
+            if isinstance(node.kernel, Kernel):
+                return self.numbers(node, node.kernel)
+            return self.text(node, node.kernel)
+        return self.special(node)
+
+    def column(self, node: ColumnNode) -> str:
+        found = self.loaded.get(node.place)
+        if found is not None:
+            return found
+        name = self.loaded[node.place] = f"c{node.place}"
+        self.lines.append(f"{name} = columns[{node.place}]")
+        dtype = FIXED.get(node.type, np.dtype(object) if node.type == "string" else None)
+        if dtype is None:
+            raise _NotFastError
+        wanted = self.name(dtype)
+        self.lines.append(f"if type({name}) is not ndarray or {name}.dtype != {wanted}: return")
+        if node.type == "string":
+            self.lines.append(f"{name} = {name}.tolist()")
+            self.lines.append(f"if None in {name}: return")
+        elif node.type in INTEGERS and self.limit is not None:
+            self.guard(name, self.limit, limits(node.type)[1])
+        return name
+
+    def guard(self, name: str, limit: int, greatest: int) -> None:
+        if limit < greatest:
+            test = f"{self.name(within)}({name}, {limit})"
+            self.lines.append(f"if not {test}: return")
+
+    def numbers(self, node: StrictNode, kernel: Kernel) -> str:
+        values = [self.value(argument) for argument in node.arguments]
+        checks = [check for check in kernel.checks if self.needed(node, kernel, check)]
+        if checks:
+            values = [self.keep(value) for value in values]
+        for check in checks:
+            bad = f"{self.name(check.bad)}({', '.join(values)})"
+            self.lines.append(f"if b'\\x01' in {bad}.tobytes(): return")
+        return f"{self.name(kernel.run)}({', '.join(values)})"
+
+    def needed(self, node: StrictNode, kernel: Kernel, check: Check) -> bool:
+        """Tells whether a check cannot be decided before the values are known."""
+        if kernel.bounds is not None and self.limit is not None:
+            return False
+        last = node.arguments[-1]
+        return not (check.bad is is_zero and isinstance(last, LiteralNode) and last.value)
+
+    def text(self, node: StrictNode, kernel: TextKernel) -> str:
+        if kernel.raises:
+            raise _NotFastError
+        spanning = [argument for argument in node.arguments if _spans(argument)]
+        if not spanning:
+            raise _NotFastError
+        lists = []
+        for argument in spanning:
+            value = self.value(argument)
+            lists.append(value if argument.type not in FIXED else f"({value}).tolist()")
+        names = [f"x{i}" for i in range(len(spanning))]
+        own = iter(names)
+        inner = [
+            next(own) if _spans(argument) else self.name(_plain(argument))
+            for argument in node.arguments
+        ]
+        template = _INLINE.get(id(kernel))
+        each = (
+            template.format(*inner) if template else f"{self.name(kernel.row)}({', '.join(inner)})"
+        )
+        source = lists[0] if len(lists) == 1 else f"zip({', '.join(lists)})"
+        made = f"[{each} for {', '.join(names)} in {source}]"
+        dtype = FIXED.get(node.type)
+        return made if dtype is None else f"fromiter({made}, {self.name(dtype)}, n)"
+
+    def special(self, node: Node) -> str:
+        arguments = node.arguments
+        if isinstance(node, LogicNode):
+            sign = "&" if node.conjunction else "|"
+            return f"({self.value(arguments[0])} {sign} {self.value(arguments[1])})"
+        if isinstance(node, IsNullNode):
+            self.value(arguments[0])
+            return f"{self.name(np.zeros)}(n, bool)"
+        if isinstance(node, CoalesceNode):
+            return self.value(arguments[0])
+        if isinstance(node, SameNode):
+            return self.value(node.equal)
+        if isinstance(node, ExtremeNode):
+            found = self.value(arguments[0])
+            for argument in arguments[1:]:
+                found = f"{self.name(node.choose)}({found}, {self.value(argument)})"
+            return found
+        if isinstance(node, InNode) and not node.with_null:
+            return self.value(arguments[0])
+        if isinstance(node, CaseNode) and node.type in FIXED:
+            found = self.value(node.default)
+            where = self.name(np.where)
+            for condition, result in reversed(node.branches):
+                found = f"{where}({self.value(condition)}, {self.value(result)}, {found})"
+            return found
+        raise _NotFastError
+
+
+def _plain(node: Node) -> Any:
+    if not isinstance(node, LiteralNode) or node.value is None:
+        raise _NotFastError
+    return node.value
+
+
+def _spans(node: Node) -> bool:
+    """Tells whether the fast value of a node has one entry for each row."""
+    if isinstance(node, CoalesceNode):
+        return _spans(node.arguments[0])
+    if isinstance(node, ColumnNode | IsNullNode):
+        return True
+    return any(_spans(argument) for argument in node.arguments)
+
+
+_LIMITS = (63, 62, 61, 60, 58, 56, 53, 48, 40, 31, 30, 29, 28, 24, 20, 15, 14, 12, 10, 7, 6, 5)
+
+
+def _limit(node: Node) -> int | None:
+    """Returns the largest limit of inputs under which nothing overflows, None if there is none."""
+    for bits in _LIMITS:
+        limit: int = 2**bits - 1
+        try:
+            _bounds(node, limit)
+        except _ExceedsError:
+            continue
+        return limit
+    return None
+
+
+def _bounds(node: Node, limit: int) -> Bounds:
+    """Returns between what an integer node lies if its inputs keep the limit."""
+    inner = [_bounds(argument, limit) for argument in node.arguments]
+    if node.type not in INTEGERS:
+        return 0, 0
+    least, greatest = limits(node.type)
+    if isinstance(node, ColumnNode):
+        return max(least, -limit), min(greatest, limit)
+    if isinstance(node, LiteralNode):
+        return (0, 0) if node.value is None else (node.value, node.value)
+    if not isinstance(node, StrictNode) or not isinstance(node.kernel, Kernel):
+        return least, greatest
+    if node.kernel.bounds is None or any(a.type not in INTEGERS for a in node.arguments):
+        return least, greatest
+    low, high = node.kernel.bounds(*inner)
+    if low < least or high > greatest:
+        raise _ExceedsError
+    return low, high

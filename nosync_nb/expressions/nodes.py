@@ -1,0 +1,352 @@
+"""Typed expressions that can be evaluated here: a tree of nodes over frames.
+
+Evaluation raises exactly where Spark does: an argument that raises somewhere is evaluated again on
+the rows on which Spark evaluates it alone (the branch is taken, the argument before it is not
+null). Where nothing raises, everything is computed on all rows and the results are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nosync_nb.expressions.kernel import (
+    Kernel,
+    RefusedRowError,
+    TextKernel,
+    run_large,
+    run_small,
+)
+from nosync_nb.expressions.numbers import extent, limits
+from nosync_nb.expressions.vectors import Array, Frame, RowError, Vector, full, merge_nulls
+from nosync_nb.rows.types import FIXED, INTEGERS
+
+
+class Node:
+    """An expression: its type, its arguments and whether a row may make it raise."""
+
+    def __init__(self, type_: str, arguments: Sequence[Node], *, raises: bool = False) -> None:
+        self.type = type_
+        self.arguments = tuple(arguments)
+        self.raises: bool = raises or any(argument.raises for argument in arguments)
+
+    def evaluate(self, frame: Frame) -> Vector:
+        """Returns the values on the rows of a frame."""
+        raise AssertionError("a node implements evaluate")
+
+
+class ColumnNode(Node):
+    """A column of the input."""
+
+    def __init__(self, place: int, type_: str) -> None:
+        super().__init__(type_, ())
+        self.place = place
+
+    def evaluate(self, frame: Frame) -> Vector:
+        return frame.vector(self.place)
+
+
+class LiteralNode(Node):
+    """A constant; None is null."""
+
+    def __init__(self, value: Any, type_: str) -> None:
+        super().__init__(type_, ())
+        self.value = value
+        dtype = FIXED.get(type_)
+        if dtype is None:
+            self.scalar = value
+        else:
+            self.scalar = dtype.type(0 if value is None else value)
+
+    def evaluate(self, frame: Frame) -> Vector:
+        if self.value is not None:
+            return Vector(self.scalar, None)
+        if self.type in FIXED:
+            return Vector(self.scalar, np.ones(frame.n, np.bool_))
+        if frame.small:
+            return Vector(np.full(frame.n, None, object), np.ones(frame.n, np.bool_))
+        return Vector(pa.nulls(frame.n, pa.string()), np.ones(frame.n, np.bool_))
+
+
+class StrictNode(Node):
+    """A function that is null where an argument is."""
+
+    def __init__(
+        self, name: str, type_: str, kernel: Kernel | TextKernel, arguments: Sequence[Node]
+    ) -> None:
+        raises = bool(kernel.checks) if isinstance(kernel, Kernel) else kernel.raises
+        super().__init__(type_, arguments, raises=raises)
+        self.name = name
+        self.kernel = kernel
+        order = list(range(len(arguments)))
+        if isinstance(kernel, Kernel) and kernel.right_first:
+            order.reverse()
+        self._order = order
+
+    def evaluate(self, frame: Frame) -> Vector:
+        values: list[Any] = [None] * len(self.arguments)
+        nulls: Array | None = None
+        for i in self._order:
+            argument = self.arguments[i]
+            if argument.raises and nulls is not None:
+                vector = evaluate_where(argument, frame, ~nulls)
+            else:
+                vector = argument.evaluate(frame)
+            values[i] = vector.values
+            nulls = merge_nulls(nulls, vector.nulls)
+        if isinstance(self.kernel, Kernel):
+            return Vector(self._numbers(self.kernel, values, nulls, frame), nulls)
+        return self._text(self.kernel, values, nulls, frame)
+
+    def _numbers(self, kernel: Kernel, values: list[Any], nulls: Array | None, frame: Frame) -> Any:
+        for check in () if self._fits(kernel, values) else kernel.checks:
+            bad = check.bad(*values)
+            if nulls is not None:
+                bad = bad & ~nulls
+            bad = np.broadcast_to(bad, (frame.n,))
+            if bad.any():
+                raise frame.fail(check.reason, int(bad.argmax()))
+        return kernel.run(*values)
+
+    def _fits(self, kernel: Kernel, values: list[Any]) -> bool:
+        """Tells whether nothing can overflow, seen the range of the arguments."""
+        if kernel.bounds is None or any(a.type not in INTEGERS for a in self.arguments):
+            return not kernel.checks
+        low, high = kernel.bounds(*map(extent, values))
+        least, greatest = limits(self.type)
+        return least <= low and high <= greatest
+
+    def _text(
+        self, kernel: TextKernel, values: list[Any], nulls: Array | None, frame: Frame
+    ) -> Vector:
+        run = run_small if frame.small or not any(map(_is_column, values)) else run_large
+        try:
+            found = run(kernel, values, nulls, frame.n, self.type)
+        except RefusedRowError as error:
+            raise frame.fail(str(error), error.row) from None
+        if not frame.small and isinstance(found, np.ndarray) and found.dtype.hasobject:
+            found = pa.array(found.tolist(), pa.string())
+        if nulls is not None and isinstance(found, pa.Array) and not found.null_count:
+            found = pc.if_else(pa.array(~nulls), found, pa.scalar(None, found.type))
+        return Vector(found, nulls)
+
+
+def _is_column(values: Any) -> bool:
+    return isinstance(values, pa.Array) or (isinstance(values, np.ndarray) and values.ndim > 0)
+
+
+def evaluate_where(node: Node, frame: Frame, keep: Array) -> Vector:
+    """Evaluates where only some rows may raise; the values of the others are not to be looked at.
+
+    All rows at once are cheaper than a part of them, so the part is taken when one of all raises.
+    """
+    try:
+        return node.evaluate(frame)
+    except RowError:
+        if keep.all():
+            raise
+    part = node.evaluate(frame.subset(keep))
+    count = int(keep.sum())
+    nulls = ~keep
+    if part.nulls is not None:
+        nulls[keep] = part.nulls
+    values = full(part, count, node.type)
+    if isinstance(values, pa.Array):
+        places = np.cumsum(keep) - 1
+        return Vector(values.take(pa.array(places, mask=~keep)), nulls)
+    spread = np.full(frame.n, None, object) if node.type not in FIXED else None
+    if spread is None:
+        spread = np.zeros(frame.n, FIXED[node.type])
+    spread[keep] = values
+    return Vector(spread, nulls)
+
+
+class LogicNode(Node):
+    """`and` / `or` of two booleans, three-valued; the right side is looked at only if needed."""
+
+    def __init__(self, left: Node, right: Node, *, conjunction: bool) -> None:
+        super().__init__("boolean", (left, right))
+        self.conjunction = conjunction
+
+    def evaluate(self, frame: Frame) -> Vector:
+        left, right = self.arguments
+        a, a_null = left.evaluate(frame)
+        if right.raises:
+            decided = ~a if self.conjunction else a
+            if a_null is not None:
+                decided = decided & ~a_null
+            b, b_null = evaluate_where(right, frame, ~np.broadcast_to(decided, (frame.n,)))
+            if b_null is not None:
+                b_null = b_null & ~decided
+        else:
+            b, b_null = right.evaluate(frame)
+        if a_null is None and b_null is None:
+            return Vector(a & b if self.conjunction else a | b, None)
+        return self._three_valued(a, a_null, b, b_null)
+
+    def _three_valued(self, a: Any, a_null: Array | None, b: Any, b_null: Array | None) -> Vector:
+        a_known = True if a_null is None else ~a_null
+        b_known = True if b_null is None else ~b_null
+        nulls = merge_nulls(a_null, b_null)
+        assert nulls is not None
+        if self.conjunction:
+            decided = (~a & a_known) | (~b & b_known)
+            return Vector(a & b & ~decided, nulls & ~decided)
+        decided = (a & a_known) | (b & b_known)
+        return Vector(decided, nulls & ~decided)
+
+
+class IsNullNode(Node):
+    """`x is null`, never null itself; also of columns whose values are not computed here."""
+
+    def __init__(self, argument: Node) -> None:
+        super().__init__("boolean", (argument,))
+
+    def evaluate(self, frame: Frame) -> Vector:
+        argument = self.arguments[0]
+        if isinstance(argument, ColumnNode):
+            nulls = frame.null_mask(argument.place)
+        else:
+            nulls = argument.evaluate(frame).nulls
+        return Vector(np.zeros(frame.n, np.bool_) if nulls is None else nulls, None)
+
+
+class SameNode(Node):
+    """`<=>`: like `=`, but null is the same as null."""
+
+    def __init__(self, equal: StrictNode) -> None:
+        super().__init__("boolean", equal.arguments)
+        self.equal = equal
+
+    def evaluate(self, frame: Frame) -> Vector:
+        (a, a_null), (b, b_null) = (x.evaluate(frame) for x in self.arguments)
+        nulls = merge_nulls(a_null, b_null)
+        inner = [_Given(v, x.type) for v, x in zip((a, b), self.arguments, strict=True)]
+        probe = StrictNode(self.equal.name, "boolean", self.equal.kernel, inner)
+        for given in inner:
+            given.nulls = nulls
+        values = np.broadcast_to(probe.evaluate(frame).values, (frame.n,))
+        if nulls is None:
+            return Vector(values, None)
+        both = a_null & b_null if a_null is not None and b_null is not None else False
+        return Vector((values & ~nulls) | both, None)
+
+
+class _Given(Node):
+    """Values computed before."""
+
+    def __init__(self, values: Any, type_: str) -> None:
+        super().__init__(type_, ())
+        self.values = values
+        self.nulls: Array | None = None
+
+    def evaluate(self, frame: Frame) -> Vector:
+        return Vector(self.values, self.nulls)
+
+
+class CaseNode(Node):
+    """`case when ... then ... else ... end`, and `if`; the default may be a null literal."""
+
+    def __init__(self, branches: Sequence[tuple[Node, Node]], default: Node) -> None:
+        flat = [node for branch in branches for node in branch]
+        super().__init__(default.type, (*flat, default))
+        self.branches = tuple(branches)
+        self.default = default
+
+    def evaluate(self, frame: Frame) -> Vector:
+        n = frame.n
+        left = np.ones(n, np.bool_)
+        pieces: list[tuple[Array, Vector]] = []
+        for condition, result in self.branches:
+            holds, unknown = evaluate_where(condition, frame, left)
+            taken = left & holds
+            if unknown is not None:
+                taken &= ~unknown
+            pieces.append((taken, evaluate_where(result, frame, taken)))
+            left = left & ~taken
+        return _merged(pieces, evaluate_where(self.default, frame, left), self.type, frame)
+
+
+class CoalesceNode(Node):
+    """`coalesce`: the first argument that is not null."""
+
+    def evaluate(self, frame: Frame) -> Vector:
+        left = np.ones(frame.n, np.bool_)
+        pieces: list[tuple[Array, Vector]] = []
+        for argument in self.arguments[:-1]:
+            vector = evaluate_where(argument, frame, left)
+            if vector.nulls is None:
+                return _merged(pieces, vector, self.type, frame)
+            pieces.append((left & ~vector.nulls, vector))
+            left = left & vector.nulls
+        last = evaluate_where(self.arguments[-1], frame, left)
+        return _merged(pieces, last, self.type, frame)
+
+
+def _merged(
+    pieces: list[tuple[Array, Vector]], default: Vector, type_: str, frame: Frame
+) -> Vector:
+    """Returns each piece's values where it was taken, the default elsewhere."""
+    n = frame.n
+    nulls = np.zeros(n, np.bool_) if default.nulls is None else default.nulls.copy()
+    values = full(default, n, type_)
+    if isinstance(values, pa.Array) or (type_ not in FIXED and not frame.small):
+        return _merged_arrow(pieces, default, frame)
+    values = values.copy() if pieces else values
+    for taken, vector in pieces:
+        values[taken] = full(vector, n, type_)[taken]
+        nulls[taken] = False if vector.nulls is None else vector.nulls[taken]
+    return Vector(values, nulls if nulls.any() else None)
+
+
+def _merged_arrow(pieces: list[tuple[Array, Vector]], default: Vector, frame: Frame) -> Vector:
+    values = default.values
+    for taken, vector in pieces:
+        values = pc.if_else(pa.array(taken), vector.values, values)
+    if not isinstance(values, pa.Array):
+        values = pa.array([values], pa.string()).take(pa.array(np.zeros(frame.n, np.int64)))
+    nulls = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    return Vector(values, nulls)
+
+
+class ExtremeNode(Node):
+    """`greatest` / `least` of fixed types: nulls are passed over."""
+
+    def __init__(
+        self, arguments: Sequence[Node], choose: Callable[[Any, Any], Any], name: str
+    ) -> None:
+        super().__init__(arguments[0].type, arguments)
+        self.choose = choose
+        self.name = name
+
+    def evaluate(self, frame: Frame) -> Vector:
+        values, nulls = self.arguments[0].evaluate(frame)
+        for argument in self.arguments[1:]:
+            other, other_nulls = argument.evaluate(frame)
+            chosen = self.choose(values, other)
+            if other_nulls is not None:
+                chosen = np.where(other_nulls, values, chosen)
+            if nulls is not None:
+                chosen = np.where(nulls, other, chosen)
+            values = chosen
+            nulls = None if nulls is None or other_nulls is None else nulls & other_nulls
+        return Vector(values, nulls)
+
+
+class InNode(Node):
+    """`x in (...)` of literals; with a null in the list, null where nothing matched."""
+
+    def __init__(self, matches: StrictNode, *, with_null: bool) -> None:
+        super().__init__("boolean", (matches,))
+        self.with_null = with_null
+
+    def evaluate(self, frame: Frame) -> Vector:
+        values, nulls = self.arguments[0].evaluate(frame)
+        if not self.with_null:
+            return Vector(values, nulls)
+        missed = ~np.broadcast_to(values, (frame.n,))
+        return Vector(values, missed if nulls is None else missed | nulls)

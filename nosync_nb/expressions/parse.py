@@ -1,0 +1,229 @@
+"""Spark SQL text to a syntax tree: one expression, perhaps with an alias.
+
+sqlglot reads the text, but knows no function here: every call stays what was written, so that its
+meaning is looked up in our table or left to Spark, never rewritten on the way. Text that sqlglot
+reads with another precedence than Spark is found out by `agrees_with_spark` and left to Spark too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.parsers.spark import SparkParser
+
+from nosync_nb.errors import ExpressionError
+
+_PREFIX = "SELECT "
+_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "OVERLAY")
+_PLAIN_NAME = re.compile(r"[^\W\d]\w*\Z")
+
+
+class _Parser(SparkParser):
+    """Spark's grammar without functions; only those with a syntax of their own are known."""
+
+    FUNCTIONS: ClassVar[dict[str, Any]] = {}
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+        name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in _SYNTAX
+    }
+
+
+class _Dialect(Spark):
+    """Spark's tokens with that grammar."""
+
+    Parser = _Parser
+
+
+class Word(NamedTuple):
+    """A token: its text, where it stands in the source, and what kind it is."""
+
+    text: str
+    start: int
+    end: int
+    kind: str  # "string", "name" (in backticks), "word", "number" or "sign"
+
+
+class Parsed(NamedTuple):
+    """One expression."""
+
+    sql: str  # without the alias
+    name: str | None  # the alias
+    tree: exp.Expression
+    words: tuple[Word, ...]
+
+
+@lru_cache(maxsize=1024)
+def parse(sql: str) -> Parsed:
+    """Reads one expression.
+
+    Raises:
+        ExpressionError: if it is none, names the place.
+    """
+    words = tokens(sql)
+    try:
+        statements = _Dialect().parse(_PREFIX + sql)
+    except ParseError as error:
+        raise _unreadable(sql, error) from None
+    select = statements[0] if len(statements) == 1 else None
+    if not isinstance(select, exp.Select) or _has_clauses(select):
+        raise _failure(sql, "it is more than one expression", "give one expression, no clauses")
+    if len(select.expressions) != 1:
+        found = len(select.expressions)
+        what = f"it is {found} expressions" if found else "it is empty"
+        raise _failure(sql, what, "give each expression as a string of its own")
+    tree = select.expressions[0]
+    if not isinstance(tree, exp.Alias):
+        return Parsed(sql.strip(), None, tree, words)
+    kept = words[:-1]
+    if kept and kept[-1].kind == "word" and kept[-1].text.lower() == "as":
+        kept = kept[:-1]
+    return Parsed(sql[: kept[-1].end].strip(), tree.alias, tree.this, kept)
+
+
+def tokens(sql: str) -> tuple[Word, ...]:
+    """Cuts the text into words.
+
+    Raises:
+        ExpressionError: if a string or a comment does not end.
+    """
+    try:
+        found = _Dialect().tokenize(sql)
+    except TokenError:
+        quote = next((q for q in "'\"`" if sql.count(q) % 2), None)
+        at = f" at position {sql.rindex(quote) + 1}" if quote else ""
+        raise _failure(sql, f"a string does not end{at}", "close the quotes") from None
+    words: list[Word] = []
+    for token in found:
+        source = sql[token.start : token.end + 1]
+        if words and words[-1].start == token.start:
+            continue  # a number with a suffix comes as three tokens
+        if source[0] == "`":
+            kind, text = "name", token.text
+        elif source[-1] in "'\"":
+            kind, text = "string", source
+        elif source[0].isdigit() or (source[0] == "." and len(source) > 1):
+            kind, text = "number", source
+        else:
+            kind, text = ("word" if _PLAIN_NAME.match(source) else "sign"), source
+        words.append(Word(text, token.start, token.end + 1, kind))
+    return tuple(words)
+
+
+def _has_clauses(select: exp.Select) -> bool:
+    return any(value for name, value in select.args.items() if name != "expressions")
+
+
+def _failure(sql: str, what: str, hint: str) -> ExpressionError:
+    return ExpressionError(f"cannot read the expression {sql!r}: {what}", hint=hint)
+
+
+def _unreadable(sql: str, error: ParseError) -> ExpressionError:
+    """Says where sqlglot stopped, in positions of the user's text."""
+    first = error.errors[0] if error.errors else {}
+    seen, line = str(first.get("highlight") or ""), int(first.get("line") or 1)
+    end = int(first.get("col") or 0) - (len(_PREFIX) if line == 1 else 0)
+    where = f"at position {max(1, end - len(seen) + 1)}"
+    if "\n" in sql:
+        where += f" of line {line}"
+    said = str(first.get("description") or "it is no expression")
+    if "missing" in said:
+        what = f"something is missing after {seen!r} {where}"
+    elif said.startswith("Expecting"):
+        what = f"expected {said[10:].rstrip('.')!r} near {seen!r} {where}"
+    else:
+        what = f"did not expect {seen!r} {where}"
+    return _failure(sql, what, "write one Spark SQL expression, such as 'dep_delay > 60'")
+
+
+_SPELLINGS = {"==": "=", "!=": "<>", "!": "not"}
+
+
+def canonical(words: tuple[Word, ...], names: dict[str, str]) -> str:
+    """Returns a text that is equal for expressions that differ in space, comments and case only.
+
+    Args:
+        words: the expression.
+        names: column names as written, in lower case, to the names of the schema.
+    """
+    texts = []
+    for i, word in enumerate(words):
+        called = i + 1 < len(words) and words[i + 1].text == "("
+        if word.kind == "string":
+            texts.append(word.text)
+        elif word.kind == "name" or (word.kind == "word" and not called):
+            own = names.get(word.text.lower())
+            texts.append(_quoted(own) if own is not None else word.text.lower())
+        else:
+            texts.append(_SPELLINGS.get(word.text, word.text.lower()))
+    return " ".join(texts)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+_LEVELS: dict[type[exp.Expression], int] = {
+    exp.Or: 1,
+    exp.And: 2,
+    exp.Not: 3,
+    exp.Is: 4,
+    exp.In: 4,
+    exp.Between: 4,
+    exp.Like: 4,
+    exp.EQ: 5,
+    exp.NEQ: 5,
+    exp.NullSafeEQ: 5,
+    exp.NullSafeNEQ: 5,
+    exp.LT: 5,
+    exp.LTE: 5,
+    exp.GT: 5,
+    exp.GTE: 5,
+    exp.Add: 10,
+    exp.Sub: 10,
+    exp.DPipe: 10,
+    exp.Mul: 11,
+    exp.Div: 11,
+    exp.Mod: 11,
+    exp.IntDiv: 11,
+    exp.Neg: 12,
+}
+"""How tightly Spark's grammar binds; `like`, `in`, `between`, `is` bind looser than `=`."""
+
+
+def agrees_with_spark(tree: exp.Expression) -> bool:
+    """Tells whether Spark's grammar groups the text as this tree does."""
+    return all(_grouped(node) for node in tree.walk())
+
+
+def _grouped(node: Any) -> bool:
+    level = _LEVELS.get(type(node))
+    if level is None:
+        return True
+    if isinstance(node, exp.Not):
+        return _negated(node)
+    least = 5 if level == 4 else level
+    for name, child in _operands(node):
+        own = _LEVELS.get(type(child), 13)
+        if name == "this":
+            if own < least:
+                return False
+        elif own <= (4 if level == 4 else level):
+            return False
+    return True
+
+
+def _negated(node: exp.Not) -> bool:
+    """`x not in (..)` and `x is not null` come as Not(In), Not(Is): their operand counts."""
+    return _LEVELS.get(type(node.this), 13) >= 3
+
+
+def _operands(node: exp.Expression) -> Iterator[tuple[str, exp.Expression]]:
+    for name in ("this", "expression", "low", "high"):
+        child = node.args.get(name)
+        if isinstance(child, exp.Expression):
+            yield name, child

@@ -1,0 +1,217 @@
+"""Rules of the table: from argument nodes to the node that computes the call.
+
+Each rule casts its arguments as Spark does, picks the kernel of the resulting type and raises
+`NotProvedError` for everything else. Here are those of numbers, text and dates; conditions.py and
+comparisons.py have the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions import numbers, texts
+from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value
+from nosync_nb.expressions.kernel import Kernel
+from nosync_nb.expressions.nodes import (
+    CoalesceNode,
+    LiteralNode,
+    Node,
+    StrictNode,
+)
+from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_type
+from nosync_nb.rows.types import FLOATS, INTEGERS
+
+Rule = Callable[[str, list[Node], bool], Node]
+"""name, arguments, whether timestamps are in UTC -> node"""
+
+
+def count(name: str, arguments: list[Node], wanted: int) -> None:
+    """Refuses another number of arguments."""
+    if len(arguments) != wanted:
+        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+
+
+def _numeric(name: str, arguments: list[Node], utc: bool) -> list[Node]:
+    """Returns both arguments cast to the common number type; text beside a number becomes one."""
+    count(name, arguments, 2)
+    found = common_type(arguments[0].type, arguments[1].type)
+    if found not in NUMBERS:
+        raise NotProvedError(f"{arguments[0].type} {name} {arguments[1].type}")
+    return [cast(argument, found, utc=utc) for argument in arguments]
+
+
+def arithmetic(kernels: numbers.Kernels) -> Rule:
+    """A binary operator whose result has the type of its operands."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        operands = _numeric(name, arguments, utc)
+        return StrictNode(name, operands[0].type, kernels(operands[0].type), operands)
+
+    return rule
+
+
+_plus = arithmetic(numbers.add)
+_minus = arithmetic(numbers.subtract)
+_DAYS = ("tinyint", "smallint", "int")
+
+
+def _shifted(name: str, day: Node, days: Node, operation: Any) -> Node:
+    kernel = Kernel(lambda a, b: operation(a, b.astype(np.int32)))
+    return StrictNode(name, "date", kernel, (day, days))
+
+
+def plus(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`+`, also of a date and days."""
+    count(name, arguments, 2)
+    left, right = arguments
+    if left.type == "date" and right.type in _DAYS:
+        return _shifted(name, left, right, np.add)
+    if right.type == "date" and left.type in _DAYS:
+        return _shifted(name, right, left, np.add)
+    return _plus(name, arguments, utc)
+
+
+def minus(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`-`, also of a date and days."""
+    count(name, arguments, 2)
+    if arguments[0].type == "date" and arguments[1].type in _DAYS:
+        return _shifted(name, arguments[0], arguments[1], np.subtract)
+    return _minus(name, arguments, utc)
+
+
+def divided(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`/`: a double, unless of decimals."""
+    operands = _numeric(name, arguments, utc)
+    operands = [cast(operand, "double", utc=utc) for operand in operands]
+    return StrictNode(name, "double", numbers.divide("double"), operands)
+
+
+def integral_divided(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`div`: a bigint."""
+    return integers(numbers.integral_divide, "bigint")(name, arguments, utc)
+
+
+def integers(kernels: numbers.Kernels, type_: str | None = None) -> Rule:
+    """A binary operator of integers, computed in `type_` or their common type."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        operands = _numeric(name, arguments, utc)
+        if not all(argument.type in (*INTEGERS, VOID) for argument in arguments):
+            raise NotProvedError(f"{arguments[0].type} {name} {arguments[1].type}")
+        wanted = type_ or operands[0].type
+        operands = [cast(operand, wanted, utc=utc) for operand in operands]
+        return StrictNode(name, wanted, kernels(wanted), operands)
+
+    return rule
+
+
+def same_type(kernels: numbers.Kernels) -> Rule:
+    """A function of one number, of its type."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        count(name, arguments, 1)
+        if arguments[0].type not in NUMBERS:
+            raise NotProvedError(f"{name} of {arguments[0].type}")
+        return StrictNode(name, arguments[0].type, kernels(arguments[0].type), arguments)
+
+    return rule
+
+
+def positive(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`positive(x)` is x."""
+    count(name, arguments, 1)
+    if arguments[0].type not in NUMBERS:
+        raise NotProvedError(f"{name} of {arguments[0].type}")
+    return arguments[0]
+
+
+def whole(function: Any) -> Rule:
+    """`floor` and `ceil`: a bigint."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        count(name, arguments, 1)
+        if arguments[0].type in INTEGERS:
+            return cast(arguments[0], "bigint", utc=utc)
+        number = implicit(arguments[0], "double", utc=utc)
+        return StrictNode(name, "bigint", numbers.to_whole(function)("double"), (number,))
+
+    return rule
+
+
+def rounded(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`round(x, scale)` of doubles and integers, scale a literal from 0 to 9."""
+    if len(arguments) not in (1, 2):
+        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+    scale = literal_value(arguments[1], "a scale") if len(arguments) == 2 else 0
+    if not (isinstance(scale, int) and 0 <= scale <= 9):
+        raise NotProvedError(f"round to {scale} places")
+    if arguments[0].type in INTEGERS:
+        return arguments[0]
+    if arguments[0].type != "double":
+        raise NotProvedError(f"round of {arguments[0].type}")
+    return StrictNode(name, "double", numbers.rounder(scale), arguments[:1])
+
+
+def is_nan(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`isnan`: false of null."""
+    count(name, arguments, 1)
+    if arguments[0].type not in FLOATS:
+        raise NotProvedError(f"isnan of {arguments[0].type}")
+    found = StrictNode(name, "boolean", numbers.is_nan("double"), arguments)
+    return CoalesceNode("boolean", (found, LiteralNode(False, "boolean")))
+
+
+def cast_to(type_: str) -> Rule:
+    """`int(x)` and its kin."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        count(name, arguments, 1)
+        return cast(arguments[0], type_, utc=utc)
+
+    return rule
+
+
+def to_date(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`to_date(x)`, without a format."""
+    count(name, arguments, 1)
+    return implicit(arguments[0], "date", utc=utc)
+
+
+def concat(name: str, arguments: list[Node], utc: bool) -> Node:
+    """`concat` and `||` of text."""
+    if not arguments:
+        raise NotProvedError("concat of nothing")
+    operands = [implicit(argument, "string", utc=utc) for argument in arguments]
+    return StrictNode(name, "string", texts.concat, operands)
+
+
+def clock(function: Callable[[Any], Any]) -> Rule:
+    """`hour` and its kin: of the wall clock."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        count(name, arguments, 1)
+        time = arguments[0]
+        if time.type != "timestamp_ntz":
+            time = implicit(time, "timestamp", utc=utc)
+            if not utc:
+                raise NotProvedError("timestamps in a time zone other than UTC")
+        return StrictNode(name, "int", Kernel(function), (time,))
+
+    return rule
+
+
+def truncated(kernels: Callable[[str], Kernel | None], type_: str, place: int) -> Rule:
+    """`trunc(date, unit)` and `date_trunc(unit, timestamp)`."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        count(name, arguments, 2)
+        time = implicit(arguments[place], type_, utc=utc)
+        kernel = kernels(str(literal_value(arguments[1 - place], "a unit")))
+        if kernel is None or (type_ == "timestamp" and not utc):
+            raise NotProvedError(f"{name} of this unit and time zone")
+        return StrictNode(name, type_, kernel, (time,))
+
+    return rule

@@ -1,0 +1,180 @@
+"""Kernels of text: code points, as Spark counts them for its binary collation.
+
+Case mapping follows Unicode 17, as Spark 4 does, on every Python. One thing stays: whether a
+capital sigma ends a word is asked of Python's own Unicode, so beside a character that is younger,
+`lower` may choose the other small sigma than Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nosync_nb.expressions.kernel import TextKernel
+
+Text = TextKernel
+
+_RANGES = ((0x10D50, 0x10D65, 0x20), (0x16EA0, 0x16EB8, 0x1B))
+_PAIRS = {
+    0x1C89: 0x1C8A,
+    0xA7CB: 0x264,
+    0xA7CC: 0xA7CD,
+    0xA7CE: 0xA7CF,
+    0xA7D2: 0xA7D3,
+    0xA7D4: 0xA7D5,
+    0xA7DA: 0xA7DB,
+    0xA7DC: 0x19B,
+}
+_LOWER = _PAIRS | {c: c + gap for a, b, gap in _RANGES for c in range(a, b + 1)}
+"""Letters of Unicode 15 to 17, which Spark knows and older Pythons do not."""
+_UPPER = {small: capital for capital, small in _LOWER.items()}
+
+
+def _upper(text: str) -> str:
+    return text.upper() if text.isascii() else text.translate(_UPPER).upper()
+
+
+def _lower(text: str) -> str:
+    return text.lower() if text.isascii() else text.translate(_LOWER).lower()
+
+
+def _if_ascii(function: Any) -> Callable[[Any], Any]:
+    """Returns a kernel for text all of ASCII; None for other text."""
+
+    def large(array: Any) -> Any:
+        found = pc.all(pc.string_is_ascii(array), min_count=0).as_py()
+        return function(array) if found is not False else None
+
+    return large
+
+
+upper = Text(_upper, _if_ascii(pc.ascii_upper))
+lower = Text(_lower, _if_ascii(pc.ascii_lower))
+length = Text(len, pc.utf8_length)
+reverse = Text(lambda s: s[::-1])
+
+trim = Text(lambda s: s.strip(" "), lambda a: pc.utf8_trim(a, characters=" "))
+ltrim = Text(lambda s: s.lstrip(" "), lambda a: pc.utf8_ltrim(a, characters=" "))
+rtrim = Text(lambda s: s.rstrip(" "), lambda a: pc.utf8_rtrim(a, characters=" "))
+
+
+def _literal_last(function: Any) -> Callable[..., Any]:
+    """Returns a kernel for an Arrow column and a literal; None for other shapes."""
+
+    def large(array: Any, pattern: Any) -> Any:
+        if isinstance(array, pa.Array) and isinstance(pattern, str):
+            return function(array, pattern)
+        return None
+
+    return large
+
+
+starts_with = Text(str.startswith, _literal_last(lambda a, p: pc.starts_with(a, pattern=p)))
+ends_with = Text(str.endswith, _literal_last(lambda a, p: pc.ends_with(a, pattern=p)))
+contains = Text(
+    lambda s, part: part in s, _literal_last(lambda a, p: pc.match_substring(a, pattern=p))
+)
+instr = Text(lambda s, part: s.find(part) + 1)
+locate = Text(lambda part, s: s.find(part) + 1)
+
+
+def _replace(text: str, old: str, new: str = "") -> str:
+    return text.replace(old, new) if old else text
+
+
+def _replace_large(array: Any, old: Any, new: Any = "") -> Any:
+    if not (isinstance(array, pa.Array) and isinstance(old, str) and isinstance(new, str)):
+        return None
+    return pc.replace_substring(array, pattern=old, replacement=new) if old else array
+
+
+replace = Text(_replace, _replace_large)
+
+
+def _substring(text: str, start: int, length: int = 2**31 - 1) -> str:
+    """Positions count from 1 (0 means 1 too), negative ones from the end."""
+    n = len(text)
+    first = start - 1 if start > 0 else (n + start if start < 0 else 0)
+    last = first + length
+    return text[max(0, first) : max(0, last)] if length > 0 else ""
+
+
+substring = Text(_substring)
+left = Text(lambda s, n: s[:n] if n > 0 else "")
+right = Text(lambda s, n: s[-n:] if n > 0 else "")
+
+
+def _pad_with(text: str, width: int, pad: str) -> str | None:
+    """Returns the padding, None if the text is to be cut instead."""
+    missing = width - len(text)
+    if missing <= 0:
+        return None
+    return (pad * (missing // len(pad) + 1))[:missing] if pad else ""
+
+
+def _lpad(text: str, width: int, pad: str = " ") -> str:
+    padding = _pad_with(text, width, pad)
+    return text[: max(0, width)] if padding is None else padding + text
+
+
+def _rpad(text: str, width: int, pad: str = " ") -> str:
+    padding = _pad_with(text, width, pad)
+    return text[: max(0, width)] if padding is None else text + padding
+
+
+lpad = Text(_lpad)
+rpad = Text(_rpad)
+repeat = Text(lambda s, n: s * n)
+
+
+def _concat_large(*values: Any) -> Any:
+    return pc.binary_join_element_wise(*values, "") if len(values) > 1 else values[0]
+
+
+concat = Text(lambda *texts: "".join(texts), _concat_large)
+
+
+def like(pattern: str) -> TextKernel:
+    """`text like pattern` of a pattern without escapes."""
+    body = pattern.strip("%")
+    if "_" not in pattern and "%" not in body:
+        return _like_simple(body, pattern.startswith("%"), pattern.endswith("%"))
+    parts = ("." if c == "_" else ".*" if c == "%" else re.escape(c) for c in pattern)
+    match = re.compile("".join(parts), re.DOTALL).fullmatch
+    arrow = "".join("." if c == "_" else ".*" if c == "%" else _escaped(c) for c in pattern)
+    return Text(
+        lambda s: match(s) is not None,
+        lambda a: pc.match_substring_regex(a, pattern=f"(?s)\\A(?:{arrow})\\z"),
+    )
+
+
+def _escaped(character: str) -> str:
+    """Quotes a character for Arrow's regular expressions (RE2)."""
+    return "\\" + character if character.isascii() and not character.isalnum() else character
+
+
+def _like_simple(body: str, before: bool, after: bool) -> TextKernel:
+    if before and after:
+        return Text(lambda s: body in s, lambda a: pc.match_substring(a, pattern=body))
+    if before:
+        return Text(lambda s: s.endswith(body), lambda a: pc.ends_with(a, pattern=body))
+    if after:
+        return Text(lambda s: s.startswith(body), lambda a: pc.starts_with(a, pattern=body))
+    return Text(lambda s: s == body, lambda a: pc.equal(a, body))
+
+
+def one_of(texts: frozenset[str]) -> TextKernel:
+    """`text in (...)` of literals."""
+    return Text(texts.__contains__, lambda a: pc.is_in(a, value_set=pa.array(sorted(texts))))
+
+
+equal = Text(lambda a, b: a == b, pc.equal)
+not_equal = Text(lambda a, b: a != b, pc.not_equal)
+less = Text(lambda a, b: a < b, pc.less)
+less_equal = Text(lambda a, b: a <= b, pc.less_equal)
+greater = Text(lambda a, b: a > b, pc.greater)
+greater_equal = Text(lambda a, b: a >= b, pc.greater_equal)

@@ -1,0 +1,67 @@
+"""Which type Spark gives to what: the rules of ANSI mode, as far as expressions are evaluated here.
+
+None means "not here": Spark decides. The property test holds every answer against Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nosync_nb.rows.types import FLOATS, INTEGERS
+
+NUMBERS = INTEGERS + FLOATS
+TIMES = ("date", "timestamp", "timestamp_ntz")
+VOID = "void"
+"""The type of a bare NULL."""
+
+KNOWN = frozenset((*NUMBERS, *TIMES, "boolean", "string", VOID))
+"""Types whose values are computed here; columns of others are only passed on."""
+
+
+def is_decimal(type_: str) -> bool:
+    """Tells whether a type is decimal(p,s)."""
+    return type_.startswith("decimal")
+
+
+def common_type(left: str, right: str) -> str | None:
+    """Returns the type to which both sides of a comparison or both branches are cast."""
+    if left == right:
+        return left
+    if left == VOID or right == VOID:
+        return right if left == VOID else left
+    if left in NUMBERS and right in NUMBERS:
+        return common_number(left, right)
+    if is_decimal(left) or is_decimal(right):
+        other = right if is_decimal(left) else left
+        return "double" if other in FLOATS or other == "string" else None
+    if "string" in (left, right):
+        return _from_text(right if left == "string" else left)
+    if left in TIMES and right in TIMES:
+        return "timestamp" if "timestamp" in (left, right) else "timestamp_ntz"
+    return None
+
+
+def common_number(left: str, right: str) -> str:
+    """Returns the type that holds both: an integer with a float is a double."""
+    if left in INTEGERS and right in INTEGERS:
+        return INTEGERS[max(INTEGERS.index(left), INTEGERS.index(right))]
+    return "float" if left == right == "float" else "double"
+
+
+def _from_text(other: str) -> str | None:
+    """Returns what text becomes beside a value of type `other`."""
+    if other in INTEGERS:
+        return "bigint"
+    if other in FLOATS:
+        return "double"
+    return other if other in TIMES or other == "boolean" else None
+
+
+def common_of(types: Iterable[str]) -> str | None:
+    """Returns the common type of several branches, folded from the left as Spark does."""
+    found: str | None = VOID
+    for type_ in types:
+        if found is None:
+            return None
+        found = common_type(found, type_)
+    return found

@@ -1,0 +1,355 @@
+"""The graph: named collections compiled to nodes that share what is equal.
+
+A `Node` is an input, or an operator with its state. Compilation is declarative: the catalog of
+inputs and stages, in order, gives the nodes; a node whose fingerprint was there before keeps its
+identity and with it its traces, so an unchanged definition costs nothing.
+
+Every node whose output is needed later has a **log** (its changes, consolidated, one batch an
+epoch) and **traces** (arrangements of it that operators or readers look into). Operators' own
+state are traces that are logged themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from nosync_nb.batch import Layout
+from nosync_nb.definition import Definition, reference
+from nosync_nb.identity import definition_fingerprint
+from nosync_nb.kernels import Types, chain, is_linear, operator
+from nosync_nb.operators import Operator
+from nosync_nb.rows import Schema
+
+NO_LAYOUT = Layout(())
+
+
+@dataclass
+class Stage:
+    """A named collection in the catalog: an input (no definition) or a stage.
+
+    `version` counts definitions of one name from 1; `frozen` versions do not advance any more;
+    `reason` says why a stage is stale, None if it is not.
+    """
+
+    name: str
+    schema: Schema
+    definition: Definition | None = None
+    key: tuple[int, ...] | None = None
+    version: int = 1
+    frozen: bool = False
+    reason: str | None = None
+    begin: int = 0
+    options: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def is_input(self) -> bool:
+        """Whether users insert into it."""
+        return self.definition is None
+
+    @property
+    def uid(self) -> str:
+        """What an input stays, whatever it is called: its first name, unless that was taken."""
+        return str(self.options.get("uid", self.name))
+
+
+@dataclass
+class Node:
+    """A place in the dataflow.
+
+    Attributes:
+        id: its number, stable while its fingerprint is.
+        name: the stage or input it is, None for a part of one.
+        stage: the stage to blame in messages.
+        inputs: the nodes it reads.
+        log: the number of its log, None if nobody needs its output later.
+        traces: layout -> number of the trace.
+        state: numbers of the operator's own traces.
+        frozen: it does not advance; since the epoch `stopped`.
+    """
+
+    id: int
+    fingerprint: str
+    types: tuple[str, ...]
+    stage: str
+    name: str | None = None
+    operator: Operator | None = None
+    inputs: tuple[int, ...] = ()
+    log: int | None = None
+    log_layout: Layout = NO_LAYOUT
+    traces: dict[Layout, int] = field(default_factory=dict)
+    state: tuple[int, ...] = ()
+    frozen: bool = False
+    stopped: int | None = None
+
+
+class Graph:
+    """Nodes in an order in which inputs come first."""
+
+    def __init__(self, nodes: Iterable[Node] = (), numbers: int = 0) -> None:
+        self.nodes = {n.id: n for n in nodes}
+        self.named = {n.name: n for n in self.nodes.values() if n.name}
+        self.numbers = numbers
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    def layouts(self) -> Iterator[tuple[int, Layout]]:
+        """Every trace with its layout."""
+        for node in self:
+            for layout, trace in node.traces.items():
+                yield trace, layout
+            if node.operator is not None:
+                yield from zip(node.state, node.operator.state, strict=True)
+
+    def logs(self) -> Iterator[tuple[int, Layout]]:
+        """Every log with its layout; operators' own traces are logs too."""
+        for node in self:
+            if node.log is not None:
+                yield node.log, node.log_layout
+            if node.operator is not None:
+                yield from zip(node.state, node.operator.state, strict=True)
+
+    def dependants(self, name: str) -> list[str]:
+        """The stages that read a named collection, directly or not, in order."""
+        reached = {self.named[name].id}
+        found = []
+        for node in self:
+            if reached.intersection(node.inputs):
+                reached.add(node.id)
+                if node.name:
+                    found.append(node.name)
+        return found
+
+
+class Compiler:
+    """Compiles a catalog to a graph, reusing the nodes of an earlier one.
+
+    Args:
+        old: the graph before; its nodes are copied, never changed.
+        types: asks Spark for types of expressions that only it knows.
+        now: the last epoch.
+        anew: stages whose nodes are not reused, even if they are equal.
+    """
+
+    def __init__(
+        self,
+        old: Graph,
+        types: Types | None = None,
+        *,
+        now: int = 0,
+        anew: AbstractSet[str] = frozenset(),
+    ) -> None:
+        self.types = types
+        self.now = now
+        self.anew = anew
+        self.live = True
+        self.numbers = old.numbers
+        self.reusable = {(n.fingerprint, n.name): n for n in old}
+        self.nodes: dict[int, Node] = {}
+        self.by_fingerprint: dict[str, Node] = {}
+        self.named: dict[str, Node] = {}
+        self.fingerprints: dict[str, str] = {}
+        self.uses: dict[int, int] = {}
+        self.wanted: dict[int, list[Layout]] = {}
+        self.schemas: dict[str, Schema] = {}
+
+    def compile(self, catalog: Mapping[str, Stage]) -> Graph:
+        """The graph of a catalog.
+
+        Raises:
+            NosyncError: if a definition does not fit its inputs any more.
+        """
+        for stage in catalog.values():
+            self.add(stage)
+        self._stop()
+        for node in self.nodes.values():
+            self._settle(node)
+        return Graph(self.nodes.values(), self.numbers)
+
+    def add(self, stage: Stage) -> Node:
+        """Adds one named collection; what it refers to must be there already."""
+        name = stage.name
+        self.live = not stage.frozen and stage.reason is None
+        self.schemas[name] = stage.schema
+        if stage.frozen:
+            node = self._frozen(stage)
+            fingerprint = node.fingerprint
+        elif stage.definition is None:
+            content = {"input": stage.uid, "types": stage.schema.types, "key": stage.key}
+            fingerprint = definition_fingerprint(content)
+            node = self._node(fingerprint, name, name, stage.schema.types)
+        elif not self.live and not self._fits(stage.definition):
+            node = self._halted(stage)
+            fingerprint = node.fingerprint
+        else:
+            fingerprint = self.stage_fingerprint(stage)
+            self.fingerprints[name] = fingerprint
+            self._count(stage.definition)
+            node = self._named_node(stage, stage.definition, fingerprint)
+        self.fingerprints[name] = fingerprint
+        self.named[name] = node
+        node.frozen = stage.frozen or stage.reason is not None
+        self._keep(node, Layout(stage.schema.types, stage.key))
+        if stage.key is not None:
+            self._arranged(node, node.log_layout)
+        return node
+
+    def stage_fingerprint(self, stage: Stage) -> str:
+        """What a stage computes, by the fingerprints of what it reads."""
+        assert stage.definition is not None
+        own = stage.definition.fingerprint(self.fingerprints)
+        nondeterministic = bool(stage.options.get("nondeterministic"))
+        return definition_fingerprint({"stage": own, "nondeterministic": nondeterministic})
+
+    def _count(self, tree: Definition) -> None:
+        """Counts how often each sub-tree is used, since only sole uses are fused."""
+        for each in tree.inputs:
+            self.uses[id(each)] = self.uses.get(id(each), 0) + 1
+            if self.uses[id(each)] == 1:
+                self._count(each)
+
+    def _named_node(self, stage: Stage, tree: Definition, fingerprint: str) -> Node:
+        if tree.is_ref:
+            tree = Definition("concat", tree.schema, (tree,))
+        return self._operator(tree, fingerprint, stage.name, stage.name)
+
+    def _sub(self, tree: Definition, stage: str) -> Node:
+        """The node of an unnamed sub-tree, shared with equal ones."""
+        if tree.is_ref:
+            return self.named[tree.name]
+        fingerprint = tree.fingerprint(self.fingerprints)
+        known = self.by_fingerprint.get(fingerprint)
+        if known is not None and not self._behind(known):
+            return known
+        node = self._operator(tree, fingerprint, None, stage)
+        self.by_fingerprint[fingerprint] = node
+        return node
+
+    def _operator(self, tree: Definition, fingerprint: str, name: str | None, stage: str) -> Node:
+        """The node of an operator: fuses row-wise chains, asks inputs for arrangements."""
+        if is_linear(tree):
+            links = [tree]
+            while is_linear(links[0].inputs[0]) and self.uses.get(id(links[0].inputs[0]), 0) < 2:
+                links.insert(0, links[0].inputs[0])
+            inputs = [self._sub(links[0].inputs[0], stage)]
+            made: Operator = chain(links, self.types)
+        else:
+            inputs = [self._sub(i, stage) for i in tree.inputs]
+            made = operator(tree, self.types)
+        for node, layout in zip(inputs, made.layouts, strict=True):
+            if layout is not None:
+                self._keep(node, Layout(node.types))
+                self._arranged(node, layout)
+        node = self._node(fingerprint, name, stage, made.types)
+        node.operator = made
+        node.inputs = tuple(n.id for n in inputs)
+        if len(node.state) != len(made.state):
+            node.state = tuple(self._number() for _ in made.state)
+        return node
+
+    def _node(self, fingerprint: str, name: str | None, stage: str, types: tuple[str, ...]) -> Node:
+        """A new node, or a copy of the equal one of the old graph; placed last."""
+        old = self.reusable.get((fingerprint, name))
+        if old is None or stage in self.anew or self._behind(old):
+            node = Node(self._number(), fingerprint, types, stage, name)
+        else:
+            node = Node(
+                old.id,
+                fingerprint,
+                types,
+                stage,
+                name,
+                log=old.log,
+                log_layout=old.log_layout,
+                traces=dict(old.traces),
+                state=old.state,
+                stopped=old.stopped,
+            )
+        self.nodes[node.id] = node
+        return node
+
+    def _behind(self, node: Node) -> bool:
+        """Whether a node has stopped and missed epochs, and what is compiled has not."""
+        return self.live and node.stopped is not None and node.stopped < self.now
+
+    def _fits(self, tree: Definition) -> bool:
+        """Whether what a definition reads has the columns that it was made for."""
+        return all(self.schemas[p.name] == p.schema for p in tree.walk() if p.is_ref)
+
+    def _halted(self, stage: Stage) -> Node:
+        """A stage that cannot be compiled over what it reads: its log and traces, no operator."""
+        old = next(n for (_, name), n in self.reusable.items() if name == stage.name)
+        node = self._node(old.fingerprint, stage.name, stage.name, stage.schema.types)
+        self.wanted[node.id] = list(old.traces)
+        return node
+
+    def _stop(self) -> None:
+        """Freezes what only frozen nodes read, and notes since when."""
+        read: dict[int, list[Node]] = {}
+        for node in self.nodes.values():
+            for i in node.inputs:
+                read.setdefault(i, []).append(node)
+        for node in reversed(self.nodes.values()):
+            if node.name is None:
+                node.frozen = all(reader.frozen for reader in read.get(node.id, ()))
+            if not node.frozen:
+                node.stopped = None
+            elif node.stopped is None:
+                node.stopped = self.now
+
+    def _keep(self, node: Node, layout: Layout) -> None:
+        """Gives a node a log, if it has none."""
+        if node.log is None:
+            node.log = self._number()
+            node.log_layout = layout
+
+    def _arranged(self, node: Node, layout: Layout) -> None:
+        """Asks for a trace of a node in that layout."""
+        self.wanted.setdefault(node.id, []).append(layout)
+
+    def _settle(self, node: Node) -> None:
+        """Gives a node the traces that were asked for, at least one if it has a log.
+
+        Any one arrangement can be read as a collection, so the plain one goes when there is
+        another.
+        """
+        wanted = self.wanted.get(node.id) or ([node.log_layout] if node.log is not None else [])
+        old = node.traces
+        node.traces = {}
+        for layout in wanted:
+            if layout not in node.traces:
+                node.traces[layout] = old[layout] if layout in old else self._number()
+
+    def _frozen(self, stage: Stage) -> Node:
+        """A version that is only read: its log and one trace, no operator."""
+        content = {"frozen": stage.options["log"]}
+        node = self._node(
+            definition_fingerprint(content), stage.name, stage.name, stage.schema.types
+        )
+        log, trace = stage.options["log"], stage.options["trace"]
+        key = stage.options["key"]
+        node.log = int(log)  # type: ignore[call-overload]
+        node.log_layout = Layout(stage.schema.types)
+        layout = Layout(stage.schema.types, None if key is None else tuple(key))  # type: ignore[arg-type]
+        node.traces = {layout: int(trace)}  # type: ignore[call-overload]
+        self._arranged(node, layout)
+        return node
+
+    def _number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+
+def frozen_copy(stage: Stage, node: Node) -> Stage:
+    """An earlier version of a stage, readable and never advanced: `name@version`."""
+    layout, trace = next(iter(node.traces.items()))
+    key = None if layout.key is None else list(layout.key)
+    options = {**stage.options, "log": node.log, "trace": trace, "key": key}
+    return replace(stage, name=f"{stage.name}@{stage.version}", frozen=True, options=options)
+
+
+def referred(stage: Stage) -> Definition:
+    """A reference to a stage or input."""
+    return reference(stage.name, stage.schema)

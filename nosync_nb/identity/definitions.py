@@ -1,0 +1,42 @@
+"""Fingerprints of definitions that are data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+DIGEST_BYTES = 8
+
+
+def definition_fingerprint(definition: Any) -> str:
+    """Identifies a JSON value by its canonical text; the order of keys does not matter.
+
+    Returns: 16 hexadecimal digits.
+
+    Raises:
+        TypeError: if the value is not JSON; keys must be strings, or 1 and "1" were one.
+        ValueError: if a number is infinite or NaN.
+    """
+    _check(definition)
+    text = json.dumps(
+        definition, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+    return digest(text.encode())
+
+
+def digest(data: bytes) -> str:
+    """The short hexadecimal digest that fingerprints are."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _check(value: Any) -> None:
+    """Raises TypeError for keys that JSON would turn into text."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"key {key!r} of a definition is not a string")
+            _check(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check(each)

@@ -1,0 +1,109 @@
+"""Where code comes from: the user's own modules, installed packages, Python, or this project.
+
+Installed code is identified by its version, the user's by its text. What is imported from a
+folder outside site-packages is the user's, also a package installed for editing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Mapping
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+_ENGINE = frozenset({"nosync", "nosync_nb", "nosync_widgets"})
+
+
+def version(module: str, file: str | None = None) -> str | None:
+    """The version that identifies a module's code; None if the code is the user's.
+
+    Returns: "python" for the standard library, "engine" for this project (what it computes is
+        versioned with each definition), "unknown" for a package that states no version.
+    """
+    top = module.partition(".")[0]
+    if top == "__main__" or module == "__mp_main__":
+        return None
+    if top in _ENGINE:
+        return "engine"
+    if file is None:
+        file = _file(module)
+    if file is None or file in ("built-in", "frozen"):
+        return "python" if top in sys.stdlib_module_names else None
+    path = os.path.realpath(file)
+    if any(path.startswith(folder) for folder in _site_folders()):
+        return _package_version(top)
+    if any(path.startswith(folder) for folder in _python_folders()):
+        return "python"
+    return None
+
+
+def of_globals(namespace: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The name and the version of the module whose globals these are."""
+    name = str(namespace.get("__name__") or "__main__")
+    file = namespace.get("__file__")
+    return name, version(name, file if isinstance(file, str) else None)
+
+
+def of_module(module: ModuleType) -> str | None:
+    """The version of a module object."""
+    file = getattr(module, "__file__", None)
+    return version(module.__name__, file if isinstance(file, str) else None)
+
+
+def _file(module: str) -> str | None:
+    """The file, or for a namespace package the folder, of a module that need not be loaded."""
+    loaded = sys.modules.get(module)
+    if loaded is not None:
+        file = getattr(loaded, "__file__", None)
+        if isinstance(file, str):
+            return file
+        folders = list(getattr(loaded, "__path__", ()))
+        return os.path.join(folders[0], "") if folders else None
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    if spec is None:
+        return None
+    if spec.origin is None and spec.submodule_search_locations:
+        return os.path.join(next(iter(spec.submodule_search_locations)), "")
+    return spec.origin
+
+
+@cache
+def _site_folders() -> tuple[str, ...]:
+    """The folders into which packages are installed."""
+    paths = sysconfig.get_paths()
+    folders = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    if site.ENABLE_USER_SITE:
+        folders.add(site.getusersitepackages())
+    folders |= {p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")}
+    return tuple(sorted({os.path.join(os.path.realpath(f), "") for f in folders}))
+
+
+@cache
+def _python_folders() -> tuple[str, ...]:
+    """The folders of the standard library."""
+    paths = sysconfig.get_paths()
+    return tuple(os.path.join(os.path.realpath(paths[n]), "") for n in ("stdlib", "platstdlib"))
+
+
+@cache
+def _package_version(top: str) -> str:
+    """The version of the distribution that a top-level module belongs to."""
+    from importlib import metadata  # slow to import, seldom needed
+
+    try:
+        return metadata.version(top)
+    except metadata.PackageNotFoundError:
+        pass
+    stated = getattr(sys.modules.get(top), "__version__", None)
+    if isinstance(stated, str):
+        return stated
+    names = metadata.packages_distributions().get(top)
+    return metadata.version(min(names)) if names else "unknown"

@@ -1,0 +1,149 @@
+"""Canonical bytes of captured values of a closed list of types.
+
+Equal values give equal bytes in every process; the type is part of the value (1, True and 1.0
+differ). A subclass of a listed type is not listed: it may do anything. Containers, functions and
+classes are the business of `functions`, since they may hold one another.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+import sys
+import uuid
+import zoneinfo
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from hashlib import blake2b
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any
+
+
+class Unknown(Exception):  # noqa: N818 - a verdict, not an error
+    """A value cannot be compared across kernels; the text is a predicate that says why."""
+
+
+def frame(tag: str, payload: bytes = b"") -> bytes:
+    """A self-delimiting piece: no piece is the beginning of another one."""
+    return b"%s:%d:%s;" % (tag.encode(), len(payload), payload)
+
+
+def _double(value: float) -> bytes:
+    """The bits of a double; all NaNs are one."""
+    return struct.pack(">d", math.nan if math.isnan(value) else value)
+
+
+def _zone(value: Any) -> bytes:
+    """The identity of a time zone: its key, or its fixed offset."""
+    if value is None:
+        return b"none"
+    if type(value) is timezone:
+        return repr(value.utcoffset(None)).encode()
+    if type(value) is zoneinfo.ZoneInfo and value.key:
+        return value.key.encode()
+    raise Unknown(f"is a time zone of type {type(value).__name__!r}")
+
+
+def _moment(value: datetime | time) -> bytes:
+    """A date and time, or a time of day, with its zone."""
+    naive = value.replace(tzinfo=None, fold=0)
+    return f"{naive.isoformat()} {value.fold} ".encode() + _zone(value.tzinfo)
+
+
+_SCALARS: dict[type, Callable[[Any], bytes]] = {
+    type(None): lambda v: b"",
+    type(...): lambda v: b"",
+    type(NotImplemented): lambda v: b"",
+    bool: lambda v: b"1" if v else b"0",
+    int: lambda v: b"%x" % v,
+    float: _double,
+    complex: lambda v: _double(v.real) + _double(v.imag),
+    str: lambda v: v.encode("utf-8", "surrogatepass"),
+    bytes: lambda v: v,
+    bytearray: bytes,
+    Decimal: lambda v: repr(v.as_tuple()).encode(),
+    Fraction: lambda v: str(v).encode(),
+    date: lambda v: v.isoformat().encode(),
+    datetime: _moment,
+    time: _moment,
+    timedelta: lambda v: repr((v.days, v.seconds, v.microseconds)).encode(),
+    uuid.UUID: lambda v: v.bytes,
+    range: lambda v: repr(v).encode(),
+    zoneinfo.ZoneInfo: _zone,
+    timezone: _zone,
+    **dict.fromkeys(
+        (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath), lambda v: str(v).encode()
+    ),
+}
+
+
+def scalar(value: Any) -> bytes | None:
+    """The canonical bytes of a value without parts; None if its type is not listed here.
+
+    Raises:
+        Unknown: if the type is listed and this value still has no canonical form.
+    """
+    encode = _SCALARS.get(type(value))
+    if encode is not None:
+        return frame(type(value).__name__, encode(value))
+    if type(value) is re.Pattern:
+        return frame("pattern", repr((value.pattern, value.flags)).encode())
+    if type(value).__module__ in ("typing", "types") and _is_annotation(value):
+        return frame("typing", repr(value).encode())
+    return None
+
+
+def _is_annotation(value: Any) -> bool:
+    """Whether the value is a type expression such as `list[int]` or `int | None`."""
+    name = type(value).__name__
+    return name.strip("_").endswith(("GenericAlias", "UnionType", "SpecialForm", "TypeVar"))
+
+
+def array(value: Any) -> bytes | None:
+    """The canonical bytes of numpy and Arrow values; None for anything else.
+
+    Cost: O(bytes) for numpy; Arrow values are read as Python values.
+    """
+    module = type(value).__module__.partition(".")[0]
+    if module == "numpy" and "numpy" in sys.modules:
+        return _numpy(value)
+    return None
+
+
+def arrow_parts(value: Any) -> Iterator[tuple[str, Any]] | None:
+    """The type and the Python values of an Arrow value, piece by piece; None for anything else.
+
+    Chunks, offsets and the bytes under nulls do not show.
+    """
+    if type(value).__module__.partition(".")[0] != "pyarrow":
+        return None
+    import pyarrow as pa
+
+    if isinstance(value, pa.Table | pa.RecordBatch):
+        return ((f"{f.name}: {f.type}", value.column(i)) for i, f in enumerate(value.schema))
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        return iter([(str(value.type), value.to_pylist())])
+    if isinstance(value, pa.Scalar):
+        return iter([(str(value.type), value.as_py())])
+    if isinstance(value, pa.DataType | pa.Schema | pa.Field):
+        return iter([(str(value), None)])
+    return None
+
+
+def _numpy(value: Any) -> bytes | None:
+    """Arrays and scalars of numpy by dtype, shape and values, whatever their memory order."""
+    import numpy as np
+
+    if isinstance(value, np.dtype):
+        return frame("dtype", repr(value).encode())
+    if type(value) is not np.ndarray and not isinstance(value, np.generic):
+        return None
+    held = np.asarray(value)
+    if held.dtype.kind not in "biufcSUMm":
+        raise Unknown(f"is a numpy array of dtype {held.dtype}")
+    form = type(value).__name__
+    content = blake2b(np.ascontiguousarray(held).data.cast("B")).digest() if held.size else b""
+    return frame(form, f"{held.dtype.str} {held.shape} ".encode() + content)

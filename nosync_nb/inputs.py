@@ -1,0 +1,105 @@
+"""Inputs: the collections that users change."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from nosync_nb import committing
+from nosync_nb import rows as values
+from nosync_nb.batch import Updates
+from nosync_nb.collection import Collection
+from nosync_nb.errors import SchemaError
+from nosync_nb.rows import Schema
+from nosync_nb.transaction import Change
+
+
+class Input(Collection):
+    """A collection whose rows come from outside.
+
+    Rows are tuples, dicts, pandas, Arrow or a PySpark DataFrame, matched to columns by name, taken
+    at the call. They become visible, in all stages at once, with the next epoch. Every method
+    returns the number of updates that wait because of it.
+    """
+
+    def insert(self, rows: Any, *, once: Any = None) -> int:
+        """Adds rows. With `once=KEY`, only if no epoch of this history has recorded that key.
+
+        Raises:
+            SchemaError: if rows do not fit, or (keyed input) a key is null or there already.
+        """
+        return self._change("insert", rows, once)
+
+    def remove(self, rows: Any, *, once: Any = None) -> int:
+        """Takes rows away, each one copy."""
+        return self._change("remove", rows, once)
+
+    def set(self, rows: Any) -> int:
+        """Makes the input equal to `rows`: only the difference is committed, nothing if equal."""
+        return self._change("set", rows, None)
+
+    def clear(self) -> int:
+        """Removes every row."""
+        return self._change("clear", [], None)
+
+    def upsert(self, rows: Any) -> int:
+        """Inserts rows, replacing those of equal key (keyed inputs)."""
+        self._keyed("upsert")
+        return self._change("upsert", rows, None)
+
+    def delete(self, keys: Any) -> int:
+        """Removes the rows of keys: values, or tuples for several key columns (keyed inputs).
+
+        A key that is not there is no error.
+        """
+        key = self._keyed("delete")
+        schema = Schema([self.schema.fields[i] for i in key])
+        if len(key) == 1 and isinstance(keys, list | tuple | set):
+            keys = [k if isinstance(k, tuple | dict) else (k,) for k in keys]
+        columns, n = values.to_columns(
+            list(keys) if isinstance(keys, set) else keys, schema, f"{self._title()}: delete"
+        )
+        change = Change("delete", Updates(columns, np.ones(n, np.int64)))
+        return committing.add(self._session, self._held_name(), change)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key columns, empty for an input without key."""
+        key = self._session._catalog[self._held_name()].key
+        return tuple(self.schema.names[i] for i in key or ())
+
+    def _change(self, kind: str, rows: Any, once: Any) -> int:
+        name = self._held_name()
+        session = self._session
+        uid = session._catalog[name].uid
+        mark = None if once is None else json.dumps([uid, kind, _plain(once)])
+        if mark is not None and session._seen(mark):
+            session._say(f"input '{name}': {once!r} is there already, nothing to do")
+            return 0
+        count = committing.take(session, name, kind, rows)
+        if mark is not None:
+            session._record(mark)
+        return count
+
+    def _keyed(self, method: str) -> tuple[int, ...]:
+        key = self._session._catalog[self._held_name()].key
+        if key is None:
+            raise SchemaError(
+                f"input '{self.name}' has no key, so it has no {method}()",
+                hint=f"declare one: session.input('{self._held_name()}', ..., key='id')",
+            )
+        return key
+
+    def _held_name(self) -> str:
+        assert self._name is not None
+        return self._name
+
+    def _title(self) -> str:
+        return f"input '{self._name}'"
+
+
+def _plain(once: Any) -> Any:
+    """A key as JSON: numbers and texts as they are, the rest by its text."""
+    return once if isinstance(once, str | int | float | bool) else str(once)

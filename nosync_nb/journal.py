@@ -1,0 +1,224 @@
+"""Payloads of the log's frames and checkpoints: epochs, definitions, layers.
+
+A payload is a fixed head (epoch, time), an optional JSON text, and entries. An entry names a log or
+a trace by number and holds its change inline or as references to part files. Absent means empty:
+an epoch that changes nothing but itself is some 60 bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nosync_nb.batch import Layout
+from nosync_nb.dataflow import Held
+from nosync_nb.definition import Captured, Definition, Function
+from nosync_nb.errors import CorruptLogError, TrustError
+from nosync_nb.graph import Graph, Stage
+from nosync_nb.log import codec
+from nosync_nb.rows import Field, Schema
+from nosync_nb.trace.parts import PartRef
+
+EPOCH, DEFINITION, REPLAY = 1, 2, 3
+"""Kinds of frames; REPLAY: past epochs of logs that the next definition begins to use."""
+
+INLINE, FILES, TRACE, RESET = 0, 1, 2, 3
+"""Kinds of entries: a log's batch inline; in files; files of a trace's layer; a whole trace."""
+
+_HEAD = struct.Struct("<QdI")
+_ENTRY = struct.Struct("<IBI")
+
+
+class Entry(NamedTuple):
+    """One change in a payload."""
+
+    number: int
+    kind: int
+    data: bytes | memoryview
+
+
+class Payload(NamedTuple):
+    """A decoded payload; `meta` is the JSON object, empty if there was none."""
+
+    epoch: int
+    utc: float
+    meta: dict[str, Any]
+    entries: list[Entry]
+
+
+def pack(epoch: int, utc: float, meta: Mapping[str, Any], entries: Sequence[Entry]) -> bytes:
+    """The bytes of a payload. Cost: microseconds for a small epoch."""
+    text = json.dumps(meta, separators=(",", ":")).encode() if meta else b""
+    pieces: list[Any] = [_HEAD.pack(epoch, utc, len(text)), text]
+    for number, kind, data in entries:
+        pieces.append(_ENTRY.pack(number, kind, len(data)))
+        pieces.append(data)
+    return b"".join(pieces)
+
+
+def unpack(data: bytes | memoryview) -> Payload:
+    """Reads what `pack` wrote; entries are views of `data`.
+
+    Raises:
+        CorruptLogError: if lengths do not fit.
+    """
+    view = memoryview(data)
+    try:
+        epoch, utc, length = _HEAD.unpack_from(view)
+        at = _HEAD.size + length
+        meta = json.loads(bytes(view[_HEAD.size : at])) if length else {}
+        entries = []
+        while at < len(view):
+            number, kind, size = _ENTRY.unpack_from(view, at)
+            at += _ENTRY.size
+            if at + size > len(view):
+                raise ValueError("an entry is cut short")
+            entries.append(Entry(number, kind, view[at : at + size]))
+            at += size
+    except (struct.error, ValueError) as error:
+        raise CorruptLogError(f"a frame cannot be decoded: {error}") from error
+    return Payload(epoch, utc, meta, entries)
+
+
+def entry(number: int, layout: Layout, held: Held) -> Entry:
+    """The entry of a log's batch: inline, or as the files that hold it."""
+    if held.refs:
+        return Entry(number, FILES, json.dumps(held.refs).encode())
+    (batch,) = held.parts
+    return Entry(number, INLINE, codec.encode(batch.columns, layout.types, batch.diff))
+
+
+def refs(data: bytes | memoryview) -> tuple[PartRef, ...]:
+    """The file references of an entry."""
+    return tuple(PartRef(*r) for r in json.loads(bytes(data)))
+
+
+def named(entry: Entry) -> tuple[PartRef, ...]:
+    """The files that an entry names, whatever its kind."""
+    if entry.kind == INLINE:
+        return ()
+    data = json.loads(bytes(entry.data))
+    return tuple(PartRef(*r) for r in (data if entry.kind == FILES else data[2]))
+
+
+# -- the catalog ------------------------------------------------------------------------------
+
+
+def catalog_json(catalog: Mapping[str, Stage], graph: Graph, seal: Any) -> dict[str, Any]:
+    """Everything that defines the dataflow, JSON-able.
+
+    Args:
+        seal: turns a function into signed bytes, or None if it cannot be stored.
+    """
+    functions: list[Captured] = []
+    stages = []
+    for stage in catalog.values():
+        data: dict[str, Any] = {
+            "name": stage.name,
+            "schema": [list(f) for f in stage.schema.fields],
+            "key": stage.key,
+            "version": stage.version,
+            "frozen": stage.frozen,
+            "begin": stage.begin,
+            "reason": stage.reason,
+            "options": stage.options,
+        }
+        if stage.definition is not None:
+            data["definition"] = stage.definition.to_json(functions)
+        stages.append(data)
+    nodes = [
+        {
+            "id": n.id,
+            "fingerprint": n.fingerprint,
+            "name": n.name,
+            "log": n.log,
+            "log_layout": n.log_layout,
+            "traces": [[layout, number] for layout, number in n.traces.items()],
+            "state": n.state,
+            "stopped": n.stopped,
+        }
+        for n in graph
+    ]
+    texts = [[f.identity, f.text(lambda given: _sealed_text(given, seal))] for f in functions]
+    return {"stages": stages, "functions": texts, "nodes": nodes, "numbers": graph.numbers}
+
+
+def _sealed_text(function: Function, seal: Any) -> str | None:
+    """A function as it stands in the catalog."""
+    sealed = seal(function)
+    return None if sealed is None else base64.b64encode(sealed).decode()
+
+
+class Unknown:
+    """Stands for a function of the log that may not or cannot be loaded; calling it raises."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        self.__name__ = "function"
+
+    def __call__(self, *_: Any) -> Any:
+        raise TrustError(
+            f"a function of this stage was not restored: {self.why}",
+            hint="run the cell that defines the stage",
+        )
+
+
+def catalog_from_json(data: Mapping[str, Any], unseal: Any) -> dict[str, Stage]:
+    """The catalog; functions that were not restored are `Unknown`.
+
+    Args:
+        unseal: loads a function; None: they stay where they are, as nothing will be run.
+    """
+    functions: list[Captured] = []
+    for identity, text in data["functions"]:
+        try:
+            known = unseal(base64.b64decode(text)) if text and unseal else None
+            function = known or Unknown("it could not be stored")
+        except TrustError as error:
+            function = Unknown(str(error))
+        functions.append(Captured(function, identity, text))
+    catalog = {}
+    for each in data["stages"]:
+        definition = None
+        if "definition" in each:
+            definition = Definition.from_json(each["definition"], functions)
+        catalog[each["name"]] = Stage(
+            each["name"],
+            Schema([Field(*f) for f in each["schema"]]),
+            definition,
+            None if each["key"] is None else tuple(each["key"]),
+            each["version"],
+            each["frozen"],
+            each["reason"],
+            each["begin"],
+            each["options"],
+        )
+    return catalog
+
+
+def layout_of(data: Sequence[Any]) -> Layout:
+    """A layout from JSON."""
+    types, key, order = data
+    return Layout(tuple(types), None if key is None else tuple(key), order)
+
+
+def restored_nodes(data: Mapping[str, Any]) -> Iterable[Any]:
+    """The nodes of a catalog as the compiler can reuse them: numbers without operators."""
+    from nosync_nb.graph import Node
+
+    for n in data["nodes"]:
+        yield Node(
+            n["id"],
+            n["fingerprint"],
+            (),
+            "",
+            n["name"],
+            log=n["log"],
+            log_layout=layout_of(n["log_layout"]),
+            traces={layout_of(layout): number for layout, number in n["traces"]},
+            state=tuple(n["state"]),
+            stopped=n.get("stopped"),
+        )

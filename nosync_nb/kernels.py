@@ -1,0 +1,164 @@
+"""From definitions to operators: compiles expressions and picks the kernel of each operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from nosync_nb import operators as ops
+from nosync_nb.definition import Definition
+from nosync_nb.errors import StageError
+from nosync_nb.expressions import Expression, compile_aggregates, compile_expression
+from nosync_nb.rows import Schema
+
+
+class Types(Protocol):
+    """What Spark alone knows of expressions: their types, and the time zone they are read in."""
+
+    @property
+    def time_zone(self) -> str:
+        """The session's time zone."""
+        ...
+
+    def __call__(self, sqls: Sequence[str], schema: Schema) -> list[str]:
+        """The types of expressions over a schema."""
+        ...
+
+
+def zone_of(types: Types | None) -> str:
+    """The time zone of expressions; UTC if nobody says another."""
+    return "UTC" if types is None else types.time_zone
+
+
+def _compiled(sql: str, schema: Schema, types: Types | None) -> Expression:
+    return compile_expression(sql, schema, types=types, time_zone=zone_of(types))
+
+
+def _filter(d: Definition, types: Types | None) -> ops.Row:
+    schema = d.inputs[0].schema
+    if d.functions:
+        return ops.FilterFunction(d.functions[0], schema)
+    return ops.Filter(_compiled(d.params["predicate"], schema, types), schema)
+
+
+def _select(d: Definition, types: Types | None) -> ops.Row:
+    schema = d.inputs[0].schema
+    outputs = [
+        o if isinstance(o, int) else _compiled(o, schema, types) for o in d.params["outputs"]
+    ]
+    return ops.Select(outputs, schema)
+
+
+def _map(d: Definition, types: Types | None) -> ops.Row:
+    return ops.Map(d.functions[0], d.inputs[0].schema, d.schema)
+
+
+def _flat_map(d: Definition, types: Types | None) -> ops.Row:
+    return ops.FlatMap(d.functions[0], d.inputs[0].schema, d.schema)
+
+
+def _widen(d: Definition, types: Types | None) -> ops.Row:
+    return ops.Widen(d.inputs[0].schema.types, d.schema.types)
+
+
+def _pad(d: Definition, types: Types | None) -> ops.Row:
+    return ops.Pad(d.schema.types[len(d.inputs[0].schema) :])
+
+
+def _negate(d: Definition, types: Types | None) -> ops.Row:
+    return ops.Negate()
+
+
+def _join(d: Definition, types: Types | None) -> ops.Operator:
+    left, right = (i.schema.types for i in d.inputs)
+    outputs = [(s, i) for s, i in d.params["outputs"]]
+    return ops.Join(left, right, d.params["left"], d.params["right"], outputs)
+
+
+def _aggregate(d: Definition, types: Types | None) -> ops.Operator:
+    schema = d.inputs[0].schema
+    keys = [schema.names[i] for i in d.params["keys"]]
+    found = compile_aggregates(
+        d.params["named"], schema, keys, types=types, time_zone=zone_of(types)
+    )
+    return ops.Aggregate(schema, d.params["keys"], found.calls, found.outputs, found.inner)
+
+
+def _reduce(d: Definition, types: Types | None) -> ops.Operator:
+    keys = d.params["keys"]
+    output = Schema(d.schema.fields[len(keys) :])
+    return ops.Reduce(d.inputs[0].schema, keys, d.functions[0], output)
+
+
+def _distinct(d: Definition, types: Types | None) -> ops.Operator:
+    return ops.Threshold("distinct", d.schema.types, ops.distinct)
+
+
+def _except_all(d: Definition, types: Types | None) -> ops.Operator:
+    return ops.Threshold("except_all", d.schema.types, ops.except_all, 2)
+
+
+def _subtract(d: Definition, types: Types | None) -> ops.Operator:
+    return ops.Threshold("subtract", d.schema.types, ops.subtract, 2)
+
+
+def _multiplicity(d: Definition, types: Types | None) -> ops.Operator:
+    return ops.Multiplicity(d.inputs[0].schema.types)
+
+
+def _concat(d: Definition, types: Types | None) -> ops.Operator:
+    return ops.Concat(d.schema.types, len(d.inputs))
+
+
+def _consolidate(d: Definition, types: Types | None) -> ops.Operator:
+    return ops.Consolidate(d.schema.types)
+
+
+_PIECES: dict[str, Callable[[Definition, Types | None], ops.Row]] = {
+    "filter": _filter,
+    "select": _select,
+    "map": _map,
+    "flat_map": _flat_map,
+    "widen": _widen,
+    "pad": _pad,
+    "negate": _negate,
+}
+_OPERATORS: dict[str, Callable[[Definition, Types | None], ops.Operator]] = {
+    "join": _join,
+    "aggregate": _aggregate,
+    "reduce": _reduce,
+    "distinct": _distinct,
+    "except_all": _except_all,
+    "subtract": _subtract,
+    "multiplicity": _multiplicity,
+    "concat": _concat,
+    "consolidate": _consolidate,
+}
+
+
+def is_linear(definition: Definition) -> bool:
+    """Whether an operator works row by row and can be fused with its neighbours."""
+    return definition.op in _PIECES
+
+
+def chain(definitions: Sequence[Definition], types: Types | None = None) -> ops.Linear:
+    """One operator for a chain of row-wise definitions, first one first."""
+    pieces = [_PIECES[d.op](d, types) for d in definitions]
+    return ops.Linear(pieces, definitions[-1].schema.types)
+
+
+def operator(definition: Definition, types: Types | None = None) -> ops.Operator:
+    """The operator of one definition.
+
+    Raises:
+        StageError: if this version of NoSync has no such operator.
+    """
+    if definition.op in _PIECES:
+        return chain([definition], types)
+    make = _OPERATORS.get(definition.op)
+    if make is None:
+        raise StageError(
+            f"operator '{definition.op}' is unknown to this version",
+            hint="the log was written by a newer version; install it",
+        )
+    return make(definition, types)

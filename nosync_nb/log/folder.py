@@ -1,0 +1,77 @@
+"""Folder: whether a folder may hold a log, checked before anything in it is trusted."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nosync_nb.errors import DurabilityError, TrustError
+from nosync_nb.files import Files
+from nosync_nb.log import segments
+from nosync_nb.log.machine import Machine
+
+
+def is_log(files: Files, folder: str) -> bool:
+    """Tells whether a folder holds a log, or the beginning of one."""
+    if not files.exists(folder):
+        return False
+    names = files.names(folder)
+    return "generation" in names or bool(segments.listed(names))
+
+
+def admit(files: Files, folder: str, machine: Machine, *, write: bool) -> None:
+    """Refuses a folder that others can write, or that cannot carry a log.
+
+    Raises:
+        TrustError: others than this user can write the folder.
+        DurabilityError: it cannot be written, or locks and maps do not work there.
+    """
+    if not files.exists(folder):
+        if not write:
+            raise DurabilityError(
+                f"there is no log at '{folder}'", hint="open it for writing to make one"
+            )
+        files.make_folder(folder)
+    _owned(files, folder, write=write)
+    names = files.names(folder)
+    log = "generation" in names or bool(segments.listed(names))
+    if not write:
+        if not log:
+            raise DurabilityError(f"'{folder}' holds no log", hint="check the path")
+        return
+    if not log and any(not name.startswith((".", *_OURS)) for name in names):
+        raise DurabilityError(
+            f"'{folder}' is not empty and holds no log ('{names[0]}')",
+            hint="name a new or an empty folder",
+        )
+    if not log:
+        files.restrict(folder)
+    kind = machine.file_system(folder)
+    if machine.is_network(kind):
+        raise DurabilityError(
+            f"'{folder}' is on a network file system ({kind}), where two writers cannot "
+            "be told apart",
+            hint="keep the log on a local disk, and add this place as a replica",
+        )
+
+
+_OURS = ("generation.", "owner", "lock")
+
+
+def _owned(files: Files, folder: str, *, write: bool) -> None:
+    """Refuses a link, a foreign owner, and a folder that others can write."""
+    status = files.status(folder)
+    if stat.S_ISLNK(status.st_mode):
+        raise TrustError(f"'{folder}' is a link", hint=f"open '{os.path.realpath(folder)}' itself")
+    if not stat.S_ISDIR(status.st_mode):
+        raise DurabilityError(f"'{folder}' is not a folder", hint="name a folder for the log")
+    if write and status.st_uid != os.getuid():
+        raise TrustError(
+            f"'{folder}' belongs to user {status.st_uid}, not to {os.getuid()}",
+            hint='open it as its owner, or read it with mode="r"',
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and is_log(files, folder):
+        raise TrustError(
+            f"'{folder}' can be written by others (mode {stat.S_IMODE(status.st_mode):o})",
+            hint=f"chmod 700 '{folder}'",
+        )

@@ -1,0 +1,239 @@
+"""Frames: the bytes of one record of the log, and how they prove themselves.
+
+    header  48  magic, version, kind, flags, length, generation, seq, offset, durable, crc
+    payload     padded with zeros to 8 bytes
+    trailer 24  digest, crc of the payload, end mark
+
+The frames of a log are one stream of bytes; `offset` is a frame's place in that stream and
+stays the same whichever segment file holds it. `seq` counts frames from 1. The digest runs
+over the previous digest, the header and the payload: a frame that is moved, repeated, left
+out or spliced in from another log does not fit. `durable` is the last seq that was known to
+be on disk when the frame was written, so any later frame is a witness against a hole.
+
+This module is not about files: it builds and checks bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from typing import Any, NamedTuple
+
+from nosync_nb.errors import CorruptLogError, DurabilityError
+
+FORMAT = 1
+MAGIC = b"\x89NSF"
+HEADER_BYTES = 48
+TRAILER_BYTES = 24
+OVERHEAD_BYTES = HEADER_BYTES + TRAILER_BYTES
+DIGEST_BYTES = 16
+PAYLOAD_BYTES_MAX = 1 << 30
+
+_END = b"NSE\n"
+_FIELDS = struct.Struct("<4sBBHIQQQQ")
+_HEADER = struct.Struct("<4sBBHIQQQQI")
+_CRC = struct.Struct("<I")
+_TRAILER = struct.Struct("<16sI4s")
+_PADDING = tuple(bytes(-length % 8) for length in range(8))
+
+
+class Position(NamedTuple):
+    """Where a frame is: its number and its first byte in the stream."""
+
+    seq: int
+    offset: int
+
+
+class Mark(NamedTuple):
+    """The state of the stream after a frame: its number, its end, its digest."""
+
+    seq: int
+    offset: int
+    chain: bytes
+
+
+class Frame(NamedTuple):
+    """A frame that was read and verified."""
+
+    position: Position
+    kind: int
+    payload: bytes
+    generation: int
+    end: Mark
+
+
+class Damage(NamedTuple):
+    """Where the valid frames of a buffer stop, and what stands there."""
+
+    offset: int
+    reason: str
+
+
+def frame_bytes(length: int) -> int:
+    """Returns the size of a frame with a payload of `length` bytes."""
+    return OVERHEAD_BYTES + length + -length % 8
+
+
+def genesis(log_id: bytes) -> Mark:
+    """Returns the mark before the first frame of a log."""
+    digest = hashlib.blake2b(log_id, digest_size=DIGEST_BYTES).digest()
+    return Mark(0, 0, digest)
+
+
+def build(
+    kind: int, payload: bytes, before: Mark, generation: int, durable: int
+) -> tuple[bytes, Mark]:
+    """Returns the bytes of the frame that follows `before`, and the mark after it."""
+    seq, offset, chain = before
+    length = len(payload)
+    if length > PAYLOAD_BYTES_MAX:
+        raise DurabilityError(
+            f"a frame of {length} bytes is larger than {PAYLOAD_BYTES_MAX}",
+            hint="commit fewer rows at once",
+        )
+    seq += 1
+    fields = _FIELDS.pack(MAGIC, FORMAT, kind, 0, length, generation, seq, offset, durable)
+    body = b"".join((fields, _CRC.pack(zlib.crc32(fields)), payload, _PADDING[length & 7]))
+    running = hashlib.blake2b(chain, digest_size=DIGEST_BYTES)
+    running.update(body)
+    digest = running.digest()
+    frame = body + _TRAILER.pack(digest, zlib.crc32(payload), _END)
+    return frame, Mark(seq, offset + len(frame), digest)
+
+
+def scan(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | None]:
+    """Reads the frames of `data`, whose first byte is `origin` of the stream.
+
+    Returns the frames that follow `before` without a gap, and what stopped the reading; None
+    if the data ended exactly after a frame. Cost: 5 us a frame of 500 bytes.
+    """
+    found: list[Frame] = []
+    view = memoryview(data)
+    size, generation_min = len(data), 0
+    seq, offset, chain = before
+    crc32, blake2b, unpack, unpack_end = (
+        zlib.crc32,
+        hashlib.blake2b,
+        _HEADER.unpack_from,
+        _TRAILER.unpack_from,
+    )
+    while (at := offset - origin) < size:
+        start = at + HEADER_BYTES
+        if start > size:
+            return found, _damage(data, at, before=Mark(seq, offset, chain))
+        magic, version, kind, flags, length, generation, number, place, durable, crc = unpack(
+            view, at
+        )
+        stop = start + length
+        end = stop + -length % 8
+        if (
+            magic != MAGIC
+            or crc != crc32(view[at : start - 4])
+            or version != FORMAT
+            or flags
+            or number != seq + 1
+            or place != offset
+            or durable > seq
+            or generation < generation_min
+            or end + TRAILER_BYTES > size
+        ):
+            return found, _damage(data, at, before=Mark(seq, offset, chain))
+        payload = data[start:stop]
+        running = blake2b(chain, digest_size=DIGEST_BYTES)
+        running.update(view[at:end])
+        if unpack_end(view, end) != (running.digest(), crc32(payload), _END):
+            return found, _damage(data, at, before=Mark(seq, offset, chain))
+        position = Position(number, offset)
+        chain, seq, generation_min = running.digest(), number, generation
+        offset += end + TRAILER_BYTES - at
+        found.append(Frame(position, kind, payload, generation, Mark(seq, offset, chain)))
+    return found, None
+
+
+def check_one(data: bytes, position: Position) -> Frame | int:
+    """Reads one frame that starts `data`, without its predecessor.
+
+    Returns the frame; or, if the data are too few, how many bytes it takes. Its digest is
+    returned as stored: the checksums are verified, the chain is not.
+
+    Raises:
+        CorruptLogError: the frame does not verify, or another one stands there.
+    """
+    seq, offset = position
+    header = _header(data, 0)
+    if header is None or header[6:8] != (seq, offset):
+        raise CorruptLogError(f"frame {seq}: {_explain(data, 0, Mark(seq - 1, offset, b''))}")
+    kind, length, generation = header[2], header[4], header[5]
+    need = frame_bytes(length)
+    if len(data) < need:
+        return need
+    digest, crc, mark = _TRAILER.unpack_from(data, need - TRAILER_BYTES)
+    payload = data[HEADER_BYTES : HEADER_BYTES + length]
+    if crc != zlib.crc32(payload) or mark != _END:
+        raise CorruptLogError(f"frame {seq}: the payload does not fit its checksum")
+    return Frame(position, kind, payload, generation, Mark(seq, offset + need, digest))
+
+
+def witnesses(data: bytes, origin: int | None, after: Mark) -> tuple[int, int]:
+    """Looks for headers of later frames behind a damaged place; `origin` None: unknown.
+
+    Returns (how many there are, the greatest `durable` they state).
+    """
+    view = memoryview(data)
+    count = durable_max = 0
+    at = data.find(MAGIC, 0 if origin is None else max(0, after.offset - origin))
+    while at >= 0:
+        if len(data) - at >= HEADER_BYTES:
+            fields = _HEADER.unpack_from(view, at)
+            seq, offset, durable, crc = fields[6:]
+            placed = origin is None or offset == origin + at
+            if placed and crc == zlib.crc32(view[at : at + HEADER_BYTES - 4]):
+                durable_max = max(durable_max, durable)
+                count += seq > after.seq + 1
+        at = data.find(MAGIC, at + 1)
+    return count, durable_max
+
+
+def _header(data: bytes, at: int) -> tuple[Any, ...] | None:
+    """Returns the fields of a header that fits its checksum, or None.
+
+    Raises:
+        CorruptLogError: it was written by a newer program.
+    """
+    if len(data) - at < HEADER_BYTES:
+        return None
+    fields = _HEADER.unpack_from(data, at)
+    if fields[0] != MAGIC or fields[9] != zlib.crc32(data[at : at + HEADER_BYTES - 4]):
+        return None
+    version, flags, number = fields[1], fields[3], fields[6]
+    if version > FORMAT or flags:
+        raise CorruptLogError(
+            f"frame {number}: log format {version} is newer than this program ({FORMAT})",
+            hint="upgrade nosync; nothing was changed",
+        )
+    return fields
+
+
+def _damage(data: bytes, at: int, *, before: Mark) -> Damage:
+    """Returns what stands in the place of the frame after `before`."""
+    zeros = not data[at:].lstrip(b"\0")
+    reason = "only zeros follow" if zeros else _explain(data, at, before)
+    return Damage(before.offset, reason)
+
+
+def _explain(data: bytes, at: int, before: Mark) -> str:
+    """Returns why the bytes at `at` are not the frame that follows `before`."""
+    if len(data) - at < HEADER_BYTES:
+        return "the frame is cut off"
+    fields = _header(data, at)
+    if fields is None:
+        return "the header does not fit its checksum"
+    length, number, offset, durable = fields[4], fields[6], fields[7], fields[8]
+    if (number, offset) != (before.seq + 1, before.offset):
+        return f"frame {number} stands in the place of {before.seq + 1}"
+    if durable > before.seq:
+        return "the header contradicts the frame before"
+    if len(data) - at < frame_bytes(length):
+        return "the frame is cut off"
+    return "the payload does not fit its checksum"

@@ -1,0 +1,53 @@
+"""Operators: one kernel each, run in process or on executors."""
+
+from nosync_nb.operators.aggregate import Aggregate
+from nosync_nb.operators.base import Evaluate, Operator, Step
+from nosync_nb.operators.distinct import (
+    Multiplicity,
+    Threshold,
+    distinct,
+    except_all,
+    subtract,
+)
+from nosync_nb.operators.join import Join
+from nosync_nb.operators.linear import (
+    Concat,
+    Consolidate,
+    Filter,
+    FilterFunction,
+    FlatMap,
+    Linear,
+    Map,
+    Negate,
+    Pad,
+    Row,
+    Select,
+    Widen,
+)
+from nosync_nb.operators.reduce import Reduce
+
+__all__ = [
+    "Aggregate",
+    "Concat",
+    "Consolidate",
+    "Evaluate",
+    "Filter",
+    "FilterFunction",
+    "FlatMap",
+    "Join",
+    "Linear",
+    "Map",
+    "Multiplicity",
+    "Negate",
+    "Operator",
+    "Pad",
+    "Reduce",
+    "Row",
+    "Select",
+    "Step",
+    "Threshold",
+    "Widen",
+    "distinct",
+    "except_all",
+    "subtract",
+]

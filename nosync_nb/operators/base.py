@@ -1,0 +1,95 @@
+"""What an operator is: a pure kernel over updates and sorted state.
+
+An operator is data (it pickles, and travels to executors) with one method, `step`, which turns the
+changes of its inputs into the change of its output. It keeps nothing between calls: everything it
+remembers is in traces that the caller passes in and extends with what `step` emits.
+
+Since every key is independent of every other, `step` may be run on all keys at once or on slices
+by range of the key hash, in this process or on executors, with equal results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nosync_nb.batch import Batch, Layout, Updates
+from nosync_nb.rows import Column, Schema
+from nosync_nb.trace import Trace
+
+Evaluate = Callable[[Sequence[Any], Schema, list[Column], int], list[Column]]
+
+
+class Step:
+    """What a kernel is given for one epoch, and where it leaves what it emits.
+
+    Attributes:
+        deltas: the change of each input, None if it did not change; arranged by the layout the
+            operator asked for, if it asked.
+        before: for each input with a layout, its trace without this epoch's change; else None.
+        after: the same with the change.
+        state: the operator's own traces before this epoch.
+        emitted: the change of each own trace, to be set by the kernel.
+        evaluate: asks Spark for expressions that have no proved local form.
+        first: whether this is the operator's first epoch.
+        touched: rows read or written, counted by kernels.
+    """
+
+    __slots__ = (
+        "after",
+        "before",
+        "deltas",
+        "emitted",
+        "evaluate",
+        "first",
+        "stage",
+        "state",
+        "touched",
+    )
+
+    def __init__(
+        self,
+        deltas: Sequence[Updates | Batch | None],
+        before: Sequence[Trace | None],
+        after: Sequence[Trace | None],
+        state: Sequence[Trace],
+        *,
+        stage: str = "",
+        first: bool = False,
+        evaluate: Evaluate | None = None,
+    ) -> None:
+        self.deltas = deltas
+        self.before = before
+        self.after = after
+        self.state = state
+        self.emitted: list[Batch | None] = [None] * len(state)
+        self.stage = stage
+        self.first = first
+        self.evaluate = evaluate
+        self.touched = 0
+
+
+class Operator:
+    """The base of operators.
+
+    Attributes:
+        name: the word `explain()` shows.
+        types: column types of the output.
+        layouts: for each input the order its trace must have, or None if only its change is used.
+        state: layouts of the operator's own traces.
+        global_row: whether there is output before any input (a global aggregate).
+    """
+
+    name = "operator"
+    types: tuple[str, ...] = ()
+    layouts: tuple[Layout | None, ...] = (None,)
+    state: tuple[Layout, ...] = ()
+    global_row = False
+
+    def step(self, step: Step) -> Updates | None:
+        """Computes the change of the output; None or no rows if there is none."""
+        raise AssertionError("an operator implements step")
+
+    def exchange(self) -> Layout | None:
+        """The layout by which changes must be cut for slices to be independent; None: any cut."""
+        return next((layout for layout in self.layouts if layout is not None), None)

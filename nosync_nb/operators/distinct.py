@@ -1,0 +1,114 @@
+"""Operators on the count of each row: distinct, except_all, subtract, multiplicity, threshold.
+
+For each row that changed, the accumulated count of the row in every input before and after the
+epoch gives the count of the row in the output before and after; the change is their difference.
+A negative accumulated count is no presence, and never "1".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.batch import Batch, Index, Layout, Updates, concat_updates, merge
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.trace import Trace
+
+Counts = npt.NDArray[np.int64]
+
+
+def distinct(counts: list[Counts]) -> Counts:
+    """1 where the row is there."""
+    return (counts[0] > 0).astype(np.int64)
+
+
+def except_all(counts: list[Counts]) -> Counts:
+    """The left count minus the right one, never below 0."""
+    left: Counts = counts[0] - counts[1]
+    return left.clip(0)
+
+
+def subtract(counts: list[Counts]) -> Counts:
+    """1 where the row is on the left and not on the right."""
+    return ((counts[0] > 0) & (counts[1] <= 0)).astype(np.int64)
+
+
+class Threshold(Operator):
+    """Maps the counts of a row in the inputs to its count in the output."""
+
+    def __init__(
+        self,
+        name: str,
+        types: Sequence[str],
+        function: Callable[[list[Counts]], Counts],
+        inputs: int = 1,
+    ) -> None:
+        self.name = name
+        self.types = tuple(types)
+        self.function = function
+        self.layouts = (Layout(self.types),) * inputs
+
+    def step(self, step: Step) -> Updates | None:
+        changed = _changed(step)
+        if changed is None:
+            return None
+        before = self.function(_counts(changed, step.before, step))
+        diff = self.function(_counts(changed, step.after, step)) - before
+        index = diff.nonzero()[0]
+        return Updates([rows.take(c, index) for c in changed.columns], diff[index])
+
+
+class Multiplicity(Operator):
+    """Each row with its count as a last column."""
+
+    name = "multiplicity"
+
+    def __init__(self, types: Sequence[str]) -> None:
+        self.types = (*types, "bigint")
+        self.layouts = (Layout(tuple(types)),)
+
+    def step(self, step: Step) -> Updates | None:
+        changed = _changed(step)
+        if changed is None:
+            return None
+        (before,) = _counts(changed, step.before, step)
+        (after,) = _counts(changed, step.after, step)
+        parts = []
+        for count, sign in ((before, -1), (after, 1)):
+            index = ((before != after) & (count != 0)).nonzero()[0]
+            columns = [rows.take(c, index) for c in changed.columns]
+            parts.append(Updates([*columns, count[index]], np.full(len(index), sign, np.int64)))
+        return concat_updates(parts, self.types)
+
+
+def _changed(step: Step) -> Batch | None:
+    """The rows that changed in any input, each once (their diffs are of no use)."""
+    batches = [d for d in step.deltas if isinstance(d, Batch)]
+    if len(batches) < 2:
+        return batches[0] if batches else None
+    ones = [
+        Batch(b.layout, b.columns, b.khash, b.rhash, np.ones(len(b), np.int64)) for b in batches
+    ]
+    return merge(ones[0].layout, ones)
+
+
+def _counts(changed: Batch, traces: Sequence[Trace | None], step: Step) -> list[Counts]:
+    """The accumulated count of each changed row in each trace."""
+    result = []
+    for trace in traces:
+        count = np.zeros(len(changed), np.int64)
+        found = None if trace is None else trace.lookup(changed.khash, changed.columns, ())
+        if found is not None:
+            add_at(count, found.probe, found.diff)
+            step.touched += len(found.diff)
+        result.append(count)
+    step.touched += len(changed)
+    return result
+
+
+def add_at(target: Counts, index: Index, values: Counts) -> None:
+    """`target[index] += values`, with repeated indices added up."""
+    np.add.at(target, index, values)

@@ -1,0 +1,90 @@
+"""Calls of the user's Python functions, with errors that name stage and row."""
+
+from __future__ import annotations
+
+import builtins
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+from nosync_nb import rows
+from nosync_nb.errors import NosyncError, SchemaError, StageError
+from nosync_nb.rows import Column, Schema
+
+
+@lru_cache(maxsize=256)
+def row_class(names: tuple[str, ...]) -> type[Any]:
+    """The named tuple class of rows with these columns."""
+    return namedtuple("Row", names, rename=True)
+
+
+def tuples(columns: list[Column], schema: Schema, n: int) -> list[Any]:
+    """The rows of columns as named tuples of Python values."""
+    make = row_class(schema.names)._make
+    if not columns:
+        return [make(())] * n
+    values = [rows.to_pylist(c, t) for c, t in zip(columns, schema.types, strict=True)]
+    return [make(v) for v in zip(*values, strict=True)]
+
+
+def call(function: Callable[..., Any], stage: str, shown: Any, *arguments: Any) -> Any:
+    """Calls a user's function; what it raises becomes a StageError naming `shown`, the row.
+
+    Raises:
+        StageError: if the function raised; the cause is chained.
+    """
+    try:
+        return function(*arguments)
+    except NosyncError:
+        raise
+    except Exception as error:
+        raise failed(function, stage, shown, error) from error
+
+
+def failed(function: Callable[..., Any], stage: str, shown: Any, error: Exception) -> StageError:
+    """The StageError for a function that raised `error` on the row `shown`."""
+    name = getattr(function, "__name__", "function")
+    return StageError(
+        f"stage '{stage}': {name}() raised {type(error).__name__}: {error} on {shown!r}",
+        hint="mend the function or filter the row out; nothing of this epoch was applied",
+        stage=stage,
+        row=shown,
+    )
+
+
+def results(produced: list[Any], schema: Schema, stage: str, what: str) -> list[Column]:
+    """Turns rows that a function produced into columns.
+
+    Raises:
+        StageError: if a row does not fit `schema`.
+    """
+    try:
+        columns, _ = rows.to_columns(produced, schema, "")
+    except SchemaError as error:
+        raise StageError(
+            f"stage '{stage}': {what} must give rows of ({schema.ddl}): {error}",
+            hint="return tuples with one value for each column",
+            stage=stage,
+        ) from error
+    return columns
+
+
+def as_rows(value: Any, function: Callable[..., Any], stage: str, shown: Any) -> list[Any]:
+    """The rows a function returned or yielded, consumed inside the error handling."""
+    if value is None:
+        return []
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise StageError(
+            f"stage '{stage}': {getattr(function, '__name__', 'function')}() gave {value!r}"
+            f" for {shown!r}, not an iterable of rows",
+            hint="yield tuples, or return a list of tuples",
+            stage=stage,
+            row=shown,
+        )
+    try:
+        return builtins.list(value)
+    except NosyncError:
+        raise
+    except Exception as error:
+        raise failed(function, stage, shown, error) from error

@@ -1,0 +1,95 @@
+"""The equi-join of two collections: every pair of updates with equal keys exactly once.
+
+With A, B the inputs before the epoch and dA, dB their changes, the change of the join is
+`dA x B + (A + dA) x dB`, diffs multiplied. Null keys match nothing. Semi, anti and outer joins are
+compositions of this one with `distinct` (see `nosync_nb.collection`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.batch import Batch, Layout, Updates, concat_updates
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.rows import Column
+from nosync_nb.trace import Trace
+
+
+class Join(Operator):
+    """Joins on key columns of one type.
+
+    Args:
+        left, right: column types of the inputs.
+        left_key, right_key: positions of the key columns, pairwise.
+        outputs: the output columns as (side, position), side 0 the left input.
+    """
+
+    name = "join"
+
+    def __init__(
+        self,
+        left: Sequence[str],
+        right: Sequence[str],
+        left_key: Sequence[int],
+        right_key: Sequence[int],
+        outputs: Sequence[tuple[int, int]],
+    ) -> None:
+        self.keys = (tuple(left_key), tuple(right_key))
+        self.layouts = (
+            Layout(tuple(left), tuple(left_key)),
+            Layout(tuple(right), tuple(right_key)),
+        )
+        self.outputs = tuple(outputs)
+        sides = (left, right)
+        self.types = tuple(sides[s][i] for s, i in outputs)
+        self.needs = tuple(tuple(i for s, i in outputs if s == side) for side in (0, 1))
+
+    def step(self, step: Step) -> Updates | None:
+        parts = [
+            part
+            for side, trace in ((0, step.before[1]), (1, step.after[0]))
+            if (part := self._half(side, step.deltas[side], trace, step)) is not None
+        ]
+        if not parts:
+            return None
+        return concat_updates(parts, self.types)
+
+    def _half(
+        self, side: int, delta: Updates | Batch | None, other: Trace | None, step: Step
+    ) -> Updates | None:
+        """Pairs the change of one side with the trace of the other."""
+        if delta is None or other is None or not other.layers:
+            return None
+        assert isinstance(delta, Batch)
+        step.touched += len(delta)
+        columns, khash, diff = delta.columns, delta.khash, delta.diff
+        keys = [columns[i] for i in self.keys[side]]
+        present = _present(keys)
+        if present is not None:
+            columns = [rows.take(c, present) for c in columns]
+            keys = [columns[i] for i in self.keys[side]]
+            khash, diff = khash[present], diff[present]
+        found = other.lookup(khash, keys, self.needs[1 - side])
+        if found is None:
+            return None
+        step.touched += len(found.diff)
+        theirs = iter(found.columns)
+        output: list[Column] = []
+        for s, i in self.outputs:
+            output.append(rows.take(columns[i], found.probe) if s == side else next(theirs))
+        return Updates(output, diff[found.probe] * found.diff)
+
+
+def _present(keys: Sequence[Column]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+    """Rows whose keys are all non-null, or None if no key is null."""
+    mask = None
+    for column in keys:
+        null = rows.null_mask(column)
+        if null is not None:
+            mask = null if mask is None else mask | null
+    if mask is None or not mask.any():
+        return None
+    return (~mask).nonzero()[0]

@@ -1,0 +1,259 @@
+"""Linear operators: row by row, diffs carried over. Chains of them are fused into one.
+
+A function must be deterministic: the retraction of a row must yield exactly what its insertion
+yielded. Equal rows that `map` produces are consolidated where the collection is arranged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.batch import Layout, Updates, concat_updates
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import Expression
+from nosync_nb.operators import functions
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.rows import Column, Schema
+
+
+class Row:
+    """One row-wise piece of a fused chain."""
+
+    name = "row"
+    local = True
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        """The updates after this piece."""
+        raise AssertionError("a piece implements apply")
+
+
+def evaluate(
+    expressions: Sequence[Expression], schema: Schema, updates: Updates, step: Step
+) -> list[Column]:
+    """The values of expressions over updates; those only Spark knows are evaluated by Spark.
+
+    Raises:
+        ExpressionError: if an expression fails on a value; names the stage.
+    """
+    n = len(updates.diff)
+    try:
+        if all(e.local for e in expressions):
+            return [e.evaluate(updates.columns, n) for e in expressions]
+        if step.evaluate is None:
+            unknown = ", ".join(repr(e.sql) for e in expressions if not e.local)
+            raise ExpressionError(
+                f"only Spark can evaluate {unknown}, and there is no Spark session",
+                hint="open with spark=..., or install the extra nosync[spark]",
+            )
+        return step.evaluate(expressions, schema, updates.columns, n)
+    except ExpressionError as error:
+        if step.stage and f"'{step.stage}'" not in str(error):
+            raise ExpressionError(f"stage '{step.stage}': {error}", hint=error.hint) from error
+        raise
+
+
+class Filter(Row):
+    """Keeps the rows for which a predicate is true (not null, not false)."""
+
+    name = "filter"
+
+    def __init__(self, predicate: Expression, schema: Schema) -> None:
+        self.predicate = predicate
+        self.schema = schema
+        self.local = predicate.local
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        (value,) = evaluate([self.predicate], self.schema, updates, step)
+        return kept(updates, truth(value))
+
+
+class Select(Row):
+    """Computes the output columns; an integer stands for an input column as it is."""
+
+    name = "select"
+
+    def __init__(self, outputs: Sequence[int | Expression], schema: Schema) -> None:
+        self.outputs = tuple(outputs)
+        self.schema = schema
+        self.expressions = [o for o in outputs if not isinstance(o, int)]
+        self.local = all(e.local for e in self.expressions)
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        columns = updates.columns
+        if not self.expressions:
+            return Updates([columns[o] for o in self.outputs], updates.diff)  # type: ignore[index]
+        values = iter(evaluate(self.expressions, self.schema, updates, step))
+        chosen = [columns[o] if isinstance(o, int) else next(values) for o in self.outputs]
+        return Updates(chosen, updates.diff)
+
+
+class Widen(Row):
+    """Converts columns to wider types, so that keys of two inputs have one type."""
+
+    name = "widen"
+
+    def __init__(self, old: Sequence[str], new: Sequence[str]) -> None:
+        self.old = tuple(old)
+        self.new = tuple(new)
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        columns = [
+            c if a == b else rows.widen(c, a, b)
+            for c, a, b in zip(updates.columns, self.old, self.new, strict=True)
+        ]
+        return Updates(columns, updates.diff)
+
+
+class Pad(Row):
+    """Appends columns of nulls, as outer joins do."""
+
+    name = "pad"
+
+    def __init__(self, types: Sequence[str]) -> None:
+        self.types = tuple(types)
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        n = len(updates.diff)
+        return Updates(
+            [*updates.columns, *(rows.full_null(t, n) for t in self.types)], updates.diff
+        )
+
+
+class Negate(Row):
+    """Turns every diff into its opposite."""
+
+    name = "negate"
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        return updates.negated()
+
+
+class Map(Row):
+    """Calls a Python function on each row; it returns one tuple."""
+
+    name = "map"
+
+    def __init__(self, function: Callable[[Any], Any], schema: Schema, output: Schema) -> None:
+        self.function = function
+        self.schema = schema
+        self.output = output
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        given = functions.tuples(updates.columns, self.schema, len(updates.diff))
+        made = [functions.call(self.function, step.stage, row, row) for row in given]
+        columns = functions.results(made, self.output, step.stage, "map")
+        return Updates(columns, updates.diff)
+
+
+class FlatMap(Row):
+    """Calls a Python function on each row; it yields any number of tuples."""
+
+    name = "flat_map"
+
+    def __init__(self, function: Callable[[Any], Any], schema: Schema, output: Schema) -> None:
+        self.function = function
+        self.schema = schema
+        self.output = output
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        given = functions.tuples(updates.columns, self.schema, len(updates.diff))
+        made: list[Any] = []
+        counts = np.zeros(len(given), np.int64)
+        for i, row in enumerate(given):
+            value = functions.call(self.function, step.stage, row, row)
+            produced = functions.as_rows(value, self.function, step.stage, row)
+            counts[i] = len(produced)
+            made.extend(produced)
+        columns = functions.results(made, self.output, step.stage, "flat_map")
+        return Updates(columns, updates.diff.repeat(counts))
+
+
+class FilterFunction(Row):
+    """Keeps the rows for which a Python function returns a true value."""
+
+    name = "filter"
+
+    def __init__(self, function: Callable[[Any], Any], schema: Schema) -> None:
+        self.function = function
+        self.schema = schema
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        given = functions.tuples(updates.columns, self.schema, len(updates.diff))
+        mask = [bool(functions.call(self.function, step.stage, row, row)) for row in given]
+        return kept(updates, np.array(mask, bool))
+
+
+class Linear(Operator):
+    """A fused chain of row-wise pieces over one input."""
+
+    def __init__(self, pieces: Sequence[Row], types: Sequence[str]) -> None:
+        self.pieces = tuple(pieces)
+        self.types = tuple(types)
+        self.name = "+".join(p.name for p in pieces)
+        self.local = all(p.local for p in pieces)
+
+    def step(self, step: Step) -> Updates | None:
+        delta = step.deltas[0]
+        if delta is None:
+            return None
+        updates = Updates(delta.columns, delta.diff)
+        step.touched += len(updates.diff)
+        for piece in self.pieces:
+            if not len(updates.diff):
+                return None
+            updates = piece.apply(updates, step)
+        return updates
+
+
+class Concat(Operator):
+    """The sum of any number of inputs with one schema."""
+
+    name = "concat"
+
+    def __init__(self, types: Sequence[str], inputs: int) -> None:
+        self.types = tuple(types)
+        self.layouts = (None,) * inputs
+
+    def step(self, step: Step) -> Updates | None:
+        parts = [Updates(d.columns, d.diff) for d in step.deltas if d is not None]
+        step.touched += sum(len(p.diff) for p in parts)
+        return concat_updates(parts, self.types) if parts else None
+
+
+class Consolidate(Operator):
+    """The same collection, arranged, so that rows that cancel vanish before going on."""
+
+    name = "consolidate"
+
+    def __init__(self, types: Sequence[str]) -> None:
+        self.types = tuple(types)
+        self.layouts = (Layout(tuple(types)),)
+
+    def step(self, step: Step) -> Updates | None:
+        delta = step.deltas[0]
+        return None if delta is None else Updates(delta.columns, delta.diff)
+
+
+def truth(value: Column) -> npt.NDArray[np.bool_]:
+    """A predicate's column as a mask: null counts as false."""
+    if isinstance(value, pa.Array):
+        filled = value.fill_null(False) if value.null_count else value
+        return np.asarray(filled.to_numpy(zero_copy_only=False), bool)
+    if value.dtype == object:
+        return np.array([v is True or v is np.True_ for v in value], bool)
+    mask: npt.NDArray[np.bool_] = value
+    return mask
+
+
+def kept(updates: Updates, mask: npt.NDArray[np.bool_]) -> Updates:
+    """The updates where `mask` is true."""
+    if mask.all():
+        return updates
+    index = mask.nonzero()[0]
+    return updates.take(index)

@@ -1,0 +1,167 @@
+"""reduce: a Python function of a whole group, called again for the groups that change.
+
+The function sees the consolidated rows of the group in canonical order, a row n times, so that it
+cannot depend on how updates were batched, and is never called for an empty group. What it gave
+before is kept in a trace and retracted from there, never computed again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
+from nosync_nb.errors import NegativeMultiplicityError
+from nosync_nb.operators import functions
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.rows import Schema
+
+_LARGE_GROUP = 100_000
+
+
+class Reduce(Operator):
+    """Calls `function(key, rows)` for touched groups.
+
+    Args:
+        keys: positions of the key columns.
+        function: gets the key (a named tuple, or the value of a single key column) and a list of
+            named tuples; yields tuples of `output`.
+    """
+
+    name = "reduce"
+
+    def __init__(
+        self, schema: Schema, keys: Sequence[int], function: Callable[..., Any], output: Schema
+    ) -> None:
+        self.schema = schema
+        self.keys = tuple(keys)
+        self.function = function
+        self.output = output
+        self.key_schema = Schema([schema.fields[i] for i in keys])
+        self.types = (*self.key_schema.types, *output.types)
+        self.layouts = (Layout(schema.types, self.keys),)
+        self.state = (Layout(self.types, tuple(range(len(keys)))),)
+
+    def step(self, step: Step) -> Updates | None:
+        delta, trace = step.deltas[0], step.after[0]
+        if delta is None or trace is None:
+            return None
+        assert isinstance(delta, Batch)
+        index = np.concatenate(([0], (delta.khash[1:] != delta.khash[:-1]).nonzero()[0] + 1))
+        if self.keys:
+            index = _first_of_keys(delta, self.keys)
+        khash = delta.khash[index]
+        keys = [rows.take(delta.columns[i], index) for i in self.keys]
+        parts = []
+        old = step.state[0].lookup(khash, keys)
+        if old is not None:
+            step.touched += len(old.diff)
+            parts.append(Updates(old.columns, -old.diff))
+        new = self._evaluate(khash, keys, step)
+        if new is not None:
+            parts.append(new)
+        if not parts:
+            return None
+        change = arrange(self.state[0], concat_updates(parts, self.types))
+        if not len(change):
+            return None
+        step.emitted[0] = change
+        return change.updates
+
+    def _evaluate(self, khash: Any, keys: list[Any], step: Step) -> Updates | None:
+        """The function's rows for every touched group that is not empty."""
+        trace = step.after[0]
+        assert trace is not None
+        found = trace.lookup(khash, keys)
+        if found is None:
+            return None
+        step.touched += len(found.diff)
+        held = arrange(
+            Layout((*self.schema.types, "bigint"), (len(self.schema.types),)),
+            Updates([*found.columns, found.probe.astype(np.int64)], found.diff),
+        )
+        columns, probe = held.columns[:-1], np.asarray(held.columns[-1])
+        order = rows.sort_indices([probe, *columns], ("bigint", *self.schema.types))
+        given = functions.tuples([rows.take(c, order) for c in columns], self.schema, len(order))
+        counts = held.diff[order].tolist()
+        produced: list[Any] = []
+        owners: list[int] = []
+        shown = functions.tuples(keys, self.key_schema, len(khash))
+        start = 0
+        probes = probe[order].tolist()
+        while start < len(probes):
+            stop = start
+            while stop < len(probes) and probes[stop] == probes[start]:
+                stop += 1
+            group = probes[start]
+            key = shown[group]
+            result = self._call(key, given[start:stop], counts[start:stop], step)
+            produced += result
+            owners += [group] * len(result)
+            start = stop
+        what = f"reduce({getattr(self.function, '__name__', 'f')})"
+        columns = functions.results(produced, self.output, step.stage, what)
+        owner = np.array(owners, np.int64)
+        return Updates(
+            [*(rows.take(k, owner) for k in keys), *columns], np.ones(len(owner), np.int64)
+        )
+
+    def _call(self, key: Any, group: list[Any], counts: list[int], step: Step) -> list[Any]:
+        """Calls the function on one group."""
+        if min(counts) < 0:
+            row = group[counts.index(min(counts))]
+            raise NegativeMultiplicityError(
+                f"stage '{step.stage}': reduce would see {row!r} {min(counts)} times",
+                hint="a row was removed that is not in the input; see what was removed",
+            )
+        copies = [row for row, count in zip(group, counts, strict=True) for _ in range(count)]
+        if len(copies) > _LARGE_GROUP:
+            warnings.warn(
+                f"stage '{step.stage}': reduce evaluates a group of {len(copies)} rows again"
+                " whenever one changes; an aggregate with agg() costs only the change",
+                stacklevel=2,
+            )
+        shown = key[0] if len(key) == 1 else key
+        value = functions.call(self.function, step.stage, shown, shown, copies)
+        return functions.as_rows(value, self.function, step.stage, shown)
+
+
+def _first_of_keys(delta: Batch, keys: Sequence[int]) -> Any:
+    """The first row of each distinct key of a batch arranged by that key.
+
+    Keys of equal hash may alternate inside a run of that hash, so runs are told apart by value
+    and repetitions dropped.
+    """
+    boundary = np.ones(len(delta), bool)
+    boundary[1:] = delta.khash[1:] != delta.khash[:-1]
+    again = (~boundary).nonzero()[0]
+    if len(again):
+        for i in keys:
+            type_ = delta.layout.types[i]
+            column = delta.columns[i]
+            same = rows.equal(rows.take(column, again), rows.take(column, again - 1), type_)
+            boundary[again[~same]] = True
+    index = boundary.nonzero()[0]
+    khash = delta.khash[index]
+    if (khash[1:] == khash[:-1]).any():
+        return _without_repeats(delta, keys, index)
+    return index
+
+
+def _without_repeats(delta: Batch, keys: Sequence[int], index: Any) -> Any:
+    """The slow path of true collisions: each key once, by its canonical encoding."""
+    seen: dict[tuple[bytes, ...], int] = {}
+    parts = [
+        [
+            rows.encode(v, delta.layout.types[i])
+            for v in rows.to_pylist(rows.take(delta.columns[i], index), delta.layout.types[i])
+        ]
+        for i in keys
+    ]
+    for at, text in zip(index.tolist(), zip(*parts, strict=True), strict=True):
+        seen.setdefault(text, at)
+    return np.array(sorted(seen.values()), np.int64)

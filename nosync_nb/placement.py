@@ -1,0 +1,146 @@
+"""Placement: which operators run on Spark executors, and the way there and back.
+
+The kernels are the same in both places. Executors get what came as a DataFrame, what is read from
+part files when a stage runs first, and what is above `spark_rows`; changes that the driver holds
+below that stay in this process, where they cost milliseconds. A stage defined `--on local` or
+`--on spark` is not asked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from nosync_nb.batch import Layout
+from nosync_nb.dataflow import SMALL_ROWS, Delta, Done, Held, Loose
+from nosync_nb.graph import Graph, Node
+from nosync_nb.operators import Linear, Step
+from nosync_nb.trace.parts import open_updates
+
+if TYPE_CHECKING:
+    from nosync_nb.session import Session
+
+
+class Placement:
+    """Decides for one session, and runs operators on its Spark session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._installed = importlib.util.find_spec("pyspark") is not None
+        self._temporary: list[Any] = []
+
+    def wants(self, node: Node, deltas: list[Delta | None], graph: Graph) -> bool:
+        """Whether an operator's run over these changes is for executors."""
+        stage = self._session._catalog_now.get(node.stage)
+        asked = "auto" if stage is None else stage.options.get("on", "auto")
+        if asked == "local" or not self._installed:
+            return False
+        if asked == "spark":
+            return any(d is not None for d in deltas)
+        for delta in deltas:
+            if delta is None:
+                continue
+            rows = len(delta)
+            if delta.from_frame or rows > self._session.spark_rows:
+                return True
+            if rows > SMALL_ROWS and delta.in_files:
+                return True
+        return False
+
+    def run(
+        self,
+        node: Node,
+        deltas: list[Delta | None],
+        step: Step,
+        graph: Graph,
+        *,
+        fuse: bool = False,
+    ) -> Done:
+        """Runs an operator on executors: a Spark query whose jobs name stage and operator."""
+        from nosync_nb.spark import bulk
+
+        session = self._session
+        operator = node.operator
+        assert operator is not None
+        if fuse:
+            assert isinstance(operator, Linear)
+            (source,) = deltas
+            assert source is not None
+            delta = Delta(operator.types, later=(source, operator, step))
+            return Done(delta, [], 0, "")
+        spark = session._spark.require(f"stage '{node.stage}'")
+        inputs = [
+            self._input(bulk, delta, graph.nodes[i].types, layout, before)
+            for delta, i, layout, before in zip(
+                deltas, node.inputs, operator.layouts, step.before, strict=True
+            )
+        ]
+        outputs: list[Layout] = []
+        if node.log is not None:
+            outputs = list(dict.fromkeys([node.log_layout, *node.traces]))
+        folder = session._store.parts
+        found = bulk.run(
+            spark,
+            operator,
+            inputs,
+            step.state,
+            outputs,
+            folder,
+            stage=node.stage,
+            first=step.first,
+            stem=f"bulk{node.id}-{session.now}",
+        )
+        emitted = [
+            None if refs is None else self._held(refs, trace.layout)
+            for refs, trace in zip(found.emitted, step.state, strict=True)
+        ]
+        made: Delta | None = None
+        if outputs and found.rows:
+            held = {
+                layout: self._held(refs, layout)
+                for layout, refs in zip(outputs, found.outputs, strict=True)
+            }
+            made = Delta(operator.types, None, held)
+        elif found.loose:
+            self._temporary += found.loose
+            updates = tuple(open_updates(folder, ref, operator.types) for ref in found.loose)
+            made = Delta(operator.types, loose=Loose(updates, tuple(found.loose)))
+        return Done(made, emitted, found.touched, found.jobs.text)
+
+    def cleanup(self) -> None:
+        """Deletes what was written between two operators of one run."""
+        if self._temporary:
+            self._session._store.remove(ref.path for ref in self._temporary)
+            self._temporary = []
+
+    def _held(self, refs: Any, layout: Layout) -> Held:
+        store = self._session._store
+        return Held(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
+
+    def _input(
+        self,
+        bulk: Any,
+        delta: Delta | None,
+        types: tuple[str, ...],
+        wanted: Layout | None,
+        before: Any,
+    ) -> Any:
+        """An input of a bulk run: files as they are, with the row-wise operators before it."""
+        if delta is None:
+            return bulk.BulkInput(None, types, None, None, before)
+        pre = None
+        while delta.later is not None:
+            source, linear, _ = delta.later
+            pieces = linear.pieces if pre is None else (*linear.pieces, *pre.pieces)
+            pre = Linear(pieces, types)
+            delta = source
+        if delta.loose is not None:
+            return bulk.BulkInput(list(delta.loose.refs), delta.types, None, pre, before)
+        layouts = sorted(delta.held, key=lambda layout: layout != wanted)
+        for layout in layouts:
+            held = delta.held[layout]
+            if held.refs:
+                return bulk.BulkInput(list(held.refs), delta.types, layout, pre, before)
+        if layouts and wanted in delta.held:
+            return bulk.BulkInput(list(delta.held[wanted].parts), delta.types, wanted, pre, before)
+        return bulk.BulkInput([delta.updates], delta.types, None, pre, before)

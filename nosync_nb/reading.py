@@ -1,0 +1,181 @@
+"""Reading a collection: rows, Arrow, pandas, Spark, changes and history."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.batch import Batch
+from nosync_nb.epochs import resolved
+from nosync_nb.errors import NegativeMultiplicityError, SchemaError, StageError
+from nosync_nb.operators.functions import tuples
+from nosync_nb.rows import Schema
+
+if TYPE_CHECKING:
+    from nosync_nb.definition import Definition
+    from nosync_nb.session import Session
+
+
+class Readable:
+    """What can be read of a collection, at the last epoch or any readable one.
+
+    `at` is an epoch, a label, a datetime, or a negative offset from the last epoch.
+    """
+
+    _session: Session
+    _definition: Definition
+
+    @property
+    def schema(self) -> Schema:
+        """The columns and their types."""
+        return self._definition.schema
+
+    @property
+    def name(self) -> str | None:
+        """The name, if it has one."""
+        return None
+
+    def rows(self, at: Any = None, limit: int | None = None) -> list[Any]:
+        """The rows as named tuples in canonical order, a row n times.
+
+        Raises:
+            TimeError: if `at` is not readable.
+            NegativeMultiplicityError: if a row is there fewer than 0 times.
+
+        Cost: O(n log n); `limit` bounds only what is turned into Python objects.
+        """
+        batch = self._read(at)
+        order = rows.sort_indices(batch.columns, self.schema.types)
+        order = order.repeat(batch.diff[order])[:limit]
+        return tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
+
+    def count(self, at: Any = None) -> int:
+        """The number of rows, copies counted."""
+        return int(self._read(at).diff.sum())
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def head(self, n: int = 10, by: str | None = None) -> list[Any]:
+        """The first `n` rows in canonical order, or by columns: `by="x desc, y"`."""
+        batch = self._read(None)
+        columns, order = batch.columns, rows.sort_indices(batch.columns, self.schema.types)
+        for name, descending in reversed(_ordering(by)):
+            place = self.schema.index(name)
+            part = rows.take(columns[place], order)
+            codes = rows.sort_indices([part], (self.schema.types[place],))
+            order = order[
+                _stable_reversed(part, codes, self.schema.types[place]) if descending else codes
+            ]
+        order = order.repeat(batch.diff[order])[:n]
+        return tuples([rows.take(c, order) for c in columns], self.schema, len(order))
+
+    def to_arrow(self, at: Any = None) -> pa.Table:
+        """The rows as an Arrow table, copies expanded, in no promised order."""
+        batch = self._read(at)
+        self._session._check_size(int(batch.diff.sum()), self.name)
+        columns = batch.columns
+        if not bool((batch.diff == 1).all()):
+            index = np.arange(len(batch)).repeat(batch.diff)
+            columns = [rows.take(c, index) for c in columns]
+        arrays = [rows.to_arrow(c, t) for c, t in zip(columns, self.schema.types, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=self.schema.arrow)
+
+    def to_pandas(self, at: Any = None) -> Any:
+        """The rows as a pandas DataFrame, copies expanded, in no promised order."""
+        return self.to_arrow(at).to_pandas()
+
+    def to_spark(self, at: Any = None) -> Any:
+        """The rows as a DataFrame of the session's Spark session, copies expanded."""
+        return self._session._spark.frame(self, at)
+
+    def changes(self, after: Any = None, upto: Any = None) -> pa.Table:
+        """Net changes of the epochs in `(after, upto]`: the columns and `diff`.
+
+        Args:
+            after: None: from the beginning. `upto`: None: through the last epoch.
+        """
+        batch = self._session._changes(self, after, upto)
+        arrays = [
+            rows.to_arrow(c, t) for c, t in zip(batch.columns, self.schema.types, strict=True)
+        ]
+        schema = self.schema.arrow.append(pa.field("diff", pa.int64()))
+        return pa.Table.from_arrays([*arrays, pa.array(batch.diff)], schema=schema)
+
+    def history(self) -> list[range]:
+        """The readable epochs, as ranges."""
+        return self._session._history_of(self)
+
+    def explain(self) -> str:
+        """The operators with where each ran last, one a line, inputs below what reads them."""
+        return self._session._explain(self)
+
+    def _sample(self, limit: int) -> list[Any]:
+        """Some rows, for trying a function on; reads what is there now."""
+        batch = self._session._read(self, None)
+        index = np.arange(min(limit, len(batch)))
+        return tuples([rows.take(c, index) for c in batch.columns], self.schema, len(index))
+
+    def _read(self, at: Any) -> Batch:
+        """The consolidated rows, each with a positive count."""
+        batch = self._session._read(self, at)
+        if len(batch) and int(batch.diff.min()) < 0:
+            worst = int(batch.diff.argmin())
+            one = np.array([worst])
+            row = tuples([rows.take(c, one) for c in batch.columns], self.schema, 1)[0]
+            raise NegativeMultiplicityError(
+                f"{self._title()}: row {tuple(row)!r} is there {int(batch.diff[worst])} times at"
+                f" epoch {self._session.now if at is None else resolved(self._session, at)}",
+                hint="a row was removed that was not there; .changes() tells by how much, insert"
+                " it, or remove it where it came from",
+            )
+        return batch
+
+    def _title(self) -> str:
+        return f"collection '{self.name}'" if self.name else "an unnamed collection"
+
+    def __repr__(self) -> str:
+        title = self.name or "collection"
+        return f"<{title}: {self.schema.ddl}>"
+
+
+def _ordering(by: str | None) -> list[tuple[str, bool]]:
+    """`"x desc, y"` as (column, descending) pairs."""
+    result = []
+    for part in (by or "").split(","):
+        words = part.split()
+        if not words:
+            continue
+        if len(words) > 2 or (len(words) == 2 and words[1].lower() not in ("asc", "desc")):
+            raise SchemaError(
+                f"by={by!r}: {part.strip()!r} is not a column with asc or desc",
+                hint="write by='delay desc, name'",
+            )
+        result.append((words[0], len(words) == 2 and words[1].lower() == "desc"))
+    return result
+
+
+def _stable_reversed(column: Any, ascending: Any, type_: str) -> Any:
+    """The order from greatest to least, equal values staying as they are."""
+    n = len(ascending)
+    if not n:
+        return ascending
+    ordered = rows.take(column, ascending)
+    every = np.arange(n - 1)
+    new = np.ones(n, np.int64)
+    new[1:] = ~rows.equal(rows.take(ordered, every), rows.take(ordered, every + 1), type_)
+    return ascending[np.argsort(-new.cumsum(), kind="stable")]
+
+
+def parse_offset(at: int, now: int) -> int:
+    """An epoch or a negative offset from `now` as an epoch."""
+    if isinstance(at, bool) or (isinstance(at, float) and not math.isfinite(at)):
+        raise StageError(f"{at!r} is not an epoch")
+    return now + at if at < 0 else at

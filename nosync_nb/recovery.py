@@ -1,0 +1,121 @@
+"""Recovery: what an opening found, brought back, and lost, as people read it.
+
+The state comes from the log alone: traces are read, never computed again. Only a stage whose
+functions were not restored cannot go on: it is *stale*, readable at its last epoch, until its cell
+is run again. What is lost is told, whatever else there is to tell.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+READ, EXTEND, RECOMPUTE, STALE = "read", "extend", "recompute", "stale"
+
+NAMES_MAX = 12
+"""Names in a line; the rest is counted."""
+
+
+@dataclass
+class RecoveryReport:
+    """What opening a session did; prints as text, and as a table in a notebook.
+
+    Attributes:
+        fresh: nothing was there before.
+        clean: the last owner closed it properly.
+        resumed_at: the epoch it goes on from.
+        lost: epochs that had been committed in memory and are gone.
+        stages: how each stage came back: read, extend, recompute or stale.
+        reasons: why stages are stale.
+        recomputed: stage-epochs that were executed to get here.
+        not_restored: plain names of the notebook, with the cells that bound them.
+        seconds: time by phase.
+        notes: what else is worth telling, such as a torn last frame.
+    """
+
+    fresh: bool = True
+    clean: bool = True
+    resumed_at: int = 0
+    lost: list[int] = field(default_factory=list)
+    stages: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    recomputed: int = 0
+    not_restored: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The report in a line."""
+        if self.fresh:
+            return "new session: nothing to recover"
+        how = "closed properly" if self.clean else "not closed properly"
+        if self.lost:
+            how += f", {_counted(len(self.lost), 'epoch')} lost"
+        return (
+            f"recovered at epoch {self.resumed_at} in {_time(sum(self.seconds.values()))} ({how})"
+        )
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What there is to tell below the title: (what, text)."""
+        if self.fresh:
+            return [("note", each) for each in self.notes]
+        found = []
+        if self.lost:
+            first, last = self.lost[0], self.lost[-1]
+            which = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+            found.append(("lost", f"{which}: committed, but not yet on disk when the power went"))
+        for kind in (READ, EXTEND, RECOMPUTE):
+            names = [name for name, each in self.stages.items() if each == kind]
+            if names:
+                found.append((kind, _listed(names)))
+        for name, kind in self.stages.items():
+            if kind == STALE:
+                found.append((STALE, f"{name}: {self.reasons.get(name, 'run its cell')}"))
+        found.append(("recomputed", _counted(self.recomputed, "stage-epoch")))
+        if self.not_restored:
+            bound = [f"{name} ({cell})" for name, cell in self.not_restored.items()]
+            found.append(("not restored", _listed(bound)))
+        found += [("note", each) for each in self.notes]
+        found.append(("time", ", ".join(f"{k} {_time(v)}" for k, v in self.seconds.items())))
+        return [(what, text) for what, text in found if text]
+
+    def __str__(self) -> str:
+        lines = [f"NoSync: {self.title}"]
+        last = ""
+        for what, text in self.facts():
+            lines.append(f"  {'' if what == last else what:<12}  {text}")
+            last = what
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        bad = bool(self.lost) or STALE in self.stages.values() or bool(self.notes)
+        color = "var(--jp-warn-color1, #b26a00)" if bad else "var(--jp-success-color1, #2e7d32)"
+        cell = "padding:1px 12px 1px 0;text-align:left;vertical-align:top"
+        rows = "".join(
+            f'<tr><td style="{cell};opacity:.65">{html.escape(what)}</td>'
+            f'<td style="{cell}">{html.escape(text)}</td></tr>'
+            for what, text in self.facts()
+        )
+        return (
+            f'<div class="nosync-recovery"><p style="margin:0">'
+            f'<span style="color:{color}">&#9679;</span> <b>NoSync</b> {html.escape(self.title)}'
+            f'</p><table style="border:0;margin:2px 0 0 14px">{rows}</table></div>'
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a line, those that are too many counted."""
+    shown = ", ".join(names[:NAMES_MAX])
+    rest = len(names) - NAMES_MAX
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _time(seconds: float) -> str:
+    """A time as people read it."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"

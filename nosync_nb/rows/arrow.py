@@ -1,0 +1,185 @@
+"""Columns from and to Arrow arrays and Python lists.
+
+Nothing is checked here: the Arrow array must hold values of the column's type (convert.py checks
+what people bring). Floats are made canonical: -0.0 becomes 0.0, and there is one NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb.errors import SchemaError
+from nosync_nb.rows.encoding import raw_list
+from nosync_nb.rows.types import FIXED, arrow_type, is_nested, nested_parts
+
+Column: TypeAlias = Any
+"""A numpy array (null-free fixed type), a numpy object array (small), or a `pa.Array`."""
+
+SMALL = 4096
+"""Rows up to which text, decimals and columns with nulls are kept as Python objects."""
+
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def objects(values: Sequence[Any]) -> Column:
+    """Returns a column in object form of values as columns keep them."""
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def canonical_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns a copy with 0.0 for -0.0 and the one NaN for every NaN."""
+    if len(values):
+        greatest = values[values.argmax()]  # NaN if there is one: the cheapest way to know
+        if greatest != greatest:
+            values = np.where(np.isnan(values), values.dtype.type(np.nan), values)
+    found: np.ndarray[Any, Any] = values + values.dtype.type(0)
+    return found
+
+
+def from_arrow(array: Any, type: str) -> Column:
+    """Returns the column of an Arrow array: numpy if it can be, shared memory if it may be.
+
+    Args:
+        array: `pa.Array` or `pa.ChunkedArray` of `arrow_type(type)` or a type that casts to it.
+
+    Cost: O(1) for null-free fixed types but booleans and floats; else O(n).
+    """
+    array = single(array)
+    if array.type != arrow_type(type):
+        array = array.cast(arrow_type(type))
+    return column_of(array, type)
+
+
+def column_of(array: pa.Array, type: str) -> Column:
+    """Returns the column of a `pa.Array` whose type is known to be `arrow_type(type)`."""
+    dtype = FIXED.get(type)
+    if dtype is not None and not array.null_count:
+        return plain(array, type, dtype)
+    if is_nested(type):
+        return array
+    if len(array) <= SMALL:
+        values = raw_list(array, type)
+        if dtype is not None and dtype.kind == "f":
+            values = [None if v is None else v + 0.0 for v in values]
+        return objects(values)
+    if dtype is not None and dtype.kind == "f":
+        return _canonical_arrow(array, dtype)
+    return array
+
+
+def single(array: Any) -> pa.Array:
+    """Returns a `pa.Array` or the chunks of a `pa.ChunkedArray` as one array."""
+    if not isinstance(array, pa.ChunkedArray):
+        return array
+    if array.num_chunks == 1:
+        return array.chunk(0)
+    return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+
+
+def plain(array: pa.Array, type: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Returns the values of a null-free Arrow array of a fixed type."""
+    n = len(array)
+    if not n:
+        return np.empty(0, dtype)
+    if type == "boolean":
+        found: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
+        return found
+    values = np.frombuffer(array.buffers()[1], dtype, n, array.offset * dtype.itemsize)
+    return canonical_floats(values) if dtype.kind == "f" else values
+
+
+def _canonical_arrow(array: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
+    """Returns a float array that holds nulls with canonical values."""
+    validity, data = array.buffers()
+    values = canonical_floats(np.frombuffer(data, dtype, array.offset + len(array)))
+    buffers = [validity, pa.py_buffer(values)]
+    return pa.Array.from_buffers(array.type, len(array), buffers, array.null_count, array.offset)
+
+
+def to_arrow(column: Column, type: str) -> pa.Array:
+    """Returns the column as one Arrow array of `arrow_type(type)`.
+
+    Cost: O(1) for numpy columns of fixed type but booleans (memory is shared), O(n) for objects.
+    """
+    if not isinstance(column, np.ndarray):
+        return column
+    target = arrow_type(type)
+    if column.dtype.hasobject:
+        return pa.array(column.tolist(), target)
+    if type == "boolean":
+        return pa.array(column)
+    if not column.flags.c_contiguous:
+        column = np.ascontiguousarray(column)
+    return pa.Array.from_buffers(target, len(column), [None, pa.py_buffer(column)], 0)
+
+
+def to_pylist(column: Column, type: str) -> list[Any]:
+    """Returns Python values: date, datetime (UTC for timestamp), Decimal, str, list, dict.
+
+    Raises:
+        SchemaError: if a date or timestamp is beyond Python's years 1 to 9999.
+    """
+    if not isinstance(column, np.ndarray):
+        if is_nested(type):
+            return _nested_pylist(column, type)
+        column = raw_list(column, type)
+    else:
+        column = column.tolist()
+    convert = _PYTHON.get(type)
+    values: list[Any] = column
+    if convert is None:
+        return values
+    try:
+        return [None if value is None else convert(value) for value in values]
+    except (OverflowError, ValueError):
+        raise SchemaError(
+            f"a {type} is beyond the years 1 to 9999 of Python",
+            hint="read it with to_arrow(), or cast it to string in an expression",
+        ) from None
+
+
+def _as_date(days: int) -> date:
+    return date.fromordinal(_EPOCH_DAY + days)
+
+
+def _as_timestamp(micros: int) -> datetime:
+    return _EPOCH_UTC + timedelta(microseconds=micros)
+
+
+def _as_timestamp_ntz(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+_PYTHON: dict[str, Callable[[int], Any]] = {
+    "date": _as_date,
+    "timestamp": _as_timestamp,
+    "timestamp_ntz": _as_timestamp_ntz,
+}
+
+
+def _nested_pylist(array: pa.Array, type: str) -> list[Any]:
+    """Returns nested values; maps are dicts if their keys can be, else lists of pairs."""
+    maps = "strict" if _plain_keys(type) else None
+    values: list[Any] = array.to_pylist(maps_as_pydicts=maps)
+    return values
+
+
+@lru_cache(maxsize=1024)
+def _plain_keys(type: str) -> bool:
+    """Tells whether no map inside `type` has nested keys."""
+    if not is_nested(type):
+        return True
+    parts = nested_parts(type)
+    if type.startswith("map<") and is_nested(parts[0][1]):
+        return False
+    return all(_plain_keys(inner) for _, inner in parts)

@@ -1,0 +1,307 @@
+"""One Python value to what columns keep: what each type accepts, exactly or not at all.
+
+Nothing narrows silently: a number is taken if the type holds it exactly (517.0 is an int, 517.5 is
+not). Only doubles are rounded into `float`, since Python and pandas write no other floats. A
+boolean is not a number, text is never parsed. A datetime without zone is UTC where a `timestamp` is
+asked for. NaN stays NaN; that it means null in pandas is said in entry.py.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from functools import lru_cache
+from numbers import Integral
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nosync_nb.rows.encoding import encode, raw, unscaled
+from nosync_nb.rows.types import FIXED, INTEGERS, decimal_parts, nested_parts
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+_MISSING = ("NaTType", "NAType")
+_NUMBERS = (int, float, Decimal, np.integer, np.floating)
+_FAR = 1000
+_pack_float = struct.Struct("<f")
+
+
+class MisfitError(ValueError):
+    """A value that a type does not hold: why, the remedy, and where it stands among the values."""
+
+    def __init__(self, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(reason)
+        self.hint = hint
+        self.row = 0
+        self.value: Any = None
+
+
+@lru_cache(maxsize=1024)
+def converter(type_: str) -> Convert:
+    """Returns the function from a Python value that is not None to the value that columns keep.
+
+    It raises `MisfitError`, and returns None for pandas' NaT and NA.
+    """
+    found = _make(type_)
+
+    def convert(value: Any) -> Any:
+        if type(value).__name__ in _MISSING or _is_nat(value):
+            return None
+        return found(value)
+
+    return convert
+
+
+def _is_nat(value: Any) -> bool:
+    return isinstance(value, np.datetime64) and bool(np.isnat(value))
+
+
+def _make(type_: str) -> Convert:
+    """Returns the converter of a type, for values that are not missing."""
+    if type_ in INTEGERS:
+        return _integers(type_)
+    if type_ in _SCALARS:
+        return _SCALARS[type_]
+    if type_.startswith("decimal"):
+        return _decimals(type_)
+    parts = nested_parts(type_)
+    if type_.startswith("array<"):
+        return _arrays(type_, parts[0][1])
+    if type_.startswith("map<"):
+        return _maps(type_, parts[0][1], parts[1][1])
+    return _structs(type_, parts)
+
+
+def _wrong(type_: str, *, hint: str | None = None) -> MisfitError:
+    return MisfitError(f"is no {type_}", hint=hint)
+
+
+def _number(value: Any, type_: str) -> Any:
+    """Checks that a value is a number, and no boolean."""
+    if isinstance(value, (bool, np.bool_)):
+        raise _wrong(type_, hint="a boolean is not a number: write 1 or 0")
+    if not isinstance(value, _NUMBERS) or (isinstance(value, Decimal) and value.is_snan()):
+        hint = "text is not parsed: convert it first" if isinstance(value, str) else None
+        raise _wrong(type_, hint=hint)
+    return value
+
+
+def _integers(type_: str) -> Convert:
+    """Makes the converter of an integer type."""
+    bits = FIXED[type_].itemsize * 8
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+
+    def convert(value: Any) -> int:
+        _number(value, type_)
+        if not isinstance(value, Integral):
+            if value != value:
+                raise _wrong(type_, hint="NaN is not null here: write None")
+            if value in (float("inf"), float("-inf")) or value != int(value):
+                raise MisfitError(f"is not exactly {type_}", hint="round it, or declare double")
+        number = int(value)
+        if not low <= number <= high:
+            raise MisfitError(
+                f"does not fit {type_}", hint=f"{type_} holds {low} to {high}: declare a wider type"
+            )
+        return number
+
+    return convert
+
+
+def _double(value: Any) -> float:
+    """Converts numbers that a double holds exactly."""
+    _number(value, "double")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise MisfitError("does not fit double") from None
+    if number != value and value == value:
+        raise MisfitError("is not exactly double", hint="declare bigint or decimal(p,s)")
+    return number + 0.0
+
+
+def _float(value: Any) -> float:
+    """Rounds to 32 bits what is a double, takes other numbers exactly."""
+    number = _double(value)
+    try:
+        (rounded,) = _pack_float.unpack(_pack_float.pack(number))
+    except OverflowError:
+        raise MisfitError("does not fit float", hint="declare double") from None
+    if not isinstance(value, float) and rounded != number and number == number:
+        raise MisfitError("is not exactly float", hint="declare double")
+    return float(rounded) + 0.0
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise _wrong("boolean", hint="write True, False or None")
+    return bool(value)
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong("string", hint="write str(value), or declare the type of the values")
+    try:
+        return value.encode().decode()
+    except UnicodeEncodeError:
+        raise MisfitError("holds half a surrogate pair, which UTF-8 cannot write") from None
+
+
+def _binary(value: Any) -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise _wrong("binary", hint="write bytes, such as text.encode()")
+    return bytes(value)
+
+
+def _date(value: Any) -> int:
+    """Converts dates, and datetimes which are exactly a day."""
+    if isinstance(value, np.datetime64):
+        value = _from_numpy(value, "date")
+    if isinstance(value, datetime):
+        midnight = (value.hour, value.minute, value.second, value.microsecond) == (0, 0, 0, 0)
+        if value.tzinfo is not None or not midnight or _nanoseconds(value):
+            raise MisfitError("is a time, not exactly a date", hint="write value.date()")
+        value = value.date()
+    if not isinstance(value, date):
+        raise _wrong("date", hint="write datetime.date(year, month, day)")
+    days: int = raw(value, "date")
+    return days
+
+
+def _nanoseconds(value: datetime) -> int:
+    """Returns what a pandas timestamp has below the microsecond."""
+    return int(getattr(value, "nanosecond", 0))
+
+
+def _from_numpy(value: Any, type_: str) -> datetime:
+    """Converts a numpy datetime that is a whole number of microseconds."""
+    micros = value.astype("datetime64[us]")
+    if micros != value:
+        raise MisfitError(f"is not exactly {type_}", hint="times are kept in microseconds")
+    found = micros.item()
+    if not isinstance(found, datetime):
+        raise MisfitError(f"does not fit {type_}", hint="years are 1 to 9999")
+    return found
+
+
+def _times(type_: str) -> Convert:
+    """Makes the converter of a timestamp type."""
+
+    def convert(value: Any) -> int:
+        if isinstance(value, np.datetime64):
+            value = _from_numpy(value, type_)
+        if not isinstance(value, datetime):
+            raise _wrong(type_, hint="write datetime.datetime(...)")
+        if _nanoseconds(value):
+            raise MisfitError(f"is not exactly {type_}", hint="times are kept in microseconds")
+        if type_ == "timestamp_ntz" and value.tzinfo is not None:
+            raise MisfitError(
+                "has a time zone, timestamp_ntz has none",
+                hint="declare timestamp, or write value.replace(tzinfo=None)",
+            )
+        micros: int = raw(value, type_)
+        return micros
+
+    return convert
+
+
+def _decimals(type_: str) -> Convert:
+    """Makes the converter of a decimal type; values get exactly its scale."""
+    precision, scale = decimal_parts(type_)
+    limit = 10**precision
+
+    def convert(value: Any) -> Decimal:
+        _number(value, type_)
+        if isinstance(value, Integral):
+            exact = Decimal(int(value))
+        else:
+            exact = value if isinstance(value, Decimal) else Decimal(float(value))
+        if not exact.is_finite():
+            raise _wrong(type_, hint="write None for what is missing")
+        if not exact:
+            exact = Decimal(0)
+        elif abs(exact.adjusted()) > _FAR or int(exact.as_tuple().exponent) < -_FAR:
+            raise MisfitError(f"does not fit {type_}", hint="declare double")
+        number = unscaled(exact, scale)
+        found = Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
+        if found != exact:
+            raise MisfitError(
+                f"is not exactly {type_}",
+                hint="write Decimal('...'), or round it to the digits of the type",
+            )
+        if abs(number) >= limit:
+            raise MisfitError(f"does not fit {type_}", hint="declare more digits")
+        return found
+
+    return convert
+
+
+def _arrays(type_: str, inner: str) -> Convert:
+    """Makes the converter of an array type."""
+    convert_item = converter(inner)
+
+    def convert(value: Any) -> list[Any]:
+        if not isinstance(value, (list, tuple, np.ndarray)):
+            raise _wrong(type_, hint="write a list")
+        return [None if item is None else convert_item(item) for item in value]
+
+    return convert
+
+
+def _maps(type_: str, key_type: str, value_type: str) -> Convert:
+    """Makes the converter of a map type; entries are sorted by key."""
+    convert_key, convert_value = converter(key_type), converter(value_type)
+
+    def convert(value: Any) -> list[tuple[Any, Any]]:
+        if not isinstance(value, (Mapping, list, tuple)):
+            raise _wrong(type_, hint="write a dict")
+        found: dict[bytes, tuple[Any, Any]] = {}
+        items = list(value.items() if isinstance(value, Mapping) else value)
+        for key, item in items:
+            kept = None if key is None else convert_key(key)
+            if kept is None:
+                raise MisfitError("has a null key")
+            found[encode(kept, key_type)] = kept, None if item is None else convert_value(item)
+        if len(found) < len(items):
+            raise MisfitError("has a key twice")
+        return [entry for _, entry in sorted(found.items(), key=lambda pair: pair[0])]
+
+    return convert
+
+
+def _structs(type_: str, parts: tuple[tuple[str, str], ...]) -> Convert:
+    """Makes the converter of a struct type: from a dict or named tuple by name, else in order."""
+    names = [name for name, _ in parts]
+    converters = [converter(inner) for _, inner in parts]
+
+    def convert(value: Any) -> dict[str, Any]:
+        own = getattr(value, "_fields", None) or getattr(value, "__fields__", None)
+        if isinstance(value, tuple) and own:
+            value = dict(zip(own, value, strict=True))
+        if isinstance(value, Mapping):
+            if set(value) != set(names):
+                raise MisfitError(f"has other fields than {type_}")
+            value = [value[name] for name in names]
+        if not isinstance(value, (list, tuple)) or len(value) != len(names):
+            raise _wrong(type_, hint=f"write a dict of {', '.join(names)}")
+        return {
+            name: None if item is None else convert_item(item)
+            for name, convert_item, item in zip(names, converters, value, strict=True)
+        }
+
+    return convert
+
+
+_SCALARS: dict[str, Convert] = {
+    "boolean": _boolean,
+    "float": _float,
+    "double": _double,
+    "string": _string,
+    "binary": _binary,
+    "date": _date,
+    "timestamp": _times("timestamp"),
+    "timestamp_ntz": _times("timestamp_ntz"),
+}

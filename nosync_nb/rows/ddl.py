@@ -1,0 +1,163 @@
+"""The reader of Spark's DDL: texts of types and of columns.
+
+It knows how types are spelled, not what they mean; what it reads it returns in canonical spelling,
+Spark's lower-case simple strings.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nosync_nb.errors import SchemaError
+
+SCALARS = (
+    "boolean",
+    "tinyint",
+    "smallint",
+    "int",
+    "bigint",
+    "float",
+    "double",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+)
+"""Types without parameters."""
+
+_SYNONYMS = {
+    "bool": "boolean",
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "timestamp_ltz": "timestamp",
+}
+
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|('(?:[^'\\]|\\.)*')|(\w+)|([<>(),:]))")
+_WORD = re.compile(r"[^\W\d]\w*\Z")
+
+
+def quote(name: str) -> str:
+    """Returns a column name as it stands in DDL: in backticks unless it is a plain word."""
+    return name if _WORD.match(name) else "`" + name.replace("`", "``") + "`"
+
+
+class TypeReader:
+    """Reads types and lists of fields off a text; a cursor over its tokens."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._at = 0
+        self._next: tuple[str, str] = ("", "")
+        self._advance()
+
+    def _advance(self) -> None:
+        """Moves to the next token: (kind, text), kind one of name, text, word, sign, end."""
+        found = _TOKEN.match(self.text, self._at)
+        if found is None:
+            if self.text[self._at :].strip():
+                self.fail(self.text[self._at :].strip()[0])
+            self._next = ("end", "")
+            return
+        self._at = found.end()
+        kind = ("name", "text", "word", "sign")[(found.lastindex or 1) - 1]
+        self._next = (kind, found.group(found.lastindex or 1))
+
+    def fail(self, seen: str) -> None:
+        """Raises the error that points at what was not understood."""
+        raise SchemaError(
+            f"cannot read {seen or 'the end'!r} in the columns or type {self.text!r}",
+            hint="write Spark's DDL, such as 'name string, seats int, paid decimal(10,2)'",
+        )
+
+    def take(self, sign: str) -> bool:
+        """Skips `sign` if it comes next and tells whether it did."""
+        if self._next != ("sign", sign):
+            return False
+        self._advance()
+        return True
+
+    def expect(self, sign: str) -> None:
+        """Skips `sign`, which must come next."""
+        if not self.take(sign):
+            self.fail(self._next[1])
+
+    def end(self) -> None:
+        """Checks that nothing is left."""
+        if self._next[0] != "end":
+            self.fail(self._next[1])
+
+    def word(self) -> str:
+        """Reads a name or word."""
+        kind, text = self._next
+        if kind not in ("name", "word"):
+            self.fail(text)
+        self._advance()
+        return text.replace("``", "`") if kind == "name" else text
+
+    def type(self) -> str:
+        """Reads one type."""
+        written = self.word()
+        name = _SYNONYMS.get(written.lower(), written.lower())
+        if name in SCALARS:
+            return name
+        if name == "decimal":
+            return self._decimal()
+        if name == "array":
+            self.expect("<")
+            inner = self.type()
+            self.expect(">")
+            return f"array<{inner}>"
+        if name == "map":
+            self.expect("<")
+            key = self.type()
+            self.expect(",")
+            value = self.type()
+            self.expect(">")
+            return f"map<{key},{value}>"
+        if name == "struct":
+            self.expect("<")
+            fields = self.fields(">")
+            return f"struct<{','.join(f'{quote(n)}:{t}' for n, t in fields)}>"
+        raise SchemaError(
+            f"unknown type {written!r} in {self.text!r}",
+            hint=f"types are {', '.join(SCALARS)}, decimal(p,s), array<t>, struct<a:t>, map<k,v>",
+        )
+
+    def _decimal(self) -> str:
+        """Reads precision and scale, by default Spark's (10, 0)."""
+        precision, scale = "10", "0"
+        if self.take("("):
+            precision = self.word()
+            if self.take(","):
+                scale = self.word()
+            self.expect(")")
+        if not (precision.isdigit() and scale.isdigit() and int(scale) <= int(precision) <= 38):
+            raise SchemaError(f"decimal({precision},{scale}) is not within decimal(38,38)")
+        if int(precision) < 1:
+            raise SchemaError(f"decimal({precision},{scale}) has no digits")
+        return f"decimal({int(precision)},{int(scale)})"
+
+    def fields(self, close: str) -> list[tuple[str, str]]:
+        """Reads `name type` or `name: type`, up to `close` ('' for the end)."""
+        found: list[tuple[str, str]] = []
+        while not (self.take(close) if close else self._next[0] == "end"):
+            if found:
+                self.expect(",")
+            name = self.word()
+            self.take(":")
+            found.append((name, self.type()))
+            self._skip_remarks()
+        return found
+
+    def _skip_remarks(self) -> None:
+        """Skips `not null` and `comment '...'`, which carry no meaning for rows here."""
+        while self._next[0] == "word" and self._next[1].lower() in ("not", "null", "comment"):
+            self._advance()
+            while self._next[0] == "text":
+                self._advance()

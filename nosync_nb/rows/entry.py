@@ -1,0 +1,149 @@
+"""Columns from Arrow and pandas, copied and checked at the door.
+
+Memory of the caller is never kept: Arrow arrays may wrap numpy arrays that their owner changes.
+A column whose Arrow type is the wanted one is copied; one that casts without loss is cast; any
+other goes value by value through values.py, which accepts it or says which row does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nosync_nb.errors import SchemaError
+from nosync_nb.rows.arrow import Column, canonical_floats, column_of, single
+from nosync_nb.rows.schema import spark_type
+from nosync_nb.rows.types import FLOATS, INTEGERS, arrow_type, is_nested
+from nosync_nb.rows.values import build
+
+_ndarray = np.ndarray
+_INSIDE_OUT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+
+
+def adopt(array: Any, type_: str) -> Column:
+    """Returns the column of an Arrow array somebody else owns; NaN stays NaN.
+
+    Raises:
+        MisfitError: at the first value which the type does not hold exactly.
+
+    Cost: one copy; casts and checks are Arrow's, row by row only to find what does not fit.
+    """
+    if array.type == arrow_type(type_):
+        return adopt_same(array, type_)
+    array = single(array)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return _cast(array, type_)
+
+
+def adopt_same(array: Any, type_: str) -> Column:
+    """Returns a copied column of an Arrow array whose type is known to be the wanted one."""
+    column = column_of(single(array), type_)
+    if type(column) is not _ndarray:
+        return _own(column)
+    # Floats, booleans and objects were made anew; other numbers still are the caller's memory.
+    return column if column.flags.owndata else column.copy()
+
+
+def _own(array: pa.Array) -> pa.Array:
+    """Returns a copy of an Arrow array in memory of its own, nested floats made canonical."""
+    copied = pa.concat_arrays([array, array.slice(0, 0)])
+    if is_nested(spark_type(array.type)):
+        for dtype, buffer in _float_buffers(copied.type, iter(copied.buffers())):
+            values = np.frombuffer(buffer, dtype)
+            values.flags.writeable = True
+            values[:] = canonical_floats(values)
+    return copied
+
+
+def _float_buffers(
+    type_: pa.DataType, buffers: Iterator[pa.Buffer | None]
+) -> Iterator[tuple[Any, pa.Buffer]]:
+    """Yields the data buffers of the floats inside a nested type, with their dtypes."""
+    next(buffers)
+    if pa.types.is_list(type_) or pa.types.is_map(type_):
+        next(buffers)
+    if type_.num_fields:
+        if pa.types.is_map(type_):
+            next(buffers)
+            inner = [type_.key_type, type_.item_type]
+        else:
+            inner = [type_.field(i).type for i in range(type_.num_fields)]
+        for child in inner:
+            yield from _float_buffers(child, buffers)
+        return
+    for _ in range(type_.num_buffers - 1):
+        buffer = next(buffers)
+        if pa.types.is_floating(type_) and buffer is not None and buffer.size:
+            yield type_.to_pandas_dtype(), buffer
+
+
+def _cast(array: pa.Array, type_: str) -> Column:
+    """Returns the column of an array of another Arrow type, if its values are exactly of ours."""
+    if _casts(array.type, type_):
+        try:
+            found = array.cast(arrow_type(type_))
+            if not pa.types.is_floating(found.type) or not _overflows(found, array):
+                return adopt_same(found, type_)
+        except _INSIDE_OUT:
+            pass
+    try:
+        values = array.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise SchemaError(f"cannot read its {array.type} as {type_}: {error}") from None
+    return build(values, type_)
+
+
+def _overflows(found: pa.Array, array: pa.Array) -> bool:
+    """Tells whether rounding floats made one infinite that was not."""
+    if not pa.types.is_floating(array.type):
+        return False
+    return bool(pc.sum(pc.is_inf(found)) != pc.sum(pc.is_inf(array)))
+
+
+def _casts(source: pa.DataType, type_: str) -> bool:
+    """Tells whether Arrow's safe cast takes exactly what fits, and means the same."""
+    if pa.types.is_null(source):
+        return True
+    try:
+        own = spark_type(source)
+    except SchemaError:
+        return False
+    if own == type_:
+        return True
+    numbers = own in INTEGERS or own.startswith("decimal")
+    if type_ in INTEGERS or type_.startswith("decimal"):
+        return numbers or (own in FLOATS and type_ in INTEGERS)
+    if type_ in FLOATS:
+        return own in INTEGERS or own in FLOATS
+    return own == "timestamp_ntz" and type_ == "timestamp"
+
+
+def is_series(values: Any) -> bool:
+    """Tells whether `values` is a pandas series, index or array, without importing pandas."""
+    return type(values).__module__.partition(".")[0] == "pandas"
+
+
+def adopt_pandas(series: Any, type_: str) -> Column:
+    """Returns the column of a pandas series; NaN, NaT, NA and None are null.
+
+    Raises:
+        MisfitError: at the first value which the type does not hold exactly.
+    """
+    if hasattr(series, "to_series"):
+        series = series.to_series()
+    if series.dtype == object:
+        values = series.tolist()
+        missing = series.isna().tolist()
+        return build([None if gone else v for v, gone in zip(values, missing, strict=True)], type_)
+    try:
+        array = pa.array(series, from_pandas=True)
+    except _INSIDE_OUT:
+        missing = series.isna().tolist()
+        values = [None if gone else v for v, gone in zip(series.tolist(), missing, strict=True)]
+        return build(values, type_)
+    return adopt(array, type_)

@@ -1,0 +1,275 @@
+"""Hashes of rows and keys: the same number here and in Spark's JVM.
+
+The hash of columns c1, c2, .. is Spark's `xxhash64(bitmap, c1, c2, ..)`: XXH64 with seed 42,
+chained, the hash of one value being the seed of the next. `bitmap` is a bigint whose bit i is set
+where column i is null: Spark skips nulls, so without it (null, 1) and (1, null) would collide.
+More than 64 columns have one bigint per 64. Integers are hashed as bigint, so that widening a
+column changes no hash. Nested values are hashed by their canonical encoding, unknown to Spark.
+
+Design
+    Up to `_FEW` rows each value goes to the C library, 0.15 us a value; beyond, the arithmetic of
+    XXH64 is done by numpy on blocks of rows that stay in the cache. Text is grouped by length, so
+    that a block has one sequence of steps. Objects always take the first way.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from xxhash import xxh64_intdigest as _digest
+
+from nosync_nb.errors import SchemaError
+from nosync_nb.rows.arrow import SMALL, Column, from_arrow, to_arrow
+from nosync_nb.rows.columns import null_mask
+from nosync_nb.rows.encoding import encode_column, unscaled
+from nosync_nb.rows.types import FIXED, INTEGERS, decimal_parts, is_nested
+from nosync_nb.rows.xxh64 import Hashes, hash_bytes, hash_ints, hash_longs
+
+SEED = 42
+_FEW = 192
+_LONG_DIGITS = 18
+_LONGS = frozenset((*INTEGERS, "timestamp", "timestamp_ntz", "double"))
+_ndarray = np.ndarray
+
+
+def hash_columns(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashes:
+    """Returns the hash of each of `n` rows over the given columns.
+
+    Equal rows have equal hashes; a column that was widened keeps them. No columns at all: every
+    row has the hash of an empty bitmap.
+
+    Cost: 10 rows of 2 bigints 6 us; 1 M bigints some 10 ms, 1 M short strings some 60 ms.
+    """
+    if n > _FEW:
+        return _hash_many(columns, types, n)
+    seeds: Iterable[int]
+    nulls = [null_mask(column) for column in columns]
+    for missing in nulls:
+        if missing is not None:
+            seeds = _bitmap_hashes(nulls, n).tolist()
+            break
+    else:
+        seeds = repeat(_no_nulls(len(nulls)), n)
+    for column, type_, missing in zip(columns, types, nulls, strict=True):
+        blobs = _blobs(column, type_)
+        if missing is None:
+            seeds = map(_digest, blobs, seeds)
+        else:
+            pairs = zip(blobs, seeds, strict=True)
+            seeds = [seed if blob is None else _digest(blob, seed) for blob, seed in pairs]
+    return np.fromiter(seeds, np.uint64, n)
+
+
+def extend_hashes(
+    hashes: Hashes, columns: Sequence[Column], types: Sequence[str], n: int
+) -> Hashes | None:
+    """Returns the hashes of rows from those of their first columns, given the others.
+
+    None if one of the others holds a null, since the bitmap that comes first is another then; the
+    same if the row has more than 64 columns, which is for the caller to know.
+
+    Cost: that of hashing the given columns alone.
+    """
+    for column in columns:
+        if null_mask(column) is not None:
+            return None
+    if n > _FEW:
+        for column, type_ in zip(columns, types, strict=True):
+            hashes = _chain(column, type_, hashes)
+        return hashes
+    seeds: Iterable[int] = hashes.tolist()
+    for column, type_ in zip(columns, types, strict=True):
+        seeds = map(_digest, _blobs(column, type_), seeds)
+    return np.fromiter(seeds, np.uint64, n)
+
+
+@lru_cache(maxsize=256)
+def _no_nulls(count: int) -> int:
+    """Returns the hash of the bitmaps of `count` columns without nulls."""
+    seed = SEED
+    for _ in range(max(1, -(-count // 64))):
+        seed = _digest(b"\x00" * 8, seed)
+    return seed
+
+
+def _bitmap_hashes(nulls: Sequence[np.ndarray[Any, Any] | None], n: int) -> Hashes:
+    """Returns the hash of the null bitmap of each row."""
+    hashes = np.full(n, SEED, np.uint64)
+    for start in range(0, len(nulls), 64):
+        bitmap = np.zeros(n, np.uint64)
+        for i, missing in enumerate(nulls[start : start + 64]):
+            if missing is not None:
+                bitmap |= missing.astype(np.uint64) << np.uint64(i)
+        hashes = hash_longs(bitmap, hashes)
+    return hashes
+
+
+# The way of few rows: the bytes of each value, hashed one by one.
+
+
+@lru_cache(maxsize=4096)
+def _cutter(size: int, n: int) -> Any:
+    """Returns what cuts a buffer into `n` pieces of `size` bytes."""
+    return struct.Struct(f"{size}s" * n).unpack
+
+
+def _blobs(column: Column, type_: str) -> Sequence[Any]:
+    """Returns the bytes which Spark hashes for each value, None for null."""
+    if type(column) is not _ndarray:
+        if is_nested(type_):
+            return _nested_blobs(column, type_)
+        column = from_arrow(column, type_)
+    if not column.dtype.hasobject:
+        if type_ in _LONGS:
+            if column.itemsize != 8:
+                column = column.astype(np.int64)
+        elif type_ == "boolean":
+            column = column.astype(np.int32)
+        if not column.flags.c_contiguous:
+            column = column.copy()
+        pieces: Sequence[bytes] = _cutter(column.itemsize, len(column))(column)
+        return pieces
+    values: list[Any] = column.tolist()
+    if type_ == "binary":
+        return values
+    to_bytes = _encoder(type_)
+    return [None if value is None else to_bytes(value) for value in values]
+
+
+@lru_cache(maxsize=256)
+def _encoder(type_: str) -> Any:
+    """Returns the function from a value of object form to the bytes which Spark hashes."""
+    if type_ == "string":
+        return str.encode
+    if type_ == "double":
+        return struct.Struct("<d").pack
+    if type_ in _LONGS:
+        return struct.Struct("<q").pack
+    if type_ == "float":
+        return struct.Struct("<f").pack
+    if type_ in FIXED:
+        return struct.Struct("<i").pack
+    precision, scale = decimal_parts(type_)
+    if precision <= _LONG_DIGITS:
+        return lambda value: unscaled(value, scale).to_bytes(8, "little", signed=True)
+    return lambda value: _java_bytes(unscaled(value, scale))
+
+
+def _java_bytes(number: int) -> bytes:
+    """Returns what Java's `BigInteger.toByteArray` does: the shortest two's complement."""
+    bits = number.bit_length() if number >= 0 else (~number).bit_length()
+    return number.to_bytes(bits // 8 + 1, "big", signed=True)
+
+
+def _nested_blobs(array: pa.Array, type_: str) -> list[bytes | None]:
+    """Returns the canonical encodings of nested values."""
+    return [None if code == b"\x00" else code for code in encode_column(array, type_)]
+
+
+# The way of many rows: arithmetic on whole columns.
+
+
+def _hash_many(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashes:
+    """Hashes rows column by column with numpy."""
+    nulls = [null_mask(column) for column in columns]
+    if any(found is not None for found in nulls):
+        hashes = _bitmap_hashes(nulls, n)
+    else:
+        hashes = np.full(n, _no_nulls(len(columns)), np.uint64)
+    for column, type_, missing in zip(columns, types, nulls, strict=True):
+        chained = _chain(column, type_, hashes)
+        hashes = chained if missing is None else np.where(missing, hashes, chained)
+    return hashes
+
+
+def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
+    """Hashes one column with a seed per row; where it is null the result is of no use."""
+    if type_ in FIXED:
+        values = column if type(column) is _ndarray else _values(column, type_)
+        if values.dtype.hasobject:
+            values = _values(to_arrow(values, type_), type_)
+        if type_ not in _LONGS:
+            return hash_ints(values if type_ == "float" else values.astype(np.int32), seeds)
+        return hash_longs(values if values.itemsize == 8 else values.astype(np.int64), seeds)
+    if type(column) is _ndarray and len(column) <= SMALL:
+        pairs = zip(_blobs(column, type_), seeds.tolist(), strict=True)
+        found = (seed if blob is None else _digest(blob, seed) for blob, seed in pairs)
+        return np.fromiter(found, np.uint64, len(column))
+    if is_nested(type_):
+        column = pa.array(_nested_blobs(column, type_), pa.binary())
+    else:
+        column = to_arrow(column, type_)
+    if type_.startswith("decimal"):
+        low, high = _halves(column)
+        if decimal_parts(type_)[0] <= _LONG_DIGITS:
+            return hash_longs(low, seeds)
+        return _hash_wide(low, high, seeds)
+    return hash_bytes(*_text(column), seeds)
+
+
+def _values(array: pa.Array, type_: str) -> np.ndarray[Any, Any]:
+    """Returns the values of a fixed column, whatever stands where it is null."""
+    if type_ == "boolean":
+        found: np.ndarray[Any, Any] = array.fill_null(False).to_numpy(zero_copy_only=False)
+        return found
+    dtype = FIXED[type_]
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+def _halves(array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Returns the lower and upper 64 bits of a decimal column."""
+    words = np.frombuffer(array.buffers()[1], np.int64, 2 * len(array), array.offset * 16)
+    return words[0::2], words[1::2]
+
+
+def _hash_wide(low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], seeds: Hashes) -> Hashes:
+    """Hashes 128-bit numbers as the shortest big-endian two's complement bytes."""
+    n = len(low)
+    words = np.empty((n, 2), ">i8")
+    words[:, 0], words[:, 1] = high, low
+    data = words.view(np.uint8).reshape(n, 16)
+    sign = np.where(data[:, 0] >= 128, np.uint8(255), np.uint8(0))
+    skip = np.zeros(n, np.int64)
+    going = np.ones(n, np.bool_)
+    for i in range(15):
+        going = going & (data[:, i] == sign) & ((data[:, i + 1] >= 128) == (sign == 255))
+        skip += going
+    starts = np.arange(0, 16 * n, 16, dtype=np.int64)
+    return hash_bytes(data.reshape(-1), starts + skip, 16 - skip, seeds)
+
+
+def _text(
+    array: pa.Array,
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Returns the bytes of a string or binary column, the start and the length of each value."""
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
+    held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, "u1")
+    return held, ends[:-1].astype(np.int64), np.diff(ends)
+
+
+def spark_hash_sql(names: Sequence[str], types: Sequence[str]) -> str:
+    """Returns the Spark SQL expression which computes the same hash in the JVM (a signed bigint).
+
+    Raises:
+        SchemaError: for nested columns, whose encoding Spark does not know.
+    """
+    quoted = ["`" + name.replace("`", "``") + "`" for name in names]
+    arguments = []
+    for start in range(0, max(1, len(names)), 64):
+        bits = [
+            f"shiftleft(cast({name} is null as bigint), {i})"
+            for i, name in enumerate(quoted[start : start + 64])
+        ]
+        arguments.append(" | ".join(bits) or "0L")
+    for name, type_ in zip(quoted, types, strict=True):
+        if is_nested(type_):
+            raise SchemaError(f"column {name} of type {type_} has no hash in Spark")
+        arguments.append(f"cast({name} as bigint)" if type_ in INTEGERS else name)
+    return f"xxhash64({', '.join(arguments)})"

@@ -1,0 +1,168 @@
+"""The schema of data that people give instead of DDL.
+
+Arrow and pandas say their types; of Python rows the type is the one every value has: int is bigint,
+float double (ints among them too), Decimal decimal(38,18) as in Spark, a dict is a map, a named
+tuple a struct. A datetime without zone is a timestamp_ntz.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb.errors import SchemaError
+from nosync_nb.rows.convert import is_pandas, is_spark
+from nosync_nb.rows.ddl import quote
+from nosync_nb.rows.entry import is_series
+from nosync_nb.rows.schema import Schema, spark_type
+
+_DDL = "give the columns as text, 'name type, ...'"
+
+
+def infer_schema(rows: Any) -> Schema:
+    """Returns the schema of pandas, Arrow, dicts, named tuples or a dict of columns.
+
+    Raises:
+        SchemaError: if the data names no columns, or a column is empty, all null or of mixed types.
+
+    Cost: O(1) for Arrow, O(n) else.
+    """
+    if isinstance(rows, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
+        return Schema.from_arrow(rows.schema)
+    if is_pandas(rows):
+        columns = enumerate(rows.columns)
+        return Schema((str(name), _of_series(name, rows.iloc[:, i])) for i, name in columns)
+    if isinstance(rows, Mapping):
+        return Schema((str(name), _of_part(name, part)) for name, part in rows.items())
+    if hasattr(rows, "__arrow_c_stream__") and not is_spark(rows):
+        return Schema.from_arrow(pa.table(rows).schema)
+    if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
+        raise SchemaError(f"{rows!r:.60} has no columns", hint=_DDL)
+    return _of_rows(list(rows))
+
+
+def _of_rows(rows: Sequence[Any]) -> Schema:
+    """Infers from a list of dicts or named tuples."""
+    if not rows:
+        raise SchemaError("no rows to take columns from", hint=_DDL)
+    dicts = []
+    for at, row in enumerate(rows):
+        found = _as_dict(row)
+        if found is None:
+            raise SchemaError(f"row {at} has no names: {row!r:.60}", hint=_DDL)
+        dicts.append(found)
+    names = list(dicts[0])
+    for at, row in enumerate(dicts):
+        if set(row) != set(names):
+            other = sorted(map(str, set(row) ^ set(names)))[0]
+            raise SchemaError(f"row {at} and row 0 differ in column {other!r}", hint=_DDL)
+    return Schema((str(name), _of_values(name, [row[name] for row in dicts])) for name in names)
+
+
+def _as_dict(row: Any) -> Mapping[Any, Any] | None:
+    """Returns a row that has names as a dict."""
+    if isinstance(row, Mapping):
+        return row
+    own = getattr(row, "_fields", None) or getattr(row, "__fields__", None)
+    return dict(zip(own, row, strict=True)) if isinstance(row, tuple) and own else None
+
+
+def _of_series(name: Any, series: Any) -> str:
+    """Infers the type of a pandas series."""
+    if series.dtype == object:
+        missing = series.isna().tolist()
+        values = [v for v, gone in zip(series.tolist(), missing, strict=True) if not gone]
+        return _of_values(name, values)
+    return _of_arrow(name, pa.array(series, from_pandas=True).type)
+
+
+def _of_part(name: Any, part: Any) -> str:
+    """Infers the type of one value of a dict of columns."""
+    if isinstance(part, (pa.Array, pa.ChunkedArray)):
+        return _of_arrow(name, part.type)
+    if is_series(part):
+        return _of_series(name, part.to_series() if hasattr(part, "to_series") else part)
+    if isinstance(part, np.ndarray) and part.dtype.kind in "biufM" and part.ndim == 1:
+        return _of_arrow(name, pa.array(part).type)
+    if isinstance(part, (str, bytes, Mapping)) or not isinstance(part, Iterable):
+        raise SchemaError(
+            f"column {name!r}: {part!r:.60} is no column",
+            hint="a single row is passed as a list of one dict: [{...}]",
+        )
+    return _of_values(name, list(part))
+
+
+def _of_arrow(name: Any, type_: pa.DataType) -> str:
+    """Returns our type for an Arrow type; an error names the column."""
+    try:
+        return spark_type(type_)
+    except SchemaError as error:
+        raise SchemaError(f"column {name!r}: {error}", hint=error.hint or _DDL) from None
+
+
+def _of_values(name: Any, values: Sequence[Any]) -> str:
+    """Infers the one type of Python values; an error names the column."""
+    try:
+        found = _common(values)
+    except SchemaError as error:
+        raise SchemaError(f"column {name!r}: {error}", hint=error.hint) from None
+    if found is None:
+        raise SchemaError(f"column {name!r} has no value to take a type from", hint=_DDL)
+    return found
+
+
+def _common(values: Iterable[Any]) -> str | None:
+    """Returns the type that all values have, None if there are none but nulls.
+
+    Raises:
+        SchemaError: if they have several types, or one that rows cannot hold.
+    """
+    found: str | None = None
+    for value in values:
+        if value is None or type(value).__name__ in ("NaTType", "NAType"):
+            continue
+        own = _type_of(value)
+        if found is None or {found, own} == {"bigint", "double"}:
+            found = own if found is None else "double"
+        elif own is not None and own != found:
+            raise SchemaError(f"its values are {found} and {own}", hint=_DDL)
+    return found
+
+
+def _type_of(value: Any) -> str | None:
+    """Returns the type of a Python value; None for empty lists and dicts, which do not say."""
+    for kinds, type_ in _PYTHON:
+        if isinstance(value, kinds):
+            return type_
+    if isinstance(value, datetime):
+        return "timestamp_ntz" if value.tzinfo is None else "timestamp"
+    if isinstance(value, date):
+        return "date"
+    if isinstance(value, np.datetime64):
+        return spark_type(pa.array([value]).type)
+    if isinstance(value, Mapping):
+        key, item = _common(value.keys()), _common(value.values())
+        return None if key is None or item is None else f"map<{key},{item}>"
+    fields = _as_dict(value)
+    if fields is not None:
+        parts = [(str(name), _of_values(name, [item])) for name, item in fields.items()]
+        return f"struct<{','.join(f'{quote(name)}:{type_}' for name, type_ in parts)}>"
+    if isinstance(value, (list, tuple, np.ndarray)):
+        inner = _common(value)
+        return None if inner is None else f"array<{inner}>"
+    raise SchemaError(f"{value!r:.60} of {type(value).__name__} has no type", hint=_DDL)
+
+
+_PYTHON: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bool, np.bool_), "boolean"),
+    ((int, np.integer), "bigint"),
+    ((float, np.floating), "double"),
+    ((str,), "string"),
+    ((bytes, bytearray, memoryview), "binary"),
+    ((Decimal,), "decimal(38,18)"),
+)

@@ -1,0 +1,478 @@
+"""Session: inputs, stages and epochs over one folder.
+
+    import nosync_nb
+    session = nosync_nb.open("flights.nosync")
+    flights = session.input("flights", "carrier string, dep_delay double")
+    slow = session.stage("slow", flights.filter("dep_delay > 60"))
+    flights.insert([("UA", 75.0)])
+    session.commit()
+    slow.rows()
+
+Commits, definitions and rewinds take one lock. Readers take the current `Version`, which never
+changes, and do not wait. An epoch is computed, written to the log, checked for ownership, and then
+published by one assignment; if anything before that fails, everything is as it was.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import warnings
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
+
+from nosync_nb import committing, defining, maintenance, reads, recovering
+from nosync_nb.batch import Batch
+from nosync_nb.collection import Collection
+from nosync_nb.dataflow import Runner, Version
+from nosync_nb.definition import Definition, check_name, reference
+from nosync_nb.epochs import Epochs
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, StageError
+from nosync_nb.frontier import Frontier
+from nosync_nb.graph import Graph, Stage
+from nosync_nb.inputs import Input
+from nosync_nb.log import Position
+from nosync_nb.reading import Readable
+from nosync_nb.recovery import RecoveryReport
+from nosync_nb.sparks import Sparks, SparkTypes
+from nosync_nb.store import Store
+from nosync_nb.transaction import InputChanges, Transaction
+from nosync_nb.worker import Worker
+
+logger = logging.getLogger("nosync")
+
+MERGE_EVERY = 16
+COLLECT_ROWS = 10_000_000
+
+
+class Session:
+    """One folder of collections, open for writing or for reading; made by `open`.
+
+    Attributes:
+        recovery: what opening it found.
+        stats: counters: epochs, rows touched, rows merged, checkpoints, stalls.
+        collect_rows: the most rows that `to_arrow` and `to_pandas` give.
+        replay_rows: an edited stage is replayed over the past if that is at most so many rows.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        spark: Any = None,
+        bulk: str | None = None,
+        spark_rows: int = 100_000,
+    ) -> None:
+        self._store = store
+        self._lock = threading.RLock()
+        self._running: int | None = None  # the thread that runs stages
+        self._closed = False
+        self._catalog: dict[str, Stage] = {}
+        self._catalog_now = self._catalog  # what is being compiled, for placement
+        self._graph = Graph()
+        self._runner = Runner(self._graph)
+        self._version = Version(0, {})
+        self._named_logs: dict[int, str] = {}
+        self._shared = Transaction()
+        self._local = threading.local()
+        self._names: dict[int, tuple[Definition, str]] = {}
+        self._labels: dict[str, int] = {}
+        self._once: dict[str, int] = {}
+        self._times = array("d")
+        self._unsynced: deque[tuple[int, int]] = deque()
+        self._durable = 0
+        self._subscribers: list[Callable[[int], None]] = []
+        self._upkeep = maintenance.Upkeep()
+        self._position: Position | None = None
+        self._key: bytes | None = None
+        self._worker = Worker()
+        self._unready: Callable[[], None] | None = None  # what the first write has to do before
+        self._spark = Sparks(self, spark)
+        self._types = SparkTypes(self._spark)
+        self.spark_rows = spark_rows
+        self.bulk = bulk
+        self.replay_rows = 1_000_000
+        self.collect_rows = COLLECT_ROWS
+        self.recovery = RecoveryReport()
+        self.stats: dict[str, Any] = dict.fromkeys(
+            ("epochs", "touched", "merged", "merges", "checkpoints", "stalls", "executed"), 0
+        )
+        self.notices: deque[str] = deque(maxlen=100)
+        self.on_notice: Callable[[str], None] | None = None
+        self._work: dict[str, Any] = {}
+
+    # -- inputs and epochs -------------------------------------------------------------------
+
+    def input(
+        self, name: str, schema: Any = None, *, key: str | Sequence[str] | None = None
+    ) -> Input:
+        """An input: made, or returned if one with an equal schema is there.
+
+        Args:
+            schema: Spark DDL, or data to take the columns from (its rows are not inserted).
+            key: a key column or several; makes the input keyed (upsert, delete).
+
+        Raises:
+            SchemaError: if it is there with another schema or key; quotes both.
+        """
+        return defining.input_(self, check_name(name, "input"), schema, key)
+
+    def commit(
+        self, wait: Literal["disk", "replicas"] | None = None, label: str | None = None
+    ) -> int:
+        """Closes the epoch: runs every stage on what is pending, and returns its number.
+
+        After it returned, the epoch survives the death of this process; with `wait="disk"` also
+        the loss of power. With nothing pending the epoch is empty.
+
+        Raises:
+            NosyncError: and nothing has changed; what was pending still is.
+        """
+        return committing.commit(self, self._current, wait, label)
+
+    @contextmanager
+    def epoch(self, *, once: Any = None, label: str | None = None) -> Iterator[EpochBlock]:
+        """A transaction of its own: commits at the end of the block, discards if it raises.
+
+        Args:
+            once: a key; if this history has recorded it, nothing in the block takes effect
+                (`e.skipped`).
+        """
+        block = EpochBlock()
+        mark = None if once is None else f"epoch:{once}"
+        block.skipped = mark is not None and self._seen(mark)
+        transaction = Transaction(label)
+        outer = getattr(self._local, "transaction", None)
+        self._local.transaction = transaction
+        try:
+            yield block
+            if block.skipped:
+                self._say(f"epoch {once!r} is there already, nothing to do")
+            else:
+                if mark is not None:
+                    transaction.once.append(mark)
+                block.number = committing.commit(self, transaction, None, label)
+        finally:
+            self._local.transaction = outer
+
+    def begin(self, label: str | None = None) -> Transaction:
+        """Starts a transaction that becomes the current one until it commits or is discarded.
+
+        It is that of all threads but those inside an `epoch` block.
+        """
+        outer = self._shared
+
+        def end(transaction: Transaction, commit: bool, wait: Any, name: Any) -> int:
+            if commit:
+                number = committing.commit(self, transaction, wait, name or transaction.label)
+            else:
+                number = transaction.clear()
+            if self._shared is transaction:
+                self._shared = outer
+            return number
+
+        self._shared = Transaction(label, ender=end)
+        return self._shared
+
+    @property
+    def _current(self) -> Transaction:
+        """The transaction that calls on inputs belong to: the thread's block, or the shared one."""
+        own: Transaction | None = getattr(self._local, "transaction", None)
+        return self._shared if own is None else own
+
+    @property
+    def pending(self) -> Mapping[str, InputChanges]:
+        """The inputs with changes that wait for the next epoch."""
+        return self._current.pending
+
+    def discard(self) -> int:
+        """Drops what is pending; returns the updates dropped."""
+        return self._current.clear()
+
+    def sync(self, level: str = "disk") -> None:
+        """Waits until all epochs are on disk."""
+        committing.waited(self, level, None)
+
+    # -- stages ------------------------------------------------------------------------------
+
+    def stage(self, name: str, collection: Collection) -> Collection:
+        """Names a collection, so that it is kept, maintained, logged and readable at any epoch.
+
+        An equal definition changes nothing; another one makes a new version, and stages that
+        read it follow by name.
+        """
+        self.define({name: collection})
+        return self[name]
+
+    def define(
+        self,
+        collections: Mapping[str, Collection],
+        *,
+        on: str = "auto",
+        persist: str | None = None,
+        replay: int | None = None,
+        nondeterministic: bool = False,
+        again: bool = False,
+    ) -> list[defining.StageReport]:
+        """Defines several stages, all or none; they refer to each other by name.
+
+        Args:
+            on: where to run them: auto, local or spark.
+            replay: the epoch from which a new version is computed for the past as well.
+            again: computes them anew even if nothing changed.
+        """
+        options = {"on": on, "persist": persist, "nondeterministic": nondeterministic}
+        return defining.define(self, collections, options, replay=replay, again=again)
+
+    def drop(self, *names: str, cascade: bool = False) -> None:
+        """Forgets stages or inputs; with `cascade`, what reads them too."""
+        defining.drop(self, names, cascade=cascade)
+
+    def rename(self, old: str, new: str) -> None:
+        """Gives a stage or input another name; stages that read it follow."""
+        defining.rename(self, old, check_name(new, "stage"))
+
+    def __getitem__(self, name: str) -> Collection:
+        stage = self._catalog.get(name)
+        if stage is None:
+            self.refresh()
+            stage = self._catalog.get(name)
+        if stage is None:
+            raise reads.unknown(self, name)
+        kind = Input if stage.is_input else Collection
+        return kind(self, reference(name, stage.schema), name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._catalog
+
+    @property
+    def stages(self) -> dict[str, Collection]:
+        """The stages by name, without frozen versions."""
+        self.refresh()
+        return {n: self[n] for n, s in self._catalog.items() if not s.is_input and not s.frozen}
+
+    @property
+    def inputs(self) -> dict[str, Input]:
+        """The inputs by name."""
+        self.refresh()
+        return {n: self[n] for n, s in self._catalog.items() if s.is_input}  # type: ignore[misc]
+
+    @property
+    def graph(self) -> dict[str, tuple[str, ...]]:
+        """What each stage reads, by name."""
+        return {
+            n: tuple(dict.fromkeys(s.definition.references())) if s.definition else ()
+            for n, s in self._catalog.items()
+        }
+
+    # -- time --------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        """The last epoch; 0 is "empty, before everything"."""
+        return self._version.epoch
+
+    def epochs(self) -> Epochs:
+        """The epochs readable for all live stages, with time and label."""
+        begins = [s.begin for s in self._catalog.values() if not s.frozen and s.reason is None]
+        return Epochs(max(begins, default=0), self.now, self._times, self._labels)
+
+    @property
+    def frontiers(self) -> dict[str, Frontier]:
+        """For each stage and input the last epoch in memory and on disk, inclusive."""
+        disk = self._durable_epoch()
+        return {
+            n: Frontier(self._epoch_of(s), min(disk, self._epoch_of(s)), None)
+            for n, s in self._catalog.items()
+        }
+
+    def recovery_frontier(self, failure: Literal["kernel", "power", "disk"] = "kernel") -> int:
+        """The epoch that a failure now would bring the session back to."""
+        if failure == "kernel":
+            return self.now
+        if failure == "power":
+            return self._durable_epoch()
+        if failure == "disk":
+            return 0
+        raise StageError(f"unknown class of failure {failure!r}", hint="kernel, power or disk")
+
+    def _durable_epoch(self) -> int:
+        durable = self._store.log.durable
+        waiting = self._unsynced
+        while waiting and waiting[0][0] <= durable:
+            self._durable = waiting.popleft()[1]
+        return self._durable
+
+    def _epoch_of(self, stage: Stage) -> int:
+        last = stage.options.get("last")
+        return self.now if last is None else int(last)  # type: ignore[call-overload]
+
+    # -- the rest of the public surface --------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """The session's folder."""
+        return self._store.path
+
+    @property
+    def mode(self) -> str:
+        """How it was opened: `w` or `r`."""
+        return self._store.log.mode
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
+    def spark(self) -> Any:
+        """The Spark session in use, or None."""
+        return self._spark.current
+
+    @property
+    def spark_conf(self) -> dict[str, str]:
+        """Settings for a Spark session that this one has to start itself."""
+        return self._spark.conf
+
+    def cancel_spark(self) -> None:
+        """Cancels the Spark jobs of the running epoch."""
+        self._spark.cancel()
+
+    def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Calls back with each epoch after it is visible; returns the way to stop that."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
+
+    def layers(self, name: str) -> list[dict[str, Any]]:
+        """The layers of a stage: interval, rows, and where each is persisted."""
+        return maintenance.layers(self, name)
+
+    def refresh(self) -> int:
+        """With `mode="r"`, takes in what the owner has committed; returns the last epoch.
+
+        Reading does it by itself.
+        """
+        if self.mode == "r" and not self._closed:
+            recovering.follow(self)
+        return self.now
+
+    def settle(self) -> None:
+        """Waits for background merges and checkpoints."""
+        self._worker.drain()
+        maintenance.raise_background(self)
+
+    def close(self) -> None:
+        """Ends the session properly: everything is on disk, the log free for others."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._running == threading.get_ident():
+                raise StageError(
+                    "close inside a stage's function is not possible", hint="close it outside"
+                )
+            self._closed = True
+        atexit.unregister(self.close)
+        self._spark.close()
+        self._worker.close()
+        with suppress(FencedError):  # what was committed is in the log that the new owner reads
+            self._store.close()
+        error = self._worker.take_error()
+        if error is not None and not isinstance(error, FencedError):
+            warnings.warn(f"background work failed: {error}", stacklevel=2)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        names = ", ".join(self._catalog) or "no inputs yet"
+        return f"<nosync session {os.path.basename(self.path)} at epoch {self.now}: {names}>"
+
+    # -- for collections -----------------------------------------------------------------------
+
+    def _name_of(self, definition: Definition) -> str | None:
+        if definition.is_ref:
+            return definition.name
+        known = self._names.get(id(definition))
+        return known[1] if known else None
+
+    def _read(self, collection: Readable, at: Any) -> Batch:
+        return self._following(lambda: reads.read(self, collection, at))
+
+    def _changes(self, collection: Readable, after: Any, upto: Any) -> Batch:
+        return self._following(lambda: reads.changes(self, collection, after, upto))
+
+    def _following(self, read: Callable[[], Batch]) -> Batch:
+        """Reads; with `mode="r"` what the owner has committed by now.
+
+        A file that the owner has merged away meanwhile is no damage.
+        """
+        if self.mode == "w":
+            return read()
+        self.refresh()
+        try:
+            return read()
+        except CorruptLogError:
+            recovering.reload(self)
+            return read()
+
+    def _history_of(self, collection: Readable) -> list[range]:
+        return reads.history_of(self, collection)
+
+    def _explain(self, collection: Readable) -> str:
+        return reads.explain(self, collection)
+
+    def _check_size(self, count: int, name: str | None) -> None:
+        reads.check_size(self, count, name)
+
+    def _seal(self, function: Any) -> bytes | None:
+        """A function as signed bytes, or None if it cannot be stored."""
+        return defining.seal(self, function)
+
+    # -- for inputs ------------------------------------------------------------------------------
+
+    def _seen(self, mark: str) -> bool:
+        return mark in self._once or mark in self._current.once
+
+    def _record(self, mark: str) -> None:
+        self._current.once.append(mark)
+
+    def _say(self, text: str) -> None:
+        self.notices.append(text)
+        if self.on_notice is not None:
+            self.on_notice(text)
+        else:
+            logger.info(text)
+
+    def _writable(self, what: str) -> None:
+        if self._running == threading.get_ident():
+            raise StageError(
+                f"{what} inside a stage's function is not possible",
+                hint="a function computes from its rows alone; change inputs and commit outside",
+            )
+        if self._closed:
+            raise DurabilityError("the session is closed", hint="open it again: nosync.open(path)")
+        if self._store.log.mode == "r":
+            raise FencedError(
+                f"{what}: the session is open for reading", hint='open it without mode="r"'
+            )
+        maintenance.raise_background(self)
+        if self._unready is not None:
+            with self._lock:
+                if self._unready is not None:
+                    self._unready()
+                    self._unready = None
+
+
+class EpochBlock:
+    """What `with session.epoch() as e` gives: `number` once committed, `skipped`."""
+
+    number: int | None = None
+    skipped: bool = False

@@ -1,0 +1,1 @@
+"""Everything that needs Spark: sessions, ingest, kernels on executors, expressions, views."""

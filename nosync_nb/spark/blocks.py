@@ -1,0 +1,132 @@
+"""Blocks: pieces of updates on their way through Spark's shuffle, and the hash ranges they go to.
+
+A block is a Spark row `(place, port, payload)`: the range of the key hash it belongs to, the input
+or output it is part of, and rows with their diffs as an Arrow record batch of at most about
+`BLOCK_BYTES`. A negative port carries no rows but a `REPORT` or an `ERROR`, as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.batch import Hashes, Layout, Updates, concat_updates
+
+BLOCKS_DDL = "place int, port int, payload binary"
+BLOCK_BYTES = 8 << 20
+REPORT, ERROR, MARK = -1, -2, -3
+
+_ARROW = pa.schema([("place", pa.int32()), ("port", pa.int32()), ("payload", pa.binary())])
+_ONE = np.uint64(32)
+
+
+class Block(NamedTuple):
+    """A piece of work or of a result for one range."""
+
+    place: int
+    port: int
+    payload: Any
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """A division of all key hashes into `count` ranges of equal width, ascending."""
+
+    count: int
+
+    def low(self, place: int) -> int:
+        """The least hash of a range; that of the range after the last is 2**64."""
+        return -(-(place << 32) // self.count) << 32
+
+    def bounds(self, place: int) -> tuple[int, int]:
+        """The interval `[low, high)` of a range."""
+        return self.low(place), self.low(place + 1)
+
+    def places(self, khash: Hashes) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The range of each hash."""
+        found = ((khash >> _ONE) * np.uint64(self.count)) >> _ONE
+        return found.astype(np.int64)
+
+
+def key_hash(layout: Layout, updates: Updates) -> Hashes:
+    """The hashes by which rows are ordered in a layout."""
+    columns, types = updates.columns, layout.types
+    if layout.key is not None:
+        columns = [columns[i] for i in layout.key]
+        types = tuple(types[i] for i in layout.key)
+    return rows.hash_columns(columns, types, len(updates.diff))
+
+
+def cut(updates: Updates, layout: Layout, ranges: Ranges, port: int) -> Iterator[Block]:
+    """Sends each row to the range of its key hash.
+
+    Cost: one hash and one copy of the rows.
+    """
+    n = len(updates.diff)
+    if not n:
+        return
+    places = ranges.places(key_hash(layout, updates))
+    counts = np.bincount(places, minlength=ranges.count)
+    if counts.max() < n:
+        kind: Any = np.uint16 if ranges.count <= 1 << 16 else np.int64
+        updates = updates.take(places.astype(kind).argsort(kind="stable"))
+    arrays = [rows.to_arrow(c, t) for c, t in zip(updates.columns, layout.types, strict=True)]
+    record = pa.record_batch([*arrays, pa.array(updates.diff)], schema=_schema(layout.types))
+    rows_max = max(1, n * BLOCK_BYTES // max(record.nbytes, 1))
+    ends = counts.cumsum().tolist()
+    start = 0
+    for place, end in enumerate(ends):
+        while start < end:
+            stop = min(end, start + rows_max)
+            yield Block(place, port, record.slice(start, stop - start).serialize())
+            start = stop
+
+
+def join(payloads: Sequence[Any], types: Sequence[str]) -> Updates:
+    """The updates of blocks, one after the other."""
+    return concat_updates([_decoded(p, tuple(types)) for p in payloads], types)
+
+
+def _decoded(payload: Any, types: tuple[str, ...]) -> Updates:
+    record = pa.ipc.read_record_batch(pa.py_buffer(payload), _schema(types))
+    columns = [rows.from_arrow(record.column(i), t) for i, t in enumerate(types)]
+    return Updates(columns, record.column(len(types)).to_numpy())
+
+
+@lru_cache(maxsize=256)
+def _schema(types: tuple[str, ...]) -> pa.Schema:
+    fields = [pa.field(f"c{i}", rows.arrow_type(t)) for i, t in enumerate(types)]
+    return pa.schema([*fields, pa.field("diff", pa.int64())])
+
+
+def to_records(blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
+    """Blocks as Spark takes them, one a batch so that few are in memory at a time."""
+    for place, port, payload in blocks:
+        data = pa.py_buffer(payload)
+        ends = pa.py_buffer(np.array([0, data.size], np.int32))
+        column = pa.Array.from_buffers(pa.binary(), 1, [None, ends, data])
+        numbers = [pa.array([place], pa.int32()), pa.array([port], pa.int32())]
+        yield pa.record_batch([*numbers, column], schema=_ARROW)
+
+
+def from_records(records: Iterable[pa.RecordBatch]) -> Iterator[Block]:
+    """Blocks as Spark hands them out; payloads share memory with the batches."""
+    for record in records:
+        place, port = record.column(0).to_pylist(), record.column(1).to_pylist()
+        payload = record.column(2)
+        for i in range(record.num_rows):
+            yield Block(place[i], port[i], payload[i].as_buffer())
+
+
+def by_place(blocks: Iterable[Block]) -> dict[int, dict[int, list[Any]]]:
+    """Payloads by range, then by port."""
+    found: dict[int, dict[int, list[Any]]] = {}
+    for place, port, payload in blocks:
+        found.setdefault(place, {}).setdefault(port, []).append(payload)
+    return dict(sorted(found.items()))

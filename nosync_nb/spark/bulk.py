@@ -1,0 +1,321 @@
+"""Bulk runs: one operator on executors, with the very same kernel as in process.
+
+    pieces of changes --map--> ranges of the key's hash --kernel--> ranges of each output --write-->
+
+Spark moves the blocks between the steps (tasks.py says what the steps do), and the driver collects
+once what was written. Only what the driver received counts, so retries and speculation are
+harmless. A change that is already arranged by the operator's key is not exchanged: the kernels
+read their ranges of its files.
+
+Rejected: cogrouped pandas functions, which sort rows in the JVM and hold a whole group; a shuffle
+through files of our own, which somebody must clean up after a lost executor.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from nosync_nb.batch import Layout
+from nosync_nb.operators import Linear, Operator
+from nosync_nb.spark import blocks, chains, failures, tasks
+from nosync_nb.spark.blocks import BLOCKS_DDL, ERROR, MARK, REPORT, Ranges
+from nosync_nb.spark.sessions import Jobs, Spark, described, tagged
+from nosync_nb.spark.shipping import Shipping, Source
+from nosync_nb.spark.tasks import Input, Piece, Plan
+from nosync_nb.spark.workers import check
+from nosync_nb.trace import Trace
+from nosync_nb.trace.parts import PartRef
+
+RANGE_BYTES = 32 << 20
+PIECE_ROWS_MAX = 1 << 20
+PIECE_ROWS_MIN = 1 << 16
+
+
+class BulkInput(NamedTuple):
+    """What a bulk run gets of one input.
+
+    Args:
+        parts: the change, in part files or in memory; None if the input did not change.
+        types: column types of the parts.
+        layout: how every part is arranged; None: loose updates.
+        pre: a linear operator to apply on the way, if any.
+        before: the trace without the change, if the operator looks into it. The trace *with* it
+            is made where the kernel runs.
+    """
+
+    parts: Sequence[Source] | None
+    types: tuple[str, ...]
+    layout: Layout | None = None
+    pre: Linear | None = None
+    before: Trace | None = None
+
+
+class BulkResult(NamedTuple):
+    """What a bulk run wrote.
+
+    Attributes:
+        outputs: for each layout asked for, parts disjoint and ascending in key hash.
+        loose: if no layout was asked for, the output as loose updates.
+        emitted: the change of each own trace, None if there is none.
+        rows: updates in the output; `touched`: as counted by the kernels.
+        jobs: the Spark jobs.
+    """
+
+    outputs: list[list[PartRef]]
+    loose: list[PartRef]
+    emitted: list[list[PartRef] | None]
+    rows: int
+    touched: int
+    jobs: Jobs
+
+
+def run(
+    spark: Spark,
+    operator: Operator,
+    inputs: Sequence[BulkInput],
+    state: Sequence[Trace],
+    outputs: Sequence[Layout],
+    folder: str,
+    *,
+    stage: str,
+    first: bool = False,
+    ranges: int | None = None,
+    stem: str = "bulk",
+) -> BulkResult:
+    """Runs an operator's step on executors.
+
+    Args:
+        state: the operator's own traces before.
+        outputs: layouts in which the output is written; none: as loose updates, a file a task.
+        folder: where parts are read and written; every executor must see it.
+        ranges: into how many ranges the key hashes are cut; default by slots and bytes.
+
+    Raises:
+        StageError: a user's function raised; equal to the error of a run in process.
+        NosyncError: whatever else a kernel raises, and failures of Spark itself.
+
+    Cost: one Spark query; every changed row crosses the shuffle at most twice.
+    """
+    slots = check(spark).slots
+    count = ranges or ranges_count(inputs, slots)
+    if isinstance(operator, Linear):
+        inputs = [_fused(inputs[0], operator)]
+        operator = Linear((), operator.types)
+    if not getattr(operator, "local", True):
+        from nosync_nb.spark.ranged import run_here
+
+        return run_here(
+            spark, operator, inputs, state, outputs, folder,
+            stage=stage, first=first, stem=stem, ranges=count,
+        )  # fmt: skip
+    with Shipping(folder, stem) as shipping:
+        plan, pieces = planned(
+            operator, inputs, state, outputs, folder, shipping,
+            stage=stage, first=first, stem=stem, ranges=Ranges(count),
+        )  # fmt: skip
+        with described(spark, stage, operator.name or "linear") as jobs:
+            found = collected(spark, _frame(spark, plan, pieces, slots), stage)
+    return result(plan, found, jobs)
+
+
+def _fused(given: BulkInput, operator: Linear) -> BulkInput:
+    """An input with a linear operator behind its own."""
+    before = () if given.pre is None else given.pre.pieces
+    return given._replace(pre=Linear((*before, *operator.pieces), operator.types))
+
+
+def ranges_count(inputs: Sequence[BulkInput], slots: int) -> int:
+    """Into how many ranges to cut: one for each slot, more if they were too large.
+
+    Hashes are even, so ranges are; and Spark takes some 30 ms for a task that does nothing.
+    """
+    size = sum(source_bytes(part) for each in inputs for part in each.parts or ())
+    return max(slots, -(-size // RANGE_BYTES))
+
+
+def source_bytes(source: Source) -> int:
+    """The size of a part, in a file or in memory."""
+    if isinstance(source, PartRef):
+        return source.size_bytes
+    return int(sum(c.nbytes for c in source.columns) + source.diff.nbytes)
+
+
+def planned(
+    operator: Operator,
+    inputs: Sequence[BulkInput],
+    state: Sequence[Trace],
+    outputs: Sequence[Layout],
+    folder: str,
+    shipping: Shipping,
+    *,
+    stage: str,
+    first: bool,
+    stem: str,
+    ranges: Ranges,
+) -> tuple[Plan, list[tuple[int, Piece]]]:
+    """The plan of a run, and the pieces of input that must be exchanged, each with its port."""
+    given = []
+    pieces = []
+    for port, each in enumerate(inputs):
+        layout = operator.layouts[port]
+        exchange = layout or operator.exchange()
+        direct = None
+        sources = [shipping.source(part, each.types) for part in each.parts or ()]
+        if sources and exchange is not None and each.pre is None and each.layout == exchange:
+            direct = tasks.Stored(exchange, (tuple(sources),))  # type: ignore[arg-type]
+        else:
+            pieces += [(port, Piece(s, each.types, each.layout, 0, size(s))) for s in sources]
+        before = None
+        if layout is not None:
+            before = shipping.trace(each.before or Trace(layout))
+        given.append(Input(exchange, layout, each.pre, direct, before))
+    own = tuple(shipping.trace(trace) for trace in state)
+    plan = Plan(stage, operator, first, folder, stem, ranges, tuple(given), own, tuple(outputs))
+    return plan, pieces
+
+
+def size(source: Source) -> int:
+    """The rows of a part."""
+    return source.rows if isinstance(source, PartRef) else len(source.diff)
+
+
+def _frame(spark: Spark, plan: Plan, pieces: list[tuple[int, Piece]], slots: int) -> Any:
+    """The query of a run: a frame of blocks that hold reports and errors alone."""
+    count = plan.ranges.count
+    asking = {port for port, each in enumerate(plan.inputs) if each.pre and not each.pre.local}
+    frames = []
+    for port in sorted(asking):
+        work = grouped([p for p in pieces if p[0] == port], slots)
+        frames += [chains.frame(spark, plan, port, work)] if work else []
+    work = grouped([p for p in pieces if p[0] not in asking], slots)
+    if work:
+        frames.append(mapped(spark.range(0, len(work), 1, len(work)), _map(plan, work)))
+    marks = None
+    if any(i.direct for i in plan.inputs) or (plan.first and plan.operator.global_row):
+        marks = _marks(spark, count)
+    if not frames and marks is None:
+        return None
+    found = _union([*frames, marks] if marks is not None else frames)
+    if plan.exchanges:
+        if frames:
+            found = exchanged(found, count)
+        found = mapped(found, _kernel(plan))
+    own = range(len(plan.operator.state))
+    if plan.outputs or not all(tasks.keyed_alike(plan, i) for i in own):
+        found = mapped(exchanged(found, count), writer(plan))
+    return found
+
+
+def _union(frames: Sequence[Any]) -> Any:
+    return functools.reduce(lambda a, b: a.union(b), frames)
+
+
+def grouped(pieces: Sequence[tuple[int, Piece]], slots: int) -> list[list[tuple[int, Piece]]]:
+    """Cuts and gathers pieces so that each task has about the same number of rows."""
+    total = sum(p.stop - p.start for _, p in pieces)
+    target = min(max(-(-total // slots), PIECE_ROWS_MIN), PIECE_ROWS_MAX)
+    work: list[list[tuple[int, Piece]]] = []
+    room = 0
+    for port, piece in pieces:
+        start = piece.start
+        while start < piece.stop:
+            if not room:
+                work.append([])
+                room = target
+            stop = min(start + room, piece.stop)
+            work[-1].append((port, piece._replace(start=start, stop=stop)))
+            room -= stop - start
+            start = stop
+    return work
+
+
+def _marks(spark: Spark, count: int) -> Any:
+    """A frame with an empty block for every range, so that each kernel runs."""
+    texts = ("cast(id as int) place", f"cast({MARK} as int) port", "cast(null as binary) payload")
+    return spark.range(0, count, 1, count).selectExpr(*texts)
+
+
+def mapped(frame: Any, function: Any) -> Any:
+    """A frame of blocks made by a function of record batches."""
+    return frame.mapInArrow(function, BLOCKS_DDL)
+
+
+def exchanged(frame: Any, count: int) -> Any:
+    """The same blocks, all those of one range in one partition."""
+    if hasattr(frame, "repartitionById"):  # since Spark 4.1
+        return frame.repartitionById(count, "place")
+    return frame.repartition(count, "place")
+
+
+def _map(plan: Plan, work: list[list[tuple[int, Piece]]]) -> Any:
+    def map_(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for record in records:
+            for number in record.column(0).to_pylist():
+                yield from blocks.to_records(tasks.map_task(plan, work[number]))
+
+    return map_
+
+
+def _kernel(plan: Plan) -> Any:
+    def kernel(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from blocks.to_records(tasks.kernel_task(plan, blocks.from_records(records)))
+
+    return kernel
+
+
+def writer(plan: Plan) -> Any:
+    """The write step as a function of record batches."""
+
+    def write(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from blocks.to_records(tasks.write_task(plan, blocks.from_records(records)))
+
+    return write
+
+
+def collected(spark: Spark, frame: Any | None, stage: str) -> list[tuple[int, bytes]]:
+    """Runs a query and returns its reports, by range.
+
+    Raises:
+        NosyncError: the error of the first range that sent one, or Spark's own failure.
+    """
+    if frame is None:
+        return []
+    with tagged(spark):
+        try:
+            rows = frame.collect()
+        except Exception as error:
+            raise failures.failed(error, stage) from error
+    rows.sort(key=lambda row: row["place"])
+    for row in rows:
+        if row["port"] == ERROR:
+            raise failures.unpack(bytes(row["payload"]))
+    return [(row["place"], bytes(row["payload"])) for row in rows if row["port"] == REPORT]
+
+
+def result(plan: Plan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> BulkResult:
+    """Adds up what the steps reported."""
+    found: list[list[PartRef]] = [[] for _ in plan.layouts]
+    loose = []
+    touched = 0
+    for _, payload in reports:
+        report = json.loads(payload)
+        touched += report.get("touched", 0)
+        if report.get("loose"):
+            loose.append(PartRef(*report["loose"]))
+        if "port" in report:
+            found[report["port"]] += [PartRef(*ref) for ref in report["refs"]]
+        for number, refs in report.get("state", {}).items():
+            found[len(plan.outputs) + int(number)] += [PartRef(*ref) for ref in refs]
+    for refs in found:
+        refs.sort(key=lambda ref: ref.low)
+        assert all(a.high <= b.low for a, b in itertools.pairwise(refs))
+    outputs = found[: len(plan.outputs)]
+    rows = sum(ref.rows for ref in (outputs[0] if outputs else loose))
+    emitted = [refs or None for refs in found[len(plan.outputs) :]]
+    return BulkResult(outputs, loose, emitted, rows, touched, jobs)

@@ -1,0 +1,138 @@
+"""Row-wise chains with expressions that only Spark knows: DataFrame operations before the exchange.
+
+The pieces that Spark must evaluate become `where` and `selectExpr` on a frame of the rows and their
+diffs; the pieces between them run in Python as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.batch import Updates
+from nosync_nb.errors import NosyncError
+from nosync_nb.operators import Filter, Linear, Pad, Row, Select, Step, Widen
+from nosync_nb.rows import Schema
+from nosync_nb.spark import blocks, failures, tasks
+from nosync_nb.spark.sessions import Spark, quoted
+from nosync_nb.spark.tasks import Piece, Plan
+
+Records = Iterable[pa.RecordBatch]
+
+
+def frame(spark: Spark, plan: Plan, port: int, work: Sequence[Sequence[tuple[int, Piece]]]) -> Any:
+    """A frame of the blocks of one input whose linear operator needs Spark."""
+    pre = plan.inputs[port].pre
+    assert pre is not None
+    types: tuple[str, ...] = work[0][0][1].types
+    found = spark.range(0, len(work), 1, len(work))
+    found = found.mapInArrow(_reader(plan, work), _ddl(types))
+    local: list[Row] = []
+    start = types
+    for piece in pre.pieces:
+        if getattr(piece, "local", True):
+            local.append(piece)
+            types = types_after(piece, types)
+            continue
+        if local:
+            found = found.mapInArrow(_applier(plan, local, start, types), _ddl(types))
+        found = _asked(found, piece)
+        local, types = [], types_after(piece, types)
+        start = types
+    return found.mapInArrow(_cutter(plan, port, local, start, types), blocks.BLOCKS_DDL)
+
+
+def types_after(piece: Row, types: tuple[str, ...]) -> tuple[str, ...]:
+    """The column types after a row-wise piece."""
+    if isinstance(piece, Select):
+        return tuple(types[o] if isinstance(o, int) else o.type for o in piece.outputs)
+    if isinstance(piece, Widen):
+        return piece.new
+    if isinstance(piece, Pad):
+        return (*types, *piece.types)
+    output = getattr(piece, "output", None)
+    return output.types if isinstance(output, Schema) else types
+
+
+def _asked(found: Any, piece: Row) -> Any:
+    """The frame after a piece that Spark evaluates."""
+    assert isinstance(piece, (Filter, Select))
+    names = piece.schema.names
+    diff = "diff"
+    while diff.lower() in {name.lower() for name in names}:
+        diff += "_"
+    found = found.toDF(*names, diff)
+    if isinstance(piece, Filter):
+        found = found.where(piece.predicate.sql)
+        count = len(names)
+    else:
+        texts = [quoted(names[o]) if isinstance(o, int) else o.sql for o in piece.outputs]
+        found = found.selectExpr(*texts, quoted(diff))
+        count = len(texts)
+    return found.toDF(*(f"c{i}" for i in range(count)), "diff")
+
+
+def _ddl(types: Sequence[str]) -> str:
+    return ", ".join([*(f"c{i} {t}" for i, t in enumerate(types)), "diff bigint"])
+
+
+def _updates(record: pa.RecordBatch, types: Sequence[str]) -> Updates:
+    columns = [rows.from_arrow(record.column(i), t) for i, t in enumerate(types)]
+    return Updates(columns, record.column(len(types)).to_numpy())
+
+
+def _record(updates: Updates, types: Sequence[str]) -> pa.RecordBatch:
+    arrays = [rows.to_arrow(c, t) for c, t in zip(updates.columns, types, strict=True)]
+    names = [*(f"c{i}" for i in range(len(types))), "diff"]
+    return pa.record_batch([*arrays, pa.array(updates.diff)], names=names)
+
+
+def _reader(
+    plan: Plan, work: Sequence[Sequence[tuple[int, Piece]]]
+) -> Callable[[Records], Iterator[pa.RecordBatch]]:
+    def read(records: Records) -> Iterator[pa.RecordBatch]:
+        for record in records:
+            for number in record.column(0).to_pylist():
+                for _, piece in work[number]:
+                    yield _record(piece.read(plan.folder), piece.types)
+
+    return read
+
+
+def _applier(
+    plan: Plan, pieces: Sequence[Row], before: tuple[str, ...], after: tuple[str, ...]
+) -> Callable[[Records], Iterator[pa.RecordBatch]]:
+    chain = Linear(tuple(pieces), after)
+
+    def apply(records: Records) -> Iterator[pa.RecordBatch]:
+        for record in records:
+            try:
+                updates = _after(plan, chain, _updates(record, before))
+            except NosyncError as error:
+                raise failures.TaskError(failures.as_text(error)) from error
+            if updates is not None:
+                yield _record(updates, after)
+
+    return apply
+
+
+def _cutter(
+    plan: Plan, port: int, pieces: Sequence[Row], before: tuple[str, ...], after: tuple[str, ...]
+) -> Callable[[Records], Iterator[pa.RecordBatch]]:
+    chain = Linear(tuple(pieces), after)
+
+    def made(records: Records) -> Iterator[blocks.Block]:
+        for updates in tasks.gathered((_updates(r, before) for r in records), before):
+            yield from tasks.cut_task(plan, port, _after(plan, chain, updates))
+
+    def cut(records: Records) -> Iterator[pa.RecordBatch]:
+        yield from blocks.to_records(tasks.guarded(0, made(records)))
+
+    return cut
+
+
+def _after(plan: Plan, chain: Linear, updates: Updates) -> Updates | None:
+    return chain.step(Step([updates], [None], [None], (), stage=plan.stage))

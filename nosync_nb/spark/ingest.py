@@ -1,0 +1,180 @@
+"""Ingest: the rows of any DataFrame become part files, written by executors.
+
+The DataFrame is executed once. Its rows cross Spark's shuffle once, to the ranges of their key, and
+stay as Spark has them: NaN is NaN, null is null; -0.0 becomes 0.0 as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.batch import Layout, Updates
+from nosync_nb.errors import SchemaError
+from nosync_nb.operators import Linear
+from nosync_nb.rows import Schema, widens
+from nosync_nb.rows.entry import adopt_same
+from nosync_nb.rows.types import is_nested
+from nosync_nb.spark import blocks, bulk, tasks
+from nosync_nb.spark.blocks import Ranges
+from nosync_nb.spark.sessions import Jobs, Spark, described, quoted
+from nosync_nb.spark.tasks import Input, Plan
+from nosync_nb.spark.workers import check
+from nosync_nb.trace.parts import PartRef
+
+RANGES_PER_SLOT = 4
+"""The size of a DataFrame is not known before it is executed."""
+
+Records = Iterable[pa.RecordBatch]
+
+
+def schema_of(given: Any) -> Schema:
+    """The schema of a DataFrame, or of a `StructType`.
+
+    Raises:
+        SchemaError: if a column has a type that rows cannot hold; names it.
+    """
+    struct = getattr(given, "schema", given)
+    fields = []
+    for field in struct.fields:
+        found = field.dataType.simpleString()
+        try:
+            fields.append((field.name, rows.canonical_type(found)))
+        except SchemaError as error:
+            raise SchemaError(
+                f"column {field.name!r} is a {found}, which no column can hold",
+                hint="cast it, or leave it out with drop()",
+            ) from error
+    return Schema(fields)
+
+
+def ingest(
+    spark: Spark,
+    frame: Any,
+    schema: Schema,
+    layout: Layout,
+    folder: str,
+    *,
+    name: str = "input",
+    sign: int = 1,
+    ranges: int | None = None,
+    stem: str = "ingest",
+) -> list[PartRef]:
+    """Writes the rows of a DataFrame as parts, disjoint and ascending in key hash.
+
+    Args:
+        schema: the columns wanted; those of the frame match by name and must widen to them.
+        layout: the order of the parts.
+        name: of the input, for messages.
+        sign: the diff of each row, -1 for rows to remove.
+        ranges: into how many ranges the key hashes are cut; a range must fit into a worker.
+
+    Raises:
+        SchemaError: the frame's columns are others; quotes both.
+        NosyncError: the frame fails while it is executed.
+
+    Cost: one execution of the frame, one shuffle of its rows.
+    """
+    return ingested(
+        spark, frame, schema, layout, folder,
+        name=name, sign=sign, ranges=ranges, stem=stem,
+    )[0]  # fmt: skip
+
+
+def ingested(
+    spark: Spark,
+    frame: Any,
+    schema: Schema,
+    layout: Layout,
+    folder: str,
+    *,
+    name: str = "input",
+    sign: int = 1,
+    ranges: int | None = None,
+    stem: str = "ingest",
+) -> tuple[list[PartRef], Jobs]:
+    """Does what `ingest` does and tells which Spark jobs did it."""
+    frame = frame.selectExpr(*_casts(frame, schema, name))
+    count = ranges or RANGES_PER_SLOT * check(spark).slots
+    identity = Linear((), schema.types)
+    given = Input(layout, layout, None, None, None)
+    plan = Plan(name, identity, False, folder, stem, Ranges(count), (given,), (), (layout,))
+    with described(spark, name, "ingest") as jobs:
+        found = frame.mapInArrow(_cutter(plan, schema.types, sign), blocks.BLOCKS_DDL)
+        found = bulk.mapped(bulk.exchanged(found, count), bulk.writer(plan))
+        reports = bulk.collected(spark, found, name)
+    return bulk.result(plan, reports, jobs).outputs[0], jobs
+
+
+def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
+    """Expressions that give the wanted columns of a frame, in order.
+
+    Raises:
+        SchemaError: if a column is missing, unknown, there twice, or does not fit.
+    """
+    found: dict[int, str] = {}
+    have = [(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
+    wrong = ""
+    for own, type_ in have:
+        try:
+            at = schema.index(own)
+        except SchemaError:
+            wrong = wrong or f"unknown column {own!r}"
+            continue
+        wanted = schema.types[at]
+        if at in found:
+            wrong = wrong or f"column {schema.names[at]!r} is there twice"
+        elif not _fits(type_, wanted):
+            wrong = wrong or f"column {own!r} is {type_}, which is not exactly {wanted}"
+        found[at] = f"cast({quoted(own)} as {wanted}) as {quoted(schema.names[at])}"
+    missing = [each for at, each in enumerate(schema.names) if at not in found]
+    if missing and not wrong:
+        wrong = f"column {missing[0]!r} is missing"
+    if wrong:
+        ddl = ", ".join(f"{own} {type_}" for own, type_ in have)
+        raise SchemaError(
+            f"stage '{name}': {wrong}: the DataFrame has ({ddl}), wanted is ({schema.ddl})",
+            hint="select, rename or cast columns of the DataFrame",
+        )
+    return [found[at] for at in range(len(schema.names))]
+
+
+def _fits(found: str, wanted: str) -> bool:
+    if found == "void" or found.startswith(("varchar(", "char(")):
+        return found == "void" or wanted == "string"
+    try:
+        return widens(rows.canonical_type(found), wanted)
+    except SchemaError:
+        return False
+
+
+def _cutter(
+    plan: Plan, types: tuple[str, ...], sign: int
+) -> Callable[[Records], Iterator[pa.RecordBatch]]:
+    def cut(records: Records) -> Iterator[pa.RecordBatch]:
+        given = (_updates(record, types, sign) for record in records)
+        made = (
+            block
+            for updates in tasks.gathered(given, types)
+            for block in tasks.cut_task(plan, 0, updates)
+        )
+        yield from blocks.to_records(tasks.guarded(0, made))
+
+    return cut
+
+
+def _updates(record: pa.RecordBatch, types: tuple[str, ...], sign: int) -> Updates:
+    """Rows as Spark hands them out, made canonical."""
+    columns = [_column(record.column(i), t) for i, t in enumerate(types)]
+    return Updates(columns, np.full(record.num_rows, sign, np.int64))
+
+
+def _column(array: pa.Array, type_: str) -> rows.Column:
+    """A column; nested ones are copied, as their floats may have to change."""
+    if array.type != rows.arrow_type(type_):
+        array = array.cast(rows.arrow_type(type_))
+    return adopt_same(array, type_) if is_nested(type_) else rows.from_arrow(array, type_)

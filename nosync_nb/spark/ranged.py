@@ -1,0 +1,88 @@
+"""Bulk runs of kernels that must ask Spark: exchanged by executors, run here range by range.
+
+A kernel whose expressions only Spark knows (an aggregate of such an argument) cannot ask from
+inside a task. Its changes are arranged by executors; then the driver runs the kernel on one range
+after the other, with at most a range in memory, and asks Spark for the values.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from nosync_nb.batch import Layout
+from nosync_nb.operators import Linear, Operator
+from nosync_nb.spark import bulk, failures, tasks
+from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, Ranges
+from nosync_nb.spark.bulk import BulkInput, BulkResult
+from nosync_nb.spark.evaluate import evaluate
+from nosync_nb.spark.sessions import Jobs, Spark, described
+from nosync_nb.spark.shipping import Shipping, unlink
+from nosync_nb.trace import Trace
+from nosync_nb.trace.parts import PartRef
+
+
+def run_here(
+    spark: Spark,
+    operator: Operator,
+    inputs: Sequence[BulkInput],
+    state: Sequence[Trace],
+    outputs: Sequence[Layout],
+    folder: str,
+    *,
+    stage: str,
+    first: bool,
+    stem: str,
+    ranges: int,
+) -> BulkResult:
+    """Does what `bulk.run` does, with the kernel in this process; see there."""
+    temporary: list[PartRef] = []
+    arrange = functools.partial(bulk.run, spark, folder=folder, stage=stage, stem=stem)
+    try:
+        given = []
+        for port, each in enumerate(inputs):
+            exchange = operator.layouts[port] or operator.exchange()
+            assert exchange is not None
+            parts = None
+            if each.parts:
+                moved = arrange(Linear((), exchange.types), [each], (), [exchange])
+                parts = moved.outputs[0]
+                temporary += parts
+            given.append(BulkInput(parts, exchange.types, exchange, None, each.before))
+        with Shipping(folder, stem) as shipping, described(spark, stage, operator.name) as jobs:
+            plan, _ = bulk.planned(
+                operator, given, state, (), folder, shipping,
+                stage=stage, first=first, stem=stem, ranges=Ranges(ranges),
+            )  # fmt: skip
+            found = bulk.result(plan, _reports(plan, spark), jobs)
+        if not outputs:
+            return found
+        temporary += found.loose
+        loose = [BulkInput(found.loose, operator.types)]
+        moved = arrange(Linear((), operator.types), loose, (), outputs)
+        return moved._replace(emitted=found.emitted, touched=found.touched, jobs=_both(jobs, moved))
+    finally:
+        unlink(temporary, folder)
+
+
+def _reports(plan: tasks.Plan, spark: Spark) -> list[tuple[int, bytes]]:
+    """Runs the kernel on every range, one after the other."""
+    ask = functools.partial(evaluate, spark)
+    made = []
+    for place in range(plan.ranges.count):
+        for block in tasks.kernel_task(plan, [Block(place, MARK, None)], ask):
+            if block.port == ERROR:
+                raise failures.unpack(block.payload)
+            made.append(block)
+    written = list(tasks.write_task(plan, made))
+    for block in written:
+        if block.port == ERROR:
+            raise failures.unpack(block.payload)
+    return [(b.place, bytes(b.payload)) for b in written if b.port == REPORT]
+
+
+def _both(first: Jobs, second: BulkResult) -> Jobs:
+    jobs = Jobs()
+    if first.ids is not None and second.jobs.ids is not None:
+        jobs.ids = tuple(sorted((*first.ids, *second.jobs.ids)))
+    return jobs

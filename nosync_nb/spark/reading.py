@@ -1,0 +1,67 @@
+"""Rows of a trace as Spark takes them: ranges of the key hash, added up, copies expanded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.batch import Batch
+from nosync_nb.errors import NegativeMultiplicityError
+from nosync_nb.rows import Schema
+from nosync_nb.spark.blocks import Ranges
+from nosync_nb.spark.tasks import Stored
+
+RECORD_ROWS = 1 << 16
+
+
+def ranged(
+    stored: Stored, folder: str, schema: Schema, ranges: Ranges, place: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one range of a trace.
+
+    Raises:
+        NegativeMultiplicityError: a row is there fewer than zero times.
+
+    Cost: O(n log n) in the rows of the range, which is held in memory.
+    """
+    yield from expanded(stored.cut(folder, *ranges.bounds(place)).consolidated(), schema)
+
+
+def expanded(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch as record batches of bounded size, a row as often as it is there."""
+    if not len(batch):
+        return
+    if int(batch.diff.min()) < 0:
+        at = int(batch.diff.argmin())
+        pairs = zip(batch.columns, schema.types, strict=True)
+        row = tuple(rows.to_pylist(rows.slice_(c, at, at + 1), t)[0] for c, t in pairs)
+        raise NegativeMultiplicityError(
+            f"the row {row!r} is there {int(batch.diff[at])} times",
+            hint="a row was removed that was not there; see what was removed",
+        )
+    columns = batch.columns
+    if not bool((batch.diff == 1).all()):
+        index = np.arange(len(batch)).repeat(batch.diff)
+        columns = [rows.take(c, index) for c in columns]
+    arrays = [rows.to_arrow(c, t) for c, t in zip(columns, schema.types, strict=True)]
+    count = int(batch.diff.sum())
+    for start in range(0, count, RECORD_ROWS):
+        size = min(RECORD_ROWS, count - start)
+        part = [array.slice(start, size) for array in arrays]
+        yield pa.RecordBatch.from_arrays(part, schema=schema.arrow)
+
+
+def reader(
+    stored: Stored, folder: str, schema: Schema, ranges: Ranges
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function that turns numbers of ranges into their rows."""
+
+    def read(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for record in records:
+            for place in record.column(0).to_pylist():
+                yield from ranged(stored, folder, schema, ranges, place)
+
+    return read

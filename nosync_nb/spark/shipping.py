@@ -1,0 +1,101 @@
+"""What travels with a plan: names of part files, small batches as they are, larger ones spilled.
+
+Spilled files serve one run and are deleted after it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TypeAlias
+
+from nosync_nb import rows
+from nosync_nb.batch import Batch, Updates
+from nosync_nb.files import Files
+from nosync_nb.spark.tasks import Stored
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.parts import PartRef, write_part, write_parts, write_updates
+
+Source: TypeAlias = PartRef | Batch | Updates
+
+INLINE_BYTES = 1 << 20
+INLINE_BYTES_MAX = 8 << 20
+
+
+class Shipping:
+    """Makes what a plan holds out of what the driver holds, for the time of a `with` block."""
+
+    def __init__(self, folder: str, stem: str) -> None:
+        self.folder = folder
+        self.stem = f"{stem}-spill"
+        self._room = INLINE_BYTES_MAX
+        self._spilled: list[PartRef] = []
+        self._known: dict[int, tuple[Layer, tuple[PartRef | Batch, ...]]] = {}
+
+    def __enter__(self) -> Shipping:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        unlink(self._spilled, self.folder)
+
+    def source(self, part: Source, types: tuple[str, ...]) -> Source:
+        """A part of a change, as it travels."""
+        if isinstance(part, Batch):
+            return self.batch(part)
+        if isinstance(part, PartRef) or self._fits(part):
+            return part
+        return self._kept(write_updates(self.folder, part, types, self.stem))
+
+    def batch(self, part: Batch) -> PartRef | Batch:
+        """A batch, as it travels."""
+        if self._fits(part):
+            return part
+        return self._kept(write_part(self.folder, part, self.stem))
+
+    def _kept(self, ref: PartRef) -> PartRef:
+        self._spilled.append(ref)
+        return ref
+
+    def trace(self, trace: Trace) -> Stored:
+        """A trace, as it travels; layers in memory alone are spilled unless they are small."""
+        return Stored(trace.layout, tuple(self._layer(layer) for layer in trace.layers))
+
+    def _layer(self, layer: Layer) -> tuple[PartRef | Batch, ...]:
+        known = self._known.get(id(layer))
+        if known is None:
+            found: tuple[PartRef | Batch, ...] = layer.files
+            if not found:
+                found = tuple(self.batch(part) for part in layer.parts if len(part))
+            known = self._known[id(layer)] = (layer, found)
+        return known[1]
+
+    def _fits(self, part: Batch | Updates) -> bool:
+        """Whether a part is small enough to travel with the plan, of which there is one copy."""
+        size = sum(column_bytes(c) for c in part.columns) + 24 * len(part.diff)
+        if size > INLINE_BYTES or size > self._room:
+            return False
+        self._room -= size
+        return True
+
+
+def column_bytes(column: rows.Column) -> int:
+    """About how many bytes a column takes; Python objects are counted by their pointers."""
+    return int(column.nbytes)
+
+
+def spill(parts: Iterable[Batch], folder: str, stem: str = "spill") -> list[PartRef]:
+    """Writes batches, disjoint and ascending in key hash, to files that executors can read."""
+    return write_parts(folder, list(parts), stem)
+
+
+def unlink(refs: Iterable[PartRef], folder: str) -> None:
+    """Deletes part files that nobody names any more."""
+    files = Files()
+    for ref in refs:
+        files.unlink(os.path.join(folder, ref.path))

@@ -1,0 +1,78 @@
+"""The data source `nosync`: stages as tables of Spark, read in Spark's own processes.
+
+    spark.read.format("nosync").option("path", folder).option("stage", "slow").option("at", 7)
+
+Without `at` a read sees the stage as of the moment it runs, though Spark plans it once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from nosync_nb.errors import SchemaError
+from nosync_nb.spark import reading, serving
+from nosync_nb.spark.blocks import Ranges
+
+SINGLE_ROWS = 100_000
+PARTITIONS_MAX = 16
+
+
+class NosyncSource(DataSource):
+    """A stage of a folder. Options: `path`, `stage`, and `at`: an epoch or a label."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nosync"
+
+    def schema(self) -> str:
+        return serving.ask(*_asked(self.options)).schema.ddl
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return StageReader(*_asked(self.options))
+
+
+class StageReader(DataSourceReader):
+    """Reads ranges of a stage's key hash."""
+
+    def __init__(self, folder: str, stage: str, at: Any) -> None:
+        self.folder, self.stage, self.at = folder, stage, at
+
+    def partitions(self) -> list[InputPartition]:
+        rows = serving.ask(self.folder, self.stage, self.at).rows
+        count = 1 if rows <= SINGLE_ROWS else min(os.cpu_count() or 1, PARTITIONS_MAX)
+        return [InputPartition((place, count)) for place in range(count)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        place, count = partition.value
+        found = serving.ask(self.folder, self.stage, self.at, _query())
+        yield from reading.ranged(found.trace, found.folder, found.schema, Ranges(count), place)
+
+
+def _asked(options: Any) -> tuple[str, str, Any]:
+    """Folder, stage and epoch of a read."""
+    missing = [name for name in ("path", "stage") if not options.get(name)]
+    if missing:
+        raise SchemaError(
+            f"the data source nosync needs the option {missing[0]!r}",
+            hint="spark.read.format('nosync').option('path', folder).option('stage', name)",
+        )
+    at: Any = options.get("at")
+    if at is not None and at.lstrip("-").isdigit():
+        at = int(at)
+    return options["path"], options["stage"], at
+
+
+def _query() -> str | None:
+    """The number of the Spark query this task works for, unique in its application."""
+    context = TaskContext.get()
+    if context is None:
+        return None
+    number = context.getLocalProperty("spark.sql.execution.id")
+    return None if number is None else f"{context.getLocalProperty('spark.app.id')}/{number}"

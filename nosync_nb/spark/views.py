@@ -1,0 +1,118 @@
+"""Stages as Spark sees them: DataFrames of an epoch, and temp views that follow `now`.
+
+A view is a read of the data source `nosync` (source.py) under the stage's name. It is made once and
+asks the session whenever it runs. A view or table of the user's with that name is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+
+from nosync_nb.batch import Batch
+from nosync_nb.rows import Schema
+from nosync_nb.spark import reading
+from nosync_nb.spark.blocks import Ranges
+from nosync_nb.spark.serving import Provider, Server
+from nosync_nb.spark.sessions import Spark, frame_of, quoted
+from nosync_nb.spark.shipping import Shipping
+from nosync_nb.spark.workers import check
+from nosync_nb.trace import Layer, Trace
+
+SMALL_ROWS = 100_000
+
+_registered: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+def to_spark(spark: Spark, given: Batch | Trace, schema: Schema, folder: str) -> Any:
+    """The rows as a DataFrame, copies expanded.
+
+    Few rows travel as Arrow. Of more, executors read the part files when the DataFrame is executed:
+    the caller keeps those files as long as that may happen.
+
+    Raises:
+        NegativeMultiplicityError: a row is there fewer than zero times; of many rows, when the
+            DataFrame is executed.
+    """
+    trace = given if isinstance(given, Trace) else _of(given)
+    if trace.rows_count <= SMALL_ROWS:
+        records = list(reading.expanded(trace.consolidated(), schema))
+        return frame_of(spark, pa.Table.from_batches(records, schema.arrow), schema)
+    stored = Shipping(folder, "view").trace(trace)
+    count = check(spark).slots
+    read = reading.reader(stored, folder, schema, Ranges(count))
+    return spark.range(0, count, 1, count).mapInArrow(read, schema.ddl)
+
+
+def _of(batch: Batch) -> Trace:
+    return Trace(batch.layout, (Layer(0, 1, (batch,)),))
+
+
+def register(spark: Spark) -> None:
+    """Makes the data source `nosync` known to a Spark session, once."""
+    if spark in _registered:
+        return
+    from nosync_nb.spark.source import NosyncSource
+
+    spark.dataSource.register(NosyncSource)
+    _registered[spark] = True
+
+
+class Views:
+    """The temp views of a session's stages in a Spark session.
+
+    Args:
+        folder: the session's folder, by which reads find the session.
+        provider: gives snapshots; called in other threads.
+    """
+
+    def __init__(self, spark: Spark, folder: str, provider: Provider) -> None:
+        self.spark = spark
+        self.folder = folder
+        self._made: dict[str, str] = {}
+        register(spark)
+        try:
+            self._server: Server | None = Server(folder, provider)
+        except OSError:
+            self._server = None
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The stages that have a view."""
+        return self._made.keys()
+
+    def create(self, stage: str) -> bool:
+        """Makes the view of a stage; False if the user has something of that name.
+
+        Cost: one look into Spark's catalog, and Spark asks for the schema, some 0.1 s.
+        """
+        if stage in self._made and not self.drop(stage):
+            return False
+        if self.spark.catalog.tableExists(quoted(stage)):
+            return False
+        options = {"path": self.folder, "stage": stage}
+        frame = self.spark.read.format("nosync").options(**options).load()
+        frame.createTempView(quoted(stage))
+        self._made[stage] = stage
+        return True
+
+    def drop(self, stage: str) -> bool:
+        """Drops a view made here; False if the user has put another in its place."""
+        if self._made.pop(stage, None) is None:
+            return True
+        if not self.spark.catalog.tableExists(quoted(stage)):
+            return True
+        text = self.spark.sql(f"EXPLAIN SELECT * FROM {quoted(stage)}").collect()[0][0]
+        if "nosync" not in text:
+            return False
+        return bool(self.spark.catalog.dropTempView(stage))
+
+    def close(self) -> None:
+        """Drops the views made here and ends serving."""
+        for stage in list(self._made):
+            self.drop(stage)
+        if self._server is not None:
+            self._server.close()

@@ -1,0 +1,147 @@
+"""The Python workers of a session: checked once, given our package if they lack it.
+
+Our functions run in whatever interpreter Spark starts. In local mode that is `PYSPARK_PYTHON`, or
+the `python3` on the path, which need not be ours; on a cluster it is the cluster's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import sys
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from nosync_nb.errors import NosyncError
+from nosync_nb.files import Files
+from nosync_nb.spark.failures import explained
+from nosync_nb.spark.sessions import Spark
+
+_PROBES = 1024
+_NEEDED = ("numpy", "xxhash", "sqlglot", "nosync_nb", "nosync_nb.spark.tasks")
+
+
+class Workers(NamedTuple):
+    """What the workers of a session are.
+
+    `slots` is how many tasks Spark runs at a time unless told otherwise.
+    """
+
+    python: str
+    pyarrow: str
+    slots: int
+
+
+_known: WeakKeyDictionary[Any, Workers] = WeakKeyDictionary()
+
+
+def check(spark: Spark) -> Workers:
+    """Returns what a session's workers are; asks them once.
+
+    Raises:
+        NosyncError: if they run another Python, or lack what our functions need.
+
+    Cost: one small job the first time, which also starts the workers.
+    """
+    found = _known.get(spark)
+    if found is None:
+        python, arrow, problem, slots = _probe(spark)
+        if problem == "nosync_nb":
+            _ship(spark)
+            python, arrow, problem, slots = _probe(spark)
+        if problem:
+            raise NosyncError(
+                f"Spark's Python workers ({python}) cannot import {problem}",
+                hint="install nosync where the workers run, or start Spark with"
+                f" PYSPARK_PYTHON={sys.executable}",
+            )
+        found = _known[spark] = Workers(python, arrow, slots)
+    return found
+
+
+def _probe(spark: Spark) -> tuple[str, str, str, int]:
+    """Asks every default partition for Python, pyarrow, and what it cannot import."""
+    frame = spark.range(_PROBES).mapInArrow(_prober(), "python string, arrow string, lacks string")
+    try:
+        answers = frame.collect()
+    except Exception as error:
+        raise _unfit(error) from error
+    first = answers[0]
+    lacks = next((a["lacks"] for a in answers if a["lacks"]), "")
+    return first["python"], first["arrow"], lacks, len(answers)
+
+
+def _prober() -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A function that is pickled by value, for workers that do not know this module."""
+    needed = _NEEDED
+
+    def probe(records: Iterator[Any]) -> Iterator[Any]:
+        import importlib
+        import sys
+
+        import pyarrow as pa
+
+        for _ in records:
+            pass
+        lacks = ""
+        for name in needed:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                lacks = name if name == "nosync_nb" else f"{name}: {error}"
+                break
+        python = f"Python {sys.version_info[0]}.{sys.version_info[1]}, {sys.executable}"
+        yield pa.RecordBatch.from_pydict(
+            {"python": [python], "arrow": [pa.__version__], "lacks": [lacks]}
+        )
+
+    return probe
+
+
+def _unfit(error: Exception) -> NosyncError:
+    """The error of workers that could not even be asked."""
+    text = str(error)
+    wanted = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if "PYTHON_VERSION_MISMATCH" in text:
+        reason = f"run another Python than this one, which is {wanted}"
+    elif "No module named 'pyarrow'" in text:
+        reason = "have no pyarrow"
+    else:
+        reason = f"cannot be asked: {explained(error)[1]}"
+    return NosyncError(
+        f"Spark's Python workers {reason}",
+        hint=f"start Spark with PYSPARK_PYTHON={sys.executable}, or install Python {wanted} with"
+        " nosync where the workers run",
+    )
+
+
+def _ship(spark: Spark) -> None:
+    """Gives the workers a copy of this package."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    files = Files()
+    folder = os.environ.get("TMPDIR") or "/tmp"
+    path = os.path.join(folder, f"nosync_nb-{uuid.uuid4().hex}.zip")
+    file = files.create(path)
+    # A classic session hands the file out whenever an executor asks, as long as there is one.
+    atexit.register(files.unlink, path)
+    file.append(zipped(package))
+    file.close()
+    spark.addArtifacts(path, pyfile=True)
+
+
+def zipped(package: str) -> bytes:
+    """The modules of a package as a zip that Python can import from."""
+    sink = io.BytesIO()
+    top = os.path.dirname(package)
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+        for folder, folders, names in os.walk(package):
+            folders[:] = sorted(f for f in folders if f != "__pycache__")
+            for name in sorted(names):
+                if name.endswith((".py", ".typed")):
+                    path = os.path.join(folder, name)
+                    archive.write(path, os.path.relpath(path, top))
+    return sink.getvalue()

@@ -1,0 +1,180 @@
+"""Sparks: a session's way to Spark; nothing of pyspark is imported before it is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nosync_nb.batch import Layout
+from nosync_nb.dataflow import Held
+from nosync_nb.errors import ExpressionError
+from nosync_nb.placement import Placement
+from nosync_nb.reads import refuse_pending, snapshot_trace
+from nosync_nb.rows import Column, Schema
+
+if TYPE_CHECKING:
+    from nosync_nb.session import Session
+
+
+class SparkTypes:
+    """What Spark knows of expressions before it evaluates them."""
+
+    def __init__(self, sparks: Sparks) -> None:
+        self._sparks = sparks
+
+    @property
+    def time_zone(self) -> str:
+        """The time zone of Spark's session; before there is one, the one it would have."""
+        spark = self._sparks.current
+        if spark is not None:
+            return str(spark.conf.get("spark.sql.session.timeZone"))
+        conf = self._sparks.conf.get("spark.sql.session.timeZone")
+        return conf or (time.tzname[0] if time.tzname[0] == time.tzname[1] else "local")
+
+    def __call__(self, sqls: Sequence[str], schema: Schema) -> list[str]:
+        """Asks Spark for the types of expressions."""
+        spark = self._sparks.require(f"the expression {sqls[0]!r}")
+        from nosync_nb.spark import evaluate
+
+        return evaluate.types(spark, sqls, schema)
+
+
+class Sparks:
+    """The session's way to Spark; imports pyspark only when it is needed.
+
+    Args:
+        given: a Spark session, a function that gives one, or None to look for one.
+    """
+
+    def __init__(self, session: Session, given: Any = None) -> None:
+        self._session = session
+        self._given = given
+        self.conf: dict[str, str] = {}
+        self._started: Any = None
+        self._views: Any = None
+        self._viewed: dict[str, Schema] = {}
+        self._placement = Placement(session)
+
+    @property
+    def current(self) -> Any:
+        """The Spark session in use, or None; never starts one."""
+        return self._started
+
+    def require(self, why: str) -> Any:
+        """The user's Spark session, else one that is started here.
+
+        Raises:
+            ExpressionError: if pyspark is not installed.
+        """
+        try:
+            from nosync_nb.spark import sessions
+        except ImportError as error:
+            raise ExpressionError(
+                f"{why} needs Spark, and pyspark is not installed",
+                hint="install nosync[spark]",
+            ) from error
+        given = self._given() if callable(self._given) else self._given
+        self._started = sessions.require(given, conf=self.conf)
+        return self._started
+
+    def is_frame(self, data: Any) -> bool:
+        """Whether data is a Spark DataFrame."""
+        return type(data).__module__.startswith("pyspark.sql") and hasattr(data, "mapInArrow")
+
+    def evaluate(
+        self, expressions: Sequence[Any], schema: Schema, columns: list[Column], n: int
+    ) -> list[Column]:
+        """Has Spark evaluate expressions on columns."""
+        spark = self.require(f"the expression {expressions[0].sql!r}")
+        from nosync_nb.spark import evaluate
+
+        return evaluate.evaluate(spark, expressions, schema, columns, n)
+
+    def ingest(self, frame: Any, schema: Schema, layout: Layout, name: str) -> Held:
+        """Has executors write a DataFrame's rows as part files, executing it once."""
+        self._started = frame.sparkSession
+        from nosync_nb.spark import ingest
+
+        store = self._session._store
+        refs = ingest.ingest(frame.sparkSession, frame, schema, layout, store.parts, name=name)
+        self.follow()
+        return Held(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
+
+    def bulk(self) -> Any:
+        """What places operators and runs them on executors."""
+        return self._placement
+
+    def frame(self, collection: Any, at: Any) -> Any:
+        """A collection as a DataFrame."""
+        spark = self.require("to_spark")
+        from nosync_nb.spark import views
+
+        session = self._session
+        given: Any = None
+        if collection.name is not None:
+            if at is None:
+                refuse_pending(session, collection._definition, collection.name)
+            given = snapshot_trace(session, collection.name, at)[1]
+        else:
+            given = collection._read(at)
+        return views.to_spark(spark, given, collection.schema, session._store.parts)
+
+    def follow(self) -> None:
+        """Gives every named collection its temp view, if there is a Spark session by now.
+
+        A view that cannot be made is told and changes nothing else.
+        """
+        session = self._session
+        if not self._known() or session.mode == "r":
+            return
+        from nosync_nb.spark import sessions
+        from nosync_nb.spark.views import Views
+
+        spark = sessions.find(self._given() if callable(self._given) else self._given)
+        if spark is None:
+            return
+        self._started = spark
+        try:
+            if self._views is None or self._views.spark is not spark:
+                self._views = Views(spark, session.path, self._snapshot)
+                self._viewed = {}
+            wanted = {n: s.schema for n, s in session._catalog.items() if not s.frozen}
+            for name in [n for n in self._viewed if n not in wanted]:
+                self._views.drop(name)
+                del self._viewed[name]
+            for name, schema in wanted.items():
+                if self._viewed.get(name) != schema:
+                    self._viewed[name] = schema
+                    if not self._views.create(name):
+                        session._say(f"Spark has a table or view '{name}'; it was left alone")
+        except Exception as error:
+            session._say(f"no temp views for Spark: {error}")
+
+    def _known(self) -> bool:
+        """Whether Spark may be there, without importing or asking anything."""
+        return self._given is not None or "pyspark.sql" in sys.modules
+
+    def _snapshot(self, name: str, at: Any) -> Any:
+        """What a read of a view sees; called by other threads."""
+        from nosync_nb.spark.serving import Snapshot
+
+        session = self._session
+        epoch, trace = snapshot_trace(session, name, at)
+        return Snapshot(epoch, session._catalog[name].schema, trace, session._store.parts)
+
+    def close(self) -> None:
+        """Drops the views; never stops a Spark session."""
+        if self._views is not None:
+            with contextlib.suppress(Exception):
+                self._views.close()
+            self._views = None
+
+    def cancel(self) -> None:
+        """Cancels the jobs that carry our tag."""
+        if self._started is not None:
+            from nosync_nb.spark import sessions
+
+            sessions.cancel(self._started)

@@ -1,0 +1,295 @@
+"""Arrow files with checksums: what parts are made of, and the way every file of traces is written.
+
+A file is one Arrow IPC file with one record batch, readable by any Arrow library. Null-free columns
+of fixed types can be used as numpy views of the mapped file; for that, null-free booleans are
+bytes. The schema's metadata holds a header of JSON.
+
+Design
+    Checksums (XXH3) of the head (schema and batch header), of each MiB of the body and of the
+    footer stand before the footer, where Arrow's readers do not look. Opening checks size, head,
+    footer and this table, hence costs the same for any number of rows; `verify` checks the blocks,
+    and so does who opens a file that another process may have written.
+    The digest of a file is the digest of its table: the file named in the log and the file found
+    are then one. Sizes are multiples of 8, so that a mapping can be read as words.
+
+Failure: a missing, cut or damaged file raises `CorruptLogError`, which names it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from xxhash import xxh3_64_intdigest
+
+from nosync_nb import rows
+from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.files import Files
+from nosync_nb.rows import Column
+from nosync_nb.rows.types import FIXED
+
+BLOCK = 1 << 20
+DISK = Files()
+
+_FORMAT = 1
+_MAGIC = b"NSPART01"
+_TAIL = struct.Struct("<QQQQQ8s")  # head size, head, footer, blocks, body end: then the magic
+_JOINED = 1 << 16
+
+
+def store(column: Column, type_: str) -> pa.Array:
+    """Returns a column as it stands in a file: null-free booleans as bytes."""
+    if type_ == "boolean":
+        if isinstance(column, np.ndarray) and column.dtype == np.bool_:
+            return fixed(np.ascontiguousarray(column).view(np.uint8))
+        column = rows.to_arrow(column, type_)
+        if not column.null_count:
+            return column.cast(pa.uint8())
+    return rows.to_arrow(column, type_)
+
+
+def fixed(values: np.ndarray[Any, Any]) -> pa.Array:
+    """Returns numbers as an Arrow array, sharing memory; `pa.array` would import pandas."""
+    values = np.ascontiguousarray(values)
+    type_ = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)], 0)
+
+
+def load(array: pa.Array, type_: str) -> Column:
+    """Returns the column of an array made by `store`, without a copy. Values are canonical."""
+    dtype = FIXED.get(type_)
+    if dtype is None or array.null_count:
+        return array
+    return view(array, dtype)
+
+
+def map_file(folder: str, name: str, files: Files = DISK) -> pa.Buffer:
+    """Maps a file written here; the mapping lives as long as the buffer or a view of it."""
+    try:
+        return pa.py_buffer(files.mapped(os.path.join(folder, name)).words)
+    except DurabilityError as error:
+        if error.errno not in (None, errno.ENOENT):
+            raise
+        raise damaged(folder, name, "it is missing" if error.errno else "it is empty") from None
+    except CorruptLogError:  # the size is no multiple of 8
+        raise damaged(folder, name, "it was cut short") from None
+
+
+def write_file(folder: str, name: str, chunks: Sequence[Any], files: Files = DISK) -> int:
+    """Writes chunks as a new file, syncs it, and returns its size; the folder is not synced."""
+    path = os.path.join(folder, name)
+    file = files.create(path)
+    size = 0
+    try:
+        small: list[Any] = []
+        waiting = 0
+        for chunk in chunks:
+            small.append(chunk)
+            waiting += len(chunk)
+            if waiting >= _JOINED:
+                file.append(b"".join(small) if len(small) > 1 else memoryview(chunk))
+                small, size, waiting = [], size + waiting, 0
+        if small:
+            file.append(b"".join(small))
+        file.sync()
+    except BaseException:
+        file.close()
+        files.unlink(path)
+        raise
+    file.close()
+    return size + waiting
+
+
+def damaged(folder: str, name: str, why: str) -> CorruptLogError:
+    """Returns the error of a file that is not what was written."""
+    return CorruptLogError(
+        f"'{os.path.join(folder, name)}' is damaged: {why}",
+        hint="run `%dd verify`; a replica or a copy of the folder can repair it",
+    )
+
+
+def verify(path: str, files: Files = DISK) -> None:
+    """Reads a whole file and compares every block with its checksum.
+
+    Raises:
+        CorruptLogError: names the first damaged block.
+    """
+    folder, name = os.path.split(path)
+    data = map_file(folder, name, files)
+    _check_blocks(data, _table(data, folder, name), folder, name)
+
+
+def write_arrow(
+    folder: str,
+    name: str,
+    names: list[str],
+    arrays: list[pa.Array],
+    head: dict[str, Any],
+    files: Files = DISK,
+) -> tuple[int, str]:
+    """Writes arrays as a new synced file; returns its size and digest. The folder is not synced."""
+    schema = pa.schema(
+        [pa.field(n, a.type) for n, a in zip(names, arrays, strict=True)],
+        metadata={"nosync": json.dumps({"format": _FORMAT, **head})},
+    )
+    sink = _Chunks()
+    writer = pa.ipc.new_file(pa.PythonFile(sink, "w"), schema)
+    writer.write_batch(pa.record_batch(arrays, schema=schema))
+    middle = len(sink.chunks) + 2  # the two words which end a stream come with the footer
+    writer.close()
+    body, footer = sink.chunks[:middle], b"".join(sink.chunks[middle:])
+    end = sum(map(len, body))
+    blocks = _checksums(body)
+    head_bytes = _head(body)
+    head_size = len(head_bytes)
+    sums = (head_size, xxh3_64_intdigest(head_bytes), xxh3_64_intdigest(footer), len(blocks), end)
+    table = blocks.tobytes() + _TAIL.pack(*sums, _MAGIC)
+    pad = bytes(-(end + len(table) + len(footer)) % 8)
+    size = write_file(folder, name, [*body, pad, table, footer], files)
+    return size, hashlib.blake2b(table, digest_size=16).hexdigest()
+
+
+def open_arrow(
+    folder: str,
+    name: str,
+    size_bytes: int,
+    digest: str,
+    files: Files = DISK,
+    *,
+    checked: bool = False,
+) -> tuple[dict[str, Any], pa.RecordBatch]:
+    """Maps a file and checks that it is the one named; returns its header and its rows.
+
+    Args:
+        checked: compares every block with its checksum as well.
+
+    Cost: O(1) in the rows; pages are read when they are touched. Checked: 0.1 s a GB, if it is in
+    memory.
+    """
+    data = map_file(folder, name, files)
+    if data.size != size_bytes:
+        raise damaged(folder, name, f"it has {data.size} bytes, not {size_bytes}")
+    table = _table(data, folder, name, digest)
+    if checked:
+        _check_blocks(data, table, folder, name)
+    record = pa.ipc.open_file(pa.BufferReader(data)).get_batch(0)
+    found: dict[str, Any] = json.loads(record.schema.metadata[b"nosync"])
+    if found["format"] != _FORMAT:
+        raise damaged(folder, name, f"its format {found['format']} is not {_FORMAT}")
+    return found, record
+
+
+def view(array: pa.Array, dtype: Any) -> np.ndarray[Any, Any]:
+    """The values of a null-free fixed array, in its own memory."""
+    dtype = np.dtype(dtype)
+    if not len(array):
+        return np.zeros(0, dtype)
+    offset = array.offset * dtype.itemsize
+    return np.frombuffer(array.buffers()[1], dtype, len(array), offset)
+
+
+class _Table(NamedTuple):
+    """The checksums of a part: of its head, its footer and each block before `end`."""
+
+    head_size: int
+    head: int
+    footer: int
+    blocks: np.ndarray[Any, Any]
+    end: int
+
+
+class _Chunks:
+    """A file for Arrow's writer which keeps the buffers it is given, uncopied."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.chunks: list[Any] = []
+
+    def write(self, data: Any) -> int:
+        self.chunks.append(data)
+        return len(data)
+
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def _head(chunks: Sequence[Any]) -> bytes:
+    """The bytes before the first value: the magic, then the headers of schema and batch."""
+    size = 8
+    for _ in range(2):  # each a marker of 4 bytes, its size in 4 bytes, and so many bytes
+        size += 8
+        size += int(struct.unpack("<i", _first(chunks, size)[-4:])[0])
+    return _first(chunks, size)
+
+
+def _first(chunks: Sequence[Any], size: int) -> bytes:
+    """The first `size` bytes of chunks."""
+    found = b""
+    for chunk in chunks:
+        found += bytes(memoryview(chunk)[: size - len(found)])
+        if len(found) == size:
+            break
+    return found
+
+
+def _checksums(chunks: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """The checksum of each block of the concatenated chunks, which are not copied as a whole."""
+    sums = []
+    pending: list[Any] = []
+    size = 0
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        while size + len(view) >= BLOCK:
+            piece, view = view[: BLOCK - size], view[BLOCK - size :]
+            sums.append(xxh3_64_intdigest(b"".join((*pending, piece)) if pending else piece))
+            pending, size = [], 0
+        if len(view):
+            pending.append(view)
+            size += len(view)
+    if pending:
+        sums.append(xxh3_64_intdigest(b"".join(pending)))
+    return np.array(sums, np.uint64)
+
+
+def _check_blocks(data: pa.Buffer, table: _Table, folder: str, name: str) -> None:
+    """Compares every block of a mapped file with its checksum."""
+    held = memoryview(data).cast("B")
+    for i, wanted in enumerate(table.blocks.tolist()):
+        start = i * BLOCK
+        if xxh3_64_intdigest(held[start : min(start + BLOCK, table.end)]) != wanted:
+            raise damaged(folder, name, f"the MiB at offset {start} is not what was written")
+
+
+def _table(data: pa.Buffer, folder: str, name: str, digest: str | None = None) -> _Table:
+    """Reads the checksums of a mapped file and checks its head and footer."""
+    view = memoryview(data).cast("B")
+    size = len(view)
+    length = struct.unpack("<i", view[size - 10 : size - 6])[0] if size > 10 else -1
+    at = size - 10 - length - _TAIL.size
+    if length < 0 or at < 0 or view[at + _TAIL.size - 8 : at + _TAIL.size] != _MAGIC:
+        raise damaged(folder, name, "its end is missing or overwritten")
+    head_size, head, footer, count, end, _ = _TAIL.unpack(view[at : at + _TAIL.size])
+    start = at - 8 * count
+    good = start >= end >= head_size and count == -(-end // BLOCK)
+    if good and digest is not None:
+        sums = view[start : at + _TAIL.size]
+        good = hashlib.blake2b(sums, digest_size=16).hexdigest() == digest
+    good = good and xxh3_64_intdigest(view[:head_size]) == head
+    if not good or xxh3_64_intdigest(view[at + _TAIL.size :]) != footer:
+        raise damaged(folder, name, "its header is not what was written")
+    blocks = np.frombuffer(view[start:at], np.uint64)
+    return _Table(head_size, head, footer, blocks, end)

@@ -1,0 +1,100 @@
+"""Compaction: which layers to merge. Decides purely; performing it is somebody else's work.
+
+Layers are kept in levels of size, each four times the one below; four layers of a level are merged
+into one of the next, so a row is copied once per level. Layers of at most `YOUNG_ROWS` rows are
+merged by the committing thread, at most `INLINE_ROWS` rows an epoch. Older ones are planned for a
+worker and adopted between epochs if they are still live: the two never want the same layer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nosync_nb.batch import merge
+from nosync_nb.trace.trace import Layer, Trace
+
+WIDTH = 4
+INLINE_ROWS = 4096
+YOUNG_ROWS = INLINE_ROWS // WIDTH
+LAYERS_MAX = 12
+
+
+class Merge(NamedTuple):
+    """A planned merge of the layers `[start, stop)` of a trace."""
+
+    start: int
+    stop: int
+
+
+def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
+    """Appends a layer and merges young ones.
+
+    Returns:
+        the new trace and the number of rows that were merged, at most `INLINE_ROWS`.
+    """
+    layers = (*trace.layers, layer)
+    merged = 0
+    while len(layers) >= WIDTH and layers[-WIDTH].level <= layers[-1].level:
+        start = _run(layers, INLINE_ROWS - merged)
+        if start == len(layers):
+            break
+        young = layers[start:]
+        batches = [part for each in young for part in each.parts]
+        merged += sum(each.rows_count for each in young)
+        batch = merge(trace.layout, batches)
+        layers = (*layers[:start], Layer(young[0].lower, layer.upper, (batch,)))
+    return Trace(trace.layout, layers), merged
+
+
+def _run(layers: Sequence[Layer], rows_max: int) -> int:
+    """Where the youngest layers begin that are to be merged now; the end if there are none."""
+    end = len(layers)
+    top = layers[-1].level
+    start = end
+    while start and layers[start - 1].rows_count <= YOUNG_ROWS and layers[start - 1].level <= top:
+        rows_max -= layers[start - 1].rows_count
+        if rows_max < 0:
+            break
+        start -= 1
+    return start if end - start >= WIDTH else end
+
+
+def plan(trace: Trace) -> Merge | None:
+    """The next merge a worker should do: the youngest run of a level that is full.
+
+    If more than `LAYERS_MAX` layers wait, those are merged that cost least, whatever their levels.
+    """
+    layers = trace.layers
+    stop = len(layers)
+    while stop and layers[stop - 1].rows_count <= YOUNG_ROWS:
+        stop -= 1
+    start = stop
+    while start:
+        top = layers[start - 1].level
+        full = 0
+        while start and layers[start - 1].level <= top:
+            start -= 1
+            full += layers[start].level == top
+        if full >= WIDTH:
+            return Merge(start, stop)
+    return _cheapest(layers[:stop]) if stop > LAYERS_MAX else None
+
+
+def _cheapest(layers: tuple[Layer, ...]) -> Merge:
+    """The merge that copies fewest rows for each layer which it saves."""
+    ends = [0, *itertools.accumulate(layer.rows_count for layer in layers)]
+    runs = itertools.combinations(range(len(ends)), 2)
+    _, start, stop = min(((ends[b] - ends[a]) / (b - a - 1), a, b) for a, b in runs if b - a > 1)
+    return Merge(start, stop)
+
+
+def adopt(trace: Trace, inputs: tuple[Layer, ...], output: Layer) -> Trace | None:
+    """Puts a merged layer in place of its inputs, or None if they are not live any more."""
+    layers = trace.layers
+    for start in range(len(layers) - len(inputs) + 1):
+        if all(a is b for a, b in zip(inputs, layers[start:], strict=False)):
+            stop = start + len(inputs)
+            return Trace(trace.layout, (*layers[:start], output, *layers[stop:]))
+    return None

@@ -1,0 +1,101 @@
+"""The grid of history: which stored sums add up to an interval of epochs. Pure functions.
+
+A section holds the changes of a trace over `[start, stop)` at several *levels*. Level `s` has one
+sum for each aligned group of `2**s` epochs; groups at the ends are cut to the section. Level
+`WHOLE` has one sum for everything. Level 0 tells single epochs apart; it may have been dropped.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SHIFTS = (4, 8)
+WHOLE = 62
+
+
+class Run(NamedTuple):
+    """The groups `[first, end)` of a level."""
+
+    shift: int
+    first: int
+    end: int
+
+
+def cover(
+    lower: int, upper: int, start: int, stop: int, shifts: tuple[int, ...]
+) -> list[Run] | None:
+    """Covers `[lower, upper)`, as far as the section has it, by few groups of the given levels.
+
+    Args:
+        shifts: the levels there are, ascending.
+
+    Returns:
+        disjoint runs, at most two of each level, or None if the bounds are inside of groups of
+        the lowest level.
+    """
+    lower, upper = max(lower, start), min(upper, stop)
+    if lower >= upper:
+        return []
+    found: list[Run] = []
+    todo = [(lower, upper, len(shifts) - 1)]
+    while todo:
+        low, high, k = todo.pop()
+        if k < 0:
+            return None
+        shift = shifts[k]
+        first = low >> shift if low == start else -(-low >> shift)
+        end = -(-stop >> shift) if high == stop else high >> shift
+        if first >= end:
+            todo.append((low, high, k - 1))
+            continue
+        found.append(Run(shift, first, end))
+        if low < first << shift:
+            todo.append((low, first << shift, k - 1))
+        if end << shift < high:
+            todo.append((end << shift, high, k - 1))
+    return found
+
+
+def readable(spans: list[tuple[int, int]], grains: list[tuple[int, int, int]]) -> list[range]:
+    """The epochs at which a state can be read.
+
+    Args:
+        spans: half-open intervals in which a trace is complete, ascending.
+        grains: `(lower, upper, grain)`, ascending and disjoint: epochs t of `[lower, upper)` can
+            be told apart if t + 1 is a multiple of the grain. Epochs in none of them can.
+
+    Returns:
+        ascending ranges, the step being the grain.
+    """
+    found: list[range] = []
+    for begin, end in spans:
+        at = begin
+        for lower, upper, grain in grains:
+            if upper <= at or lower >= end or grain == 1:
+                continue
+            _add(found, range(at, lower))
+            first = -(-(max(lower, begin) + 1) // grain) * grain - 1
+            _add(found, range(first, min(upper, end), grain))
+            at = min(upper, end)
+        _add(found, range(at, end))
+    return found
+
+
+def _add(found: list[range], more: range) -> None:
+    """Appends a range, as part of the last one if it continues it."""
+    if not more:
+        return
+    if found and found[-1].step == more.step and found[-1][-1] + more.step == more[0]:
+        more = range(found.pop()[0], more.stop, more.step)
+    found.append(more)
+
+
+def neighbours(ranges: list[range], at: int) -> tuple[int | None, int | None]:
+    """The greatest readable epoch before `at` and the least one after it."""
+    before = after = None
+    for each in ranges:
+        if each[0] < at:
+            before = each[min(len(each), -(-(at - each[0]) // each.step)) - 1]
+        if each[-1] > at and after is None:
+            after = each[max(0, (at - each[0]) // each.step + 1)]
+    return before, after

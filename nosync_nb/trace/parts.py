@@ -1,0 +1,212 @@
+"""Parts: immutable files that hold the rows of a layer, or loose updates between two jobs.
+
+A part holds the data columns `c0, c1, ..`, then `khash`, `rhash` (left out if it equals `khash`),
+`code` (if the layout has an order) and `diff` (left out if every diff is 1), in one Arrow file
+(arrow_file.py) whose header names the layout and the number of rows.
+
+A part is *not* the unit of a layer: a layer is a list of parts, disjoint and ascending in key hash,
+each of at most `ROWS_MAX` rows and `BYTES_MAX` bytes; rows of one key hash are never apart.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb.batch import Batch, Diffs, Layout, Updates
+from nosync_nb.files import Files
+from nosync_nb.trace.arrow_file import (
+    DISK,
+    damaged,
+    fixed,
+    load,
+    open_arrow,
+    store,
+    verify,
+    view,
+    write_arrow,
+)
+
+ROWS_MAX = 4 << 20
+BYTES_MAX = 1 << 30
+
+
+class PartRef(NamedTuple):
+    """What the log keeps of a part: a plain tuple of JSON values.
+
+    Args:
+        path: file name, relative to the folder of parts.
+        low, high: the key hashes in it are in `[low, high)`; `high` may be 2**64.
+        digest: digest of the checksums of its content.
+    """
+
+    path: str
+    rows: int
+    low: int
+    high: int
+    size_bytes: int
+    digest: str
+
+
+def write_part(
+    folder: str, batch: Batch, stem: str, *, files: Files = DISK, sync_folder: bool = True
+) -> PartRef:
+    """Writes a batch as one new file and syncs file and folder.
+
+    Args:
+        stem: how the name begins (stage, interval, generation); a unique part follows, so that
+            two attempts never write one file.
+
+    Raises:
+        DurabilityError: if the disk refuses; no usable file is left.
+    """
+    batch._check()
+    names = [f"c{i}" for i in range(len(batch.columns))]
+    arrays = [store(c, t) for c, t in zip(batch.columns, batch.layout.types, strict=True)]
+    extra: dict[str, Any] = {"khash": batch.khash}
+    if batch.rhash is not batch.khash:
+        extra["rhash"] = batch.rhash
+    if batch.code is not None:
+        extra["code"] = batch.code
+    if not (batch.diff == 1).all():
+        extra["diff"] = batch.diff
+    names += extra
+    arrays += [fixed(values) for values in extra.values()]
+    head = {"layout": batch.layout, "rows": len(batch)}
+    path = _name(stem)
+    size, digest = write_arrow(folder, path, names, arrays, head, files)
+    if sync_folder:
+        files.sync_folder(folder)
+    bounds = (int(batch.khash[0]), int(batch.khash[-1]) + 1) if len(batch) else (0, 0)
+    return PartRef(path, len(batch), *bounds, size, digest)
+
+
+def write_parts(
+    folder: str, batches: Sequence[Batch], stem: str, *, files: Files = DISK
+) -> list[PartRef]:
+    """Writes batches, disjoint and ascending in key hash, as parts of bounded size."""
+    pieces = [piece for batch in batches for piece in split(batch)]
+    refs = [write_part(folder, p, stem, files=files, sync_folder=False) for p in pieces]
+    if refs:
+        files.sync_folder(folder)
+    return refs
+
+
+def split(batch: Batch, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> Iterator[Batch]:
+    """Cuts a batch into pieces of bounded size, never between rows of one key hash.
+
+    Rows of a single key hash stay together even if they are more than the bounds.
+    """
+    n = len(batch)
+    size = sum(c.nbytes for c in batch.columns) + 24 * n
+    count = max(-(-n // rows_max), -(-size // bytes_max))
+    cuts = {0, n}
+    if count > 1:
+        middles = batch.khash[np.arange(1, count) * n // count]
+        cuts.update(batch.khash.searchsorted(middles).tolist())
+        if len(cuts) == 2:  # the rows of the first key hash reach beyond the last middle
+            cuts.add(int(batch.khash.searchsorted(batch.khash[0], "right")))
+    if len(cuts) == 2 and n:
+        yield batch
+    elif n:
+        for start, stop in pairwise(sorted(cuts)):
+            yield from split(batch.slice(start, stop), rows_max, bytes_max)
+
+
+def open_part(
+    folder: str, ref: PartRef, layout: Layout, *, files: Files = DISK, checked: bool = False
+) -> Batch:
+    """Maps a part. Cost: O(1) in its rows; pages are read when they are touched.
+
+    Args:
+        checked: compares every block with its checksum first, which reads the whole file.
+
+    Raises:
+        CorruptLogError: if the file is missing, is not the one that `ref` names, or is damaged
+            where it was looked at; see `verify_part` for the rest.
+    """
+    found, record = _open(folder, ref, files, checked=checked)
+    if _layout(found) != layout:
+        raise damaged(folder, ref.path, f"it is ordered by {found['layout']}, not by {layout}")
+    columns = [load(record.column(i), t) for i, t in enumerate(layout.types)]
+    extra = {name: record.column(name) for name in record.schema.names[len(columns) :]}
+    n = record.num_rows
+    khash = view(extra["khash"], np.uint64)
+    rhash = view(extra["rhash"], np.uint64) if "rhash" in extra else khash
+    diff = view(extra["diff"], np.int64) if "diff" in extra else _ones(n)
+    code = view(extra["code"], np.uint64) if "code" in extra else None
+    batch = Batch(layout, columns, khash, rhash, diff, code)
+    if n and (int(khash[0]), int(khash[-1]) + 1) != (ref.low, ref.high):
+        raise damaged(folder, ref.path, "its hashes are not in the range the log names")
+    return batch
+
+
+def write_updates(
+    folder: str, updates: Updates, types: Sequence[str], stem: str, *, files: Files = DISK
+) -> PartRef:
+    """Writes updates as they are, without order or hashes, as one new synced file."""
+    names = [f"c{i}" for i in range(len(types))]
+    arrays = [store(c, t) for c, t in zip(updates.columns, types, strict=True)]
+    if not (updates.diff == 1).all():
+        names.append("diff")
+        arrays.append(fixed(updates.diff))
+    head = {"types": list(types), "rows": len(updates.diff)}
+    path = _name(stem)
+    size, digest = write_arrow(folder, path, names, arrays, head, files)
+    files.sync_folder(folder)
+    return PartRef(path, len(updates.diff), 0, 2**64, size, digest)
+
+
+def open_updates(
+    folder: str, ref: PartRef, types: Sequence[str], *, files: Files = DISK
+) -> Updates:
+    """Maps updates written by `write_updates`. Cost: O(1) in their rows."""
+    found, record = _open(folder, ref, files)
+    if found.get("types") != list(types):
+        raise damaged(folder, ref.path, f"its columns are {found.get('types')}, not {types}")
+    columns = [load(record.column(i), t) for i, t in enumerate(types)]
+    if "diff" in record.schema.names:
+        return Updates(columns, view(record.column("diff"), np.int64))
+    return Updates(columns, _ones(record.num_rows))
+
+
+def verify_part(path: str, *, files: Files = DISK) -> None:
+    """Reads a whole part and compares every block with its checksum.
+
+    Raises:
+        CorruptLogError: names the first damaged block.
+    """
+    verify(path, files)
+
+
+def _ones(n: int) -> Diffs:
+    """`n` diffs of 1 in O(1): one number in memory, seen as many."""
+    return np.broadcast_to(np.int64(1), n)
+
+
+def _name(stem: str) -> str:
+    """A file name that nobody else writes."""
+    return f"{stem}-{uuid.uuid4().hex}.arrow"
+
+
+def _open(
+    folder: str, ref: PartRef, files: Files, *, checked: bool = False
+) -> tuple[dict[str, Any], pa.RecordBatch]:
+    """Maps the part that a reference names."""
+    found, record = open_arrow(folder, ref.path, ref.size_bytes, ref.digest, files, checked=checked)
+    if not record.num_rows == found["rows"] == ref.rows:
+        raise damaged(folder, ref.path, f"it has {record.num_rows} rows, not {ref.rows}")
+    return found, record
+
+
+def _layout(found: dict[str, Any]) -> Layout | None:
+    """The layout in the header of a part; None if it holds loose updates."""
+    if "layout" not in found:
+        return None
+    types, key, order = found["layout"]
+    return Layout(tuple(types), None if key is None else tuple(key), order)

@@ -1,0 +1,188 @@
+"""Traces: all layers of one collection in one order, and what can be asked of them.
+
+A `Layer` is a batch in its place: it covers the epochs `[lower, upper)`. Its rows may be split into
+parts, disjoint and ascending in key hash, each in memory or mapped from a file. A `Trace` is an
+immutable tuple of layers that tile `[0, upper)`; the collection is the sum of its layers.
+
+Readers hold a trace as long as they like; appending or compacting makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.arrays import all_true
+from nosync_nb.batch import Batch, Diffs, Hashes, Index, Layout, Updates, concat_updates, merge
+from nosync_nb.rows import Column
+from nosync_nb.trace.parts import PartRef
+
+
+class Layer:
+    """A batch over the epochs `[lower, upper)`, as parts disjoint in key hash.
+
+    `files` names the part files that hold it, one for each part, or is empty while the layer
+    lives in memory (and in the frames of the log) alone. `level` grows by one when its rows grow
+    fourfold.
+    """
+
+    __slots__ = ("files", "level", "lower", "parts", "rows_count", "upper")
+
+    def __init__(
+        self, lower: int, upper: int, parts: tuple[Batch, ...], files: tuple[PartRef, ...] = ()
+    ) -> None:
+        assert lower < upper, (lower, upper)
+        self.lower = lower
+        self.upper = upper
+        self.parts = parts
+        self.files = files
+        count = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        self.rows_count = count
+        self.level = (count | 1).bit_length() >> 1
+
+
+class Found(NamedTuple):
+    """Rows of a trace that match probes: `probe[i]` is the probe of row i."""
+
+    probe: Index
+    columns: list[Column]
+    diff: Diffs
+
+
+class Trace:
+    """An immutable list of layers of one layout, oldest first."""
+
+    __slots__ = ("layers", "layout")
+
+    def __init__(self, layout: Layout, layers: tuple[Layer, ...] = ()) -> None:
+        self.layout = layout
+        self.layers = layers
+
+    @property
+    def rows_count(self) -> int:
+        """Updates held, an upper bound of the rows of the collection."""
+        return sum(layer.rows_count for layer in self.layers)
+
+    def parts(self) -> Iterator[Batch]:
+        """Every part of every layer, oldest layer first."""
+        for layer in self.layers:
+            yield from layer.parts
+
+    def appended(self, layer: Layer) -> Trace:
+        """This trace with one more layer."""
+        assert not self.layers or self.layers[-1].upper <= layer.lower
+        return Trace(self.layout, (*self.layers, layer))
+
+    def with_batch(self, batch: Batch) -> Trace:
+        """This trace with a batch of the epoch after its last layer, for kernels."""
+        at = self.layers[-1].upper if self.layers else 0
+        return Trace(self.layout, (*self.layers, Layer(at, at + 1, (batch,))))
+
+    def cut(self, low: int, high: int) -> Trace:
+        """The slice of all layers with key hash in `[low, high)`."""
+        layers = (
+            Layer(each.lower, each.upper, tuple(p.cut(low, high) for p in each.parts))
+            for each in self.layers
+        )
+        return Trace(self.layout, tuple(layers))
+
+    def consolidated(self) -> Batch:
+        """The collection now: all layers added up. Cost: O(n log n) in the rows held."""
+        parts = list(self.parts())
+        if not parts:
+            return empty_batch(self.layout)
+        return merge(self.layout, parts)
+
+    def updates(self) -> Updates:
+        """All updates held, not consolidated."""
+        parts = [p.updates for p in self.parts()]
+        if not parts:
+            return empty_batch(self.layout).updates
+        return concat_updates(parts, self.layout.types)
+
+    def lookup(
+        self, khash: Hashes, keys: Sequence[Column], wanted: Sequence[int] | None = None
+    ) -> Found | None:
+        """Finds the rows of given keys.
+
+        Args:
+            khash: key hashes of the probes, any order, without repetition for exact counts.
+            keys: the key columns of the probes; they tell apart keys of equal hash.
+            wanted: positions of the columns to fetch, default all.
+
+        Returns:
+            matching rows of all layers (a row may occur in several, with diffs that add up), or
+            None if there are none.
+
+        Cost: O(layers x (probes x log rows) + rows found).
+        """
+        types, key = self.layout.types, self.layout.key
+        places = range(len(types)) if key is None else key
+        need = range(len(types)) if wanted is None else wanted
+        results = []
+        for layer in self.layers:
+            for part in layer.parts:
+                found = _matching(part, khash, keys, types, places, need)
+                if found is not None:
+                    results.append(found)
+        if len(results) < 2:
+            return results[0] if results else None
+        return Found(
+            np.concatenate([r.probe for r in results]),
+            [rows.concat([r.columns[j] for r in results], types[i]) for j, i in enumerate(need)],
+            np.concatenate([r.diff for r in results]),
+        )
+
+
+def _matching(
+    part: Batch,
+    khash: Hashes,
+    keys: Sequence[Column],
+    types: Sequence[str],
+    places: Sequence[int],
+    need: Sequence[int],
+) -> Found | None:
+    """The rows of one part whose key hash and key are those of a probe."""
+    hashes = part.khash
+    low = hashes.searchsorted(khash)
+    high = hashes.searchsorted(khash, "right")
+    if low.tobytes() == high.tobytes():
+        return None
+    count = high - low
+    probe = count.nonzero()[0]
+    index = low[probe]
+    if int(count.sum()) > len(probe):
+        probe = np.arange(len(khash)).repeat(count)
+        index = ranges(low, count)
+    columns = part.columns
+    taken: dict[int, Column] = {}
+    for column, i in zip(keys, places, strict=True):
+        theirs = taken[i] = rows.take(columns[i], index)
+        same = rows.equal(rows.take(column, probe), theirs, types[i])
+        if not all_true(same):
+            keep = same.nonzero()[0]
+            if not len(keep):
+                return None
+            probe, index = probe[keep], index[keep]
+            taken = {j: rows.take(c, keep) for j, c in taken.items()}
+    got = [taken[i] if i in taken else rows.take(columns[i], index) for i in need]
+    return Found(probe, got, part.diff[index])
+
+
+def empty_batch(layout: Layout) -> Batch:
+    """A batch without rows."""
+    none = np.zeros(0, np.uint64)
+    columns = [rows.empty(t) for t in layout.types]
+    code = none if layout.order is not None else None
+    return Batch(layout, columns, none, none, np.zeros(0, np.int64), code)
+
+
+def ranges(start: Index, count: Index) -> Index:
+    """Concatenates `arange(start[i], start[i] + count[i])`."""
+    ends = count.cumsum()
+    total = int(ends[-1]) if len(ends) else 0
+    found: Index = np.arange(total) + (start - ends + count).repeat(count)
+    return found

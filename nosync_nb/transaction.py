@@ -1,0 +1,228 @@
+"""Transactions: changes of inputs that wait for their epoch.
+
+A transaction keeps what users asked for (insert, remove, set, upsert, ...) and, as soon as it is
+asked, what it means over the inputs as they are now, so that bad data is an error at the call and
+leaves everything as it was. If another transaction changes an input first, the meaning is computed
+again at the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, group, merge
+from nosync_nb.dataflow import Delta, Held
+from nosync_nb.errors import SchemaError
+from nosync_nb.graph import Stage
+from nosync_nb.operators.functions import tuples
+from nosync_nb.rows import Schema
+from nosync_nb.trace import Trace
+
+
+class Change(NamedTuple):
+    """One call on an input: what was asked, with the rows as they were at the call."""
+
+    kind: str
+    updates: Updates
+    held: Held | None = None
+
+
+@dataclass
+class InputChanges:
+    """The pending changes of one input.
+
+    Attributes:
+        calls: insert, remove, set... calls so far.
+        changes: the calls.
+        parts: what they mean as updates over `base`, the input's contents when it was computed.
+    """
+
+    stage: Stage
+    calls: int = 0
+    changes: list[Change] = field(default_factory=list)
+    parts: list[Updates] = field(default_factory=list)
+    base: Trace | None = None
+
+    @property
+    def rows(self) -> int:
+        """Updates that wait."""
+        return sum(len(p.diff) for p in self.parts)
+
+    def add(self, change: Change, contents: Trace) -> int:
+        """Adds a call; returns the number of updates it means.
+
+        Raises:
+            SchemaError: if a key is null or there already; nothing is added then.
+        """
+        if self.changes and contents is not self.base:
+            self._again(contents)
+        self.base = contents
+        made = _meaning(self.stage, change, contents, self.parts)
+        self.calls += 1
+        self.changes.append(change)
+        if len(made.diff):
+            self.parts.append(made)
+        return len(made.diff)
+
+    def delta(self, contents: Trace) -> Delta | None:
+        """The change of the input for its epoch, None if there is none."""
+        if contents is not self.base and any(c.kind not in _PLAIN for c in self.changes):
+            self._again(contents)
+        if not self.parts:
+            return None
+        types = self.stage.schema.types
+        if len(self.changes) == 1 and self.changes[0].kind == "insert":
+            held = self.changes[0].held
+            if held is not None and held.refs:
+                layout = Layout(types, self.stage.key)
+                return Delta(types, None, {layout: held}, from_frame=True)
+        return Delta(types, concat_updates(self.parts, types))
+
+    def _again(self, contents: Trace) -> None:
+        """Computes the meaning anew, as somebody else changed the input."""
+        self.parts = []
+        for change in self.changes:
+            made = _meaning(self.stage, change, contents, self.parts)
+            if len(made.diff):
+                self.parts.append(made)
+        self.base = contents
+
+
+@dataclass
+class Transaction:
+    """Pending changes that will be one epoch, all or none.
+
+    `once` holds the keys of repeatable loads that this epoch records.
+    """
+
+    label: str | None = None
+    inputs: dict[str, InputChanges] = field(default_factory=dict)
+    once: list[str] = field(default_factory=list)
+    ender: Callable[[Transaction, bool, Any, Any], Any] | None = None
+
+    @property
+    def pending(self) -> dict[str, InputChanges]:
+        """The inputs with changes that wait."""
+        return {n: c for n, c in self.inputs.items() if c.parts}
+
+    def __bool__(self) -> bool:
+        return bool(self.once) or any(c.parts for c in self.inputs.values())
+
+    def commit(self, wait: str | None = None, label: str | None = None) -> int:
+        """Commits as one epoch and ends the transaction; returns the epoch's number."""
+        assert self.ender is not None, "the session's own transaction is committed by it"
+        return int(self.ender(self, True, wait, label))
+
+    def discard(self) -> int:
+        """Drops what is pending and ends the transaction; returns the rows dropped."""
+        if self.ender is not None:
+            return int(self.ender(self, False, None, None))
+        return self.clear()
+
+    def clear(self) -> int:
+        """Forgets everything; returns the updates forgotten."""
+        count = sum(c.rows for c in self.inputs.values())
+        self.inputs.clear()
+        self.once.clear()
+        return count
+
+
+_PLAIN = ("insert", "remove")
+
+
+def _meaning(stage: Stage, change: Change, contents: Trace, before: Sequence[Updates]) -> Updates:
+    """What a call means as updates, over the contents and the transaction's earlier updates."""
+    updates = change.updates
+    if stage.key is None or change.kind == "remove":
+        if change.kind == "insert":
+            return updates
+        if change.kind == "remove":
+            return updates.negated()
+    layout = Layout(stage.schema.types, stage.key)
+    trace = _overlaid(contents, before)
+    if change.kind in ("set", "clear"):
+        wanted = arrange(layout, _keyed(stage, updates))
+        old = [p for p in trace.parts() if len(p)]
+        if not old:
+            return wanted.updates
+        now = merge(trace.layout, old)
+        return arrange(
+            layout, concat_updates([wanted.updates, now.updates.negated()], layout.types)
+        ).updates
+    assert stage.key is not None
+    if change.kind == "delete":
+        return _found(stage, updates.columns, trace).negated()
+    rows_ = _keyed(stage, updates)
+    keys = [rows_.columns[i] for i in stage.key]
+    old_rows = _found(stage, keys, trace)
+    if change.kind == "insert":
+        _refuse_existing(stage, [old_rows.columns[i] for i in stage.key], contents)
+    return concat_updates([old_rows.negated(), rows_], layout.types)
+
+
+def _overlaid(contents: Trace, before: Sequence[Updates]) -> Trace:
+    """The contents with the transaction's earlier updates."""
+    if not before:
+        return contents
+    return contents.with_batch(
+        arrange(contents.layout, concat_updates(before, contents.layout.types))
+    )
+
+
+def _keyed(stage: Stage, updates: Updates) -> Updates:
+    """One row for each key, the last; null keys are an error."""
+    if stage.key is None or not len(updates.diff):
+        return updates
+    names = [stage.schema.names[i] for i in stage.key]
+    keys = [updates.columns[i] for i in stage.key]
+    for name, column in zip(names, keys, strict=True):
+        null = rows.null_mask(column)
+        if null is not None and null.any():
+            raise SchemaError(
+                f"input '{stage.name}': key '{name}' is null in row {int(null.argmax())}",
+                hint="drop the rows without a key, or use an input without key",
+            )
+    found = group(keys, [stage.schema.types[i] for i in stage.key], len(updates.diff))
+    if len(found.starts) == len(updates.diff):
+        return updates
+    ends = np.append(found.starts[1:], len(found.order)) - 1
+    return updates.take(np.sort(found.order[ends]))
+
+
+def _found(stage: Stage, keys: Sequence[Any], trace: Trace) -> Updates:
+    """The rows held under given keys, added up."""
+    assert stage.key is not None
+    types = stage.schema.types
+    n = len(keys[0])
+    khash = rows.hash_columns(list(keys), [types[i] for i in stage.key], n)
+    _, first = np.unique(khash, return_index=True)
+    keys = [rows.take(k, first) for k in keys]
+    hit = trace.lookup(khash[first], keys)
+    if hit is None:
+        return Updates([rows.empty(t) for t in types], np.zeros(0, np.int64))
+    return arrange(Layout(types, stage.key), Updates(hit.columns, hit.diff)).updates
+
+
+def _refuse_existing(stage: Stage, keys: Sequence[Any], contents: Trace) -> None:
+    """Raises if a key that an insert would replace was there before the transaction."""
+    held = _found(stage, keys, contents)
+    if not len(held.diff):
+        return
+    assert stage.key is not None
+    schema = Schema([stage.schema.fields[i] for i in stage.key])
+    first = tuples([rows.slice_(held.columns[i], 0, 1) for i in stage.key], schema, 1)[0]
+    shown = first[0] if len(first) == 1 else tuple(first)
+    raise SchemaError(
+        f"input '{stage.name}': key {shown!r} is there already",
+        hint=f"replace it with {stage.name}.upsert(rows), or delete it first",
+    )
+
+
+def one_batch(held: Held, layout: Layout) -> Batch:
+    """The parts of a held change as one batch."""
+    return held.parts[0] if len(held.parts) == 1 else merge(layout, held.parts)

@@ -1,0 +1,245 @@
+"""Trust: functions in the log are signed by their user, and nothing unsigned is ever loaded.
+
+A log is data that may come from anywhere: a colleague, a replica, a download. Loading a pickle runs
+what is in it, so a function is stored with a signature made by a key that is not in the log but in
+the user's home. Without the key all data can be read, and stages with functions wait for their
+cells.
+
+Not here: whether a function is the same as before (`identity`), and where its bytes stand.
+
+Layout: magic, key id, HMAC-SHA256, then the signed part: a header in JSON and the pickle. The HMAC
+covers the context as well (the fingerprint of the definition, say), so that a function cannot be
+moved to another stage.
+
+Failure: 1. A notebook calls a helper of a module beside it. 2. The kernel dies and the module is
+edited. 3. The log's function is loaded and calls the new helper, yet its data goes on as that of
+the old one. Hence the user's own modules are stored by value and installed packages by version:
+what runs again is what was identified.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nosync_nb.errors import DurabilityError, StageError, TrustError
+from nosync_nb.files import Files
+from nosync_nb.identity import Identity, function_fingerprint, package_version
+
+Function = Callable[..., Any]
+
+_MAGIC = b"NSF1"
+_KEY_BYTES = 32
+_ID_BYTES = 8
+_MAC_BYTES = 32
+_LOCK_WAIT_S = 10.0
+_RUN_CELL = "run the stage's cell"
+
+_registering = threading.Lock()
+
+
+def key_path() -> str:
+    """The file of the user's key: NOSYNC_KEY_FILE, else in XDG_DATA_HOME, else ~/.local/share."""
+    named = os.environ.get("NOSYNC_KEY_FILE")
+    if named:
+        return os.path.abspath(os.path.expanduser(named))
+    data = os.environ.get("XDG_DATA_HOME") or os.path.join("~", ".local", "share")
+    return os.path.join(os.path.abspath(os.path.expanduser(data)), "nosync", "key")
+
+
+def user_key(files: Files | None = None) -> bytes:
+    """Returns the user's key; the first call ever makes it, once among racing processes.
+
+    Raises:
+        TrustError: if it can be read by others, belongs to somebody else, is damaged, or cannot
+            be made.
+    """
+    files = files or Files()
+    path = key_path()
+    try:
+        if not files.exists(path):
+            _make_key(files, path)
+        return _read_key(files, path)
+    except DurabilityError as error:
+        raise TrustError(
+            f"the key of this user is not available: {error}",
+            hint="set NOSYNC_KEY_FILE to a file of yours; until then stages with functions need"
+            " their cells",
+        ) from error
+
+
+def _make_key(files: Files, path: str) -> None:
+    """Writes a new key, unless another process was faster."""
+    files.make_folder(os.path.dirname(path))
+    lock = files.lock(f"{path}.lock", wait_s=_LOCK_WAIT_S)
+    if lock is None:
+        raise TrustError(
+            f"another process holds '{path}.lock'", hint="end it, or set NOSYNC_KEY_FILE"
+        )
+    try:
+        if not files.exists(path):
+            files.replace(path, secrets.token_bytes(_KEY_BYTES).hex().encode() + b"\n")
+    finally:
+        lock.release()
+
+
+def _read_key(files: Files, path: str) -> bytes:
+    """Reads a key that only its user can read."""
+    status = files.status(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise TrustError(f"key '{path}' is not a plain file", hint="remove it, or what it links to")
+    if status.st_uid != os.getuid():
+        raise TrustError(f"key '{path}' belongs to user {status.st_uid}, not to {os.getuid()}")
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise TrustError(
+            f"key '{path}' has mode {stat.S_IMODE(status.st_mode):04o}: others may use it",
+            hint=f"chmod 600 '{path}'; delete it if somebody may have copied it",
+        )
+    try:
+        key = bytes.fromhex(files.read(path).decode("ascii"))
+    except ValueError:
+        key = b""
+    if len(key) < _KEY_BYTES:
+        raise TrustError(
+            f"key '{path}' is damaged", hint="delete it: a new one is made; then " + _RUN_CELL
+        )
+    return key
+
+
+def seal(
+    function: Function, *, key: bytes, context: str = "", identity: Identity | None = None
+) -> bytes:
+    """Makes the signed bytes of a function.
+
+    Args:
+        key: from `user_key`.
+        context: what the function belongs to; `unseal` must be given the same.
+        identity: of the function, if it is known already.
+
+    Raises:
+        StageError: if the function has no fingerprint or cannot be pickled: no log can hold it.
+    """
+    import cloudpickle
+
+    identity = identity or function_fingerprint(function)
+    if identity.fingerprint is None:
+        raise _unsealable(function, identity.reason or "it has no fingerprint")
+    try:
+        with _by_value(cloudpickle, identity.modules):
+            payload: bytes = cloudpickle.dumps(function)
+    except Exception as error:
+        raise _unsealable(function, f"{type(error).__name__}: {error}") from error
+    header = json.dumps(
+        {**_environment(), "packages": identity.versions, "fingerprint": identity.fingerprint}
+    ).encode()
+    signed = len(header).to_bytes(4, "big") + header + payload
+    return _MAGIC + _key_id(key) + _mac(key, context, signed) + signed
+
+
+def unseal(data: bytes, *, key: bytes, context: str = "") -> Function:
+    """Loads a function whose signature holds, made by this Python and these packages.
+
+    Raises:
+        TrustError: if the bytes were not sealed with this key and context, are damaged, or come
+            from another minor version of Python, of cloudpickle or another version of a package
+            the function uses. Nothing of them has been loaded then, unless the load itself failed.
+    """
+    start = len(_MAGIC) + _ID_BYTES + _MAC_BYTES
+    if data[: len(_MAGIC)] != _MAGIC or len(data) < start + 4:
+        raise TrustError("these bytes are no sealed function", hint=_RUN_CELL)
+    signed = data[start:]
+    sealed_by = data[len(_MAGIC) : len(_MAGIC) + _ID_BYTES]
+    given = data[len(_MAGIC) + _ID_BYTES : start]
+    if not hmac.compare_digest(_mac(key, context, signed), given):
+        if not hmac.compare_digest(sealed_by, _key_id(key)):
+            raise TrustError("a function of the log was signed with another key", hint=_RUN_CELL)
+        raise TrustError("a function of the log does not match its signature", hint=_RUN_CELL)
+    size = int.from_bytes(signed[:4], "big")
+    _check_environment(json.loads(signed[4 : 4 + size]))
+
+    import cloudpickle
+
+    try:
+        function = cloudpickle.loads(signed[4 + size :])
+    except Exception as error:
+        raise TrustError(
+            f"a function of the log cannot be loaded: {type(error).__name__}: {error}",
+            hint=_RUN_CELL,
+        ) from error
+    assert callable(function)
+    return function  # type: ignore[no-any-return]
+
+
+def _mac(key: bytes, context: str, signed: bytes) -> bytes:
+    """The signature of a function in its context."""
+    made = hmac.new(key, _MAGIC, hashlib.sha256)
+    about = context.encode()
+    made.update(len(about).to_bytes(8, "big") + about)
+    made.update(signed)
+    return made.digest()
+
+
+def _key_id(key: bytes) -> bytes:
+    """Tells keys apart without telling anything about them."""
+    return hashlib.blake2b(key, digest_size=_ID_BYTES, person=b"nosync key id").digest()
+
+
+def _environment() -> dict[str, str]:
+    """What a pickled function depends on, apart from packages."""
+    import cloudpickle
+
+    return {
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "cloudpickle": str(cloudpickle.__version__),
+    }
+
+
+def _check_environment(header: dict[str, Any]) -> None:
+    """Raises TrustError if the function was made by other versions than those here."""
+    for name, here in _environment().items():
+        _check_version(name, header[name], here)
+    for name, there in header["packages"].items():
+        _check_version(name, there, package_version(name))
+
+
+def _check_version(name: str, there: str, here: str | None) -> None:
+    """Raises TrustError if a version differs."""
+    if there != here:
+        found = f"this is {here}" if here else "it is not installed"
+        raise TrustError(
+            f"a function of the log was stored with {name} {there}, {found}",
+            hint=f"{_RUN_CELL}, or go back to {name} {there}",
+        )
+
+
+@contextmanager
+def _by_value(cloudpickle: Any, names: tuple[str, ...]) -> Iterator[None]:
+    """Makes cloudpickle store these modules of the user with the function."""
+    with _registering:
+        before = cloudpickle.list_registry_pickle_by_value()
+        modules = [sys.modules[n] for n in names if n in sys.modules and n not in before]
+        try:
+            for module in modules:
+                cloudpickle.register_pickle_by_value(module)
+            yield
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _unsealable(function: Function, reason: str) -> StageError:
+    """The error for a function that no log can hold."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return StageError(
+        f"function '{name}' cannot be stored: {reason}",
+        hint="use plain values, or make what it needs inside the function",
+    )

@@ -1,0 +1,202 @@
+"""Versions: what a definition changes, decided purely.
+
+Equal by fingerprint: nothing. Else a stage gets a new version, the old one stays readable as
+`name@version`, and what reads the stage follows by name. A stage that cannot follow, as a column or
+a function is missing, or as it reads such a stage, is *stale*: it stops and keeps its last epoch.
+It resumes as soon as nothing is missing: where it stopped, if no epoch has passed since; else as a
+new version, computed as of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from nosync_nb.definition import Definition, reference, replaced
+from nosync_nb.errors import StageError
+from nosync_nb.graph import Compiler, Graph, Stage, frozen_copy
+from nosync_nb.journal import Unknown
+
+if TYPE_CHECKING:
+    from nosync_nb.session import Session
+
+Catalog = dict[str, Stage]
+
+
+class Decision(NamedTuple):
+    """What a definition does.
+
+    Attributes:
+        catalog: the new catalog, what is read first.
+        status: by stage: new, unchanged, changed, followed (it reads something that changed),
+            resumed or stale.
+        anew: stages whose results must not be taken over, although their definition is equal.
+    """
+
+    catalog: Catalog
+    status: dict[str, str]
+    anew: set[str]
+
+    def changes(self, before: Mapping[str, Stage]) -> bool:
+        """Whether anything changes for a catalog."""
+        return any(
+            status != "unchanged" and not (status == "stale" and before[name].reason)
+            for name, status in self.status.items()
+        )
+
+
+def decided(
+    session: Session, catalog: Catalog, named: set[str], new: Sequence[str], *, again: bool
+) -> Decision:
+    """Decides what becomes of each stage.
+
+    Args:
+        catalog: with the definitions that are asked for.
+        named: the stages they are asked for, `new` those that were not there before.
+        again: computes them anew even if they are equal.
+
+    Raises:
+        StageError: if stages read each other in a circle, or something that cannot be computed.
+    """
+    old = {n.name: n.fingerprint for n in session._graph if n.name}
+    compiler = Compiler(Graph(), session._types)
+    prints = compiler.fingerprints
+    made = Decision({}, {}, set())
+    trees = {n: s.definition for n, s in catalog.items() if s.definition and not s.frozen}
+    for name in [*(n for n in catalog if n not in trees), *ordered(trees)]:
+        stage = catalog[name]
+        if name not in trees:
+            made.catalog[name] = stage
+            prints[name] = old[name]
+            continue
+        before = session._catalog.get(name)
+        stage = rebased(replace(stage, reason=None), made.catalog)
+        why = stage.reason or halted(stage, made.catalog)
+        if why is None:
+            prints[name] = compiler.stage_fingerprint(stage)
+            redo = (again and name in named) or not made.anew.isdisjoint(trees_read(stage))
+            _live(session, stage, before, made, old.get(name) == prints[name], redo, name in named)
+        else:
+            same = before is not None and (
+                name not in named or compiler.stage_fingerprint(stage) == old[name]
+            )
+            if before is None or not same:
+                raise StageError(
+                    f"stage '{name}' cannot be computed: {why}",
+                    hint="run the cells of the stages it reads first",
+                    stage=name,
+                )
+            prints[name] = old[name]
+            made.catalog[name] = replace(before, reason=why)
+            made.status[name] = "stale"
+    return made
+
+
+def _live(
+    session: Session,
+    stage: Stage,
+    before: Stage | None,
+    made: Decision,
+    same: bool,
+    redo: bool,
+    named: bool,
+) -> None:
+    """Decides what becomes of a stage that can be computed."""
+    name = stage.name
+    options = {k: v for k, v in stage.options.items() if k != "last"}
+    if before is None:
+        made.status[name] = "new"
+        made.catalog[name] = stage
+        return
+    stopped = before.reason is not None
+    if same and not redo and (not stopped or before.options.get("last") == session.now):
+        made.status[name] = "resumed" if stopped else "unchanged"
+        made.catalog[name] = replace(stage, version=before.version, options=options)
+        return
+    if same:
+        made.anew.add(name)
+    kept = frozen_copy(before, session._graph.named[name])
+    kept.options["last"] = session._epoch_of(before)
+    made.catalog[kept.name] = kept
+    made.status[name] = "changed" if named else "followed"
+    made.catalog[name] = replace(
+        stage, version=before.version + 1, begin=session.now, options=options
+    )
+
+
+def trees_read(stage: Stage) -> set[str]:
+    """The names a stage reads directly."""
+    assert stage.definition is not None
+    return set(stage.definition.references())
+
+
+def halted(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
+    """Why a stage cannot go on: a function of it, or a stage that it reads, is missing."""
+    assert stage.definition is not None
+    for part in stage.definition.walk():
+        for function in part.functions:
+            if isinstance(function, Unknown):
+                return f"a function was not restored: {function.why}"
+    for name in stage.definition.references():
+        if catalog[name].reason is not None:
+            return f"it reads '{name}', which is stale"
+    return None
+
+
+def rebased(stage: Stage, catalog: Mapping[str, Stage]) -> Stage:
+    """The stage over the present columns of what it reads; missing ones make it stale."""
+    assert stage.definition is not None
+    by_id: dict[int, Definition] = {}
+    for part in stage.definition.walk():
+        if not part.is_ref:
+            continue
+        source = catalog.get(part.name)
+        if source is None:
+            raise StageError(
+                f"stage '{stage.name}' reads '{part.name}', which is not there",
+                hint=f"define '{part.name}' first",
+                stage=stage.name,
+            )
+        if source.schema == part.schema:
+            continue
+        fresh = reference(part.name, source.schema)
+        held = {f.name: (i, f.type) for i, f in enumerate(source.schema.fields)}
+        for field in part.schema.fields:
+            have = held.get(field.name, (0, "no such column"))[1]
+            if have != field.type:
+                why = (
+                    f"it reads column '{field.name}' ({field.type}) of '{part.name}',"
+                    f" which now has {have}"
+                )
+                return replace(stage, reason=why)
+        places = [held[f.name][0] for f in part.schema.fields]
+        by_id[id(part)] = Definition("select", part.schema, (fresh,), {"outputs": places})
+    if not by_id:
+        return stage
+    return replace(stage, definition=replaced(stage.definition, by_id))
+
+
+def ordered(trees: Mapping[str, Definition]) -> dict[str, Definition]:
+    """Stages after those they read.
+
+    Raises:
+        StageError: if stages depend on each other in a circle.
+    """
+    result: dict[str, Definition] = {}
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            circle = " -> ".join((*path, name))
+            raise StageError(
+                f"stages depend on each other: {circle}", hint="use iterate for recursion"
+            )
+        if name in result or name not in trees:
+            return
+        for each in dict.fromkeys(trees[name].references()):
+            visit(each, (*path, name))
+        result[name] = trees[name]
+
+    for name in trees:
+        visit(name, ())
+    return result

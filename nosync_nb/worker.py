@@ -1,0 +1,76 @@
+"""The worker: what is done behind the committing thread's back.
+
+One daemon thread merges layers, packs history and writes checkpoints. It reads immutable versions
+and hands results back through `adopt` callbacks, which take the session's lock for microseconds.
+An error in it is kept and raised at the next commit, never lost.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+
+class Worker:
+    """Runs tasks one after the other in a thread that starts with the first."""
+
+    def __init__(self, name: str = "nosync worker") -> None:
+        self._name = name
+        self._tasks: queue.SimpleQueue[tuple[object, Callable[[], None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread: threading.Thread | None = None
+        self._waiting: set[object] = set()
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._closed = False
+        self._error: BaseException | None = None
+
+    def take_error(self) -> BaseException | None:
+        """The first error of a task that nobody has taken yet."""
+        if self._error is None:
+            return None
+        with self._lock:
+            error, self._error = self._error, None
+        return error
+
+    def submit(self, key: object, task: Callable[[], None]) -> bool:
+        """Queues a task unless one with that key waits or runs; returns whether it was queued."""
+        with self._lock:
+            if self._closed or key in self._waiting:
+                return False
+            self._waiting.add(key)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+            self._tasks.put((key, task))
+        return True
+
+    def drain(self) -> None:
+        """Waits until nothing waits or runs."""
+        with self._lock:
+            self._idle.wait_for(lambda: not self._waiting)
+
+    def close(self) -> None:
+        """Finishes what waits and ends the thread."""
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._tasks.put(None)
+            thread.join()
+
+    def _run(self) -> None:
+        while (queued := self._tasks.get()) is not None:
+            key, task = queued
+            error: BaseException | None = None
+            try:
+                task()
+            except BaseException as raised:
+                error = raised
+            with self._lock:
+                self._error = self._error or error
+                self._waiting.discard(key)
+                self._idle.notify_all()

@@ -1,0 +1,86 @@
+"""What every test shares: profiles of hypothesis, and what the machine must have.
+
+A test that needs Chromium or Java is skipped where there is none. Under CI nothing is skipped:
+the test fails and says what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The speed of a shared machine is no property of the code, hence no deadlines.
+settings.register_profile("default", max_examples=50, deadline=None)
+settings.register_profile(
+    "ci",
+    max_examples=40,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("nightly", parent=settings.get_profile("ci"), max_examples=5_000)
+CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if CI else "default"))
+
+
+@cache
+def chromium_path() -> str | None:
+    """Returns the browser of the tests, or None."""
+    names = (os.environ.get("NOSYNC_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+@cache
+def java_path() -> str | None:
+    """Returns a Java for Spark, or None; `make test` exports one that works."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(os.path.join(home, "bin", "java") if home else "java")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what this machine cannot run; under CI it fails instead."""
+    missing = None
+    if item.get_closest_marker("browser") and chromium_path() is None:
+        missing = "browser test: no Chromium (apt install chromium, or set NOSYNC_CHROMIUM)"
+    elif item.get_closest_marker("spark") and java_path() is None:
+        missing = "spark test: no Java 17 or later (run `make setup`)"
+    if missing and CI:
+        pytest.fail(missing, pytrace=False)
+    elif missing:
+        pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of the browser; only for tests marked `browser`."""
+    path = chromium_path()
+    assert path is not None
+    return path
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The Spark session of all tests, small, in UTC; only for tests marked `spark`.
+
+    A failed task is tried again, as on a cluster. The JVM compiles less and starts sooner.
+    """
+    from nosync_nb.spark import sessions
+
+    found = sessions.start(
+        {
+            "spark.master": "local[2,4]",
+            "spark.app.name": "nosync-tests",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.log.level": "OFF",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "2",
+        }
+    )
+    yield found
+    sessions.stop(found)

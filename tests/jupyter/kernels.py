@@ -1,0 +1,156 @@
+"""A real kernel, started from the installed kernelspec, as a Jupyter server would."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+import nosync
+import nosync_nb
+import nosync_widgets
+from nosync.kernelspec import install
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def package_path() -> str:
+    """The folders that hold the three packages, for processes we start."""
+    packages = (nosync, nosync_widgets, nosync_nb)
+    roots = {str(Path(str(package.__file__)).parent.parent) for package in packages}
+    return os.pathsep.join(sorted(roots))
+
+
+@dataclass
+class Reply:
+    """What one cell did: `status` of the reply, its text, HTML and displayed widgets."""
+
+    status: str
+    text: str
+    html: str
+    errors: list[str] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
+
+    def __contains__(self, part: str) -> bool:
+        return part in self.text
+
+
+class Kernel:
+    """One notebook's kernel; `restart` and `kill` keep the notebook's name, as servers do."""
+
+    def __init__(self, folder: Path, *, notebook: str = "flights.ipynb") -> None:
+        prefix = folder / "prefix"
+        install(prefix=str(prefix))
+        self._env = {
+            **os.environ,
+            "PYTHONPATH": package_path(),
+            "JPY_SESSION_NAME": str(folder / notebook),
+            "IPYTHONDIR": str(folder / "ipython"),
+        }
+        self._folder = folder
+        # By default the path is relative to each process's folder; a socket's has 107 bytes.
+        self._sockets = Path(tempfile.mkdtemp(prefix="nosync-"))
+        ip = str(self._sockets / "kernel")
+        self._manager = KernelManager(kernel_name="nosync", transport="ipc", ip=ip)
+        self._manager.kernel_spec_manager.kernel_dirs.insert(
+            0, str(prefix / "share" / "jupyter" / "kernels")
+        )
+        self._client: Any = None
+        self.start()
+
+    def start(self) -> None:
+        """Starts the process and waits until it answers."""
+        self._manager.start_kernel(env=self._env, cwd=str(self._folder))
+        self._connect()
+
+    def _connect(self) -> None:
+        client: BlockingKernelClient = self._manager.blocking_client()
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        self._client = client
+
+    def run(self, source: str, *, timeout: float = 60) -> Reply:
+        """Runs a cell and returns what it did."""
+        reply = Reply("", "", "")
+
+        def collect(message: dict[str, Any]) -> None:
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                reply.text += content["text"]
+            elif message["msg_type"] == "error":
+                text = _COLOUR.sub("", "\n".join(content["traceback"]))
+                reply.text += text + "\n"
+                reply.errors.append(text)
+            elif message["msg_type"] in ("display_data", "execute_result"):
+                data = content["data"]
+                reply.text += data.get("text/plain", "") + "\n"
+                reply.html += data.get("text/html", "")
+                model = data.get("application/vnd.jupyter.widget-view+json")
+                if model:
+                    reply.models.append(model["model_id"])
+
+        answer = self._client.execute_interactive(source, timeout=timeout, output_hook=collect)
+        reply.status = answer["content"]["status"]
+        return reply
+
+    def begin(self, source: str) -> str:
+        """Starts a cell and returns at once."""
+        identity: str = self._client.execute(source)
+        return identity
+
+    def wait_for_text(self, part: str, *, timeout: float = 60) -> None:
+        """Waits until the running cell has printed something."""
+        while True:
+            message = self._client.get_iopub_msg(timeout=timeout)
+            if part in message["content"].get("text", ""):
+                return
+
+    def interrupt(self) -> None:
+        """Sends what the stop button sends."""
+        self._manager.interrupt_kernel()
+
+    def finish(self, identity: str, *, timeout: float = 60) -> Reply:
+        """Waits for the end of a cell that `begin` started."""
+        while True:
+            answer = self._client.get_shell_msg(timeout=timeout)
+            if answer["parent_header"].get("msg_id") == identity:
+                break
+        reply = Reply(answer["content"]["status"], "", "")
+        while True:
+            message = self._client.get_iopub_msg(timeout=timeout)
+            if message["parent_header"].get("msg_id") != identity:
+                continue
+            content = message["content"]
+            reply.text += content.get("text", "") + content.get("data", {}).get("text/plain", "")
+            if message["msg_type"] == "status" and content["execution_state"] == "idle":
+                return reply
+
+    def restart(self) -> None:
+        """Restarts as the menu does: a polite end, then a new process."""
+        self._client.stop_channels()
+        self._manager.restart_kernel(now=False, env=self._env, cwd=str(self._folder))
+        self._connect()
+
+    def kill(self) -> None:
+        """Kills the process as the kernel's killer does, then starts a new one."""
+        self._client.stop_channels()
+        self._manager.signal_kernel(signal.SIGKILL)
+        provisioner = self._manager.provisioner
+        assert provisioner is not None
+        provisioner.process.wait(timeout=30)  # type: ignore[attr-defined]
+        self._manager.restart_kernel(now=True, env=self._env, cwd=str(self._folder))
+        self._connect()
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._client.stop_channels()
+        self._manager.shutdown_kernel(now=True)
+        shutil.rmtree(self._sockets, ignore_errors=True)

@@ -1,0 +1,54 @@
+// Run by tests/test_widgets.py with `node --test`; TRAVEL_JS names the view's source.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import test from "node:test";
+
+const source = readFileSync(process.env.TRAVEL_JS, "utf8");
+const view = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
+const { count, epochAt, plural, positionOf, sign, status } = view;
+
+const THINNED = [[0, 32, 16], [40, 40, 1], [43, 46, 1]];
+const PAGE = { epoch: 45, before: 44, columns: [], rows: [], more: false, fresh: [], changes: [],
+  changes_more: false, added: 1, removed: 1200 };
+
+test("positions and epochs are inverse to each other over thinned ranges", () => {
+  assert.equal(count(THINNED), 8);
+  const epochs = [...Array(8).keys()].map((position) => epochAt(THINNED, position));
+  assert.deepEqual(epochs, [0, 16, 32, 40, 43, 44, 45, 46]);
+  epochs.forEach((epoch, position) => assert.equal(positionOf(THINNED, epoch), position));
+});
+
+test("an epoch that is gone stands at the one before it", () => {
+  assert.equal(positionOf(THINNED, 20), 1);
+  assert.equal(positionOf(THINNED, 42), 3);
+  assert.equal(positionOf(THINNED, 99), 7);
+  assert.equal(positionOf([[5, 9, 1]], 2), 0);
+});
+
+test("no epochs at all is a slider with one place", () => {
+  assert.equal(count([]), 0);
+  assert.equal(epochAt([], 3), 0);
+  assert.equal(positionOf([], 3), 0);
+});
+
+test("positions beyond the ends are the ends", () => {
+  assert.equal(epochAt(THINNED, -1), 0);
+  assert.equal(epochAt(THINNED, 100), 46);
+});
+
+test("the status names epoch, label and changes in words", () => {
+  assert.equal(status({ ...PAGE, label: "May" }, THINNED),
+    "epoch 45 of 46 · May · 1 row came, 1,200 went");
+  assert.match(status({ ...PAGE, epoch: 46 }, THINNED), /^epoch 46, the latest/);
+  assert.equal(status({ ...PAGE, error: "gone" }, THINNED), "epoch 45: gone");
+});
+
+test("signs do not rely on colour", () => {
+  assert.deepEqual([1, -1, 3, -2].map(sign), ["+", "−", "+ ×3", "− ×2"]);
+  assert.equal(plural(1, "row"), "1 row");
+  assert.equal(plural(336776, "row"), "336,776 rows");
+});
+
+test("the view offers render and nothing touches the page on import", () => {
+  assert.equal(typeof view.default.render, "function");
+});

@@ -1,0 +1,33 @@
+"""A small session that many tests begin with, and all that must not change by accident."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nosync_nb import Session
+
+
+def people(session: Session) -> None:
+    """Inputs with and without key, stages over them, two epochs."""
+    everybody = session.input("people", "name string, age int, score double")
+    planes = session.input("planes", "tail string, seats int", key="tail")
+    session.stage("grown", everybody.filter("age >= 18"))
+    session.stage("by_age", session["grown"].group_by("age").agg(n="count(*)"))
+    everybody.insert([("ann", 20, 1.0), ("bob", 10, 2.0)])
+    planes.insert([("a", 1)])
+    session.commit()
+    everybody.insert([("cy", 20, 3.0)])
+    session.commit(label="second")
+
+
+def state(session: Session) -> dict[str, Any]:
+    """All that must not change."""
+    return {**everything(session), "now": session.now, "frames": session._store.log.head.seq}
+
+
+def everything(session: Session) -> dict[str, Any]:
+    """All that can be read, at every epoch."""
+    return {
+        name: [session[name].rows(at=at) for at in session[name].history()[0]]
+        for name in session.graph
+    }

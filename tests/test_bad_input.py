@@ -1,0 +1,302 @@
+"""What people do wrong: each has its own error, which says where and what to do.
+
+After each, every collection, the epoch, and the log are as they were.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import people, state
+
+import nosync_nb
+from nosync_nb import (
+    DurabilityError,
+    ExpressionError,
+    NegativeMultiplicityError,
+    NosyncError,
+    SchemaError,
+    Session,
+    StageError,
+    TimeError,
+)
+
+
+@pytest.fixture(autouse=True)
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as made:
+        people(made)
+        yield made
+
+
+def commit_inside(session: Session) -> None:
+    def meddle(row: Any) -> tuple[int]:
+        session.commit()
+        return (1,)
+
+    session.stage("meddled", session["people"].map(meddle, "y int"))
+
+
+def insert_inside(session: Session) -> None:
+    def meddle(row: Any) -> tuple[int]:
+        session.inputs["people"].insert([("di", 1, 1.0)])
+        return (1,)
+
+    session.stage("meddled", session["people"].map(meddle, "y int"))
+
+
+def circle(session: Session) -> None:
+    session.stage("grown", session["by_age"].filter("n > 1"))
+
+
+Act = Callable[[Session], Any]
+CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
+    # what: the error, what it says, what the hint says, the deed
+    "an unknown column in a filter": (
+        ExpressionError, "expression 'agee > 1': no column 'agee'", "did you mean 'age'",
+        lambda s: s.stage("x", s["people"].filter("agee > 1")),
+    ),
+    "an unknown column in an aggregate": (
+        ExpressionError, "no column 'agee'", "the columns are",
+        lambda s: s["people"].group_by("name").agg(n="max(agee)"),
+    ),
+    "an unknown key": (
+        SchemaError, "no column 'nam'", "the columns are name, age, score",
+        lambda s: s["people"].group_by("nam").agg(n="count(*)"),
+    ),
+    "an unknown column in a row": (
+        SchemaError, "input 'people': row 0: unknown column 'agee'", "the columns are",
+        lambda s: s["people"].insert([{"name": "x", "agee": 1, "score": 1.0}]),
+    ),
+    "a column that a row lacks": (
+        SchemaError, "input 'people': row 0: column 'score' is missing", "fill it with None",
+        lambda s: s["people"].insert([{"name": "x", "age": 1}]),
+    ),
+    "a value of the wrong type": (
+        SchemaError, "input 'people': column 'age', row 0: 'old' is no int", "convert it first",
+        lambda s: s["people"].insert([("x", "old", 1.0)]),
+    ),
+    "a number that does not fit": (
+        SchemaError, "column 'age', row 0: 1099511627776 does not fit int", "a wider type",
+        lambda s: s["people"].insert([("x", 2**40, 1.0)]),
+    ),
+    "a fraction in the last of many rows": (
+        SchemaError, "column 'age', row 1000: 1.5 is not exactly int", "round it",
+        lambda s: s["people"].insert([("x", 1, 1.0)] * 1000 + [("x", 1.5, 1.0)]),
+    ),
+    "a row too few columns": (
+        SchemaError, r"row 0 has 2 values for 3 columns: \('x', 1\)", "the columns are",
+        lambda s: s["people"].insert([("x", 1)]),
+    ),
+    "no rows at all": (
+        SchemaError, "input 'people': 5 is no rows", "pass a list of tuples",
+        lambda s: s["people"].insert(5),
+    ),
+    "bad SQL": (
+        ExpressionError, "cannot read the expression 'age >'", "one Spark SQL expression",
+        lambda s: s["people"].filter("age >"),
+    ),
+    "a filter that is no condition": (
+        ExpressionError, r"filter 'age \+ 1' is of type int", "compare with something",
+        lambda s: s["people"].filter("age + 1"),
+    ),
+    "a value that SQL cannot cast": (
+        ExpressionError, "stage 'x': expression .*'ann' is not of type int", "try_cast",
+        lambda s: s.stage("x", s["people"].select("cast(name as int) as n")),
+    ),
+    "a function that raises": (
+        StageError, "stage 'x': .*raised ZeroDivisionError.*name='ann', age=20", "filter the row",
+        lambda s: s.stage("x", s["people"].map(lambda row: (1 // (row.age - 20),), "y int")),
+    ),
+    "a function that gives too much": (
+        StageError, r"stage 'x': map must give rows of \(y int\): row 0 has 2", "return tuples",
+        lambda s: s.stage("x", s["people"].map(lambda row: (1, 2), "y int")),
+    ),
+    "a reducer that raises": (
+        StageError, "stage 'x': .*raised KeyError", "mend the function",
+        lambda s: s.stage("x", s["people"].group_by("age").reduce(lambda k, r: {}[k], "y int")),
+    ),
+    "a commit inside a function": (
+        StageError, "commit inside a stage's function", "commit outside", commit_inside,
+    ),
+    "an insert inside a function": (
+        StageError, "insert inside a stage's function", "change inputs", insert_inside,
+    ),
+    "an epoch that is not there": (
+        TimeError, "epoch 99 is not readable", "epochs 0 to 2 are", lambda s: s["grown"].rows(at=99)
+    ),
+    "an offset before the beginning": (
+        TimeError, "epoch -4 is not readable", "epochs 0 to 2 are", lambda s: s["grown"].rows(at=-4)
+    ),
+    "an epoch that is no number": (
+        TimeError, "1.5 is not an epoch", "a number, a label", lambda s: s["grown"].rows(at=1.5)
+    ),
+    "an unknown label": (
+        TimeError, "no epoch is labelled 'third'", "labels: second",
+        lambda s: s["grown"].rows(at="third"),
+    ),
+    "a label that is taken": (
+        StageError, "label 'second' names epoch 2 already", "another label",
+        lambda s: s.commit(label="second"),
+    ),
+    "a name with a space": (
+        SchemaError, "input 'my table': a name must be an identifier", "letters, digits",
+        lambda s: s.input("my table", "x int"),
+    ),
+    "a name that Python has": (
+        SchemaError, "stage 'class': a name must be an identifier", "word of Python",
+        lambda s: s.stage("class", s["people"].distinct()),
+    ),
+    "a type that is none": (
+        SchemaError, "unknown type 'floof'", "types are", lambda s: s.input("more", "x floof")
+    ),
+    "an input without columns": (
+        SchemaError, "input 'more' needs columns", "session.input", lambda s: s.input("more")
+    ),
+    "an input with other columns": (
+        SchemaError, r"input 'people' has columns \(name string.*, not \(name string\)", "drop it",
+        lambda s: s.input("people", "name string"),
+    ),
+    "an input with another key": (
+        SchemaError, r"input 'planes' has key \['tail'\], not \['seats'\]", "leave key out",
+        lambda s: s.input("planes", "tail string, seats int", key="seats"),
+    ),
+    "a stage that is an input": (
+        StageError, "'people' is an input", "name the result differently",
+        lambda s: s.stage("people", s["people"].distinct()),
+    ),
+    "a stage that is no collection": (
+        StageError, "stage 'x': 5 is not a collection", "an operator",
+        lambda s: s.stage("x", 5),
+    ),
+    "a stage over itself": (
+        StageError, "stage 'grown' depends on itself", "name the result differently",
+        lambda s: s.stage("grown", s["grown"].filter("age > 20")),
+    ),
+    "stages in a circle": (
+        StageError, "depend on each other: grown -> by_age -> grown", "use iterate", circle
+    ),
+    "a stage that is not there": (
+        StageError, "there is no stage or input 'gron'", "did you mean 'grown'", lambda s: s["gron"]
+    ),
+    "a drop of what is read": (
+        StageError, "'people' is read by grown, by_age", "cascade=True", lambda s: s.drop("people")
+    ),
+    "a rename to a name that is taken": (
+        StageError, "'people' is there already", "drop it", lambda s: s.rename("grown", "people")
+    ),
+    "a null key": (
+        SchemaError, "input 'planes': key 'tail' is null in row 1", "without a key",
+        lambda s: s["planes"].upsert([("b", 1), (None, 2)]),
+    ),
+    "a key that is there": (
+        SchemaError, "input 'planes': key 'a' is there already", "planes.upsert",
+        lambda s: s["planes"].insert([("b", 2), ("a", 2)]),
+    ),
+    "an upsert without a key": (
+        SchemaError, r"input 'people' has no key, so it has no upsert\(\)", "key='id'",
+        lambda s: s["people"].upsert([("ann", 1, 1.0)]),
+    ),
+    "a join on what is not there": (
+        SchemaError, "no column 'tail'", "the columns are",
+        lambda s: s["people"].join(s["planes"], on="tail"),
+    ),
+    "a join of names that clash": (
+        SchemaError, "both sides have a column 'age'", "rename",
+        lambda s: s["people"].join(s["grown"], on="name"),
+    ),
+    "a concat of other columns": (
+        SchemaError, "concat: the schemas differ", "select",
+        lambda s: s["people"].concat(s["planes"]),
+    ),
+    "a wait for replicas that are not there": (
+        DurabilityError, "no replicas are configured", "disk", lambda s: s.commit(wait="replicas")
+    ),
+    "a wait for nothing known": (
+        DurabilityError, "unknown level 'soon'", "disk", lambda s: s.commit(wait="soon")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("ignore:.*kernel:UserWarning", "ignore:.*cannot be:UserWarning")
+def test_an_error_says_where_and_what_to_do_and_changes_nothing(
+    session: Session, case: str
+) -> None:
+    kind, says, remedy, act = CASES[case]
+    before = state(session)
+    with pytest.raises(kind, match=says) as caught:
+        act(session)
+    assert remedy in (caught.value.hint or "")
+    assert caught.value.__notes__ == [f"Hint: {caught.value.hint}"]
+    session.discard()
+    assert state(session) == before
+    session["people"].insert([("di", 30, 4.0)])
+    assert session.commit() == before["now"] + 1
+    assert session["by_age"].rows() == [(20, 2), (30, 1)]
+
+
+def test_an_epoch_that_fails_keeps_what_was_pending(session: Session) -> None:
+    session.stage("inverse", session["people"].map(lambda row: (100 // row.age,), "x int"))
+    before = state(session)
+    session["people"].insert([("eve", 5, 1.0)])
+    session["people"].insert([("nil", 0, 1.0)])
+    for _ in range(2):
+        with pytest.raises(StageError, match="name='nil', age=0") as caught:
+            session.commit()
+        assert caught.value.stage == "inverse"
+        assert session.pending["people"].rows == 2
+    assert session.discard() == 2
+    assert state(session) == before
+
+
+def test_a_function_that_raises_on_one_row_in_a_million_names_it_soon(session: Session) -> None:
+    pa = pytest.importorskip("pyarrow")
+    numbers = session.input("numbers", "x bigint")
+    session.stage("halves", numbers.map(lambda row: (10 // (row.x - 777_777),), "y bigint"))
+    before = state(session)
+    numbers.insert(pa.table({"x": pa.array(range(1_000_000))}))
+    started = time.process_time()
+    with pytest.raises(StageError, match=r"'halves'.*ZeroDivisionError.*x=777777"):
+        session.commit()
+    assert time.process_time() - started < 20
+    session.discard()
+    assert state(session) == before
+
+
+def test_a_key_may_be_a_nan_and_is_one_key(session: Session) -> None:
+    scores = session.input("scores", "x double, n int", key="x")
+    scores.insert([(math.nan, 1), (-0.0, 1)])
+    session.commit()
+    scores.upsert([(float("nan"), 2), (0.0, 2)])
+    session.commit()
+    assert repr(scores.rows()) == "[Row(x=0.0, n=2), Row(x=nan, n=2)]"
+    scores.delete([math.nan])
+    session.commit()
+    assert scores.rows() == [(0.0, 2)]
+
+
+def test_what_is_removed_without_being_there_is_found_by_its_reader(session: Session) -> None:
+    session["people"].remove([("zed", 40, 1.0)])
+    session.commit()
+    with pytest.raises(NegativeMultiplicityError) as caught:
+        session["people"].rows()
+    assert str(caught.value) == (
+        "input 'people': row ('zed', 40, 1.0) is there -1 times at epoch 3"
+    )
+    with pytest.raises(NegativeMultiplicityError, match=r"collection 'grown': row .*'zed'"):
+        session["grown"].count()
+    assert session["people"].count(at=2) == 3
+    session["people"].insert([("zed", 40, 1.0)])
+    session.commit()
+    assert session["people"].count() == 3

@@ -1,0 +1,200 @@
+"""Batches: sums of rows are kept by whatever is done to them, also when all hashes collide."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from batch_model import (
+    batches_of,
+    check,
+    count,
+    counted,
+    encoded,
+    layouts,
+    numbers,
+    pools,
+    updates_of,
+    weak_hashes,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nosync_nb import rows
+from nosync_nb.batch import (
+    Layout,
+    Updates,
+    add_runs,
+    arrange,
+    concat_updates,
+    group,
+    merge,
+    no_updates,
+)
+from nosync_nb.errors import ExpressionError
+
+PAIRS = Layout(("bigint", "bigint"), (0,))
+BUCKETS = st.sampled_from([None, 1, 2])
+
+
+@st.composite
+def arranged(draw: st.DrawFn) -> tuple[Layout, Updates]:
+    layout = draw(layouts())
+    return layout, draw(updates_of(layout.types, draw(pools(layout.types))))
+
+
+@given(arranged(), BUCKETS)
+def test_arranging_keeps_sums(case: tuple[Layout, Updates], buckets: int | None) -> None:
+    layout, updates = case
+    expected = count(updates, layout.types)
+    if buckets is None:
+        batch = arrange(layout, updates)
+        check(batch)
+    else:
+        with weak_hashes(buckets):
+            batch = arrange(layout, updates)
+            check(batch)
+    assert expected == counted([batch])
+    assert len(batch) == len(expected)
+
+
+@given(st.data(), BUCKETS)
+def test_merging_adds_up(data: st.DataObject, buckets: int | None) -> None:
+    def merged() -> None:
+        layout = data.draw(layouts())
+        batches = data.draw(batches_of(layout))
+        batch = merge(layout, batches)
+        check(batch)
+        assert counted(batches) == counted([batch])
+        assert len(counted(batches)) == len(batch)
+
+    if buckets is None:
+        merged()
+    else:
+        with weak_hashes(buckets):
+            merged()
+
+
+@given(st.data())
+def test_merging_does_not_depend_on_how_updates_were_batched(data: st.DataObject) -> None:
+    layout = data.draw(layouts())
+    pool = data.draw(pools(layout.types))
+    some = data.draw(st.lists(updates_of(layout.types, pool), min_size=1, max_size=4))
+    at_once = arrange(layout, concat_updates(some, layout.types))
+    in_steps = merge(layout, [arrange(layout, each) for each in some])
+    assert at_once.khash.tolist() == in_steps.khash.tolist()
+    assert at_once.diff.tolist() == in_steps.diff.tolist()
+    kinds = layout.types
+    assert encoded(at_once.columns, kinds, len(at_once)) == encoded(
+        in_steps.columns, kinds, len(in_steps)
+    )
+
+
+@given(st.data())
+def test_cuts_of_the_key_range_are_disjoint_and_complete(data: st.DataObject) -> None:
+    layout = data.draw(layouts())
+    batch = merge(layout, data.draw(batches_of(layout)))
+    points = data.draw(st.lists(st.integers(0, 2**64 - 1), max_size=3))
+    if len(batch):
+        points += [int(batch.khash[len(batch) // 2])]
+    bounds = [0, *sorted(points), 2**64]
+    cuts = [batch.cut(low, high) for low, high in itertools.pairwise(bounds)]
+    assert len(batch) == sum(map(len, cuts))
+    for piece, low, high in zip(cuts, bounds, bounds[1:], strict=False):
+        check(piece)
+        assert all(low <= k < high for k in piece.khash.tolist())
+        assert (piece.rhash is piece.khash) == (batch.rhash is batch.khash)
+
+
+@given(st.data(), BUCKETS)
+def test_groups_hold_the_rows_of_one_key_each(data: st.DataObject, buckets: int | None) -> None:
+    kinds = data.draw(layouts()).types
+    updates = data.draw(updates_of(kinds, data.draw(pools(kinds)), max_size=20))
+    n = len(updates.diff)
+    if buckets is None:
+        found = group(updates.columns, kinds, n)
+    else:
+        with weak_hashes(buckets):
+            found = group(updates.columns, kinds, n)
+    texts = encoded(updates.columns, kinds, n)
+    ends = [*found.starts.tolist(), n][1:]
+    members = [found.order[a:b].tolist() for a, b in zip(found.starts.tolist(), ends, strict=True)]
+    keys = encoded(found.keys, kinds, len(members))
+    assert sorted(i for some in members for i in some) == list(range(n))
+    assert len(set(keys)) == len(keys) == len(set(texts))
+    for key, some in zip(keys, members, strict=True):
+        assert {texts[i] for i in some} == {key}
+    assert (np.diff(found.khash.astype(object)) >= 0).all()
+
+
+def test_a_group_by_nothing_is_one_group() -> None:
+    found = group([], (), 3)
+    assert found.starts.tolist() == [0]
+    assert sorted(found.order.tolist()) == [0, 1, 2]
+
+
+def test_no_rows_make_no_groups() -> None:
+    assert group([np.zeros(0, np.int64)], ("bigint",), 0).starts.tolist() == []
+
+
+def test_a_batch_that_cancels_entirely_has_no_rows() -> None:
+    batch = numbers(PAIRS, [((1, 2), 1), ((1, 2), -3), ((1, 2), 2)])
+    assert len(batch) == 0
+    check(batch)
+    assert len(arrange(PAIRS, no_updates(PAIRS.types))) == 0
+
+
+def test_the_order_of_key_columns_is_part_of_the_hash() -> None:
+    swapped = Layout(("bigint", "bigint"), (1, 0))
+    batch = numbers(swapped, [((1, 2), 1)])
+    assert rows.hash_columns([batch.columns[1], batch.columns[0]], swapped.types, 1) == batch.khash
+
+
+def test_colliding_rows_stay_in_the_order_of_their_code() -> None:
+    with weak_hashes(1):
+        batch = numbers(
+            Layout(("bigint", "bigint"), (), 1), [((2, 5), 1), ((1, 9), 1), ((1, 9), 1)]
+        )
+    assert batch.columns[1].tolist() == [5, 9]
+    assert batch.diff.tolist() == [1, 2]
+
+
+def test_dates_beyond_python_years_may_collide() -> None:
+    layout = Layout(("date",))
+    with weak_hashes(1):
+        days = np.array([2**31 - 1, 0, 2**31 - 1], np.int32)
+        batch = arrange(layout, Updates([days], np.ones(3, np.int64)))
+    assert dict(zip(batch.columns[0].tolist(), batch.diff, strict=True)) == {2**31 - 1: 2, 0: 1}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_count_beyond_64_bits_raises(sign: int) -> None:
+    big = sign * (2**62)
+    numbers(PAIRS, [((1, 1), big), ((1, 1), -big), ((1, 1), sign * (2**62 - 1)), ((1, 1), big)])
+    with pytest.raises(ExpressionError, match="more than"):
+        numbers(PAIRS, [((1, 1), big), ((1, 1), big), ((1, 1), sign)])
+
+
+@given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4), min_size=1))
+def test_sums_of_runs_are_exact_or_raise(runs: list[list[int]]) -> None:
+    diff = np.array([d for run in runs for d in run], np.int64)
+    starts = np.cumsum([0, *map(len, runs[:-1])])
+    expected = [sum(run) for run in runs]
+    if all(-(2**63) <= one < 2**63 for one in expected):
+        assert expected == add_runs(diff, starts).tolist()
+    else:
+        with pytest.raises(ExpressionError):
+            add_runs(diff, starts)
+
+
+@given(st.data())
+def test_a_batch_survives_pickle(data: st.DataObject) -> None:
+    layout = data.draw(layouts())
+    batch = merge(layout, data.draw(batches_of(layout)))
+    again: Any = pickle.loads(pickle.dumps(batch))
+    assert layout == again.layout
+    assert counted([batch]) == counted([again])
+    assert (again.rhash is again.khash) == (batch.rhash is batch.khash)

@@ -1,0 +1,173 @@
+"""Compaction: sums are kept, layers tile their epochs, work per epoch and copies are bounded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from batch_model import Count, check, count, counted, nonzero, numbers
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from nosync_nb.batch import Batch, Layout, merge
+from nosync_nb.trace import Layer, Trace, adopt, append, compaction, plan
+from nosync_nb.trace.compaction import INLINE_ROWS, LAYERS_MAX, WIDTH, YOUNG_ROWS
+
+LAYOUT = Layout(("bigint", "bigint"), (0,))
+
+
+class Compaction(RuleBasedStateMachine):
+    """Appends batches; a worker merges at any moment and is adopted at any later one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trace = Trace(LAYOUT)
+        self.epoch = 0
+        self.expected: Count = Counter()
+        self.merging: tuple[tuple[Layer, ...], Layer] | None = None
+        self.live = True
+
+    @rule(
+        rows=st.lists(
+            st.tuples(st.tuples(st.integers(0, 3), st.integers(0, 2)), st.sampled_from([1, -1])),
+            max_size=6,
+        ),
+        skipped=st.integers(0, 2),
+    )
+    def append(self, rows: list[Any], skipped: int) -> None:
+        lower = self.epoch + skipped
+        batch = numbers(LAYOUT, rows)
+        self.expected.update(count(batch.updates, LAYOUT.types))
+        self.expected = nonzero(self.expected)
+        self.trace, merged = append(self.trace, Layer(lower, lower + 1, (batch,)))
+        self.epoch = lower + 1
+        assert merged <= INLINE_ROWS
+
+    @precondition(lambda self: self.merging is None)
+    @rule(data=st.data())
+    def merge(self, data: st.DataObject) -> None:
+        layers = self.trace.layers
+        if not layers:
+            return
+        start = data.draw(st.integers(0, len(layers) - 1))
+        stop = data.draw(st.integers(start + 1, len(layers)))
+        inputs = layers[start:stop]
+        batch = merge(LAYOUT, [part for layer in inputs for part in layer.parts])
+        self.merging = inputs, Layer(inputs[0].lower, inputs[-1].upper, (batch,))
+
+    @precondition(lambda self: self.merging is not None)
+    @rule()
+    def adopt(self) -> None:
+        assert self.merging is not None
+        inputs, output = self.merging
+        self.merging = None
+        live = {id(layer) for layer in inputs} <= {id(layer) for layer in self.trace.layers}
+        adopted = adopt(self.trace, inputs, output)
+        assert (adopted is not None) == live
+        if adopted is not None:
+            self.trace = adopted
+
+    @invariant()
+    def the_sum_is_that_of_the_batches(self) -> None:
+        found = self.trace.consolidated()
+        check(found)
+        assert self.expected == counted([found])
+
+    @invariant()
+    def layers_are_in_order_and_end_at_the_last_epoch(self) -> None:
+        layers = self.trace.layers
+        assert all(a.upper <= b.lower for a, b in pairwise(layers))
+        assert not layers or layers[-1].upper == self.epoch
+
+
+Compaction.TestCase.settings = settings(stateful_step_count=30)
+TestCompaction = Compaction.TestCase
+
+
+class Sized(Batch):
+    """A batch that is nothing but a number of rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+def sized(_: Layout, batches: list[Any]) -> Sized:
+    return Sized(sum(map(len, batches)))
+
+
+def perform(trace: Trace) -> tuple[Trace, int]:
+    """Does what is planned; returns the rows copied."""
+    copied = 0
+    while (planned := plan(trace)) is not None:
+        inputs = trace.layers[planned.start : planned.stop]
+        rows = sum(layer.rows_count for layer in inputs)
+        copied += rows
+        adopted = adopt(trace, inputs, Layer(inputs[0].lower, inputs[-1].upper, (Sized(rows),)))
+        assert adopted is not None
+        trace = adopted
+    return trace, copied
+
+
+@pytest.mark.parametrize("rows", [0, 1, 10, 300, 1025, 5000])
+def test_work_per_epoch_and_copies_are_bounded(rows: int) -> None:
+    base = 10_000_000
+    trace = Trace(LAYOUT, (Layer(0, 1, (Sized(base),)),))
+    copied = inline = 0
+    epochs = 4000
+    with mock.patch.object(compaction, "merge", sized):
+        for epoch in range(1, epochs):
+            trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            assert merged <= INLINE_ROWS
+            inline += merged
+            trace, more = perform(trace)
+            copied += more
+            assert len(trace.layers) <= LAYERS_MAX + 3 * WIDTH + 2
+    assert base + (epochs - 1) * rows == trace.rows_count
+    levels = np.log(max(epochs * rows, 4)) / np.log(WIDTH) + 2
+    assert inline + copied <= levels * epochs * rows + (base if epochs * rows * 4 > base else 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_copies_stay_bounded_for_batches_of_any_size(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    trace = Trace(LAYOUT)
+    appended = copied = 0
+    with mock.patch.object(compaction, "merge", sized):
+        for epoch in range(2000):
+            rows = int(2 ** random.uniform(0, 16))
+            appended += rows
+            trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            assert merged <= INLINE_ROWS
+            trace, more = perform(trace)
+            copied += merged + more
+            assert len(trace.layers) <= LAYERS_MAX + 3 * WIDTH + 2
+    assert copied <= 12 * appended
+
+
+def test_the_committing_thread_and_the_worker_never_want_the_same_layer() -> None:
+    random = np.random.default_rng(7)
+    trace = Trace(LAYOUT)
+    with mock.patch.object(compaction, "merge", sized):
+        for epoch in range(500):
+            planned = plan(trace)
+            inputs = () if planned is None else trace.layers[planned.start : planned.stop]
+            rows = int(2 ** random.uniform(0, 13))
+            trace, _ = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            if inputs:
+                output = Layer(inputs[0].lower, inputs[-1].upper, (Sized(1),))
+                assert adopt(trace, inputs, output) is not None
+                assert inputs[-1].rows_count > YOUNG_ROWS
+            trace, _ = perform(trace)
+
+
+def test_levels_grow_fourfold() -> None:
+    found = [Layer(0, 1, (Sized(rows),)).level for rows in (0, 1, 2, 7, 8, 31, 32, 1024)]
+    assert found == [0, 0, 1, 1, 2, 2, 3, 5]

@@ -1,0 +1,150 @@
+"""Expressions over aggregates: calls, outputs, types, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import Aggregation, compile_aggregates
+from nosync_nb.rows import Schema
+
+FLIGHTS = Schema.parse(
+    "carrier string, dep_delay double, distance bigint, seats int, paid decimal(10,2), "
+    "late boolean, f float, day date, tags array<string>, props map<string,int>"
+)
+
+
+def compiled(*sqls: str, keys: tuple[str, ...] = ("carrier",), **more: Any) -> Aggregation:
+    named = {f"n{i}": sql for i, sql in enumerate(sqls)}
+    return compile_aggregates(named, FLIGHTS, keys, **more)
+
+
+def calls(found: Aggregation) -> list[tuple[str, str | None, str]]:
+    return [(c.function, c.argument.sql if c.argument else None, c.type) for c in found.calls]
+
+
+def test_equal_calls_are_made_once() -> None:
+    found = compiled(
+        "sum(dep_delay) / count(*)", "SUM( Dep_Delay )", "count(1)", "max(distance) - min(distance)"
+    )
+    assert calls(found) == [
+        ("sum", "dep_delay", "double"),
+        ("count_star", None, "bigint"),
+        ("max", "distance", "bigint"),
+        ("min", "distance", "bigint"),
+    ]
+    assert [e.sql for e in found.outputs] == ["_0 / _1", "_0", "_1", "_2 - _3"]
+    assert found.names == ("n0", "n1", "n2", "n3")
+
+
+def test_outputs_are_row_expressions_over_keys_and_results() -> None:
+    found = compiled("round(sum(dep_delay) / count(*), 2)", "upper(carrier) || '!'")
+    assert found.inner == Schema.parse("carrier string, _0 double, _1 bigint")
+    columns = [np.array(["aa"], object), np.array([10.0]), np.array([3])]
+    assert [e.evaluate(columns, 1).tolist() for e in found.outputs] == [[3.33], ["AA!"]]
+    assert all(e.local for e in found.outputs)
+
+
+def test_arguments_are_expressions_of_a_row() -> None:
+    found = compiled("sum(if(late, distance * 2, 0))", "avg(dep_delay + 1)")
+    assert calls(found) == [
+        ("sum", "if(late, distance * 2, 0)", "bigint"),
+        ("avg", "dep_delay + 1", "double"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sql", "type_"),
+    [
+        ("count(tags)", "bigint"),
+        ("sum(seats)", "bigint"),
+        ("sum(f)", "double"),
+        ("sum(paid)", "decimal(20,2)"),
+        ("avg(seats)", "double"),
+        ("mean(f)", "double"),
+        ("min(carrier)", "string"),
+        ("max(paid)", "decimal(10,2)"),
+        ("max(late)", "boolean"),
+        ("min(day)", "date"),
+        ("max(f)", "float"),
+    ],
+)
+def test_results_have_the_types_of_spark(sql: str, type_: str) -> None:
+    found = compiled(sql)
+    assert found.calls[0].type == type_
+    assert found.outputs[0].type == type_
+
+
+def test_a_filter_becomes_part_of_the_argument() -> None:
+    found = compiled("count(*) filter (where late)", "sum(seats) filter (where seats > 1) + 1")
+    assert calls(found) == [
+        ("count", "case when late then (1) end", "bigint"),
+        ("sum", "case when seats > 1 then (seats) end", "bigint"),
+    ]
+    assert found.outputs[1].sql == "_1 + 1"
+
+
+def test_names_of_results_avoid_those_of_keys() -> None:
+    schema = Schema.parse("_0 int, x int")
+    found = compile_aggregates({"n": "sum(x) + _0"}, schema, ["_0"])
+    assert found.inner.names == ("_0", "__0")
+    assert found.outputs[0].sql == "__0 + _0"
+
+
+def test_columns_named_like_aggregates_are_columns() -> None:
+    schema = Schema.parse("count int, max string")
+    found = compile_aggregates({"n": "sum(count)", "m": "max"}, schema, ["max"])
+    assert [e.sql for e in found.outputs] == ["_0", "max"]
+
+
+def test_aggregates_in_strings_are_text() -> None:
+    found = compiled("concat(carrier, ': sum(x) ', count(*))")
+    assert found.outputs[0].sql == "concat(carrier, ': sum(x) ', _0)"
+
+
+@pytest.mark.parametrize(
+    ("sql", "said", "hint"),
+    [
+        ("median(distance)", "the aggregate median is not known", "count, sum, min, max, avg"),
+        ("count(distinct carrier)", "distinct", "distinct()"),
+        ("max(sum(seats))", "sum stands inside max", "stage"),
+        ("sum(seats) + distance", "'distance' is neither a key nor inside", "max(distance)"),
+        ("distance", "'distance' is neither a key nor inside", "group_by"),
+        ("sum(carrier)", "sum of a string", "cast"),
+        ("sum(late)", "sum of a boolean", "cast"),
+        ("avg(paid)", r"avg of a decimal\(10,2\)", "cast"),
+        ("max(props)", "max of a map<string,int>", ""),
+        ("max(seats, distance)", "max takes one argument", "greatest"),
+        ("sum(sets)", "no column 'sets'", "did you mean 'seats'"),
+        ("sum(seats) over (partition by carrier)", "window", "top"),
+        ("sum(seats", "expected", ""),
+        ("sum(*)", "stands for columns", ""),
+    ],
+)
+def test_what_cannot_be_aggregated_is_refused(sql: str, said: str, hint: str) -> None:
+    with pytest.raises(ExpressionError, match=said) as caught:
+        compiled(sql)
+    assert hint in str(caught.value.hint)
+
+
+def test_an_error_of_an_output_shows_what_the_user_wrote() -> None:
+    found = compiled("sum(distance) / (count(*) - 1)")
+    with pytest.raises(ExpressionError) as caught:
+        found.outputs[0].evaluate([np.array(["aa"], object), np.array([7]), np.array([1])], 1)
+    assert "'sum(distance) / (count(*) - 1)'" in str(caught.value)
+    assert "sum(distance)=7, count(*)=1" in str(caught.value)
+
+
+def test_what_only_spark_knows_is_asked_of_spark() -> None:
+    def asked(sqls: Any, schema: Schema) -> list[str]:
+        assert schema.names[0] == "carrier"
+        return ["string"]
+
+    found = compiled("soundex(carrier)", "max(soundex(carrier))", types=asked)
+    assert not found.outputs[0].local
+    assert found.outputs[1].local
+    assert found.calls[0].argument is not None
+    assert not found.calls[0].argument.local

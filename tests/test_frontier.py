@@ -1,0 +1,296 @@
+"""Frontiers: intervals, sets of epochs, and the recovery calculus against simulated worlds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nosync_nb.errors import TimeError
+from nosync_nb.frontier import (
+    UNBOUNDED,
+    Failure,
+    Frontier,
+    Interval,
+    Node,
+    Prefixes,
+    Ranges,
+    Saved,
+    check_readable,
+    droppable,
+    inclusive,
+    plan,
+    prefix,
+    recovery_upper,
+    resumable,
+    survivals,
+    tiles,
+)
+
+LAST = 5  # epochs of the simulated worlds
+
+intervals = st.builds(Interval, st.integers(0, 9), st.integers(0, 9))
+sets = st.sets(st.integers(0, 12))
+
+
+def test_frontiers_show_inclusive_epochs_and_epoch_0_is_always_complete() -> None:
+    assert [inclusive(upper) for upper in (0, 1, 2, 8)] == [0, 0, 1, 7]
+    assert Frontier(memory=7, disk=6, replicas=0) == (7, 6, 0)
+
+
+@given(intervals, intervals)
+def test_intervals_are_sets_of_epochs(one: Interval, other: Interval) -> None:
+    def inside(interval: Interval) -> set[int]:
+        return {epoch for epoch in range(12) if epoch in interval}
+
+    assert inside(one) == set(range(one.lower, one.upper))
+    assert one.is_empty == (not inside(one))
+    assert one.covers(other) == (inside(other) <= inside(one))
+    assert inside(one.intersection(other)) == inside(one) & inside(other)
+    assert str(Interval(3, 5)) == "[3, 5)"
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, unique=True).map(sorted), st.data())
+def test_tiles_are_adjacent_and_merge_to_the_whole(cuts: list[int], data: Any) -> None:
+    parts = [Interval(a, b) for a, b in itertools.pairwise(cuts)]
+    whole = Interval(cuts[0], cuts[-1])
+    assert tiles(parts, whole)
+    if parts:
+        merged = parts[0]
+        for part in parts[1:]:
+            merged = merged.merged(part)
+        assert merged == whole
+        gone = data.draw(st.integers(0, len(parts) - 1))
+        assert not tiles(parts[:gone] + parts[gone + 1 :], whole)
+        assert not tiles([*parts, parts[-1]], whole)
+
+
+@given(st.lists(intervals))
+def test_a_prefix_ends_at_the_first_gap(found: list[Interval]) -> None:
+    held = {epoch for each in found for epoch in range(each.lower, each.upper)}
+    assert prefix(found) == next(epoch for epoch in range(11) if epoch not in held)
+
+
+@given(sets, sets, st.integers(-2, 14))
+def test_epochs_are_a_set_in_ranges(one: set[int], other: set[int], epoch: int) -> None:
+    made = Ranges(one)
+    assert list(made) == sorted(one)
+    assert bool(made) == bool(one)
+    assert all(a.stop < b.start for a, b in itertools.pairwise(made.ranges))
+    assert made == Ranges.of(*(range(e, e + 1) for e in one))
+    assert (epoch in made) == (epoch in one)
+    assert list(made & Ranges(other)) == sorted(one & other)
+    below = max((e for e in one if e <= epoch), default=None)
+    above = min((e for e in one if e >= epoch), default=None)
+    assert made.neighbours(epoch) == (below, above)
+
+
+def test_epochs_are_written_as_inclusive_ranges() -> None:
+    assert str(Ranges.of(range(32, 41), range(8), range(16, 17))) == "0-7, 16, 32-40"
+    assert str(Ranges()) == "none"
+    assert hash(Ranges([1])) == hash(Ranges([1]))
+
+
+def test_an_unreadable_epoch_is_an_error_that_names_its_neighbours() -> None:
+    readable = Ranges.of(range(4), range(7, 10))
+    check_readable("orders", 3, readable)
+    with pytest.raises(TimeError, match="stage 'orders': epoch 5 is not readable, only 0-3, 7-9"):
+        check_readable("orders", 5, readable)
+    with pytest.raises(TimeError) as caught:
+        check_readable("orders", 11, readable)
+    assert caught.value.hint == "read at 9"
+
+
+def both(upper: int) -> Prefixes:
+    return Prefixes(upper, upper, upper)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> dict[str, Node]:
+    """Graphs of 2 to 7 stages, a third of the edges going back."""
+    names = [f"s{i}" for i in range(draw(st.integers(2, 7)))]
+    uppers = st.integers(0, LAST).map(both)
+    nodes = {}
+    for i, name in enumerate(names):
+        near = draw(st.sets(st.sampled_from(names[:i]), max_size=3)) if i else set()
+        back = draw(st.sets(st.sampled_from(names), max_size=1)) if near else set()
+        nodes[name] = Node(
+            tuple(sorted(near | back)),
+            draw(uppers),
+            draw(st.booleans()),
+            draw(uppers | st.just(both(0))),
+            draw(st.integers(0, LAST)),
+        )
+    return nodes
+
+
+World = dict[tuple[str, int], Any]
+
+
+def fresh(nodes: Iterable[str], what: str) -> World:
+    """A different token for each stage and epoch."""
+    return {(name, epoch): (what, name, epoch) for name in nodes for epoch in range(LAST)}
+
+
+def world(nodes: dict[str, Node], dice: World, sources: World, known: dict[Any, int]) -> World:
+    """Every stage's value at every epoch: a function of its inputs, its past and its dice.
+
+    Loops settle for a fixed number of turns. `known` numbers the values of all worlds, so two
+    values are equal if their numbers are.
+    """
+    values: World = {}
+    for epoch in range(LAST):
+        now: dict[str, Any] = dict.fromkeys(nodes)
+        for turn in range(len(nodes) + 1):
+            keys = {
+                name: (
+                    (name, epoch, turn, values.get((name, epoch - 1))),
+                    tuple(now[q] for q in node.inputs),
+                    sources[name, epoch] if not node.inputs else None,
+                    dice[name, epoch] if node.inputs and not node.determinate else None,
+                )
+                for name, node in nodes.items()
+            }
+            now = {name: known.setdefault(key, len(known)) for name, key in keys.items()}
+        values.update({(name, epoch): value for name, value in now.items()})
+    return values
+
+
+def kept_or(lost: World, held: World, uppers: dict[str, int]) -> World:
+    """What was held below each upper; beyond it, something else."""
+    return {at: held[at] if at[1] < uppers[at[0]] else lost[at] for at in held}
+
+
+@given(graphs())
+def test_what_is_kept_is_consistent_exact_and_maximal(nodes: dict[str, Node]) -> None:
+    found = survivals(nodes, Failure.POWER)
+    dice, sources, known = fresh(nodes, "dice"), fresh(nodes, "source"), {}
+    before = world(nodes, dice, sources, known)
+    rolled = {p: max(n.nondeterminants.power, found[p].kept) for p, n in nodes.items()}
+    given_again = {p: max(n.logged.power, n.replayable) for p, n in nodes.items()}
+    after = world(
+        nodes,
+        kept_or(fresh(nodes, "new dice"), dice, rolled),
+        kept_or(fresh(nodes, "new source"), sources, given_again),
+        known,
+    )
+    for p, (exact, kept) in found.items():
+        assert kept == min(exact, nodes[p].logged.power)
+        same = [epoch for epoch in range(LAST) if before[p, epoch] == after[p, epoch]]
+        assert same == list(range(min(exact, LAST)))
+
+
+@given(graphs())
+def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, Node]) -> None:
+    exact = dict.fromkeys(nodes, UNBOUNDED)
+    for _ in range(len(nodes) + 1):
+        for name, node in nodes.items():
+            own = node.own(Failure.KERNEL)
+            exact[name] = min([own, *(exact[q] for q in node.inputs)])
+    found = survivals(nodes, Failure.KERNEL)
+    assert {name: s.exact for name, s in found.items()} == exact
+    assert recovery_upper(nodes, Failure.KERNEL) == min(exact.values())
+
+
+def test_each_failure_has_its_own_prefix() -> None:
+    nodes = {
+        "input": Node((), Prefixes(9, 7, 4)),
+        "total": Node(("input",), Prefixes(9, 9, 2)),
+    }
+    uppers = [recovery_upper(nodes, failure) for failure in Failure]
+    kept = [survivals(nodes, failure)["total"].kept for failure in Failure]
+    assert uppers == [9, 7, 4]
+    assert kept == [9, 7, 2]
+
+
+def test_determinate_stages_over_replayable_inputs_lose_nothing() -> None:
+    nodes = {
+        "input": Node((), both(0), replayable=UNBOUNDED),
+        "loop": Node(("input", "loop"), both(0)),
+    }
+    assert recovery_upper(nodes, Failure.DISK) == UNBOUNDED
+    assert recovery_upper({}, Failure.DISK) == UNBOUNDED
+
+
+def test_a_stage_resumes_where_all_its_traces_are() -> None:
+    assert resumable(9, []) == 9
+    assert resumable(9, [7, 8]) == 7
+
+
+def test_a_boundary_is_dropped_below_every_consumer_and_reader() -> None:
+    assert droppable([7, 5], promised=6) == 5
+    assert droppable([7, 9], promised=6) == 6
+    assert droppable([]) == UNBOUNDED
+
+
+TARGET = 6
+
+
+@st.composite
+def saved(draw: st.DrawFn) -> dict[str, Saved]:
+    """Acyclic graphs whose stages are behind, compacted or empty."""
+    stages: dict[str, Saved] = {}
+    for i in range(draw(st.integers(1, 7))):
+        inputs = draw(st.sets(st.sampled_from(sorted(stages)), max_size=3)) if i else set()
+        output = draw(st.integers(0, TARGET)) if inputs else TARGET
+        going = draw(st.integers(0, output)) if inputs else TARGET
+        since = draw(st.integers(0, max(output - 1, 0)))
+        stages[f"s{i}"] = Saved(tuple(sorted(inputs)), output, going, since)
+    return stages
+
+
+@given(saved(), st.data())
+def test_a_plan_reads_only_what_can_be_read_and_runs_the_fewest_epochs(
+    stages: dict[str, Saved], data: Any
+) -> None:
+    steps = plan(stages, TARGET)
+    since: dict[str, int] = {}
+    for name, step in steps.items():
+        stage = stages[name]
+        assert all(q in since for q in stage.inputs)  # inputs first
+        lowest = max((since[q] for q in stage.inputs), default=0)
+        legal = {"recompute": TARGET - lowest}
+        if stage.resumable == TARGET:
+            legal["read"] = 0
+        if stage.resumable and lowest < stage.resumable:
+            legal["extend"] = TARGET - stage.resumable
+        assert legal[step.action] == step.runs == min(legal.values())
+        since[name] = step.since
+        assert step.since == (lowest if step.action == "recompute" else stage.since)
+        assert step.start == TARGET - step.runs
+    wanted = data.draw(st.sets(st.sampled_from(sorted(stages))))
+    some = plan(stages, TARGET, wanted)
+    assert set(wanted) <= set(some)
+    assert all(some[name] == steps[name] for name in some)
+    for name in set(some) - wanted:
+        assert any(name in stages[p].inputs for p in some if some[p].action != "read")
+
+
+def test_a_plan_reads_extends_and_recomputes() -> None:
+    stages = {
+        "flights": Saved((), 6, 6, since=2),
+        "late": Saved(("flights",), 6, 6),
+        "slow": Saved(("flights",), 5, 4),
+        "worst": Saved(("flights",), 5, 2),
+        "rest": Saved(("worst",), 0, 0),
+    }
+    steps = plan(stages, 6)
+    assert {name: step.action for name, step in steps.items()} == {
+        "flights": "read",
+        "late": "read",
+        "slow": "extend",
+        "worst": "recompute",
+        "rest": "recompute",
+    }
+    assert steps["slow"] == ("extend", 4, 0, 2)
+    assert steps["worst"] == ("recompute", 2, 2, 4)
+    assert list(plan(stages, 6, ["late"])) == ["late"]
+
+
+def test_a_plan_over_inputs_that_end_early_is_a_mistake_of_the_caller() -> None:
+    with pytest.raises(AssertionError, match="input 'flights' ends at 3, before 6"):
+        plan({"flights": Saved((), 3, 3)}, 6)

@@ -1,0 +1,512 @@
+"""History: any epoch reads as it was, whenever packs were written, restored or cut by a rewind."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from batch_model import (
+    Count,
+    check,
+    counted,
+    few_layouts,
+    nonzero,
+    numbers,
+    pools,
+    updates_of,
+    weak_hashes,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nosync_nb import rows
+from nosync_nb.batch import Batch, Layout, Updates, arrange, merge
+from nosync_nb.errors import CorruptLogError, TimeError
+from nosync_nb.files import File, Files
+from nosync_nb.trace import grid, nodes, sections
+from nosync_nb.trace.history import History
+from nosync_nb.trace.packs import verify_pack
+from nosync_nb.trace.parts import PartRef, open_part, write_parts
+
+PAIRS = Layout(("bigint", "bigint"), (0,))
+TRACES = (1, 2, 3)
+LAYOUTS = {
+    1: Layout(("bigint", "string"), (0,)),
+    2: Layout(("bigint", "string", "double"), (1,), 0),
+    3: Layout(("bigint",)),
+}
+POOLS: list[list[Any]] = [[0, 0, 1, 1, 2, 3], [None, "a", "b", None, "", "a"]]
+POOLS += [[0.5, None, 1.0, float("nan"), 2.5, 0.5]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick() -> Iterator[None]:
+    """The disk is not waited for: other tests are about what reaches it."""
+    with mock.patch.object(File, "sync"), mock.patch.object(Files, "sync_folder"):
+        yield
+
+
+def calm() -> None:
+    """A pause that takes no time."""
+
+
+def pack(history: History, upto: int) -> bool:
+    """Packs and tidies up; returns whether there was something to pack."""
+    plan = history.pack(upto)
+    adopted = plan is not None and history.adopt(plan.perform(calm))
+    while (more := history.tidy()) is not None:
+        assert history.adopt(more.perform(calm))
+    return adopted
+
+
+def restored(history: History, folder: str) -> History:
+    """The history that a checkpoint brings back; its tail comes from the log."""
+    again = History.restore(folder, json.loads(json.dumps(history.manifest())))
+    for trace, tail in history._view.tails.items():
+        for epoch, change in tail:
+            if isinstance(change, Batch):
+                again.append_encoded(
+                    trace, epoch, change.layout, partial(getattr, change, "updates")
+                )
+            else:
+                again._view.tails.setdefault(trace, []).append((epoch, change))
+    return again
+
+
+class Past(RuleBasedStateMachine):
+    """Random epochs, packs at random moments, restarts and rewinds, against counters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.steps = 0
+        self.epochs: dict[int, list[tuple[int, Count]]] = {trace: [] for trace in TRACES}
+        self.waiting: Any = None
+        self.few = mock.patch.object(nodes, "FANOUT", 3)
+        self.few.start()
+
+    def teardown(self) -> None:
+        self.few.stop()
+
+    @initialize(folder=st.uuids())
+    def open(self, folder: Any) -> None:
+        self.folder = os.path.join(BASE, folder.hex, "history")
+        self.history = History.restore(self.folder, None)
+
+    @rule(
+        skip=st.sampled_from([0, 0, 1, 14, 300]),
+        traces=st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=20),
+        seed=st.integers(0, 2**16),
+    )
+    def change(self, skip: int, traces: list[int], seed: int) -> None:
+        """Some epochs in which the first trace, the second or both change."""
+        self.now += skip
+        random = Random(seed)
+        for which in traces:
+            self.now += 1
+            for trace in TRACES[:-1]:
+                if trace & which:
+                    self.changed(random, trace, self.now)
+
+    @rule(
+        steps=st.lists(st.sampled_from([1, 1, 2, 20]), max_size=8),
+        seed=st.integers(0, 2**16),
+    )
+    def catch_up(self, steps: list[int], seed: int) -> None:
+        """The last trace lags behind: its past is appended when packs have those epochs."""
+        own = self.epochs[TRACES[-1]]
+        epoch = own[-1][0] if own else 0
+        for step in steps:
+            epoch += step
+            if epoch <= self.now:
+                self.changed(Random(seed + epoch), TRACES[-1], epoch)
+
+    def changed(self, random: Random, trace: int, epoch: int) -> None:
+        """Makes a change of a trace at an epoch, in one of the forms it may have."""
+        layout = LAYOUTS[trace]
+        picked = random.choices(range(6), k=random.randint(0, 4))
+        columns = [rows.objects([pool[i] for i in picked]) for pool in POOLS[: len(layout.types)]]
+        diff = np.array([random.choice([-2, -1, 1, 1, 3]) for _ in picked], np.int64)
+        batch = arrange(layout, Updates(columns, diff))
+        self.append(trace, epoch, batch, random.randint(0, 4))
+        self.epochs[trace].append((epoch, counted([batch])))
+
+    def append(self, trace: int, epoch: int, batch: Batch, form: int) -> None:
+        """Appends a change in one of the forms it may have."""
+        history, folder = self.history, self.history._archive.parts
+        layout = batch.layout
+        if form < 2:
+            history.append(trace, epoch, batch)
+        elif form == 2:
+            history.append_encoded(trace, epoch, layout, lambda: batch.updates)
+        else:
+            refs = write_parts(folder, [batch], "log")
+            parts = [open_part(folder, r, layout) for r in refs] if form == 3 else ()
+            history.append_files(trace, epoch, layout, refs, parts)
+
+    @precondition(lambda self: self.waiting is None)
+    @rule(back=st.sampled_from([0, 0, 1, 5]))
+    def plan(self, back: int) -> None:
+        self.waiting = self.history.pack(self.now - back) or self.history.tidy()
+
+    @precondition(lambda self: self.waiting is not None)
+    @rule()
+    def perform(self) -> None:
+        packed = self.waiting.perform(calm)
+        self.waiting = None
+        self.history.adopt(packed)
+
+    @rule()
+    def pack_and_tidy(self) -> None:
+        self.waiting = None
+        pack(self.history, self.now)
+
+    @rule()
+    def restart(self) -> None:
+        self.waiting = None
+        self.history = restored(self.history, self.folder)
+
+    @precondition(lambda self: self.now > 1)
+    @rule(back=st.integers(1, 40))
+    def rewind(self, back: int) -> None:
+        self.now = max(0, self.now - back)
+        self.history.truncate(self.now)
+        for trace, changes in self.epochs.items():
+            self.epochs[trace] = [(epoch, c) for epoch, c in changes if epoch <= self.now]
+
+    @invariant()
+    def any_epoch_reads_as_it_was(self) -> None:
+        """Reads the last epoch, and around epochs with a change or anywhere else."""
+        self.steps += 1
+        random = Random(self.steps)
+        trace = TRACES[self.steps % 3]
+        changed = [0, *(epoch for epoch, _ in self.epochs[trace])]
+        self.compare(trace, None, self.now)
+        after, upto = (
+            random.choice([random.choice(changed), random.randint(0, self.now)]) for _ in "ab"
+        )
+        self.compare(trace, min(after, upto), max(after, upto))
+        self.compare(trace, None, min(after, upto))
+
+    def compare(self, trace: int, after: int | None, upto: int) -> None:
+        batches = self.history.changes(trace, after, upto)
+        for batch in batches:
+            check(batch)
+        assert self.expected(trace, after, upto) == counted(batches)
+
+    def expected(self, trace: int, after: int | None, upto: int) -> Count:
+        lower = -1 if after is None else after
+        total: Count = Counter()
+        for epoch, change in self.epochs[trace]:
+            if lower < epoch <= upto:
+                total.update(change)
+        return nonzero(total)
+
+
+BASE = ""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> None:
+    global BASE
+    BASE = str(tmp_path_factory.mktemp("histories"))
+
+
+Past.TestCase.settings = settings(stateful_step_count=30)
+TestPast = Past.TestCase
+
+
+def long(folder: Path, epochs: int, every: int, *, retain: int | None = None) -> History:
+    """A history where row (e % 7, e) comes at e and goes at e + 50, packed now and then."""
+    history = History.restore(str(folder / "history"), None)
+    history.retain(retain)
+    for epoch in range(1, epochs + 1):
+        rows = [((epoch % 7, epoch), 1)]
+        if epoch > 50:
+            rows.append((((epoch - 50) % 7, epoch - 50), -1))
+        history.append(1, epoch, numbers(PAIRS, rows))
+        if epoch % every == 0:
+            pack(history, epoch)
+    return history
+
+
+def rows_at(history: History, epoch: int) -> list[int]:
+    found = merge(PAIRS, history.state(1, epoch))
+    assert found.diff.tolist() == [1] * len(found)
+    return sorted(found.columns[1].tolist())
+
+
+@pytest.mark.parametrize("every", [7, 16, 100])
+def test_any_epoch_of_a_long_past_can_be_read(tmp_path: Path, every: int) -> None:
+    history = long(tmp_path, 2000, every)
+    for epoch in [*range(1, 60), *range(900, 1000), *range(1, 2001, 37), 1999, 2000]:
+        assert list(range(max(1, epoch - 49), epoch + 1)) == rows_at(history, epoch)
+    assert history.state(1, 0) == []
+
+
+def test_a_state_is_the_sum_of_few_batches(tmp_path: Path) -> None:
+    history = long(tmp_path, 5000, 16)
+    levels = {node.level for top in history._view.tree for node in top.walk()}
+    assert levels == {0, 1, 2}
+    assert len(history._view.tree) < 2 * 16
+    seen = []
+    for epoch in range(3000, 3100):
+        sums = history._archive.read(history._view.tree, 1, 0, epoch + 1)
+        seen.append(sum(map(len, sums.updates.values())))
+    assert max(seen) <= 3 * 16
+
+
+def test_traces_that_did_not_change_cost_nothing(tmp_path: Path) -> None:
+    history = long(tmp_path, 200, 50)
+    assert history.state(9, 150) == []
+    assert history.changes(9, 20, 150) == []
+
+
+def test_a_replay_over_packed_epochs_is_read_at_its_own_epochs(tmp_path: Path) -> None:
+    history = long(tmp_path, 64, 16)
+    for epoch in range(1, 65):
+        history.append(2, epoch, numbers(PAIRS, [((0, epoch), 1)]))
+    before = {e: counted(history.state(2, e)) for e in range(65)}
+    assert pack(history, 64)
+    for epoch in range(65, 300):
+        history.append(1, epoch, numbers(PAIRS, [((9, epoch), 1)]))
+        if epoch % 10 == 0:
+            pack(history, epoch)
+    assert before == {e: counted(history.state(2, e)) for e in range(65)}
+    history = restored(history, str(tmp_path / "history"))
+    assert before == {e: counted(history.state(2, e)) for e in range(65)}
+    history.truncate(40)
+    assert before[40] == counted(history.state(2, 40))
+    assert before[17] == counted(history.state(2, 17))
+
+
+def test_a_stage_that_lagged_catches_up_after_packs(tmp_path: Path) -> None:
+    history = long(tmp_path, 100, 20)
+    history.append(2, 5, numbers(PAIRS, [((1, 1), 1)]))
+    pack(history, 100)
+    for epoch in range(101, 121):
+        history.append(1, epoch, numbers(PAIRS, [((9, epoch), 1)]))
+    history.append(2, 30, numbers(PAIRS, [((1, 2), 1)]))
+    history.append(2, 110, numbers(PAIRS, [((1, 1), -1)]))
+    pack(history, 120)
+    epochs = (4, 5, 29, 30, 109, 110, 120)
+    assert [len(counted(history.state(2, e))) for e in epochs] == [0, 1, 1, 2, 2, 1, 1]
+
+
+def test_a_row_of_two_layouts_is_read_in_both(tmp_path: Path) -> None:
+    wide = Layout(("bigint", "bigint", "string"), (0,))
+    history = History.restore(str(tmp_path / "history"), None)
+    history.append(1, 1, numbers(PAIRS, [((1, 1), 1)]))
+    columns = [np.array([2]), np.array([2]), np.array(["x"], dtype=object)]
+    history.append(1, 2, arrange(wide, Updates(columns, np.array([1]))))
+    pack(history, 2)
+    assert {PAIRS, wide} == {b.layout for b in history.state(1, 2)}
+    assert [b.layout for b in history.state(1, 1)] == [PAIRS]
+
+
+def test_large_sums_become_part_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nosync_nb.trace.packing.LARGE", 20)
+    (tmp_path / "layers").mkdir()
+    history = long(tmp_path, 600, 10)
+    parts = {name for name in history.files() if name.endswith(".arrow")}
+    assert parts == set(os.listdir(tmp_path / "layers"))
+    assert parts
+    for epoch in (1, 100, 333, 599):
+        assert list(range(max(1, epoch - 49), epoch + 1)) == rows_at(history, epoch)
+
+
+def test_a_rewind_while_a_pack_is_written_wins(tmp_path: Path) -> None:
+    history = long(tmp_path, 30, 1000)
+    plan = history.pack(30)
+    assert plan is not None
+    history.truncate(20)
+    packed = plan.perform(calm)
+    assert not history.adopt(packed)
+    assert list(range(1, 21)) == rows_at(history, 20)
+    assert history.strays() == [packed.new.name]
+    assert history.strays(keep=[packed.new.name]) == []
+
+
+def test_epochs_after_a_rewind_take_the_place_of_those_before(tmp_path: Path) -> None:
+    history = long(tmp_path, 600, 16)
+    history.truncate(300)
+    for epoch in range(301, 700):
+        history.append(1, epoch, numbers(PAIRS, [((0, 10_000 + epoch), 1)]))
+        if epoch % 20 == 0:
+            pack(history, epoch)
+    assert list(range(251, 301)) == rows_at(history, 300)
+    assert [*range(251, 301), *range(10_301, 10_351)] == rows_at(history, 350)
+    assert list(range(200, 250)) == rows_at(history, 249)
+
+
+def test_retention_keeps_single_epochs_for_the_last_ones(tmp_path: Path) -> None:
+    history = long(tmp_path, 5000, 64, retain=100)
+    every = long(tmp_path / "all", 5000, 64)
+    ranges = history.epochs(1, 5000)
+    assert [r.step for r in ranges] == [256, 16, 1]
+    assert 5000 in ranges[-1]
+    assert ranges[-1][0] <= 4900
+    for r in ranges:
+        for epoch in [*r[:3], *r[-3:]]:
+            assert rows_at(every, epoch) == rows_at(history, epoch)
+    assert counted(every.changes(1, 255, 4991)) == counted(history.changes(1, 255, 4991))
+    assert [range(5001)] == every.epochs(1, 5000)
+    with pytest.raises(TimeError, match="epoch 3000 ") as caught:
+        history.state(1, 3000)
+    near = "{} and {}".format(*grid.neighbours(ranges, 3000))
+    assert near in str(caught.value.hint)
+    with pytest.raises(TimeError, match="cannot go back to epoch 3000"):
+        history.truncate(3000)
+    history.truncate(ranges[0][2])
+    assert rows_at(every, ranges[0][2]) == rows_at(history, ranges[0][2])
+
+
+def test_hidden_epochs_name_their_readable_neighbours(tmp_path: Path) -> None:
+    history = long(tmp_path, 30, 1000)
+    history.begin(1, 7)
+    history.hide(1, 12, 20)
+    assert [range(7, 12), range(20, 31)] == history.epochs(1, 30)
+    with pytest.raises(TimeError) as caught:
+        history.state(1, 15)
+    assert "11 and 20" in str(caught.value.hint)
+    with pytest.raises(TimeError) as caught:
+        history.changes(1, 3, 25)
+    assert str(caught.value.hint).endswith("are 7")
+    assert list(range(1, 26)) == rows_at(history, 25)
+    again = History.restore(str(tmp_path / "history"), json.loads(json.dumps(history.manifest())))
+    assert [range(7, 12), range(20, 31)] == again.epochs(1, 30)
+    history.drop(1)
+    assert history.state(1, 15) == []
+
+
+def test_damage_is_found_when_it_is_read_and_by_the_scrubber(tmp_path: Path) -> None:
+    history = long(tmp_path, 40, 40)
+    (name,) = history.files()
+    path = tmp_path / "history" / name
+    verify_pack(str(path))
+    good = path.read_bytes()
+    for at in range(0, len(good), 61):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        again = History.restore(str(tmp_path / "history"), history.manifest())
+        with pytest.raises(CorruptLogError, match=name):
+            again.state(1, 20)
+    for cut in (0, 1, 8, 16, 64, len(good) - 8):
+        path.write_bytes(good[:cut])
+        with pytest.raises(CorruptLogError, match=name):
+            verify_pack(str(path))
+        again = History.restore(str(tmp_path / "history"), history.manifest())
+        with pytest.raises(CorruptLogError, match=name):
+            again.state(1, 20)
+    path.unlink()
+    again = History.restore(str(tmp_path / "history"), history.manifest())
+    with pytest.raises(CorruptLogError, match="missing"):
+        again.state(1, 20)
+
+
+def test_a_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
+    history = History.restore(str(tmp_path / "history"), None)
+    with pytest.raises(CorruptLogError, match="format 99"):
+        History.restore(str(tmp_path / "history"), {**history.manifest(), "format": 99})
+
+
+def test_readers_never_wait_and_see_whole_epochs(tmp_path: Path) -> None:
+    history = History.restore(str(tmp_path / "history"), None)
+    done = threading.Event()
+    reached = [0]
+    wrong: list[Any] = []
+
+    def read() -> None:
+        random = np.random.default_rng(1)
+        while not done.is_set():
+            at = int(random.integers(0, reached[0] + 1))
+            found = history.state(1, at)
+            total = sum(int(b.diff.sum()) for b in found)
+            if total != at:
+                wrong.append((at, total))
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for epoch in range(1, 800):
+        history.append(1, epoch, numbers(PAIRS, [((epoch % 3, 0), 1)]))
+        reached[0] = epoch
+        if epoch % 20 == 0:
+            pack(history, epoch)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@given(st.data())
+def test_sections_number_rows_by_value_when_hashes_collide(data: st.DataObject) -> None:
+    layout = data.draw(few_layouts)
+    pool = data.draw(pools(layout.types))
+    with weak_hashes(data.draw(st.sampled_from([1, 2]))):
+        some: list[Batch] = []
+        for _ in range(data.draw(st.integers(1, 5))):
+            some.append(arrange(layout, data.draw(updates_of(layout.types, pool))))
+        section = sections.build(
+            layout, 0, 400, [3, 17, 18, 19, 300][: len(some)], [b.updates for b in some]
+        )
+        assert len({*map(repr, pool)}) >= len(section.columns[0])
+        for lower, upper in [(0, 400), (0, 18), (3, 18), (16, 300), (18, 19), (17, 400)]:
+            wanted = [
+                b for e, b in zip([3, 17, 18, 19, 300], some, strict=False) if lower <= e < upper
+            ]
+            updates = section.updates(lower, upper)
+            found = [] if updates is None else [arrange(layout, updates)]
+            assert counted(wanted) == counted(found)
+
+
+@given(st.data())
+def test_a_cover_is_disjoint_complete_and_small(data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, 600))
+    stop = data.draw(st.integers(start + 1, start + 1500))
+    lower = data.draw(st.integers(0, 2200))
+    upper = data.draw(st.integers(lower, 2300))
+    shifts = (0, 4, 8, grid.WHOLE)
+    runs = grid.cover(lower, upper, start, stop, shifts)
+    assert runs is not None
+    covered = sorted(
+        e
+        for shift, first, end in runs
+        for e in range(max(start, first << shift), min(stop, end << shift))
+    )
+    assert covered == list(range(max(lower, start), min(upper, stop)))
+    assert len(runs) <= 6
+    assert sum(run.end - run.first for run in runs) <= 2 * 15 + 2 * 15 + 6
+
+
+@given(st.data())
+def test_neighbours_are_the_nearest_epochs(data: st.DataObject) -> None:
+    spans = [(3, 40), (50, 60), (90, 200)]
+    grains = [(0, 10, 16), (20, 130, 16), (130, 150, 1), (150, 180, 4)]
+    ranges = grid.readable(spans, grains)
+    listed = [e for r in ranges for e in r]
+    expected = [
+        e
+        for a, b in spans
+        for e in range(a, b)
+        if not any(lo <= e < hi and (e + 1) % g for lo, hi, g in grains)
+    ]
+    assert expected == listed
+    at = data.draw(st.integers(0, 210))
+    before = max((e for e in listed if e < at), default=None)
+    after = min((e for e in listed if e > at), default=None)
+    assert (before, after) == grid.neighbours(ranges, at)
+
+
+def test_references_survive_json() -> None:
+    ref = PartRef("a.arrow", 3, 5, 2**64, 100, "ff")
+    assert ref == PartRef(*json.loads(json.dumps(ref)))

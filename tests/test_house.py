@@ -1,0 +1,172 @@
+"""Rules of the house that no linter knows: sizes, exports, documentation, one way to the disk."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOP = Path(__file__).resolve().parent.parent
+SOURCES = {
+    "nosync_nb": TOP / "nosync_nb",
+    "nosync_widgets": TOP / "widgets" / "nosync_widgets",
+    "nosync": TOP / "magics" / "nosync",
+}
+MODULES = sorted(path for folder in SOURCES.values() for path in folder.rglob("*.py"))
+MODULE_LINES_MAX = 400
+LONG_MODULES = {  # up to 600 lines, for a reason
+    "nosync_nb/session.py": "the public surface in one place: most of it is docstrings",
+    "nosync_nb/expressions/rules.py": "one table, a rule for each function",
+}
+FUNCTION_LINES_MAX = 60
+INIT_LINES_MAX = 45
+# What reaches the disk by itself; os.path and pure paths do not.
+DISK_CALLS = {
+    "os": {"open", "write", "pwrite", "fsync", "fdatasync", "rename", "replace", "unlink", "remove"}
+    | {"mkdir", "makedirs", "rmdir", "truncate", "ftruncate", "link", "symlink", "listdir"},
+    "pa": {"memory_map", "OSFile", "create_memory_map"},
+}
+DISK_METHODS = {"read_bytes", "read_text", "touch", "write_bytes", "write_text"}
+DISK_MODULES = {"mmap", "shutil", "tempfile"}
+
+
+def name_of(path: Path) -> str:
+    """Names a file in the ids of tests."""
+    return str(path.relative_to(TOP))
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Lists files that git knows."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--", *patterns], cwd=TOP, capture_output=True, text=True, check=False
+    )
+    return [TOP / line for line in listed.stdout.splitlines() if (TOP / line).exists()]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_says_what_it_is_and_can_be_read_at_once(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "no docstring"
+    allowed = 600 if name_of(path) in LONG_MODULES else MODULE_LINES_MAX
+    assert len(text.splitlines()) <= allowed
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            assert lines <= FUNCTION_LINES_MAX, f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_a_package_exports_sorted_names_that_are_documented(package: str) -> None:
+    module = import_module(package)
+    lines = (SOURCES[package] / "__init__.py").read_text().splitlines()
+    assert (SOURCES[package] / "py.typed").exists()
+    assert len(lines) <= INIT_LINES_MAX
+    assert sorted(module.__all__) == module.__all__
+    for name in module.__all__:
+        exported = getattr(module, name)
+        if callable(exported):
+            assert inspect.getdoc(exported), f"{name} has no docstring"
+        if inspect.isclass(exported) and exported.__module__.startswith(package):
+            assert undocumented(exported) == []
+
+
+def undocumented(cls: type[Any]) -> list[str]:
+    """Lists public methods and properties of a class without a docstring."""
+    members = inspect.getmembers_static(
+        cls, lambda m: inspect.isfunction(m) or isinstance(m, property)
+    )
+    return [
+        f"{cls.__name__}.{name}"
+        for name, member in members
+        if not name.startswith("_")
+        and not inspect.getdoc(member)
+        and (getattr(member, "__module__", None) or cls.__module__).startswith("nosync")
+    ]
+
+
+def reaches_disk(node: ast.AST) -> bool:
+    """Tells whether a piece of syntax reads or writes files by itself."""
+    if isinstance(node, ast.Import):
+        return any(alias.name in DISK_MODULES for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return node.module in DISK_MODULES
+    if not isinstance(node, ast.Call):
+        return False
+    match node.func:
+        case ast.Name(id="open"):
+            return True
+        case ast.Attribute(value=ast.Name(id=module), attr=name):
+            return name in DISK_CALLS.get(module, DISK_METHODS if module != "files" else set())
+        case ast.Attribute(attr=name):
+            return name in DISK_METHODS
+    return False
+
+
+@pytest.mark.parametrize("path", sorted(SOURCES["nosync_nb"].rglob("*.py")), ids=name_of)
+def test_only_one_module_of_the_engine_touches_the_disk(path: Path) -> None:
+    if path.name == "files.py":
+        return
+    nodes = ast.walk(ast.parse(path.read_text()))
+    assert [ast.unparse(node) for node in nodes if reaches_disk(node)] == []
+
+
+def test_every_error_is_told_apart_by_its_kind_and_survives_pickle() -> None:
+    import pickle
+
+    errors: Any = import_module("nosync_nb.errors")
+    classes = [
+        cls
+        for _, cls in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(cls, errors.NosyncError)
+    ]
+    assert len({cls.kind for cls in classes}) == len(classes)
+    for cls in classes:
+        error = cls("stage 'x': 1 is not 2", hint="do this")
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), copy.hint) == (cls, str(error), "do this")
+        assert copy.__notes__ == ["Hint: do this"]
+
+
+def test_the_readme_tells_of_every_public_name() -> None:
+    text = (TOP / "README.md").read_text()
+    engine, notebook = import_module("nosync_nb"), import_module("nosync")
+    missing = [
+        n for n in {*engine.__all__, *notebook.__all__} if f"`{n}" not in text.replace(".", "`")
+    ]
+    assert sorted(missing) == []
+
+
+def test_the_readme_tells_of_every_setting_and_subcommand() -> None:
+    text = (TOP / "README.md").read_text()
+    magic, commands = import_module("nosync.magic"), import_module("nosync.commands")
+    settings = magic.NoSync.class_trait_names(config=True)
+    assert [name for name in settings if f"`{name}`" not in text] == []
+    assert [name for name in commands.COMMANDS if f"`{name}" not in text] == []
+
+
+def test_the_version_is_in_the_changelog() -> None:
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    assert f"## [{project['version']}]" in (TOP / "CHANGELOG.md").read_text()
+
+
+def test_notebooks_are_committed_without_outputs() -> None:
+    assert [p.name for p in tracked("*.ipynb") if '"output_type"' in p.read_text()] == []
+
+
+def test_no_file_names_a_place_of_one_machine() -> None:
+    place = re.compile(r"/(root|home/[a-z]+|Users/[A-Za-z]+)/")
+    own = Path(__file__)
+    named = [
+        name_of(path)
+        for path in tracked("*.py", "*.md", "*.toml", "*.ipynb", "*.js", "Makefile", "scripts/*")
+        if path != own and place.search(path.read_text())
+    ]
+    assert named == []

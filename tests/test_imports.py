@@ -1,0 +1,63 @@
+"""What an import may load and do: the direction of dependencies, seen from outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CODE = """
+import json, sys, threading
+before = threading.active_count()
+import {module}
+loaded = sorted({{name.partition(".")[0] for name in sys.modules}})
+print(json.dumps([loaded, threading.active_count() - before]))
+"""
+NOTEBOOK = {"IPython", "ipykernel", "ipywidgets", "anywidget", "traitlets"}
+SPARK = {"pyspark", "py4j", "pandas"}
+ENGINE = {"nosync_nb", "pyarrow", "numpy", "sqlglot"}
+
+
+def load(module: str, folder: Path) -> tuple[set[str], int]:
+    """Imports a module in a process of its own; what it loaded, how many threads it started."""
+    code = CODE.format(module=module)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded, threads = json.loads(done.stdout.splitlines()[-1])
+    return set(loaded), threads
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("nosync_nb", NOTEBOOK | SPARK | {"nosync", "nosync_widgets"}),
+        ("nosync_widgets", SPARK | {"nosync", "ipywidgets", "anywidget"}),
+        ("nosync", SPARK | ENGINE | {"ipywidgets", "anywidget"}),
+    ],
+)
+def test_an_import_loads_only_what_is_below_it(
+    module: str, forbidden: set[str], tmp_path: Path
+) -> None:
+    loaded, _ = load(module, tmp_path)
+    assert loaded & forbidden == set()
+
+
+@pytest.mark.parametrize("module", ["nosync_nb", "nosync_widgets", "nosync"])
+def test_an_import_has_no_effect(module: str, tmp_path: Path) -> None:
+    _, threads = load(module, tmp_path)
+    assert threads == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nosync_has_the_names_of_the_engine_as_the_same_objects() -> None:
+    import nosync
+    import nosync_nb
+
+    own = set(nosync.__all__)
+    for name in set(nosync_nb.__all__) - own:
+        assert getattr(nosync, name) is getattr(nosync_nb, name)

@@ -1,0 +1,158 @@
+"""Crashes: before, inside and after every durable step, by a killed process and by power."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import pytest
+from faults import Crash, FakeMachine, FaultyFiles, HastyFiles, Phase
+
+from nosync_nb.files import Files
+from nosync_nb.log import Log, segments, tail, writer
+
+
+@dataclasses.dataclass
+class Promises:
+    """What a run has been told: `tried` in order, how many were published, how many durable."""
+
+    tried: list[bytes] = dataclasses.field(default_factory=list)
+    published: int = 0
+    durable: int = 0
+    checkpoint: bytes | None = None
+
+
+def everything(path: str) -> list[bytes]:
+    """Returns all payloads of a log, from the first."""
+    files = Files()
+    chain = segments.linked(files, path, files.names(path))
+    if not chain.live:
+        return []
+    return [frame.payload for frame in tail.read(files, path, chain, chain.live[0].start).frames]
+
+
+def append(log: Log, promises: Promises, size: int) -> None:
+    payload = b"%d:" % len(promises.tried) + b"x" * size
+    del promises.tried[log.head.seq :]
+    promises.tried.append(payload)
+    log.append(1, payload)
+    promises.published = log.head.seq
+
+
+def session(files: Files, machine: FakeMachine, path: str, promises: Promises) -> None:
+    """Opens, appends, syncs now and then, makes a checkpoint, and closes."""
+    log = Log.open(path, files=files, machine=machine, background=False)
+    assert promises.tried[: log.head.seq] == everything(path)
+    promises.published = promises.durable = log.head.seq
+    for number in range(5):
+        append(log, promises, size=(number * 37) % 200)
+        if number % 2:
+            log.sync()
+            promises.durable = log.durable
+        if number == 2:
+            state = b"state %d" % log.head.seq
+            log.write_checkpoint(state)
+            promises.checkpoint = state
+            promises.durable = log.head.seq
+    log.close()
+    promises.durable = log.head.seq
+
+
+def life(files: Files, machine: FakeMachine, path: str, promises: Promises) -> FakeMachine:
+    """Two sessions, one after the other."""
+    session(files, machine, path, promises)
+    machine.dead = True
+    machine = machine.after()
+    session(files, machine, path, promises)
+    return machine
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 600)
+
+
+def count_steps(path: str) -> int:
+    files = FaultyFiles()
+    life(files, FakeMachine(), path, Promises())
+    return len(files.steps)
+
+
+def crash(path: str, number: int, phase: Phase, *, power: bool, seed: int = 0) -> Promises:
+    """Runs until the crash at one step; returns what had been promised then."""
+    files, promises = FaultyFiles(crash_at=number, crash_phase=phase, seed=seed), Promises()
+    machine = FakeMachine()
+    try:
+        life(files, machine, path, promises)
+    except Crash:
+        pass
+    else:
+        raise AssertionError("the step was not reached")
+    if power and os.path.isdir(path):
+        files.lose_power(path)
+    return promises
+
+
+def crash_again(path: str, machine: FakeMachine, number: int, seed: int, *, power: bool) -> bool:
+    """Crashes at one step of an opening; returns whether it came to that step."""
+    files = FaultyFiles(crash_at=number, crash_phase="inside", seed=seed)
+    try:
+        Log.open(path, files=files, machine=machine, background=False)
+    except Crash:
+        if power:
+            files.lose_power(path)
+        return True
+    return False
+
+
+def check_recovery(path: str, promises: Promises, *, power: bool) -> None:
+    """Opens the log twice, and sees that every promise is kept."""
+    machine = FakeMachine(boot="boot-2" if power else "boot-1")
+    log = Log.open(path, files=HastyFiles(), machine=machine, background=False)
+    payloads = everything(path)
+    least = promises.durable if power else promises.published
+    assert payloads == promises.tried[: len(payloads)]
+    assert len(payloads) >= least
+    assert log.head.seq == log.durable == len(payloads)
+    assert log.verify() == len(payloads)
+    after = [frame.payload for frame in log.frames()]
+    assert payloads[log.checkpoint_seq :] == after
+    if log.checkpoint is not None:
+        assert log.checkpoint == b"state %d" % log.checkpoint_seq
+    log.append(1, b"after")
+    log.close()
+    machine.dead = True
+    with Log.open(path, files=HastyFiles(), machine=machine.after(), background=False) as again:
+        assert again.clean
+        assert everything(path) == [*payloads, b"after"]
+
+
+@pytest.mark.parametrize("phase", ["before", "inside", "after"])
+def test_a_killed_process_loses_nothing_that_was_published(tmp_path, phase: Phase) -> None:
+    for number in range(1, count_steps(str(tmp_path / "count")) + 1):
+        path = str(tmp_path / f"log-{number}")
+        promises = crash(path, number, phase, power=False)
+        check_recovery(path, promises, power=False)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_power_failure_loses_nothing_that_was_durable(tmp_path, seed: int) -> None:
+    for number in range(1, count_steps(str(tmp_path / "count")) + 1):
+        path = str(tmp_path / f"log-{number}")
+        promises = crash(path, number, "inside", power=True, seed=1000 * seed + number)
+        check_recovery(path, promises, power=True)
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_crash_while_recovering_from_a_crash_loses_no_more(tmp_path, power: bool) -> None:
+    steps = count_steps(str(tmp_path / "count"))
+    for first in range(20, steps, 9):
+        for second in range(1, 40):
+            path = str(tmp_path / f"log-{first}-{second}")
+            promises = crash(path, first, "inside", power=power, seed=first)
+            machine = FakeMachine(boot="boot-2" if power else "boot-1")
+            if not crash_again(path, machine, second, seed=first + second, power=power):
+                break
+            check_recovery(path, promises, power=power)
+        else:
+            raise AssertionError("an opening has fewer steps")

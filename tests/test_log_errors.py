@@ -1,0 +1,279 @@
+"""A disk that refuses: nothing is promised that is not there, and the log goes on when it can."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults import FakeMachine, FaultyFiles, HastyFiles, Step
+from test_log_crash import everything
+
+from nosync_nb.errors import DurabilityError
+from nosync_nb.log import Log, segments, writer
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "x.nosync")
+
+
+class Failing:
+    """Fails chosen steps with an errno for as long as it is on."""
+
+    def __init__(self, action: str, code: int, *, name: str = "segment", times: int = 10**9):
+        self.action, self.code, self.name, self.times = action, code, name, times
+        self.on = False
+
+    def __call__(self, step: Step) -> int | None:
+        if (
+            not self.on
+            or step.action != self.action
+            or self.name not in step.name
+            or not self.times
+        ):
+            return None
+        self.times -= 1
+        return self.code
+
+
+def open_failing(path: str, failing: Failing, *, background: bool = False) -> Log:
+    files = FaultyFiles(error_at=failing, halves=True)
+    log = Log.open(path, files=files, machine=FakeMachine(), background=background)
+    failing.on = True
+    return log
+
+
+def after_power_failure(path: str, log: Log) -> list[bytes]:
+    """Returns what is left of a log whose machine goes down now."""
+    assert isinstance(log._files, FaultyFiles)
+    log._files.lose_power(path)
+    with Log.open(path, files=HastyFiles(), machine=FakeMachine(boot="boot-2")):
+        return everything(path)
+
+
+def test_one_failed_sync_seals_the_segment_and_rewrites_before_the_frontier_moves(
+    path: str,
+) -> None:
+    log = open_failing(path, Failing("sync", errno.EIO, times=1))
+    log.append(1, b"one")
+    log.append(1, b"two")
+    log.sync()
+    assert log.durable == 2
+    names = [segments.file_name(*one) for one in segments.listed(os.listdir(path))]
+    assert len(names) == 2
+    Path(path, names[0]).unlink()
+    assert everything(path) == [b"one", b"two"]
+    log.append(1, b"three")
+    log.sync()
+    assert after_power_failure(path, log) == [b"one", b"two", b"three"]
+
+
+def test_after_a_failed_sync_the_file_is_never_synced_again(path: str) -> None:
+    log = open_failing(path, Failing("sync", errno.EIO, times=1))
+    log.append(1, b"one")
+    log.sync()
+    log.append(1, b"two")
+    log.sync()
+    assert isinstance(log._files, FaultyFiles)
+    syncs = [step.name for step in log._files.steps if step.action == "sync"]
+    failed = "segment-00000001-00000001.log"
+    assert syncs.count(failed) == 1
+    assert syncs[-1] != failed
+
+
+def test_while_syncs_fail_the_frontier_is_frozen_and_every_append_says_so(path: str) -> None:
+    failing = Failing("sync", errno.EIO)
+    log = open_failing(path, failing)
+    log.append(1, b"one")
+    for _ in range(3):
+        with pytest.raises(DurabilityError, match=r"input/output error \(EIO\)"):
+            log.sync()
+        with pytest.raises(DurabilityError, match="EIO"):
+            log.append(1, b"refused")
+        assert log.durable == 0
+        assert log.head.seq == 1
+    failing.on = False
+    log.append(1, b"two")
+    log.sync()
+    assert log.durable == 2
+    assert after_power_failure(path, log) == [b"one", b"two"]
+
+
+def test_power_fails_while_syncs_fail_and_nothing_false_was_promised(path: str) -> None:
+    for seed in range(10):
+        where = f"{path}-{seed}"
+        log = open_failing(where, Failing("sync", errno.EIO))
+        log._files._random.seed(seed)
+        log.append(1, b"one")
+        with pytest.raises(DurabilityError):
+            log.sync()
+        left = after_power_failure(where, log)
+        assert left == [b"one"][: len(left)]
+
+
+@pytest.mark.parametrize("action", ["append", "create", "rename", "sync_folder"])
+def test_a_full_disk_fails_the_append_and_the_log_resumes(
+    path: str, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 300)
+    failing = Failing(action, errno.ENOSPC, name="")
+    log = open_failing(path, failing)
+    failing.on = False
+    kept, seen = [], []
+    for number in range(30):
+        failing.on = number % 5 in (2, 3)
+        payload = b"%d" % number + bytes(20)
+        try:
+            log.append(1, payload)
+        except DurabilityError as error:
+            seen.append(error)
+            continue
+        kept.append(payload)
+        if number % 4 == 0:
+            try:
+                log.sync()
+            except DurabilityError:
+                assert failing.on
+    failing.on = False
+    log.sync()
+    assert all(error.errno == errno.ENOSPC for error in seen)
+    assert all("the disk is full" in str(error.hint) for error in seen)
+    assert len(kept) < 30 or action == "sync_folder"
+    assert everything(path) == kept
+    assert log.verify() == len(kept)
+    log.close()
+    with Log.open(path, files=HastyFiles(), machine=FakeMachine()) as again:
+        assert again.clean
+        assert everything(path) == kept
+
+
+def test_a_write_that_stops_halfway_leaves_no_part_of_the_frame(path: str) -> None:
+    failing = Failing("append", errno.ENOSPC, times=1)
+    log = open_failing(path, failing)
+    failing.on = False
+    log.append(1, b"one")
+    failing.on = True
+    with pytest.raises(DurabilityError, match="ENOSPC"):
+        log.append(1, b"two" * 50)
+    assert everything(path) == [b"one"]
+    log.append(1, b"three")
+    assert everything(path) == [b"one", b"three"]
+    log.close()
+    with Log.open(path, files=HastyFiles(), machine=FakeMachine()) as again:
+        assert [frame.payload for frame in again.frames()] == [b"one", b"three"]
+
+
+def test_an_interrupt_inside_an_append_leaves_the_frame_out_and_the_log_usable(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_failing(path, Failing("none", 0))
+    log.append(1, b"one")
+    with monkeypatch.context() as pressed:
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        pressed.setattr(log._words, "check", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            log.append(1, b"two")
+    assert log.head.seq == 1
+    log.append(1, b"three")
+    log.close()
+    assert everything(path) == [b"one", b"three"]
+
+
+@pytest.mark.parametrize("step", ["_continue_in", "_next"])
+def test_an_interrupt_while_a_segment_is_begun_hides_nothing_that_follows(
+    path: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
+    log = open_failing(path, Failing("none", 0))
+    log.append(1, b"one")
+    with monkeypatch.context() as pressed:
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        pressed.setattr(log._writer, step, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            log.append(1, bytes(500))
+    log.append(1, b"two")
+    log.append(1, b"three")
+    assert everything(path) == [b"one", b"two", b"three"]
+
+
+def test_a_deleted_segment_is_noticed_before_anything_is_called_durable(path: str) -> None:
+    log = open_failing(path, Failing("none", 0))
+    log.append(1, b"one")
+    Path(path, "segment-00000001-00000001.log").unlink()
+    log.sync()
+    assert everything(path) == [b"one"]
+    assert log.verify() == 1
+
+
+def test_the_background_thread_freezes_the_frontier_and_goes_on_later(path: str) -> None:
+    failing = Failing("sync", errno.EIO)
+    log = open_failing(path, failing, background=True)
+    log.append(1, b"one")
+    with pytest.raises(DurabilityError, match="EIO"):
+        log.sync()
+    assert log.durable == 0
+    failing.on = False
+    log.sync()
+    assert log.durable == 1
+    log.close()
+
+
+def every_error(path: str) -> Iterator[tuple[int, str]]:
+    probe = FaultyFiles()
+    use(probe, FakeMachine(), path + "-probe", [])
+    return iter([(step.number, step.action) for step in probe.steps])
+
+
+def use(files: FaultyFiles, machine: FakeMachine, path: str, kept: list[bytes]) -> None:
+    """Uses a log as if nothing could fail; stops at the first error."""
+    with Log.open(path, files=files, machine=machine, background=False) as log:
+        for number in range(4):
+            log.append(1, b"%d" % number)
+            kept.append(b"%d" % number)
+            log.sync()
+        log.write_checkpoint(b"state")
+        log.append(1, b"4")
+        kept.append(b"4")
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EMFILE])
+def test_an_error_at_any_single_step_loses_nothing_and_the_next_try_succeeds(
+    path: str, code: int
+) -> None:
+    for number, _ in every_error(f"{path}-{code}"):
+        where, kept = f"{path}-{code}-{number}", []
+
+        def once(step: Step, number: int = number) -> int | None:
+            return code if step.number == number else None
+
+        machine = FakeMachine()
+        with contextlib.suppress(DurabilityError):
+            use(FaultyFiles(error_at=once, halves=True), machine, where, kept)
+        with Log.open(where, files=HastyFiles(), machine=machine.after(), takeover=True) as log:
+            found = everything(where)
+            assert found == kept
+            assert log.head.seq == len(kept)
+
+
+def test_a_read_only_folder_is_named_as_such_and_can_be_read(path: str) -> None:
+    with Log.open(path, files=HastyFiles(), machine=FakeMachine()) as log:
+        log.append(1, b"one")
+    for code, text in ((errno.EROFS, "read-only"), (errno.EACCES, "permissions")):
+        files = FaultyFiles(error_at=lambda step, code=code: code)
+        with pytest.raises(DurabilityError) as caught:
+            Log.open(path, files=files, machine=FakeMachine())
+        assert caught.value.errno == code
+        assert text in str(caught.value.hint)
+        assert 'mode="r"' in str(caught.value.hint)
+        with Log.open(path, mode="r", files=files, machine=FakeMachine()) as reader:
+            assert [frame.payload for frame in reader.frames()] == [b"one"]

@@ -1,0 +1,516 @@
+"""The magics through a real InteractiveShell and the real engine."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.error import UsageError
+from jupyter.kernels import package_path
+from jupyter.shell import Notebook
+
+import nosync
+
+FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
+LOAD = 'flights.insert([("AA", 10), ("AA", 30), ("UA", 5)])'
+DELAYS = '%%dd\ndelays = flights.group_by("carrier").agg(n="count(*)", worst="max(delay)")'
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+    """A notebook with the extension loaded and a place for its log."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOSYNC_SESSION", "log")
+    notebook = Notebook()
+    notebook.ok("%load_ext nosync")
+    yield notebook
+    notebook.close()
+
+
+@pytest.fixture
+def notebook(empty: Notebook) -> Notebook:
+    """A notebook with an input of three rows and a stage."""
+    for source in (FLIGHTS, LOAD, DELAYS):
+        empty.ok(source)
+    return empty
+
+
+def rows(notebook: Notebook, name: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in notebook.names[name].rows()]
+
+
+def label(epoch: int) -> str | None:
+    return next(e.label for e in nosync.session().epochs() if e.number == epoch)
+
+
+# -- loading ---------------------------------------------------------------------------------------
+
+
+def test_importing_nosync_loads_no_engine_and_no_notebook() -> None:
+    program = (
+        "import sys, nosync\n"
+        "heavy = {'pyspark', 'pyarrow', 'numpy', 'ipywidgets', 'IPython', 'nosync_nb'}\n"
+        "sys.exit(','.join(sorted(heavy & set(sys.modules))))"
+    )
+    environ = {**os.environ, "PYTHONPATH": package_path()}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr.strip() == ""
+
+
+def test_names_of_the_engine_are_the_same_objects() -> None:
+    import nosync_nb
+
+    assert nosync.open is nosync_nb.open
+    assert nosync.SchemaError is nosync_nb.SchemaError
+    assert "Session" in dir(nosync)
+    with pytest.raises(AttributeError):
+        nosync.no_such_name
+
+
+def test_loading_opens_nothing(empty: Notebook, tmp_path: Path) -> None:
+    assert nosync is empty.names["nosync"]
+    assert not (tmp_path / "log").exists()
+    empty.ok("%dd help")
+    assert not (tmp_path / "log").exists()
+
+
+def test_unloading_undoes_everything(notebook: Notebook) -> None:
+    shell = notebook.shell
+    notebook.ok("flights")
+    notebook.ok("%unload_ext nosync")
+    assert {"flights", "delays", "nosync"}.isdisjoint(notebook.names)
+    assert not hasattr(builtins, "__nosync_end__")
+    assert shell.ast_transformers == []
+    assert "NoSync" not in shell.magics_manager.registry
+    assert "dd" not in shell.magics_manager.magics["cell"]
+    assert "NoSync" not in {type(item).__name__ for item in shell.configurables}
+    assert shell.custom_exceptions == ()
+    assert all("nosync" not in str(call) for call in shell.events.callbacks["pre_run_cell"])
+    assert "not found" in notebook.fails("%dd status")
+    notebook.ok("%load_ext nosync")
+    assert rows(notebook, "delays") == [("AA", 2, 30), ("UA", 1, 5)]
+
+
+def test_reloading_keeps_the_state(notebook: Notebook) -> None:
+    notebook.ok("%reload_ext nosync")
+    notebook.ok('flights.insert([("DL", 1)])')
+    assert rows(notebook, "delays")[1] == ("DL", 1, 1)
+    assert nosync.session().now == 2
+
+
+def test_outside_a_notebook_the_functions_say_what_to_do() -> None:
+    with pytest.raises(nosync.NosyncError, match="no notebook") as raised:
+        nosync.commit()
+    assert "load_ext" in raised.value.__notes__[0]
+
+
+# -- a cell is a transaction -----------------------------------------------------------------------
+
+
+def test_a_cell_commits_what_it_inserted(empty: Notebook) -> None:
+    empty.ok(FLIGHTS)
+    assert "epoch 1: flights 3 rows" in empty.ok(LOAD)
+    assert nosync.session().now == 1
+    assert len(nosync.session()["flights"]) == 3
+
+
+def test_the_commit_comes_before_the_last_value_is_displayed(notebook: Notebook) -> None:
+    shown = notebook.ok('flights.insert([("UA", 50)])\ndelays')
+    assert "UA" in shown.text
+    assert "50" in shown.text
+
+
+def test_loading_and_inserting_in_one_cell_commits(empty: Notebook) -> None:
+    empty.ok("%unload_ext nosync")
+    empty.ok(f"%load_ext nosync\n{FLIGHTS}\n{LOAD}")
+    assert nosync.session().now == 1
+
+
+def test_reading_downstream_of_pending_changes_raises_with_a_hint(notebook: Notebook) -> None:
+    shown = notebook.fails('flights.insert([("UA", 50)])\nx = delays.rows()')
+    assert "Hint" in shown.text
+    assert "discarded" in shown.text
+    assert nosync.session().now == 1
+
+
+def test_a_failed_cell_discards_its_own_changes(notebook: Notebook) -> None:
+    shown = notebook.fails('flights.insert([("B6", 1), ("B6", 2)])\n1 / 0')
+    assert "2 pending rows (flights)" in shown
+    assert "ZeroDivisionError" in shown
+    assert not nosync.session().pending
+    notebook.ok('flights.insert([("DL", 1)])')
+    assert nosync.session().now == 2
+    assert {"AA", "DL", "UA"} == {row[0] for row in rows(notebook, "flights")}
+
+
+def test_a_cell_that_is_no_python_discards_nothing_and_breaks_nothing(notebook: Notebook) -> None:
+    notebook.fails("flights.insert(")
+    notebook.ok('flights.insert([("DL", 1)])')
+    assert nosync.session().now == 2
+
+
+def test_many_inserts_of_a_cell_are_one_epoch_and_it_says_so(notebook: Notebook) -> None:
+    shown = notebook.ok('for i in range(365):\n    flights.insert([("B6", i)])')
+    assert "365 inserts -> 1 epoch" in shown
+    assert "with nosync.epoch()" in shown
+    assert nosync.session().now == 2
+
+
+def test_epoch_blocks_are_epochs_of_their_own(notebook: Notebook) -> None:
+    notebook.ok(
+        "for i in range(3):\n"
+        '    with nosync.epoch(label=f"day {i}"):\n'
+        '        flights.insert([("B6", i)])'
+    )
+    assert nosync.session().now == 4
+    assert label(3) == "day 1"
+
+
+def test_code_inside_a_cell_belongs_to_it(notebook: Notebook, tmp_path: Path) -> None:
+    (tmp_path / "more.ipy").write_text('flights.insert([("B6", 1)])\n')
+    notebook.ok('flights.insert([("DL", 1)])\n%run -i more.ipy')
+    assert nosync.session().now == 2
+    notebook.ok('%time flights.insert([("DL", 2)])')
+    notebook.ok(
+        'get_ipython().run_cell("flights.insert([(\'DL\', 3)])")\nflights.insert([("DL", 4)])'
+    )
+    assert nosync.session().now == 4
+
+
+def test_a_nested_cell_that_fails_does_not_end_the_outer_one(notebook: Notebook) -> None:
+    notebook.ok(
+        'get_ipython().run_cell("1/0")\nget_ipython().run_cell("")\nflights.insert([("DL", 4)])'
+    )
+    assert nosync.session().now == 2
+
+
+def test_autocommit_can_be_turned_off(notebook: Notebook) -> None:
+    notebook.ok("%config NoSync.autocommit = False")
+    notebook.ok('flights.insert([("DL", 1)])')
+    assert nosync.session().now == 1
+    notebook.ok("nosync.commit(label='by hand')")
+    assert nosync.session().now == 2
+    notebook.ok('flights.insert([("DL", 1)])')
+    assert "1 pending row discarded" in notebook.ok("%dd discard")
+
+
+def test_commit_inside_a_cell_leaves_the_rest_to_its_end(notebook: Notebook) -> None:
+    notebook.ok('flights.insert([("DL", 1)])\nnosync.commit()\nflights.insert([("DL", 2)])')
+    assert nosync.session().now == 3
+
+
+# -- stages ----------------------------------------------------------------------------------------
+
+
+def test_a_dd_cell_makes_stages_and_says_so(notebook: Notebook) -> None:
+    shown = notebook.ok('%%dd\nworst = delays.filter("worst > 20")\nslow = worst.select("carrier")')
+    assert "worst" in shown
+    assert "new" in shown
+    assert rows(notebook, "slow") == [("AA",)]
+    notebook.ok('flights.insert([("UA", 99)])')
+    assert rows(notebook, "slow") == [("AA",), ("UA",)]
+
+
+def test_an_equal_cell_changes_nothing_and_says_so(notebook: Notebook) -> None:
+    shown = notebook.ok(
+        "%%dd\n# the same, written in other words\ndelays = (flights\n"
+        '  .group_by("carrier").agg(n="count(*)", worst="max(delay)"))'
+    )
+    assert "unchanged" in shown
+
+
+def test_an_edited_stage_becomes_a_new_version(notebook: Notebook) -> None:
+    notebook.ok('%%dd\nslow = delays.filter("worst > 20")')
+    shown = notebook.ok(
+        '%%dd\ndelays = flights.group_by("carrier").agg(n="count(*)", worst="min(delay)")'
+    )
+    assert "changed, version 2" in shown
+    assert rows(notebook, "delays") == [("AA", 2, 10), ("UA", 1, 5)]
+    assert rows(notebook, "slow") == []
+
+
+def test_a_stage_is_replayed_over_the_past_when_asked(notebook: Notebook) -> None:
+    notebook.ok('flights.insert([("UA", 99)])')
+    notebook.ok('%%dd --replay 0\nslow = flights.filter("delay > 20")')
+    assert [len(notebook.names["slow"].rows(at=epoch)) for epoch in range(3)] == [0, 1, 2]
+
+
+def test_every_kind_of_binding_makes_a_stage(notebook: Notebook) -> None:
+    notebook.ok(
+        "%%dd\n"
+        'a, b = flights.filter("delay > 5"), flights.filter("delay <= 5")\n'
+        "if True:\n"
+        "    c = a.concat(b)\n"
+        "for _i in range(2):\n"
+        "    d = c.distinct()\n"
+        "(e := d.select('carrier'))\n"
+        "_hidden = e.distinct()\n"
+        "kept = [e.distinct()]\n"
+        "def f():\n"
+        "    inner = e.distinct()\n"
+        "    return inner\n"
+    )
+    assert {"a", "b", "c", "d", "delays", "e"} == set(nosync.session().stages)
+
+
+def test_the_last_value_of_a_name_is_the_stage(notebook: Notebook) -> None:
+    notebook.ok('%%dd\nx = flights.filter("delay > 5")\nx = x.select("carrier")')
+    assert rows(notebook, "x") == [("AA",), ("AA",)]
+
+
+def test_another_name_is_an_alias(notebook: Notebook) -> None:
+    shown = notebook.ok("%%dd\nother = delays\nf = flights")
+    assert "other is another name of delays" in shown
+    assert list(nosync.session().stages) == ["delays"]
+
+
+def test_a_stage_is_not_redefined_over_itself(notebook: Notebook) -> None:
+    shown = notebook.fails('%%dd\ndelays = delays.filter("n > 1")')
+    assert "name the result differently" in shown
+    assert rows(notebook, "delays") == [("AA", 2, 30), ("UA", 1, 5)]
+    assert notebook.names["delays"].name == "delays"
+
+
+def test_inputs_are_not_shadowed(notebook: Notebook) -> None:
+    notebook.fails('%%dd\nflights = flights.filter("delay > 1")')
+    assert "flights" in nosync.session().inputs
+    notebook.ok('flights.insert([("DL", 1)])')
+
+
+def test_a_failed_dd_cell_never_happened(notebook: Notebook) -> None:
+    notebook.ok("keep = 1")
+    shown = notebook.fails(
+        "%%dd\nnew = flights.distinct()\nkeep = 2\ndelays = flights.distinct()\n1 / 0"
+    )
+    assert "ZeroDivisionError" in shown
+    assert list(nosync.session().stages) == ["delays"]
+    assert "new" not in notebook.names
+    assert notebook.names["keep"] == 1
+    assert rows(notebook, "delays") == [("AA", 2, 30), ("UA", 1, 5)]
+
+
+def test_tracebacks_of_a_dd_cell_point_into_the_cell(notebook: Notebook) -> None:
+    shown = notebook.fails("%%dd --on local\n# a comment\nx = 1\nraise KeyError('here')")
+    assert "line 4" in shown
+    assert "raise KeyError('here')" in shown
+    assert "stages.py" not in shown
+    assert "body.py" not in shown
+
+
+def test_a_dd_cell_that_is_no_python_points_at_its_line(notebook: Notebook) -> None:
+    shown = notebook.fails("%%dd\nx = 1\ny = = 2")
+    assert "SyntaxError" in shown
+    assert "line 3" in shown
+
+
+def test_a_dd_cell_is_ipython_code_and_shows_its_last_value(notebook: Notebook) -> None:
+    shown = notebook.ok('%%dd\nhere = %pwd\nslow = delays.filter("worst > 20")\nslow')
+    assert isinstance(notebook.names["here"], str)
+    assert shown.value.name == "slow"
+    assert "30" in shown.text
+
+
+def test_a_dd_cell_without_collections_says_so(notebook: Notebook) -> None:
+    assert "no top-level name" in notebook.ok("%%dd\nx = 5")
+    assert notebook.names["x"] == 5
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+def test_a_collection_shows_its_first_rows(notebook: Notebook) -> None:
+    notebook.ok("%config NoSync.limit = 2")
+    shown = notebook.ok("flights")
+    assert "the first 2 of 3 rows" in shown
+    assert (
+        "<td" in notebook.shell.display_formatter.format(notebook.names["flights"])[0]["text/html"]
+    )
+    assert len(notebook.ok("[flights]").text.strip().splitlines()) == 1
+
+
+def test_status_lists_inputs_and_stages(notebook: Notebook) -> None:
+    shown = notebook.ok("%dd status")
+    assert "epoch 1" in shown
+    assert "input" in shown
+    assert "delays" in shown
+
+
+def test_show_reads_an_epoch(notebook: Notebook) -> None:
+    notebook.ok('flights.insert([("UA", 99)])')
+    assert "99" in notebook.ok("%dd show delays")
+    assert "99" not in notebook.ok("%dd show delays --at 1").text
+    assert "delays at epoch 1" in notebook.ok("%dd show delays --at -1")
+
+
+def test_diff_shows_what_came_and_went(notebook: Notebook) -> None:
+    notebook.ok('flights.insert([("UA", 99)])')
+    shown = notebook.ok("%dd diff delays")
+    assert "from epoch 1 to 2: +1 −1" in shown
+    assert "from epoch 0 to 1: +3 −0" in notebook.ok("%dd diff flights 0 1")
+    assert "earlier one first" in notebook.fails("%dd diff delays 2 1")
+
+
+def test_versions_are_compared(notebook: Notebook) -> None:
+    notebook.ok('%%dd\ndelays = flights.group_by("carrier").agg(n="count(*)", worst="min(delay)")')
+    shown = notebook.ok("%dd compare delays@1 delays")
+    assert "delays@1  AA       2     30" in shown
+    assert "delays    AA       2     10" in shown
+    assert "UA" not in shown
+    assert "no difference" in notebook.ok("%dd compare delays delays")
+    assert "30" in notebook.ok("%dd show delays@1")
+
+
+def test_unknown_names_are_answered_with_the_known_ones(notebook: Notebook) -> None:
+    assert "did you mean `%dd status`" in notebook.fails("%dd statsu")
+    assert "flights" in notebook.fails("%dd show nothing")
+    assert isinstance(notebook.fails("%dd show").error, UsageError)
+
+
+def test_layers_and_graph(notebook: Notebook) -> None:
+    assert "upper" in notebook.ok("%dd layers delays")
+    assert "delays <- flights" in notebook.ok("%dd graph")
+
+
+def test_every_subcommand_has_help(empty: Notebook) -> None:
+    from nosync.commands import COMMANDS
+
+    overview = empty.ok("%dd").text
+    for name, command in COMMANDS.items():
+        assert f"%dd {name}" in overview
+        assert command.summary in empty.ok(f"%dd help {name}").text
+
+
+# -- acting ----------------------------------------------------------------------------------------
+
+
+def test_commit_sync_and_labels(notebook: Notebook) -> None:
+    assert "epoch 2 is committed" in notebook.ok("%dd commit --label May --wait disk")
+    assert "safe on disk" in notebook.ok("%dd sync")
+    assert label(2) == "May"
+
+
+def test_drop_and_rename_keep_the_variables_in_step(notebook: Notebook) -> None:
+    notebook.ok("%dd rename delays lateness")
+    assert "delays" not in notebook.names
+    assert notebook.names["lateness"].name == "lateness"
+    assert "dropped lateness" in notebook.ok("%dd drop lateness")
+    assert "lateness" not in notebook.names
+
+
+@pytest.mark.skipif(not hasattr(nosync.Session, "rewind"), reason="the engine does not rewind")
+def test_rewind_goes_back(notebook: Notebook) -> None:
+    notebook.ok('flights.insert([("UA", 99)])')
+    assert "rewound from epoch 2 to 1" in notebook.ok("%dd rewind 1")
+    assert rows(notebook, "delays") == [("AA", 2, 30), ("UA", 1, 5)]
+
+
+def test_open_changes_the_log_and_the_variables(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.ok("%dd open elsewhere")
+    assert {"flights", "delays"}.isdisjoint(notebook.names)
+    assert nosync.session().now == 0
+    assert "recovered at epoch 1" in notebook.ok("%dd open log")
+    assert nosync.session().now == 1
+    assert notebook.names["delays"].name == "delays"
+
+
+# -- recovery --------------------------------------------------------------------------------------
+
+
+def test_variables_come_back_with_the_report(notebook: Notebook) -> None:
+    notebook.ok("total = 5\nother = delays")
+    notebook.close()
+    again = Notebook()
+    try:
+        shown = again.ok("%load_ext nosync")
+        assert "recovered at epoch 1" in shown
+        assert "closed properly" in shown
+        assert "total" in shown
+        assert "<table" in shown.html
+        assert "flights" in again.names
+        assert nosync.session().recovery.not_restored["total"] == "In[5]: total = 5"
+        assert rows(again, "other") == [("AA", 2, 30), ("UA", 1, 5)]
+        assert "total" in again.ok("%dd recover")
+    finally:
+        again.close()
+
+
+def test_values_of_the_user_are_never_replaced(notebook: Notebook) -> None:
+    notebook.close()
+    again = Notebook()
+    try:
+        again.ok("delays = 'mine'")
+        shown = again.ok("%load_ext nosync")
+        assert 'session["delays"] is the stage' in shown
+        assert again.names["delays"] == "mine"
+    finally:
+        again.close()
+
+
+def test_two_crashes_in_recovery_lead_to_safe_mode(notebook: Notebook, tmp_path: Path) -> None:
+    from nosync.memo import Memo
+
+    notebook.close()
+    memo = Memo.read(tmp_path / "log")
+    memo.attempts = 2
+    memo.write(tmp_path / "log")
+    again = Notebook()
+    try:
+        assert "ended the kernel twice" in again.ok("%load_ext nosync")
+        assert "ended the kernel twice" in again.fails("nosync.session()")
+        again.ok("%dd recover")
+        assert again.names["delays"].name == "delays"
+        assert Memo.read(tmp_path / "log").attempts == 0
+    finally:
+        again.close()
+
+
+# -- errors and completion -------------------------------------------------------------------------
+
+
+def test_errors_are_short_and_name_the_remedy(notebook: Notebook) -> None:
+    shown = notebook.fails("delays.rows(at=77)")
+    assert "TimeError" in shown
+    assert "Traceback" not in shown.text
+    assert "line 1: delays.rows(at=77)" in shown
+    assert "Traceback" in notebook.ok("%tb").text
+    notebook.ok("%config NoSync.short_errors = False")
+    assert "Traceback" in notebook.fails("delays.rows(at=77)").text
+
+
+def test_errors_of_the_users_code_keep_their_frames(notebook: Notebook) -> None:
+    assert "Traceback" in notebook.fails("{}['x']").text
+
+
+def test_completion_knows_subcommands_stages_and_options(notebook: Notebook) -> None:
+    def words(text: str) -> set[str]:
+        with provisionalcompleter():
+            return {item.text for item in notebook.shell.Completer.completions(text, len(text))}
+
+    assert {"travel"} == words("%dd tra")
+    assert "delays" in words("%dd show de")
+    assert "--limit" in words("%dd show delays --l")
+    assert "--nondeterministic" in words("%%dd --non")
+
+
+def test_a_notebook_without_a_name_says_its_log_is_temporary(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("NOSYNC_SESSION", "JPY_SESSION_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    notebook = Notebook()
+    try:
+        notebook.ok("%load_ext nosync")
+        assert "temporary" in notebook.ok(FLIGHTS)
+    finally:
+        notebook.close()

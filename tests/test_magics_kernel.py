@@ -1,0 +1,161 @@
+"""The notebook in a real kernel: restart, death, interrupt, and what the next cell says."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jupyter.kernels import Kernel
+
+FLIGHTS = (
+    'flights = nosync.input("flights", "carrier string, delay int")\n'
+    'flights.insert([("AA", 10), ("AA", 30), ("UA", 5)], once="first")'
+)
+DELAYS = '%%dd\ndelays = flights.group_by("carrier").agg(n="count(*)", worst="max(delay)")'
+PRINT = "print([tuple(row) for row in delays.rows()])"
+VALUES = "[('AA', 2, 30), ('UA', 1, 5)]"
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[Kernel]:
+    """A kernel of the notebook `flights.ipynb`, with an input and a stage."""
+    kernel = Kernel(tmp_path)
+    try:
+        assert kernel.run(FLIGHTS).status == "ok"
+        assert kernel.run(DELAYS).status == "ok"
+        yield kernel
+    finally:
+        kernel.close()
+
+
+def test_the_log_lies_beside_the_notebook(kernel: Kernel, tmp_path: Path) -> None:
+    assert (tmp_path / ".nosync" / "flights").is_dir()
+    assert (tmp_path / ".nosync" / ".gitignore").read_text() == "*\n"
+
+
+def test_after_a_kill_the_first_cell_shows_the_report_and_values_are_equal(
+    kernel: Kernel,
+) -> None:
+    kernel.run("total = 5")
+    kernel.kill()
+    reply = kernel.run(PRINT)
+    assert reply.status == "ok"
+    assert VALUES in reply
+    assert "total" in reply
+    assert "epoch 1" in reply
+    second = kernel.run(PRINT)
+    assert second.text.strip() == VALUES
+
+
+def test_after_a_kill_the_notebook_goes_on(kernel: Kernel) -> None:
+    kernel.kill()
+    assert kernel.run(FLIGHTS).status == "ok"
+    assert "unchanged" in kernel.run(DELAYS)
+    kernel.run('flights.insert([("DL", 7)])')
+    assert "('DL', 1, 7)" in kernel.run(PRINT)
+    kernel.kill()
+    assert "('DL', 1, 7)" in kernel.run(PRINT)
+
+
+def test_a_restart_from_the_menu_is_a_clean_end(kernel: Kernel) -> None:
+    kernel.restart()
+    reply = kernel.run("print(nosync.session().recovery.clean)")
+    assert "True" in reply
+    assert VALUES in kernel.run(PRINT)
+
+
+def test_a_cell_that_was_running_at_the_kill_left_nothing(kernel: Kernel) -> None:
+    cell = 'flights.insert([("DL", 1)])\nprint("inserted")\nimport signal; signal.pause()'
+    kernel.begin(cell)
+    kernel.wait_for_text("inserted")
+    kernel.kill()
+    assert VALUES in kernel.run(PRINT)
+
+
+def test_an_interrupt_discards_the_cell(kernel: Kernel) -> None:
+    cell = 'flights.insert([("DL", 1)])\nprint("inserted")\nimport signal; signal.pause()'
+    running = kernel.begin(cell)
+    kernel.wait_for_text("inserted")
+    kernel.interrupt()
+    reply = kernel.finish(running)
+    assert reply.status == "error"
+    assert "1 pending row (flights) discarded" in reply
+    assert VALUES in kernel.run(PRINT)
+
+
+def test_an_error_of_the_commit_is_the_error_of_the_cell(kernel: Kernel) -> None:
+    kernel.run('%%dd\nbroken = flights.map(lambda row: (1 // (row.delay - 7),), "x int")')
+    reply = kernel.run('flights.insert([("DL", 7)])')
+    assert reply.status == "error"
+    assert "broken" in reply.errors[0]
+    assert "ZeroDivisionError" in reply.errors[0]
+    assert VALUES in kernel.run(PRINT)
+
+
+def test_safe_mode_after_two_recoveries_that_ended_the_kernel(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    kernel.kill()
+    memo = tmp_path / ".nosync" / "flights" / "notebook.json"
+    known = json.loads(memo.read_text())
+    memo.write_text(json.dumps({**known, "attempts": 2}))
+    assert "ended the kernel twice" in kernel.run("1")
+    assert kernel.run("1 + 1").status == "ok"
+    assert kernel.run("%dd recover").status == "ok"
+    assert VALUES in kernel.run(PRINT)
+
+
+def test_travel_displays_a_widget_and_a_static_copy(kernel: Kernel) -> None:
+    reply = kernel.run("%dd travel delays")
+    assert reply.models
+    assert "<details>" in reply.html
+    assert "epoch 1" in reply
+
+
+def test_a_second_kernel_of_one_notebook_is_refused_with_the_remedy(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    second = Kernel(tmp_path)
+    try:
+        reply = second.run("1 + 1")
+        assert reply.status == "ok"
+        assert "FencedError" in reply
+        assert "takeover" in reply
+        assert "FencedError" in second.run("flights = nosync.session()['flights']")
+        assert kernel.run('flights.insert([("DL", 7)])').status == "ok"
+    finally:
+        second.close()
+
+
+@pytest.mark.spark
+def test_an_interrupt_cancels_spark_and_leaves_everything_as_it_was(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    kernel.run('%config NoSync.spark = "eager"')
+    kernel.run(
+        'import threading\n[t.join() for t in threading.enumerate() if t.name == "nosync-spark"]',
+        timeout=120,
+    )
+    assert kernel.run("spark.version").status == "ok"
+    # A worker that opens the pipe tells that its task runs.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    running = kernel.begin(
+        "%%dd --on spark\n"
+        "def slow(row):\n"
+        "    import time\n"
+        f"    open({str(pipe)!r}, 'w').close()\n"
+        "    time.sleep(300)\n"
+        "    return (row.delay,)\n"
+        'stuck = flights.map(slow, "delay int")\n'
+    )
+    with pipe.open():
+        kernel.interrupt()
+    reply = kernel.finish(running)
+    assert reply.status == "error"
+    assert "[]" in kernel.run("print(spark.sparkContext.statusTracker().getActiveJobsIds())")
+    assert "['delays']" in kernel.run("print(list(nosync.session().stages))")
+    assert VALUES in kernel.run(PRINT)

@@ -1,0 +1,80 @@
+"""Where a notebook keeps its log, and what it remembers beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nosync.memo import Memo
+from nosync.place import Place, prepare, resolve, temporary
+
+_UUID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+
+
+def test_the_log_lies_beside_the_notebook(tmp_path: Path) -> None:
+    place = resolve({}, {"JPY_SESSION_NAME": str(tmp_path / "flights.ipynb")}, Path.cwd())
+    assert place is not None
+    assert tmp_path / ".nosync" / "flights" == place.path
+    assert not place.temporary
+
+
+@pytest.mark.parametrize("told", [f"flights-jvsc-{_UUID}.ipynb", "flights.ipynb"])
+def test_names_of_remote_vscode_lose_their_suffix(tmp_path: Path, told: str) -> None:
+    place = resolve({}, {"JPY_SESSION_NAME": told}, tmp_path)
+    assert place is not None
+    assert tmp_path / ".nosync" / "flights" == place.path
+
+
+def test_the_chosen_path_goes_before_the_told_one(tmp_path: Path) -> None:
+    told = {"__vsc_ipynb_file__": str(tmp_path / "a.ipynb")}
+    environ = {"JPY_SESSION_NAME": str(tmp_path / "b.ipynb"), "NOSYNC_SESSION": "logs/x"}
+    chosen = resolve(told, environ, tmp_path)
+    assert chosen is not None
+    assert tmp_path / "logs" / "x" == chosen.path
+    del environ["NOSYNC_SESSION"]
+    vscode = resolve(told, environ, tmp_path)
+    assert vscode is not None
+    assert vscode.path.name == "a"
+
+
+@pytest.mark.parametrize("told", ["", _UUID, "console-1", "/nowhere/at/all/x.ipynb"])
+def test_half_known_names_are_no_place(told: str, tmp_path: Path) -> None:
+    assert resolve({}, {"JPY_SESSION_NAME": told}, tmp_path) is None
+
+
+def test_the_folder_of_logs_keeps_itself_out_of_git(tmp_path: Path) -> None:
+    place = Place(tmp_path / ".nosync" / "flights", "the notebook's name")
+    prepare(place)
+    assert (tmp_path / ".nosync" / ".gitignore").read_text() == "*\n"
+    assert not place.has_log
+
+
+def test_a_memo_alone_is_no_log(tmp_path: Path) -> None:
+    place = Place(tmp_path / "log", "test")
+    Memo(attempts=1).write(place.path)
+    assert not place.has_log
+    (place.path / "segment").write_bytes(b"x")
+    assert place.has_log
+
+
+def test_a_memo_is_read_as_written(tmp_path: Path) -> None:
+    memo = Memo(2, {"x": "In[1]: x = 5"}, {"a": "delays"})
+    memo.write(tmp_path)
+    assert memo == Memo.read(tmp_path)
+    assert [tmp_path / "notebook.json"] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"attempts": "many"}'])
+def test_a_damaged_memo_is_an_empty_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / "notebook.json").write_text(text)
+    assert Memo() == Memo.read(tmp_path)
+
+
+def test_a_temporary_place_exists_and_says_so() -> None:
+    place = temporary()
+    try:
+        assert place.temporary
+        assert place.path.is_dir()
+    finally:
+        place.path.rmdir()

@@ -1,0 +1,457 @@
+"""Opening and closing: one owner, readers beside it, and what happens to those who are replaced."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb import (
+    DurabilityError,
+    FencedError,
+    NosyncError,
+    SchemaError,
+    Session,
+    StageError,
+    maintenance,
+    recovering,
+    store,
+)
+
+ANOTHER = """
+import sys, nosync_nb
+session = nosync_nb.open(sys.argv[1])
+numbers = session.input("numbers", "x int")
+session.stage("odd", numbers.filter("x % 2 = 1"))
+numbers.insert([(1,), (2,)])
+session.commit()
+print("ready", flush=True)
+for line in sys.stdin:
+    numbers.insert([(int(line),)])
+    try:
+        print(session.commit(), flush=True)
+    except nosync_nb.FencedError as error:
+        print("fenced", session.now, len(session.pending), flush=True)
+        session.discard()
+"""
+
+
+@pytest.fixture(autouse=True)
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Session]]:
+    """Opens the log of the test; every session is closed at the end."""
+    sessions: list[Session] = []
+
+    def open_(**options: Any) -> Session:
+        sessions.append(nosync_nb.open(tmp_path / "log", **options))
+        return sessions[-1]
+
+    yield open_
+    for session in reversed(sessions):
+        session.close()
+
+
+class Another:
+    """Another process that owns the log; it commits each number it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", ANOTHER, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.answer() == "ready"
+
+    def answer(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().strip()
+
+    def commit(self, number: int) -> str:
+        assert self.process.stdin
+        self.process.stdin.write(f"{number}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> Iterator[Another]:
+    made = Another(tmp_path / "log")
+    yield made
+    made.process.kill()
+    made.process.communicate()
+
+
+def values(collection: Any, at: Any = None) -> list[Any]:
+    return [row[0] for row in collection.rows(at)]
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file with its size and the time of its last change."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+    }
+
+
+# -- one process -----------------------------------------------------------------------------------
+
+
+def test_opening_twice_gives_the_same_session(
+    opened: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    assert opened() is session
+    monkeypatch.chdir(tmp_path)
+    assert nosync_nb.open("log") is session
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    assert nosync_nb.open(tmp_path / "link" / "log") is session
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(opened())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(each is session for each in found)
+
+
+def test_a_closed_session_says_so_and_the_next_one_goes_on(opened: Callable[..., Session]) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    numbers.insert([(1,)])
+    session.commit()
+    session.close()
+    session.close()
+    assert session.closed
+    assert values(numbers) == [1]
+    for change in (lambda: numbers.insert([(2,)]), session.commit, lambda: session.drop("numbers")):
+        with pytest.raises(DurabilityError, match="the session is closed"):
+            change()
+    after = opened()
+    assert after is not session
+    assert after.recovery.clean
+    after["numbers"].insert([(2,)])
+    assert after.commit() == 2
+
+
+def test_a_block_closes_its_session(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.input("numbers", "x int")
+    assert session.closed
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert list(session.inputs) == ["numbers"]
+
+
+def test_closing_waits_for_what_runs_behind(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nosync_nb.committing.MERGE_EVERY", 1)
+    monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
+    monkeypatch.setattr("nosync_nb.log.log.CHECKPOINT_FRAMES", 2)
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    for start in range(0, 200, 10):
+        numbers.insert([(x,) for x in range(start, start + 10)])
+        session.commit()
+    session.close()
+    assert session.stats["checkpoints"] >= 1
+    assert session.stats["merges"] >= 1
+    assert values(opened()["numbers"]) == list(range(200))
+
+
+def test_a_stage_cannot_close_its_session(opened: Callable[..., Session]) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+
+    def meddle(row: Any) -> tuple[int]:
+        session.close()
+        return (row.x,)
+
+    with pytest.warns(UserWarning, match="meddle"):
+        session.stage("meddled", numbers.map(meddle, "y int"))
+    numbers.insert([(1,)])
+    with pytest.raises(StageError, match="close inside a stage's function"):
+        session.commit()
+    session.discard()
+    assert session.commit() == 1
+
+
+def test_what_goes_wrong_behind_is_raised_by_the_next_call_and_once(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    numbers.insert([(1,)])
+    session.commit()
+
+    def full(*_: Any) -> bytes:
+        raise DurabilityError("the disk is full")
+
+    monkeypatch.setattr(session._store, "checkpoint_payload", full)
+    maintenance.plan_checkpoint(session)
+    with pytest.raises(DurabilityError, match="the disk is full"):
+        session.settle()
+    maintenance.plan_checkpoint(session)  # not again at once
+    session.settle()
+    assert session.commit() == 2
+    session._upkeep.patience = 0
+    maintenance.plan_checkpoint(session)
+    with pytest.warns(UserWarning, match="background work failed: the disk is full"):
+        session.close()
+    assert values(opened()["numbers"]) == [1]
+
+
+def test_what_is_not_there_yet_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match="replicas, quorum and retain"):
+        nosync_nb.open(tmp_path / "log", replicas=["file:///mnt/b/log"], quorum=1)
+    assert not (tmp_path / "log").exists()
+
+
+# -- several processes -----------------------------------------------------------------------------
+
+
+def test_a_second_owner_is_refused_and_told_who_the_first_is(
+    opened: Callable[..., Session], another: Another
+) -> None:
+    with pytest.raises(FencedError, match=f"process {another.process.pid} on .*alive") as caught:
+        opened()
+    for remedy in ("takeover=True", 'mode="r"', "branch"):
+        assert remedy in (caught.value.hint or "")
+    assert another.commit(3) == "2"
+
+
+def test_who_is_replaced_commits_nothing_any_more(
+    opened: Callable[..., Session], another: Another
+) -> None:
+    assert another.commit(3) == "2"
+    session = opened(takeover=True)
+    assert session.now == 2
+    assert values(session["odd"]) == [1, 3]
+    assert another.commit(5) == "fenced 2 1"
+    session["numbers"].insert([(7,)])
+    assert session.commit() == 3
+    assert another.commit(9) == "fenced 2 1"
+    assert values(session["odd"]) == [1, 3, 7]
+    session.close()
+    assert values(opened()["odd"]) == [1, 3, 7]
+
+
+def test_the_log_of_a_dead_process_is_free(
+    opened: Callable[..., Session], another: Another
+) -> None:
+    another.commit(3)
+    another.process.kill()
+    another.process.wait()
+    session = opened()
+    assert not session.recovery.clean
+    assert session.now == 2
+    assert values(session["odd"]) == [1, 3]
+
+
+def test_a_zombie_in_the_same_process_changes_nothing_and_closes_quietly(
+    opened: Callable[..., Session],
+) -> None:
+    zombie = opened()
+    numbers = zombie.input("numbers", "x int")
+    numbers.insert([(1,)])
+    zombie.commit()
+    session = opened(takeover=True)
+    assert opened() is session
+    numbers.insert([(2,)])
+    with pytest.raises(FencedError, match="was taken over by process"):
+        zombie.commit()
+    assert zombie.now == 1
+    assert zombie.pending["numbers"].rows == 1
+    assert values(numbers, 1) == [1]
+    with pytest.raises(FencedError):
+        zombie.stage("late", numbers.distinct())
+    assert "late" not in zombie
+    with pytest.raises(FencedError):
+        maintenance.checkpoint(zombie)
+    zombie.close()
+    assert session.commit() == 2
+    assert values(session["numbers"]) == [1]
+
+
+def test_a_forked_child_cannot_write(opened: Callable[..., Session]) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    numbers.insert([(1,)])
+    session.commit()
+    pid = os.fork()
+    if pid == 0:
+        numbers.insert([(2,)])
+        try:
+            session.commit()
+        except FencedError:
+            session.close()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert session.commit() == 2
+    assert values(numbers) == [1]
+
+
+# -- readers ---------------------------------------------------------------------------------------
+
+
+def test_a_reader_sees_what_another_process_commits(
+    opened: Callable[..., Session], another: Another, tmp_path: Path
+) -> None:
+    reader = opened(mode="r")
+    assert reader.mode == "r"
+    assert values(reader["odd"]) == [1]
+    before = listing(tmp_path / "log")
+    assert another.commit(3) == "2"
+    assert values(reader["odd"]) == [1, 3]
+    assert reader.now == 2
+    assert another.commit(5) == "3"
+    assert reader.refresh() == 3
+    assert values(reader["odd"], 2) == [1, 3]
+    assert values(reader["numbers"].filter("x > 2")) == [3, 5]
+    assert reader["odd"].changes(after=1).num_rows == 2
+    assert {name for name in listing(tmp_path / "log") if name not in before} == set()
+    another.process.kill()
+    another.process.wait()
+    assert values(reader["odd"]) == [1, 3, 5]
+
+
+def test_a_reader_changes_no_byte_and_refuses_to_write(
+    opened: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("odd", numbers.filter("x % 2 = 1"))
+    numbers.insert([(1,)])
+    session.commit()
+    session.close()
+    before = listing(tmp_path / "log")
+    reader = opened(mode="r")
+    assert values(reader["odd"]) == [1]
+    writes: list[Callable[[], Any]] = [
+        lambda: reader["numbers"].insert([(2,)]),
+        reader.commit,
+        lambda: reader.input("more", "y int"),
+        lambda: reader.stage("even", reader["numbers"].filter("x % 2 = 0")),
+        lambda: reader.drop("odd"),
+        lambda: reader.rename("odd", "uneven"),
+    ]
+    for write in writes:
+        with pytest.raises(FencedError, match="open for reading"):
+            write()
+    reader.close()
+    assert listing(tmp_path / "log") == before
+
+
+def test_a_reader_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(DurabilityError, match="there is no log at"):
+        nosync_nb.open(tmp_path / "nothing", mode="r")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_reader_needs_no_key(
+    opened: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("doubled", numbers.map(lambda row: (row.x * 2,), "y int"))
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "none"))
+    reader = opened(mode="r")
+    numbers.insert([(1,)])
+    session.commit()
+    assert values(reader["doubled"]) == [2]
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_reader_follows_definitions(opened: Callable[..., Session]) -> None:
+    session = opened()
+    session.replay_rows = 0
+    reader = opened(mode="r")
+    numbers = session.input("numbers", "x int")
+    numbers.insert([(1,), (2,)])
+    session.commit()
+    session.stage("odd", numbers.filter("x % 2 = 1"))
+    assert values(reader["numbers"]) == [1, 2]
+    assert values(reader["odd"]) == [1]
+    numbers.insert([(3,)])
+    session.commit()
+    session.stage("odd", numbers.filter("x = 3"))
+    numbers.insert([(3,)])
+    session.commit()
+    assert reader.refresh() == 3
+    assert values(reader["odd"]) == [3, 3]
+    assert values(reader["odd@1"]) == [1, 3]
+    session.rename("odd", "threes")
+    reader.refresh()
+    assert values(reader["threes"]) == [3, 3]
+    session.drop("threes")
+    reader.refresh()
+    assert list(reader.stages) == []
+
+
+@pytest.mark.parametrize("followed", [3, 10_000])
+def test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, followed: int
+) -> None:
+    """Also one that has fallen behind, and begins again at the newest checkpoint."""
+    for place in (store, maintenance):
+        monkeypatch.setattr(place, "SPILL_ROWS", 6)
+    monkeypatch.setattr(recovering, "FOLLOW_MAX", followed)
+    monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("counts", numbers.group_by("x").agg(n="count(*)"))
+    eager, lazy = opened(mode="r"), opened(mode="r")
+    for round_ in range(1, 13):
+        session["numbers"].insert([(x,) for x in range(10)])
+        session.commit()
+        for number in list(session._version.traces):
+            maintenance._merge(session, number)
+        if round_ % 2 == 0:
+            maintenance.checkpoint(session)
+        if round_ % 5 == 0:
+            session = opened(takeover=True)
+        assert [row.n for row in eager["counts"].rows()] == [round_] * 10
+    assert lazy.now == 0
+    assert [row.n for row in lazy["counts"].rows()] == [12] * 10
+    for reader in (eager, lazy):
+        for at in range(1, 13):
+            assert [row.n for row in reader["counts"].rows(at)] == [at] * 10
+
+
+def test_frontiers_tell_a_reader_what_is_on_disk(opened: Callable[..., Session]) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    reader = opened(mode="r")
+    for x in range(3):
+        numbers.insert([(x,)])
+        session.commit(wait="disk")
+    reader.refresh()
+    assert reader.frontiers["numbers"].memory == 3
+    assert reader.recovery_frontier("power") == 3
+
+
+def test_a_session_that_cannot_be_recovered_leaves_the_log_free(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened().close()
+
+    def broken(_: Session) -> None:
+        raise NosyncError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovering, "recover", broken)
+        with pytest.raises(NosyncError, match="broken"):
+            opened()
+    assert opened().now == 0

@@ -1,0 +1,408 @@
+"""Operators: at every epoch, each equals its model over the inputs accumulated so far.
+
+Stages are defined before the first epoch or between two, so that first runs and changes meet;
+beside the state, the changes, the past, and the same expression without a name are compared.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import model
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model import Bag, Row, bag
+from strategies import (
+    Epoch,
+    all_types,
+    ddl,
+    histories,
+    schemas,
+    types,
+)
+
+import nosync_nb
+from nosync_nb import Collection, Session
+from nosync_nb.files import File, Files
+
+Build = Callable[..., Collection]
+Oracle = Callable[..., Bag]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_disk() -> Iterator[None]:
+    """Does without waiting for the disk, which is not the matter here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(File, "sync", lambda file: None)
+        patch.setattr(Files, "sync_folder", lambda files, path: None)
+        yield
+
+
+@contextmanager
+def opened() -> Iterator[Session]:
+    """A session over an empty folder."""
+    with tempfile.TemporaryDirectory() as folder, nosync_nb.open(f"{folder}/log") as session:
+        yield session
+        assert session.spark is None, "these tests are of the engine alone"
+
+
+def held(collection: Collection, at: int | None = None) -> Bag:
+    """What a collection holds, with the types of its values."""
+    return bag(map(model.typed, collection.rows(at=at)))
+
+
+def expected(wanted: Bag) -> Bag:
+    """A bag with the types of its values."""
+    return bag(map(model.typed, model.rows(wanted)))
+
+
+def changed(collection: Collection, after: int, upto: int) -> Bag:
+    """The net changes of (after, upto], with the types of values."""
+    table = collection.changes(after=after, upto=upto).to_pydict()
+    diffs = table.pop("diff")
+    return model.summed(
+        (model.typed(row), n) for *row, n in zip(*table.values(), diffs, strict=True)
+    )
+
+
+def apply(session: Session, inputs: Mapping[str, Any], epoch: Epoch) -> None:
+    """Gives the calls of an epoch to the inputs and commits."""
+    for name, calls in epoch.calls.items():
+        for change in calls:
+            (inputs[name].insert if change.insert else inputs[name].remove)(change.rows)
+    session.commit()
+
+
+def check(
+    history: Sequence[Epoch],
+    schemas_: Mapping[str, str],
+    build: Build,
+    oracle: Oracle,
+    defined_at: int = 0,
+) -> None:
+    """Runs a history; the stage must equal the oracle at every epoch from `defined_at` on."""
+    with opened() as session:
+        inputs = {name: session.input(name, schema) for name, schema in schemas_.items()}
+        stage = session.stage("result", build(*inputs.values())) if not defined_at else None
+        wanted = {0: oracle(*(bag() for _ in inputs))}
+        for number, epoch in enumerate(history, 1):
+            apply(session, inputs, epoch)
+            wanted[number] = oracle(*(epoch.after[name] for name in inputs))
+            if number == defined_at:
+                stage = session.stage("result", build(*inputs.values()))
+            if stage is not None:
+                assert held(stage) == expected(wanted[number])
+        assert stage is not None
+        for number in range(defined_at, len(history) + 1):
+            assert held(stage, at=number) == expected(wanted[number])
+        for number in range(defined_at + 1, len(history) + 1):
+            new, old = expected(wanted[number]), expected(wanted[number - 1])
+            assert changed(stage, number - 1, number) == model.concat(new, model.negated(old))
+        assert held(build(*inputs.values())) == expected(wanted[len(history)])
+
+
+def run(
+    data: st.DataObject,
+    inputs: Mapping[str, Sequence[str]],
+    build: Build,
+    oracle: Oracle,
+    **options: Any,
+) -> None:
+    """Draws a history over inputs of these column types and checks it."""
+    history = data.draw(histories(inputs, **options), label="history")
+    defined_at = data.draw(st.integers(0, len(history)), label="defined at")
+    prefixes = dict(zip(inputs, ("c", "d"), strict=False))
+    named = {name: ddl(of, prefixes[name]) for name, of in inputs.items()}
+    check(history, named, build, oracle, defined_at)
+
+
+# -- linear ------------------------------------------------------------------------------------
+
+
+def compares(row: Row, test: Callable[[Any, Any], bool], one: int, other: Any) -> bool:
+    """A comparison in SQL: not true if a side is null; NaN is the greatest."""
+    left, right = row[one], row[other] if isinstance(other, int) else other[0]
+    return left is not None and right is not None and test(model.order(left), model.order(right))
+
+
+@given(st.data())
+def test_inputs_hold_what_was_inserted_and_not_removed(data: st.DataObject) -> None:
+    of = data.draw(schemas(all_types))
+    run(data, {"a": of}, lambda a: a.filter("true"), lambda a: a)
+
+
+# Where Arrow knows the comparison; that it means what Spark's does is proved elsewhere.
+compared = types.filter(lambda t: t != "binary" and not t.startswith("decimal"))
+
+
+@given(st.data(), compared)
+def test_filter_keeps_rows_whose_predicate_is_true(data: st.DataObject, of: str) -> None:
+    run(
+        data,
+        {"a": (of, of)},
+        lambda a: a.filter("c0 >= c1"),
+        lambda a: model.filtered(a, lambda r: compares(r, lambda x, y: x >= y, 0, 1)),
+    )
+
+
+@given(st.data(), compared)
+def test_filter_by_null_safe_equality_and_by_functions(data: st.DataObject, of: str) -> None:
+    run(
+        data,
+        {"a": (of, of)},
+        lambda a: a.where("c0 <=> c1").concat(a.filter(lambda r: r.c0 is None)),
+        lambda a: model.concat(
+            model.filtered(a, lambda r: r[0] == r[1]),
+            model.filtered(a, lambda r: r[0] is None),
+        ),
+    )
+
+
+@given(st.data(), schemas(types, 3, 3))
+def test_select_drop_rename_and_with_columns_pick_columns(
+    data: st.DataObject, of: tuple[str, ...]
+) -> None:
+    run(
+        data,
+        {"a": of},
+        lambda a: a.select("c2", "c0 AS x", "1 AS n").concat(
+            a.drop("c1").rename({"c0": "x"}).with_columns(n="2").select("c2", "x", "n")
+        ),
+        lambda a: model.concat(
+            model.mapped(a, lambda r: (r[2], r[0], 1)), model.mapped(a, lambda r: (r[2], r[0], 2))
+        ),
+    )
+
+
+@given(st.data())
+def test_select_computes_and_rows_may_become_equal(data: st.DataObject) -> None:
+    run(
+        data,
+        {"a": ("int", "smallint")},
+        lambda a: a.select("cast(c1 as bigint) * 2 AS x", "c0 > 0 AS y"),
+        lambda a: model.mapped(
+            a,
+            lambda r: (None if r[1] is None else r[1] * 2, None if r[0] is None else r[0] > 0),
+        ),
+    )
+
+
+@given(st.data(), all_types)
+def test_map_and_flat_map_call_the_function_on_each_row(data: st.DataObject, of: str) -> None:
+    run(
+        data,
+        {"a": (of, "int")},
+        lambda a: a.map(lambda r: (r.c0, r.c1 is None), f"x {of}, y boolean").concat(
+            a.flat_map(lambda r: [(r.c0, False)] * 2 if r.c1 == 1 else [], f"x {of}, y boolean")
+        ),
+        lambda a: model.concat(
+            model.mapped(a, lambda r: (r[0], r[1] is None)),
+            model.flat_mapped(a, lambda r: [(r[0], False)] * 2 if r[1] == 1 else []),
+        ),
+    )
+
+
+@given(st.data(), schemas(all_types, 1, 2))
+def test_concat_adds_and_negate_takes_away(data: st.DataObject, of: tuple[str, ...]) -> None:
+    run(
+        data,
+        {"a": of, "b": of},
+        lambda a, b: (
+            a.concat(b.rename(dict(zip(b.schema.names, a.schema.names, strict=True))), a)
+            .concat(a.negate())
+            .consolidate()
+        ),
+        lambda a, b: model.concat(a, b),
+    )
+
+
+# -- multisets ---------------------------------------------------------------------------------
+
+
+@given(st.data(), schemas(all_types, 1, 2))
+def test_distinct_keeps_each_row_once(data: st.DataObject, of: tuple[str, ...]) -> None:
+    run(data, {"a": of}, lambda a: a.distinct(), model.distinct)
+
+
+@given(st.data(), schemas(all_types, 1, 2))
+def test_distinct_knows_no_row_with_a_count_below_0(
+    data: st.DataObject, of: tuple[str, ...]
+) -> None:
+    run(
+        data,
+        {"a": of, "b": of},
+        lambda a, b: a.concat(b.negate()).distinct(),
+        lambda a, b: model.distinct(model.concat(a, model.negated(b))),
+    )
+
+
+@given(st.data(), schemas(all_types, 1, 2))
+def test_multiplicity_adds_the_count(data: st.DataObject, of: tuple[str, ...]) -> None:
+    run(data, {"a": of}, lambda a: a.multiplicity(), model.multiplicity)
+
+
+@given(st.data(), schemas(all_types, 1, 2))
+def test_except_all_subtracts_counts(data: st.DataObject, of: tuple[str, ...]) -> None:
+    run(data, {"a": of, "b": of}, lambda a, b: a.except_all(b), model.except_all)
+
+
+@given(st.data(), schemas(all_types, 1, 2))
+def test_subtract_keeps_rows_the_other_does_not_have(
+    data: st.DataObject, of: tuple[str, ...]
+) -> None:
+    run(data, {"a": of, "b": of}, lambda a, b: a.subtract(b), model.subtract)
+
+
+@given(st.data(), schemas(all_types, 1, 2))
+def test_consolidate_changes_nothing(data: st.DataObject, of: tuple[str, ...]) -> None:
+    run(data, {"a": of}, lambda a: a.consolidate(), lambda a: a)
+
+
+# -- keyed -------------------------------------------------------------------------------------
+
+HOW = ("inner", "left", "semi", "anti")
+
+
+@pytest.mark.parametrize("how", HOW)
+@given(data=st.data(), of=all_types)
+def test_joins_pair_rows_of_equal_keys(how: str, data: st.DataObject, of: str) -> None:
+    run(
+        data,
+        {"a": (of, "int"), "b": ("string", of)},
+        lambda a, b: a.join(b, on={"c0": "d1"}, how=how),
+        lambda a, b: model.join(a, b, [(0, 1)], how, (2, 2)),
+    )
+
+
+@pytest.mark.parametrize("how", HOW)
+@given(data=st.data(), of=schemas(types, 2, 2))
+def test_joins_by_several_columns(how: str, data: st.DataObject, of: tuple[str, ...]) -> None:
+    run(
+        data,
+        {"a": of, "b": (*of, "boolean")},
+        lambda a, b: a.join(b, on={"c0": "d0", "c1": "d1"}, how=how),
+        lambda a, b: model.join(a, b, [(0, 0), (1, 1)], how, (2, 3)),
+    )
+
+
+@pytest.mark.parametrize("how", HOW)
+@given(data=st.data(), of=types)
+def test_a_collection_joins_itself(how: str, data: st.DataObject, of: str) -> None:
+    run(
+        data,
+        {"a": (of, of)},
+        lambda a: a.join(a.select("c0 AS x", "c1 AS y"), on={"c1": "x"}, how=how),
+        lambda a: model.join(a, a, [(1, 0)], how, (2, 2)),
+    )
+
+
+@given(st.data())
+def test_join_widens_keys_of_different_width(data: st.DataObject) -> None:
+    run(
+        data,
+        {"a": ("tinyint", "int"), "b": ("bigint", "int")},
+        lambda a, b: a.join(b, on={"c0": "d0"}),
+        lambda a, b: model.join(a, b, [(0, 0)], "inner", (2, 2)),
+    )
+
+
+CALLS = {
+    "n": ("count(*)", ("count_star", 0)),
+    "some": ("count(c1)", ("count", 1)),
+    "least": ("min(c1)", ("min", 1)),
+    "most": ("max(c1)", ("max", 1)),
+}
+SUMS = {"total": ("sum(c1)", ("sum", 1)), "mean": ("avg(c1)", ("avg", 1))}
+
+
+def grouped(data: st.DataObject, of: tuple[str, ...], calls: Mapping[str, Any], keys: int) -> None:
+    names = {name: sql for name, (sql, _) in calls.items()}
+    wanted = [call for _, call in calls.values()]
+    places = [i for i in range(len(of)) if i != 1][:keys]
+    run(
+        data,
+        {"a": of},
+        lambda a: a.group_by(*(f"c{i}" for i in places)).agg(**names),
+        lambda a: model.aggregated(a, places, wanted),
+    )
+
+
+@given(st.data(), all_types, types)
+def test_counts_and_extremes_of_groups(data: st.DataObject, of: str, argument: str) -> None:
+    grouped(data, (of, argument), CALLS, 1)
+
+
+@given(st.data(), schemas(types, 3, 3))
+def test_groups_by_several_columns_and_by_none(data: st.DataObject, of: tuple[str, ...]) -> None:
+    grouped(data, of, CALLS, 2)
+    grouped(data, of, CALLS, 0)
+
+
+@given(st.data(), types, st.sampled_from(["tinyint", "smallint", "int", "float", "double"]))
+def test_sums_and_means_of_groups_are_exact(data: st.DataObject, of: str, argument: str) -> None:
+    grouped(data, (of, argument), SUMS | CALLS, 1)
+    grouped(data, (of, argument), SUMS, 0)
+
+
+@given(st.data(), st.lists(st.floats(), min_size=1, max_size=8))
+def test_sums_of_any_doubles_are_exact_and_rounded_once(
+    data: st.DataObject, numbers: list[float]
+) -> None:
+    some = st.tuples(st.none() | st.booleans(), st.sampled_from(numbers))
+    names = {name: sql for name, (sql, _) in SUMS.items()}
+    run(
+        data,
+        {"a": ("boolean", "double")},
+        lambda a: a.group_by("c0").agg(**names),
+        lambda a: model.aggregated(a, [0], [call for _, call in SUMS.values()]),
+        pools={"a": some},
+    )
+
+
+@given(st.data())
+def test_values_of_agg_may_be_expressions_over_aggregates(data: st.DataObject) -> None:
+    def oracle(a: Bag) -> Bag:
+        found = model.aggregated(a, [0], [("sum", 1), ("count_star", 0)])
+        return model.mapped(found, lambda r: (r[0], None if r[1] is None else r[1] + r[2]))
+
+    run(
+        data,
+        {"a": ("string", "int")},
+        lambda a: a.group_by("c0").agg(x="sum(c1) + count(*)"),
+        oracle,
+    )
+
+
+@given(st.data(), all_types, all_types)
+def test_reduce_sees_groups_in_canonical_order(data: st.DataObject, of: str, other: str) -> None:
+    run(
+        data,
+        {"a": (of, other)},
+        lambda a: a.group_by("c0").reduce(
+            lambda k, rows: [(rows[0].c1, len(rows)), (rows[-1].c1, 0)], f"x {other}, n int"
+        ),
+        lambda a: model.reduced(
+            a, [0], lambda k, rows: [(rows[0][1], len(rows)), (rows[-1][1], 0)]
+        ),
+    )
+
+
+@given(st.data())
+def test_operators_work_on_one_another(data: st.DataObject) -> None:
+    def build(a: Collection, b: Collection) -> Collection:
+        counts = a.group_by("c0").agg(n="count(*)", most="max(c1)")
+        late = counts.join(b, on={"c0": "d0"}, how="left").filter("n > 1 or d1 is null")
+        return late.select("c0 AS k", "n").distinct().except_all(b.select("d0 AS k", "2L AS n"))
+
+    def oracle(a: Bag, b: Bag) -> Bag:
+        counts = model.aggregated(a, [0], [("count_star", 0), ("max", 1)])
+        joined = model.join(counts, b, [(0, 0)], "left", (3, 2))
+        late = model.filtered(joined, lambda r: r[1] > 1 or r[3] is None)
+        pairs = model.distinct(model.mapped(late, lambda r: r[:2]))
+        return model.except_all(pairs, model.mapped(b, lambda r: (r[0], 2)))
+
+    run(data, {"a": ("string", "int"), "b": ("string", "boolean")}, build, oracle)

@@ -1,0 +1,216 @@
+"""Reading: rows in their order, at any epoch, in every form, named or not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import nosync_nb
+from nosync_nb import Session, StageError, TimeError
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    """Four epochs of delays: added, added, taken back, nothing."""
+    with nosync_nb.open(tmp_path / "log") as made:
+        delays = made.input("delays", "carrier string, minutes double")
+        made.stage("worst", delays.group_by("carrier").agg(worst="max(minutes)"))
+        delays.insert([("UA", 5.0), ("AA", 7.0), ("UA", 9.0)])
+        made.commit(label="first")
+        delays.insert([("AA", 7.0), ("DL", None), ("DL", math.nan)])
+        made.commit()
+        delays.remove([("UA", 9.0)])
+        made.commit(label="back")
+        made.commit()
+        yield made
+
+
+def values(collection: Any, at: Any = None) -> list[Any]:
+    return [tuple(row) for row in collection.rows(at)]
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def test_rows_are_named_tuples_in_canonical_order_each_as_often_as_it_is_there(
+    session: Session,
+) -> None:
+    """Null first, NaN last."""
+    rows = session["delays"].rows()
+    assert repr(rows[2].minutes) == "None"
+    assert repr(rows) == (
+        "[Row(carrier='AA', minutes=7.0), Row(carrier='AA', minutes=7.0),"
+        " Row(carrier='DL', minutes=None), Row(carrier='DL', minutes=nan),"
+        " Row(carrier='UA', minutes=5.0)]"
+    )
+    assert session["delays"].rows(limit=2) == [("AA", 7.0), ("AA", 7.0)]
+    assert session["delays"].rows(limit=0) == []
+
+
+def test_counting_counts_copies(session: Session) -> None:
+    delays = session["delays"]
+    assert delays.count() == len(delays) == 5
+    assert delays.count(at=1) == 3
+    assert delays.distinct().count() == 4
+    assert bool(delays.filter("minutes > 1000"))
+
+
+def test_head_orders_by_columns(session: Session) -> None:
+    delays = session["delays"]
+    assert [row.carrier for row in delays.head(2)] == ["AA", "AA"]
+    assert [row.carrier for row in delays.head(3, by="carrier desc")] == ["UA", "DL", "DL"]
+    by = delays.head(9, by="minutes desc, carrier")
+    assert [repr(row.minutes) for row in by] == ["nan", "7.0", "7.0", "5.0", "None"]
+    assert delays.head(0) == []
+
+
+def test_values_come_back_as_they_went_in(session: Session) -> None:
+    row = (
+        True, 1, 2**40, 0.5, Decimal("1.50"), "ü", b"\0", date(2013, 1, 1),
+        datetime(2013, 1, 1, 5, 15, tzinfo=UTC), datetime(2013, 1, 1, 5, 15), [1, None],
+    )  # fmt: skip
+    types = (
+        "a boolean, b tinyint, c bigint, d double, e decimal(10,2), f string, g binary, h date,"
+        " i timestamp, j timestamp_ntz, k array<int>"
+    )
+    mixed = session.input("mixed", types)
+    mixed.insert([row, (None,) * 11])
+    session.commit()
+    assert values(mixed) == [(None,) * 11, row]
+    assert [type(v) for v in mixed.rows()[1]] == [type(v) for v in row]
+    assert values(mixed, session.now) == values(mixed)
+
+
+# -- forms -----------------------------------------------------------------------------------------
+
+
+def test_arrow_has_the_types_of_the_schema_and_expands_copies(session: Session) -> None:
+    table = session["delays"].to_arrow()
+    assert table.schema == pa.schema([("carrier", pa.string()), ("minutes", pa.float64())])
+    assert sorted(table.column("carrier").to_pylist()) == ["AA", "AA", "DL", "DL", "UA"]
+    assert session["delays"].to_arrow(at=0).num_rows == 0
+
+
+def test_pandas_is_given_too(session: Session) -> None:
+    frame = session["delays"].to_pandas(at="first")
+    assert sorted(frame["minutes"]) == [5.0, 7.0, 9.0]
+    assert list(frame.columns) == ["carrier", "minutes"]
+
+
+def test_what_is_too_large_to_collect_is_refused_with_the_remedy(session: Session) -> None:
+    session.collect_rows = 4
+    with pytest.raises(StageError, match="'delays' has 5 rows") as caught:
+        session["delays"].to_pandas()
+    assert "to_spark" in (caught.value.hint or "")
+    session.collect_rows = 5
+    assert len(session["delays"].to_pandas()) == 5
+
+
+def test_a_schema_says_names_and_types(session: Session) -> None:
+    assert session["worst"].schema.ddl == "carrier string, worst double"
+    assert session["worst"].schema.names == ("carrier", "worst")
+    assert repr(session["worst"]) == "<worst: carrier string, worst double>"
+
+
+# -- the past --------------------------------------------------------------------------------------
+
+
+def test_an_epoch_is_named_by_number_label_time_or_offset(session: Session) -> None:
+    worst = session["worst"]
+    first = [("AA", 7.0), ("UA", 9.0)]
+    times = [epoch.committed_at for epoch in session.epochs()]
+    assert times[1] is not None
+    for at in (1, np.int64(1), -3, "first", times[1], times[1] + timedelta(microseconds=1)):
+        assert values(worst, at) == first
+    assert values(worst, 0) == values(worst, -4) == []
+    assert values(worst, times[1] - timedelta(seconds=1)) == []
+    assert repr(values(worst, "back")) == "[('AA', 7.0), ('DL', nan), ('UA', 5.0)]"
+    assert repr(values(worst, datetime.now(UTC))) == repr(values(worst))
+
+
+def test_changes_are_net_and_half_open(session: Session) -> None:
+    delays = session["delays"]
+
+    def changed(after: Any = None, upto: Any = None) -> list[Any]:
+        return sorted(
+            (row["carrier"], str(row["minutes"]), row["diff"])
+            for row in delays.changes(after, upto).to_pylist()
+        )
+
+    assert changed(upto=1) == [("AA", "7.0", 1), ("UA", "5.0", 1), ("UA", "9.0", 1)]
+    assert changed(after=1, upto=2) == [("AA", "7.0", 1), ("DL", "None", 1), ("DL", "nan", 1)]
+    assert changed(after="first", upto="back")[-1] == ("UA", "9.0", -1)
+    assert changed(after=0) == changed()
+    assert ("UA", "9.0", 1) not in changed()
+    assert changed(after=-1) == changed(after=3) == []
+    assert delays.changes().schema.names == ["carrier", "minutes", "diff"]
+
+
+def test_history_says_which_epochs_can_be_read(session: Session) -> None:
+    assert session["delays"].history() == [range(5)]
+    session.replay_rows = 0
+    session.stage("late", session["delays"].filter("minutes > 6"))
+    session.stage("late", session["delays"].filter("minutes > 8"))
+    assert session["late"].history() == [range(4, 5)]
+    with pytest.raises(TimeError, match="'late' is not readable at epoch 3") as caught:
+        session["late"].rows(at=3)
+    assert "the nearest is 4" in (caught.value.hint or "")
+    epochs = session.epochs()
+    assert [epoch.number for epoch in epochs] == [4]
+    assert session["delays"].filter("minutes > 6").history() == []
+
+
+def test_epochs_are_a_sequence_that_is_made_when_looked_at(session: Session) -> None:
+    epochs = session.epochs()
+    assert len(epochs) == 5
+    assert [epoch.label for epoch in epochs] == [None, "first", None, "back", None]
+    assert epochs[0].committed_at is None
+    assert epochs[-1].number == 4
+    assert [epoch.number for epoch in epochs[1:3]] == [1, 2]
+    assert repr(epochs) == "<epochs 0 to 4>"
+
+
+# -- unnamed ---------------------------------------------------------------------------------------
+
+
+def test_a_collection_without_a_name_can_be_read_at_any_epoch(session: Session) -> None:
+    slow = session["delays"].filter("minutes >= 7").group_by("carrier").agg(n="count(*)")
+    assert slow.name is None
+    assert values(slow) == [("AA", 2), ("DL", 1)]  # NaN is greatest
+    assert values(slow, 1) == [("AA", 1), ("UA", 1)]
+    assert values(slow, "first") == [("AA", 1), ("UA", 1)]
+    assert slow.count(at=0) == 0
+    assert session["worst"].join(slow, on="carrier").count() == 2
+    assert list(session.stages) == ["worst"]
+    with pytest.raises(StageError, match="an unnamed collection has no history"):
+        slow.changes()
+
+
+def test_reading_what_depends_on_pending_changes_is_refused(session: Session) -> None:
+    delays, worst = session.inputs["delays"], session["worst"]
+    planes = session.input("planes", "tail string")
+    delays.insert([("UA", 90.0)])
+    for read in (delays.rows, worst.rows, worst.count, worst.filter("worst > 1").to_arrow):
+        with pytest.raises(StageError, match="input 'delays', which has 1 changes") as caught:
+            read()
+        assert "session.commit()" in (caught.value.hint or "")
+    assert planes.rows() == []
+    assert values(worst, session.now) == values(worst, 4)
+    session.discard()
+    assert len(worst.rows()) == 3
+
+
+def test_explain_tells_operators_and_where_they_ran(session: Session) -> None:
+    text = session["worst"].explain()
+    assert text.splitlines()[0].startswith("worst  [in process")
+    assert "agg" in text
+    assert text.splitlines()[-1].strip().startswith("delays")
+    assert "filter" in session["delays"].filter("minutes > 6").explain()

@@ -1,0 +1,33 @@
+"""The README keeps its word: its quick start runs as written, and dies and comes back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from jupyter.kernels import Kernel
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+
+
+def quick_start() -> list[str]:
+    """Returns the cells of the quick start."""
+    section = README.read_text().split("\n## Quick start\n")[1].split("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+
+
+def test_the_quick_start_runs_and_survives_a_kill(tmp_path: Path) -> None:
+    cells = quick_start()
+    assert len(cells) == 4
+    assert len("".join(cells).splitlines()) <= 20
+    kernel = Kernel(tmp_path)
+    try:
+        for _ in range(2):
+            for cell in cells:
+                reply = kernel.run(cell)
+                assert reply.status == "ok", reply.text
+            assert "AA" in kernel.run('print(late.rows(at="day 2"))')
+            assert "3" in kernel.run("print(nosync.session().now)")
+            kernel.kill()
+    finally:
+        kernel.close()

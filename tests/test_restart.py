@@ -1,0 +1,683 @@
+"""Every kind of state across a restart: from frames, from a checkpoint, after a proper end.
+
+A crash within a test is an opening with `takeover`: the owner before is left as it is, nothing of
+it is closed, and what it wrote is all that the next one has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb import FencedError, Session, StageError, TimeError, maintenance, store
+from nosync_nb.log import codec
+from nosync_nb.log.machine import Machine
+from nosync_nb.trace import parts
+
+
+@pytest.fixture(autouse=True)
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Session]]:
+    """Opens the log of the test; every session is closed at the end."""
+    sessions: list[Session] = []
+
+    def open_(**options: Any) -> Session:
+        sessions.append(nosync_nb.open(tmp_path / "log", **options))
+        return sessions[-1]
+
+    yield open_
+    for session in reversed(sessions):
+        session.close()
+
+
+class Restart:
+    """Ends a session in some way and opens its log again."""
+
+    def __init__(self, how: str, opened: Callable[..., Session]) -> None:
+        self.how, self.opened = how, opened
+
+    def midway(self, session: Session) -> None:
+        """The place of a checkpoint that is older than the rest of the test."""
+        if self.how == "old checkpoint":
+            maintenance.checkpoint(session)
+
+    def __call__(self, session: Session) -> Session:
+        if self.how == "checkpoint":
+            maintenance.checkpoint(session)
+        if self.how == "closed":
+            session.close()
+        after = self.opened(takeover=self.how != "closed")
+        assert after is not session
+        assert after.recovery.clean == (self.how == "closed")
+        assert after.recovery.recomputed == 0
+        assert after.now == session.now
+        return after
+
+
+@pytest.fixture(params=["frames", "checkpoint", "old checkpoint", "closed"])
+def restart(request: pytest.FixtureRequest, opened: Callable[..., Session]) -> Restart:
+    return Restart(request.param, opened)
+
+
+def values(collection: Any, at: Any = None) -> list[Any]:
+    return [tuple(row) if len(row) > 1 else row[0] for row in collection.rows(at)]
+
+
+# -- data ------------------------------------------------------------------------------------------
+
+
+def test_rows_and_their_past_come_back(opened: Callable[..., Session], restart: Restart) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("counts", numbers.group_by("x").agg(n="count(*)"))
+    for x in (1, 1, 2):
+        numbers.insert([(x,)])
+        session.commit()
+    restart.midway(session)
+    numbers.remove([(1,)])
+    session.commit()
+    session = restart(session)
+    assert [values(session["counts"], at) for at in range(5)] == [
+        [],
+        [(1, 1)],
+        [(1, 2)],
+        [(1, 2), (2, 1)],
+        [(1, 1), (2, 1)],
+    ]
+    session["numbers"].insert([(2,), (3,)])
+    session.commit()
+    assert values(session["counts"]) == [(1, 1), (2, 2), (3, 1)]
+    changes = session["counts"].changes(after=4).to_pylist()
+    assert sorted(tuple(change.values()) for change in changes) == [
+        (2, 1, -1),
+        (2, 2, 1),
+        (3, 1, 1),
+    ]
+
+
+def test_a_second_restart_gives_the_same_as_the_first(
+    opened: Callable[..., Session], restart: Restart
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("odd", numbers.filter("x % 2 = 1").distinct())
+    numbers.insert([(x,) for x in range(10)])
+    session.commit()
+    for _ in range(3):
+        session = restart(session)
+        assert values(session["odd"]) == [1, 3, 5, 7, 9]
+    session["numbers"].remove([(3,)])
+    session.commit()
+    assert values(restart(session)["odd"]) == [1, 5, 7, 9]
+
+
+def test_large_batches_come_back_from_files(
+    opened: Callable[..., Session], restart: Restart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SPILL_ROWS", 8)
+    session = opened()
+    left = session.input("left", "k int, v int")
+    right = session.input("right", "k int, w int", key="k")
+    left.insert([(x % 7, x) for x in range(50)])
+    right.insert([(x, x * 10) for x in range(20)])
+    session.commit()
+    restart.midway(session)
+    session.stage("joined", left.join(right, on="k"))  # asks for arrangements of what is there
+    left.insert([(9, 99)])
+    session.commit()
+    session = restart(session)
+    want = sorted([(x % 7, x, x % 7 * 10) for x in range(50)] + [(9, 99, 90)])
+    assert values(session["joined"]) == want
+    session["right"].delete([9])
+    session["left"].insert([(1, 77)])
+    session.commit()
+    assert values(session["joined"]) == sorted([*want[:-1], (1, 77, 10)])
+    assert values(session["joined"], 2) == want
+
+
+def test_a_stage_defined_at_the_epoch_of_a_checkpoint_is_read_once(
+    opened: Callable[..., Session], restart: Restart
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    numbers.insert([(1,), (1,), (2,)])
+    session.commit()
+    maintenance.checkpoint(session)
+    session.stage("sums", numbers.group_by().agg(total="sum(x)"))
+    session.stage("same", numbers.filter("x > 0"))
+    session = restart(session)
+    assert values(session["sums"]) == values(session["sums"], 1) == [4]
+    assert values(session["same"]) == values(session["same"], 1) == [1, 1, 2]
+    session = restart(session)
+    session["numbers"].insert([(3,)])
+    session.commit()
+    assert values(session["sums"]) == [7]
+    assert values(session["same"], 1) == [1, 1, 2]
+
+
+def test_a_checkpoint_that_a_definition_overtakes_has_what_was_before_it(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    numbers.insert([(1,), (2,)])
+    session.commit()
+    wrote = session._store.checkpoint_payload
+
+    def slowly(*arguments: Any) -> bytes:
+        session.stage("late", numbers.filter("x > 1"))
+        numbers.insert([(3,)])
+        session.commit()
+        return wrote(*arguments)
+
+    monkeypatch.setattr(session._store, "checkpoint_payload", slowly)
+    maintenance.checkpoint(session)
+    session = opened(takeover=True)
+    assert values(session["late"]) == [2, 3]
+    assert values(session["late"], 1) == [2]
+    assert values(session["numbers"], 1) == [1, 2]
+
+
+def test_labels_times_and_loads_come_back(opened: Callable[..., Session], restart: Restart) -> None:
+    before = datetime.now(UTC)
+    session = opened()
+    days = session.input("days", "day int")
+    for day in range(4):
+        with session.epoch(once=f"day {day}", label=f"after {day}") as block:
+            days.insert([(day,)])
+        assert not block.skipped
+        if day == 1:
+            restart.midway(session)
+    days.insert([(9,)], once="nine")
+    session.commit()
+    session = restart(session)
+    assert [epoch.label for epoch in session.epochs()] == [
+        None, "after 0", "after 1", "after 2", "after 3", None
+    ]  # fmt: skip
+    stamps = [epoch.committed_at for epoch in session.epochs()][1:]
+    assert all(before <= stamp <= datetime.now(UTC) for stamp in stamps if stamp)
+    assert values(session["days"], "after 1") == [0, 1]
+    assert values(session["days"], before) == []
+    assert values(session["days"], stamps[2]) == [0, 1, 2]
+    assert session["days"].insert([(9,)], once="nine") == 0
+    with session.epoch(once="day 2") as block:
+        session["days"].insert([(2,)])
+    assert block.skipped
+    assert session.now == 5
+    assert values(session["days"]) == [0, 1, 2, 3, 9]
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+def test_a_renamed_input_keeps_rows_past_and_loads(
+    opened: Callable[..., Session], restart: Restart
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("odd", numbers.filter("x % 2 = 1"))
+    numbers.insert([(1,), (2,)], once="first")
+    session.commit()
+    restart.midway(session)
+    session.rename("numbers", "values")
+    session.rename("odd", "uneven")
+    fresh = session.input("numbers", "x int")
+    assert fresh.insert([(7,)], once="first") == 1
+    session.commit()
+    session = restart(session)
+    assert values(session["uneven"]) == values(session["uneven"], 1) == [1]
+    assert values(session["values"]) == [1, 2]
+    assert values(session["numbers"]) == [7]
+    assert session["values"].insert([(5,)], once="first") == 0
+    session["values"].insert([(3,)])
+    session["numbers"].insert([(9,)])
+    session.commit()
+    assert values(session["uneven"]) == [1, 3]
+    assert session.graph == {"values": (), "uneven": ("values",), "numbers": ()}
+
+
+def test_what_was_dropped_stays_dropped_and_its_name_begins_anew(
+    opened: Callable[..., Session], restart: Restart
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("odd", numbers.filter("x % 2 = 1"))
+    numbers.insert([(1,)], once="first")
+    session.commit()
+    restart.midway(session)
+    session.drop("numbers", cascade=True)
+    session = restart(session)
+    assert not session.stages
+    assert not session.inputs
+    numbers = session.input("numbers", "x int")
+    assert numbers.insert([(3,)], once="first") == 1
+    session.commit()
+    session.stage("odd", numbers.filter("x % 2 = 1"))
+    session = restart(session)
+    assert values(session["odd"]) == [3]
+    assert session["numbers"].insert([(3,)], once="first") == 0
+
+
+def test_an_edited_stage_keeps_its_former_version(
+    opened: Callable[..., Session], restart: Restart
+) -> None:
+    session = opened()
+    session.replay_rows = 0
+    numbers = session.input("numbers", "x int")
+    session.stage("large", numbers.filter("x > 1"))
+    session.stage("how_many", session["large"].group_by().agg(n="count(*)"))
+    numbers.insert([(1,), (2,), (3,)])
+    session.commit()
+    restart.midway(session)
+    session.stage("large", numbers.filter("x > 2"))
+    session = restart(session)
+    session["numbers"].insert([(4,)])
+    session.commit()
+    session = restart(session)
+    assert values(session["large"]) == [3, 4]
+    assert values(session["how_many"]) == [2]
+    assert values(session["large@1"]) == values(session["large@1"], 1) == [2, 3]
+    assert values(session["how_many@1"]) == [2]
+    assert session["large@1"].history() == [range(2)]
+    with pytest.raises(TimeError, match="large@1"):
+        session["large@1"].rows(at=2)
+    session.rename("large", "big")
+    session = restart(session)
+    assert values(session["big@1"]) == [2, 3]
+    session.drop("big", cascade=True)
+    assert list(restart(session).graph) == ["numbers"]
+
+
+def test_equal_definitions_change_nothing_after_a_restart(
+    opened: Callable[..., Session], restart: Restart
+) -> None:
+    def define(session: Session) -> list[str]:
+        numbers = session.input("numbers", "x int")
+        reports = session.define(
+            {
+                "doubled": numbers.map(lambda row: (row.x * 2,), "y int"),
+                "grouped": numbers.group_by("x").reduce(lambda key, rows: [(len(rows),)], "n int"),
+            }
+        )
+        return [report.status for report in reports]
+
+    session = opened()
+    assert define(session) == ["new", "new"]
+    session["numbers"].insert([(1,)])
+    session.commit()
+    session = restart(session)
+    head = session._store.log.head
+    assert define(session) == ["unchanged", "unchanged"]
+    assert session._store.log.head == head
+    session["numbers"].insert([(2,)])
+    session.commit()
+    assert values(session["doubled"]) == [2, 4]
+
+
+# -- functions -------------------------------------------------------------------------------------
+
+
+def with_functions(session: Session) -> None:
+    numbers = session.input("numbers", "x int")
+    session.define(
+        {
+            "doubled": numbers.map(lambda row: (row.x * 2,), "y int"),
+            "inside": numbers.map(lambda row: (row.x % 2,), "y int")
+            .group_by("y")
+            .agg(n="count(*)"),
+            "plain": numbers.filter("x > 1"),
+        }
+    )
+    session.stage("reader", session["doubled"].distinct())
+
+
+@pytest.fixture
+def stale(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Session:
+    """A session whose functions were signed with a key that is not there any more."""
+    session = opened()
+    with_functions(session)
+    session["numbers"].insert([(1,), (2,), (2,)])
+    session.commit()
+    session.close()
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other"))
+    return opened()
+
+
+def test_stages_whose_functions_are_not_restored_are_stale_and_hold_up_nobody(
+    stale: Session,
+) -> None:
+    assert stale.recovery.stages == {
+        "doubled": "stale", "inside": "stale", "plain": "read", "reader": "stale"
+    }  # fmt: skip
+    assert "another key" in stale.recovery.reasons["inside"]
+    assert stale.recovery.reasons["reader"] == "it reads 'doubled', which is stale"
+    assert values(stale["inside"]) == [(0, 2), (1, 1)]
+    stale["numbers"].insert([(3,)])
+    assert stale.commit() == 2
+    assert values(stale["plain"]) == [2, 2, 3]
+    assert stale.frontiers["inside"].memory == 1
+    assert values(stale["doubled"], 1) == [2, 4, 4]
+    with pytest.raises(TimeError, match="'doubled' is stale since epoch 1: a function"):
+        stale["doubled"].rows()
+    with pytest.raises(StageError, match="'late' cannot be computed: it reads 'doubled'"):
+        stale.stage("late", stale["doubled"].filter("y > 1"))
+
+
+def test_a_stale_stage_that_missed_nothing_goes_on_where_it_stopped(stale: Session) -> None:
+    with_functions(stale)
+    assert [s.version for s in stale._catalog.values()] == [1, 1, 1, 1, 1]
+    assert stale["doubled"].history() == [range(2)]
+    stale["numbers"].insert([(3,)])
+    stale.commit()
+    assert values(stale["doubled"]) == [2, 4, 4, 6]
+    assert values(stale["inside"]) == [(0, 2), (1, 2)]
+    assert values(stale["reader"]) == [2, 4, 6]
+    assert values(stale["inside"], 1) == [(0, 2), (1, 1)]
+
+
+def test_a_stale_stage_that_missed_epochs_is_computed_anew(stale: Session) -> None:
+    stale.replay_rows = 0
+    stale["numbers"].insert([(3,)])
+    stale.commit()
+    with_functions(stale)
+    assert values(stale["doubled"]) == [2, 4, 4, 6]
+    assert values(stale["inside"]) == [(0, 2), (1, 2)]
+    assert values(stale["reader"]) == [2, 4, 6]
+    assert values(stale["doubled@1"]) == [2, 4, 4]
+    stale["numbers"].remove([(2,)])
+    stale.commit()
+    assert values(stale["doubled"]) == [2, 4, 6]
+    assert values(stale["inside"]) == [(0, 1), (1, 2)]
+    assert values(stale["reader"]) == [2, 4, 6]
+
+
+def test_stages_that_share_a_part_may_go_on_one_by_one(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The part that both share lags behind, and the one that goes on first needs it as it is."""
+
+    def define(session: Session, names: list[str]) -> None:
+        shared = session["numbers"].map(lambda row: (row.x % 2,), "y int")
+        stages = {"first": shared.group_by("y").agg(n="count(*)"), "second": shared.distinct()}
+        session.define({name: stages[name] for name in names})
+
+    session = opened()
+    session.replay_rows = 0
+    session.input("numbers", "x int")
+    define(session, ["first", "second"])
+    session["numbers"].insert([(2,)])
+    session.commit()
+    session.close()
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other"))
+    session = opened()
+    session.replay_rows = 0
+    session["numbers"].insert([(3,)])
+    session.commit()
+    define(session, ["second"])
+    assert values(session["second"]) == [0, 1]
+    session["numbers"].insert([(5,)])
+    session.commit()
+    assert values(session["second"]) == [0, 1]
+    define(session, ["first"])
+    assert values(session["first"]) == [(0, 1), (1, 2)]
+    session["numbers"].remove([(2,)])
+    session.commit()
+    assert values(session["second"]) == [1]
+    assert values(session["first"]) == [(1, 2)]
+
+
+def test_functions_that_were_not_loaded_stay_in_the_log_as_they_were(
+    stale: Session,
+    opened: Callable[..., Session],
+    restart: Restart,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    stale.stage("another", stale["plain"].distinct())  # writes the catalog
+    stale = restart(stale)
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    session = restart(stale)
+    assert set(session.recovery.stages.values()) == {"read"}
+    session["numbers"].insert([(3,)])
+    session.commit()
+    assert values(session["doubled"]) == [2, 4, 4, 6]
+    assert values(session["reader"]) == [2, 4, 6]
+
+
+def test_a_stage_whose_column_is_gone_is_stale_until_it_is_back(
+    opened: Callable[..., Session], restart: Restart
+) -> None:
+    session = opened()
+    session.replay_rows = 0
+    people = session.input("people", "name string, age int, city string")
+    session.stage("grown", people.filter("age >= 18"))
+    session.stage("cities", session["grown"].group_by("city").agg(n="count(*)"))
+    people.insert([("ann", 20, "rome"), ("bob", 30, "oslo")])
+    session.commit()
+    restart.midway(session)
+    session.stage("grown", people.filter("age >= 18").select("name", "age"))
+    session = restart(session)
+    reason = session.recovery.reasons["cities"]
+    assert reason == "it reads column 'city' (string) of 'grown', which now has no such column"
+    session["people"].insert([("cy", 30, "rome")])
+    session.commit()
+    assert values(session["cities"], 1) == [("oslo", 1), ("rome", 1)]
+    session.stage("grown", session["people"].filter("age >= 18"))
+    assert values(session["cities"]) == [("oslo", 1), ("rome", 2)]
+    session = restart(session)
+    session["people"].insert([("di", 19, "oslo")])
+    session.commit()
+    assert values(session["cities"]) == [("oslo", 2), ("rome", 2)]
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def files(session: Session) -> set[str]:
+    return {
+        name
+        for folder in (session._store.parts, session._store.packs)
+        for name in os.listdir(folder)
+    }
+
+
+def test_opening_deletes_what_nothing_names_and_nothing_else(
+    opened: Callable[..., Session], restart: Restart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SPILL_ROWS", 4)
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("grouped", numbers.group_by("x").reduce(lambda k, rows: [(len(rows),)], "n int"))
+    numbers.insert([(x,) for x in range(20)])
+    session.commit()
+    restart.midway(session)
+    numbers.insert([(x,) for x in range(20)])
+    session.commit()
+    needed = files(session)
+    Path(session._store.parts, "trace9-1-2-g1-half.arrow").write_bytes(b"half")
+    Path(session._store.packs, "pack-1-2-half.pack").write_bytes(b"half")
+    Path(session._store.parts, "mine.txt").write_bytes(b"mine")
+    session = restart(session)
+    assert needed - files(session) == set()
+    assert not {name for name in files(session) if "half" in name}
+    assert "mine.txt" in files(session)
+    assert not session.recovery.notes
+    assert values(session["grouped"]) == [(x, 2) for x in range(20)]
+    assert values(session["grouped"], 1) == [(x, 1) for x in range(20)]
+
+
+def test_files_that_were_merged_away_go_with_the_second_checkpoint(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SPILL_ROWS", 4)
+    monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
+    monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    for start in range(0, 60, 10):
+        numbers.insert([(x,) for x in range(start, start + 10)])
+        session.commit()
+    maintenance._merge(session, next(iter(session._version.traces)))
+    retired = set(session._upkeep.retired)
+    assert retired
+    maintenance.checkpoint(session)
+    assert retired <= files(session)
+    maintenance.checkpoint(session)
+    history = session._store.history.files()
+    assert retired & files(session) == retired & history
+    assert values(session["numbers"]) == list(range(60))
+    assert values(session["numbers"], 2) == list(range(20))
+
+
+def test_the_checkpoint_before_a_damaged_one_is_enough(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SPILL_ROWS", 4)
+    monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
+    monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    for start in range(0, 80, 10):
+        numbers.insert([(x,) for x in range(start, start + 10)])
+        session.commit()
+        maintenance._merge(session, next(iter(session._version.traces)))
+        if start % 20:
+            maintenance.checkpoint(session)
+    session.close()
+    opened().close()  # sweeps, and must leave what the older checkpoint names
+    newest = sorted(Path(session.path).glob("checkpoint-*"))[-1]
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    for _ in range(2):  # the first opening must leave the second what it needs
+        session = opened()
+        assert any(newest.name in note for note in session.recovery.notes)
+        assert [values(session["numbers"], at)[-1] for at in range(1, 9)] == list(range(9, 80, 10))
+        session.close()
+
+
+def test_a_file_that_is_missing_is_told_at_once_and_costs_only_what_it_holds(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SPILL_ROWS", 4)
+    session = opened()
+    large, small = session.input("large", "x int"), session.input("small", "x int")
+    large.insert([(x,) for x in range(10)])
+    small.insert([(1,)])
+    session.commit()
+    gone = files(session)
+    session.close()
+    for name in gone:
+        Path(session._store.parts, name).unlink()
+    session = opened()
+    assert sorted(session.recovery.notes) == [
+        f"'{name}' is missing: what it holds cannot be read" for name in sorted(gone)
+    ]
+    assert values(session["small"]) == [1]
+    with pytest.raises(nosync_nb.CorruptLogError, match="is missing"):
+        session["large"].rows()
+
+
+# -- the report ------------------------------------------------------------------------------------
+
+
+def test_opening_neither_decodes_nor_maps_what_it_does_not_need(
+    opened: Callable[..., Session], restart: Restart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SPILL_ROWS", 8)
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("large", numbers.filter("x >= 0").distinct())
+    session.stage("sums", numbers.group_by().agg(total="sum(x)"))
+    numbers.insert([(x,) for x in range(50)])
+    session.commit()
+    numbers.insert([(1,)])
+    session.commit()
+    if restart.how == "closed":
+        session.close()
+    elif restart.how == "checkpoint":
+        maintenance.checkpoint(session)
+    touched: list[str] = []
+    decode, map_ = codec.decode, parts.open_part
+
+    def decoded(*arguments: Any) -> Any:
+        touched.append("decoded")
+        return decode(*arguments)
+
+    def mapped(*arguments: Any, **options: Any) -> Any:
+        touched.append("mapped")
+        return map_(*arguments, **options)
+
+    monkeypatch.setattr(codec, "decode", decoded)
+    monkeypatch.setattr(store, "open_part", mapped)
+    session = opened(takeover=True)
+    assert touched == []
+    assert values(session["sums"]) == [1226]
+    assert set(touched) == {"decoded"}
+
+
+def test_the_report_tells_what_happened(opened: Callable[..., Session], restart: Restart) -> None:
+    session = opened()
+    assert session.recovery.fresh
+    assert str(session.recovery) == "NoSync: new session: nothing to recover"
+    session.stage("odd", session.input("numbers", "x int").filter("x % 2 = 1"))
+    session["numbers"].insert([(1,)])
+    session.commit()
+    report = restart(session).recovery
+    assert not report.fresh
+    assert report.resumed_at == 1
+    assert report.lost == []
+    assert report.stages == {"odd": "read"}
+    assert set(report.seconds) == {"fence and verify", "read", "restore"}
+    title, *lines = str(report).splitlines()
+    assert title.startswith("NoSync: recovered at epoch 1 in ")
+    assert lines[0] == "  read          odd"
+    assert lines[1] == "  recomputed    0 stage-epochs"
+    assert "recovered at epoch 1" in report._repr_html_()
+    report.not_restored["<x>"] = "In[3] <x> = 1"
+    assert "&lt;x&gt;" in report._repr_html_()
+
+
+def test_epochs_that_power_loss_took_are_told(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    numbers.insert([(1,)])
+    session.commit(wait="disk")
+    session._store.log._writer._flushing.acquire()  # type: ignore[union-attr] # nothing is synced
+    kept = os.path.getsize(segment := sorted(Path(session.path).glob("segment-*"))[-1])
+    for x in (2, 3):
+        numbers.insert([(x,)])
+        session.commit()
+    os.truncate(segment, kept)  # the tail was in the page cache only
+    identity = Machine.identity
+    monkeypatch.setattr(
+        Machine, "identity", lambda self: identity(self)._replace(boot="after the power came back")
+    )
+    after = opened(takeover=True)
+    session._store.log._writer._flushing.release()  # type: ignore[union-attr]
+    assert after.now == 1
+    assert after.recovery.lost == [2, 3]
+    assert "2 epochs lost" in str(after.recovery)
+    assert "epochs 2 to 3: committed, but not yet on disk when the power went" in str(
+        after.recovery
+    )
+    after["numbers"].insert([(4,)])
+    assert after.commit() == 2
+    assert values(after["numbers"]) == [1, 4]
+    numbers.insert([(5,)])
+    with pytest.raises(FencedError):
+        session.commit()

@@ -1,0 +1,92 @@
+"""The set-up: what it concludes from the machine, without changing the machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+import steps
+import system
+
+
+def fake_java(home: Path, version: str, *, status: int = 0) -> Path:
+    """Writes a program that claims to be a Java."""
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\nexit {status}\n")
+    java.chmod(0o755)
+    return java
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.21" 2026-10-20', 17),
+        ('java version "1.8.0_402"', 8),
+        ('openjdk version "25" 2025-09-16', 25),
+        ("Error: could not find libjava.so", None),
+    ],
+)
+def test_the_version_of_java_is_read_in_all_its_spellings(text: str, version: int | None) -> None:
+    assert system.java_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("homes", "chosen"),
+    [
+        ([("old", "1.8.0_402", 0), ("good", "17.0.9", 0)], "good"),
+        ([("broken", "17.0.9", 1), ("good", "21.0.2", 0)], "good"),
+        ([("newer", "25.0.1", 0), ("good", "17.0.9", 0)], "good"),
+        ([("old", "11.0.2", 0), ("newer", "25.0.1", 0)], "newer"),
+        ([("old", "11.0.2", 0)], None),
+    ],
+)
+def test_a_java_counts_if_it_runs_and_is_recent(
+    homes: list[tuple[str, str, int]],
+    chosen: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    programs = [str(fake_java(tmp_path / n, v, status=s)) for n, v, s in homes]
+    monkeypatch.setattr(system, "java_candidates", lambda: programs)
+    assert system.find_java() == (None if chosen is None else str(tmp_path / chosen))
+
+
+def test_java_home_is_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = fake_java(tmp_path / "own", "17.0.9")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "own"))
+    assert system.java_candidates()[0] == str(java)
+
+
+def test_links_of_an_unpacked_package_lead_to_its_own_files(tmp_path: Path) -> None:
+    (tmp_path / "etc" / "java").mkdir(parents=True)
+    (tmp_path / "etc" / "java" / "jvm.cfg").write_text("-server KNOWN\n")
+    (tmp_path / "usr" / "lib").mkdir(parents=True)
+    (tmp_path / "usr" / "lib" / "jvm.cfg").symlink_to("/etc/java/jvm.cfg")
+    (tmp_path / "usr" / "lib" / "conf").symlink_to("/etc/java")
+    (tmp_path / "usr" / "lib" / "absent").symlink_to("/nowhere/at/all")
+    system.relink(tmp_path)
+    assert (tmp_path / "usr" / "lib" / "jvm.cfg").read_text() == "-server KNOWN\n"
+    assert (tmp_path / "usr" / "lib" / "conf" / "jvm.cfg").exists()
+    assert os.readlink(tmp_path / "usr" / "lib" / "absent") == "/nowhere/at/all"
+
+
+def test_a_step_that_fails_shows_the_end_of_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(steps, "LOG", steps.TOP / ".tools" / "test.log")
+    steps.LOG.parent.mkdir(exist_ok=True)
+    steps.LOG.write_bytes(b"")
+    try:
+        with (
+            pytest.raises(steps.SetupError, match="failed twice: a step"),
+            steps.Step("a step", tmp_path) as step,
+        ):
+            step.need(["sh", "-c", "echo the network is away; exit 1"])
+    finally:
+        steps.LOG.unlink()
+    assert "the network is away" in capsys.readouterr().err

@@ -1,0 +1,95 @@
+"""The same on Spark Connect, which a process can use only instead of classic Spark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+CODE = """
+import sys
+import warnings
+warnings.simplefilter("ignore")
+from pyspark.sql import SparkSession
+from nosync_nb.batch import Layout
+from nosync_nb.expressions import compile_aggregates, compile_expression
+from nosync_nb.operators import Aggregate
+from nosync_nb.rows import Schema
+from nosync_nb.spark import bulk, evaluate, ingest, sessions, views, workers
+from nosync_nb.spark.serving import Snapshot
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.parts import open_part
+
+folder = sys.argv[1]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert sessions.is_connect(spark)
+assert sessions.alive(spark)
+assert sessions.find() is spark
+assert workers.check(spark).slots == 2
+
+schema = Schema.parse("k bigint, s string")
+frame = spark.range(1000).selectExpr("id % 10 as k", "'s' || id as s")
+layout = Layout(schema.types, (0,))
+refs = ingest.ingest(spark, frame, schema, layout, folder, name="input")
+assert sum(ref.rows for ref in refs) == 1000
+
+found = compile_aggregates({"n": "count(*)"}, schema, ["k"])
+operator = Aggregate(schema, (0,), found.calls, found.outputs, found.inner)
+own = Layout(operator.types)
+result = bulk.run(
+    spark, operator, [bulk.BulkInput(refs, schema.types, layout)],
+    [Trace(s) for s in operator.state], [own], folder, stage="counts", first=True,
+)
+assert result.rows == 10
+assert result.jobs.text == "Spark"
+parts = tuple(open_part(folder, ref, own) for ref in result.outputs[0])
+trace = Trace(own, (Layer(0, 1, parts, tuple(result.outputs[0])),))
+counts = Schema.parse("k bigint, n bigint")
+rows = views.to_spark(spark, trace, counts, folder).collect()
+assert sorted((row.k, row.n) for row in rows) == [(k, 100) for k in range(10)]
+
+types = lambda sqls, schema: evaluate.types(spark, sqls, schema)
+odd = compile_expression("hash(k)", schema, types=types)
+(values,) = evaluate.evaluate(spark, [odd], schema, [parts[0].columns[0], None], len(parts[0]))
+assert len(values) == len(parts[0])
+
+made = views.Views(spark, folder, lambda stage, at: Snapshot(0, counts, trace, folder))
+assert made.create("counts")
+assert spark.sql("select sum(n) t from counts").collect()[0].t == 1000
+made.close()
+assert not spark.catalog.tableExists("counts")
+workers._ship(spark)
+
+def path(records):
+    import sys
+    import pyarrow as pa
+    list(records)
+    yield pa.RecordBatch.from_pydict({"path": [str(sys.path)]})
+
+assert "nosync_nb-" in spark.range(1).mapInArrow(path, "path string").collect()[0].path
+with sessions.tagged(spark, "cell"):
+    assert "cell" in spark.getTags()
+sessions.cancel(spark, "cell")
+spark.stop()
+assert not sessions.alive(spark)
+print("all is well")
+"""
+
+
+def test_everything_works_on_connect(tmp_path: Path) -> None:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(CODE), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**kept, "PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": QUICK},
+    )
+    assert done.stdout.strip().endswith("all is well"), done.stdout + done.stderr[-4000:]

@@ -1,0 +1,187 @@
+"""Rows and expressions between Spark and us: ingest of DataFrames, evaluation, types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from batch_model import check, count, counted
+
+from nosync_nb import rows
+from nosync_nb.batch import Layout, Updates
+from nosync_nb.errors import ExpressionError, NosyncError, SchemaError
+from nosync_nb.expressions import compile_expression
+from nosync_nb.rows import Schema
+from nosync_nb.spark import evaluate
+from nosync_nb.spark.ingest import ingest, ingested, schema_of
+from nosync_nb.spark.sessions import frame_of
+from nosync_nb.trace.parts import PartRef, open_part
+
+pytestmark = pytest.mark.spark
+
+NAN = float("nan")
+EVERY = {
+    "flag boolean": [True, False, None],
+    "tiny tinyint": [-128, 127, None],
+    "small smallint": [-(2**15), 7, None],
+    "`an int` int": [-(2**31), 7, None],
+    "big bigint": [-(2**63), 7, None],
+    "single float": [NAN, 1.5, None],
+    "x double": [NAN, -0.0, None],
+    "d decimal(38,10)": [Decimal("1.5"), Decimal("-2.25"), None],
+    "s string": ["", "ä\U0001f600", None],
+    "raw binary": [b"", b"\0x", None],
+    "day date": [date(1, 1, 1), date(2024, 2, 29), None],
+    "at timestamp": [datetime(1, 1, 1, tzinfo=UTC), datetime(2024, 2, 29, 1, tzinfo=UTC), None],
+    "local timestamp_ntz": [datetime(1900, 1, 1), datetime(2024, 2, 29, 1), None],
+    "many array<double>": [[NAN, -0.0, None], [], None],
+    "pair struct<a:int,b:string>": [{"a": 1, "b": "x"}, {"a": None, "b": None}, None],
+    "facts map<string,int>": [[("b", 1), ("a", None)], [], None],
+}
+SCHEMA = Schema.parse(", ".join(EVERY))
+
+
+def every() -> Updates:
+    """Rows of all types: extremes, NaN, null, a row of nulls, a row twice."""
+    pairs = zip(EVERY.values(), SCHEMA.types, strict=True)
+    columns = [rows.from_arrow(pa.array(v, rows.arrow_type(t)), t) for v, t in pairs]
+    made = Updates(columns, np.ones(3, np.int64))
+    return made.take(np.array([0, 1, 2, 1]))
+
+
+def table(updates: Updates, schema: Schema) -> pa.Table:
+    pairs = zip(updates.columns, schema.types, strict=True)
+    return pa.table([rows.to_arrow(c, t) for c, t in pairs], schema=schema.arrow)
+
+
+def opened(refs: Sequence[PartRef], layout: Layout, folder: Path) -> Any:
+    batches = [open_part(str(folder), ref, layout) for ref in refs]
+    for batch in batches:
+        check(batch)
+    return counted(batches)
+
+
+def types_of(spark: Any) -> Any:
+    return lambda sqls, schema: evaluate.types(spark, sqls, schema)
+
+
+def test_ingest_keeps_every_type(spark: Any, tmp_path: Path) -> None:
+    given = every()
+    frame = frame_of(spark, table(given, SCHEMA), SCHEMA)
+    assert schema_of(frame) == SCHEMA
+    layout = Layout(SCHEMA.types, (8,))
+    refs, jobs = ingested(spark, frame, SCHEMA, layout, str(tmp_path), name="all")
+    assert opened(refs, layout, tmp_path) == count(given, SCHEMA.types)
+    assert jobs.text.startswith("Spark job")
+    assert {ref.path for ref in refs} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_ingest_matches_names_widens_and_removes(spark: Any, tmp_path: Path) -> None:
+    schema = Schema.parse("k bigint, x double, s string")
+    frame = spark.sql("select 'a' S, cast(1 as int) K, cast(1.5 as float) x union all"
+                      " select null, null, 2")  # fmt: skip
+    layout = Layout(schema.types)
+    refs = ingest(spark, frame, schema, layout, str(tmp_path), sign=-1, ranges=1)
+    columns = [rows.objects([1, None]), np.array([1.5, 2.0]), rows.objects(["a", None])]
+    wanted = Updates(columns, np.full(2, -1, np.int64))
+    assert opened(refs, layout, tmp_path) == count(wanted, schema.types)
+
+
+def test_ingest_executes_the_frame_once(spark: Any, tmp_path: Path) -> None:
+    seen = spark.sparkContext.accumulator(0)
+
+    def counting(records: Any) -> Any:
+        for record in records:
+            seen.add(record.num_rows)
+            yield record
+
+    frame = spark.range(1000).mapInArrow(counting, "id bigint")
+    schema = Schema.parse("id bigint")
+    refs = ingest(spark, frame, schema, Layout(schema.types), str(tmp_path))
+    assert (seen.value, sum(ref.rows for ref in refs)) == (1000, 1000)
+    assert ingest(spark, frame.where("id < 0"), schema, Layout(schema.types), str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("select 1 k", "column 's' is missing"),
+        ("select 1 k, 'a' s, 2 more", "unknown column 'more'"),
+        ("select 1L k, 'a' s", "column 'k' is bigint, which is not exactly int"),
+        ("select 1 k, 'a' s, 2 K", "column 'k' is there twice"),
+    ],
+)
+def test_another_schema_is_refused_quoting_both(
+    sql: str, message: str, spark: Any, tmp_path: Path
+) -> None:
+    schema = Schema.parse("k int, s string")
+    with pytest.raises(SchemaError) as caught:
+        ingest(spark, spark.sql(sql), schema, Layout(schema.types), str(tmp_path), name="flights")
+    assert f"stage 'flights': {message}" in str(caught.value)
+    assert "wanted is (k int, s string)" in str(caught.value)
+
+
+def test_a_frame_that_fails_says_why(spark: Any, tmp_path: Path) -> None:
+    schema = Schema.parse("x int")
+    frame = spark.range(10).selectExpr("cast(8 div (id - 3) as int) x")
+    with pytest.raises(NosyncError, match="stage 'input': DIVIDE_BY_ZERO"):
+        ingest(spark, frame, schema, Layout(schema.types), str(tmp_path))
+
+
+def test_types_are_what_spark_says(spark: Any) -> None:
+    schema = Schema.parse("a int, s string")
+    found = evaluate.types(spark, ["soundex(s) as x", "a + 1L", "map(s, array(a))"], schema)
+    assert found == ["string", "bigint", "map<string,array<int>>"]
+    with pytest.raises(ExpressionError, match=r"expression 'nope\(a\)': UNRESOLVED_ROUTINE"):
+        evaluate.types(spark, ["a", "nope(a)"], schema)
+    with pytest.raises(ExpressionError, match="interval"):
+        evaluate.types(spark, ["make_interval(a)"], schema)
+
+
+def test_values_come_in_the_order_of_the_rows(spark: Any) -> None:
+    schema = Schema.parse("a int, `odd name` string, _row double")
+    n = 5000
+    columns = [
+        np.arange(n, dtype=np.int32),
+        rows.from_arrow(pa.array([f"n{i}" for i in range(n)]), "string"),
+        np.zeros(n),
+    ]
+    sqls = ["hash(a)", "a + 1", "soundex(`odd name`) as x"]
+    asked = [compile_expression(s, schema, types=types_of(spark)) for s in sqls]
+    assert [e.local for e in asked] == [False, True, False]
+    hashes, more, sounds = evaluate.evaluate(spark, asked, schema, columns, n)
+    expected = spark.range(n).selectExpr("hash(cast(id as int)) h", "soundex('n' || id) s")
+    table = expected.toArrow()
+    assert np.asarray(hashes).tolist() == table.column(0).to_pylist()
+    assert rows.to_pylist(sounds, "string") == table.column(1).to_pylist()
+    assert np.asarray(more).tolist() == list(range(1, n + 1))
+    empty = [c[:0] if isinstance(c, np.ndarray) else c.slice(0, 0) for c in columns]
+    assert [len(c) for c in evaluate.evaluate(spark, asked, schema, empty, 0)] == [0, 0, 0]
+
+
+def test_every_type_passes_through_an_expression(spark: Any) -> None:
+    given = every()
+    names = [f"`{name}`" for name in SCHEMA.names]
+    sqls = [f"nvl2(soundex('a'), {name}, {name})" for name in names]
+    asked = [compile_expression(s, SCHEMA, types=types_of(spark)) for s in sqls]
+    found = evaluate.evaluate(spark, asked, SCHEMA, given.columns, 4)
+    assert [e.type for e in asked] == list(SCHEMA.types)
+    assert count(Updates(found, given.diff), SCHEMA.types) == count(given, SCHEMA.types)
+
+
+def test_an_expression_that_fails_names_itself_and_the_row(spark: Any) -> None:
+    schema = Schema.parse("a int, b int")
+    sql = "hash(a) + a div b"
+    asked = [compile_expression(s, schema, types=types_of(spark)) for s in ("hash(b)", sql)]
+    columns = [np.arange(100, dtype=np.int32), np.arange(-63, 37, dtype=np.int32)]
+    with pytest.raises(ExpressionError) as caught:
+        evaluate.evaluate(spark, asked, schema, columns, 100)
+    assert str(caught.value) == (
+        f"expression {sql!r}: DIVIDE_BY_ZERO: Division by zero on (a=63, b=0)"
+    )

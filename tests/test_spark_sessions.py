@@ -1,0 +1,111 @@
+"""Whose session is used, what its jobs are called, and how they are cancelled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb.errors import NosyncError
+from nosync_nb.spark import sessions, workers
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_users_session_is_found_and_never_stopped(spark: Any) -> None:
+    other = spark.newSession()
+    assert sessions.find(other) is other
+    assert sessions.find(None, {"spark": other}) is other
+    assert sessions.find(None, {"spark": "a string"}) is not None
+    assert sessions.require() is not None
+    assert sessions.is_session(other)
+    assert not sessions.is_connect(other)
+    sessions.stop(other)
+    assert sessions.alive(other)
+    with pytest.raises(TypeError, match="must be a SparkSession, not int"):
+        sessions.find(3)
+
+
+def test_another_thread_finds_the_session(spark: Any) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(sessions.find()))
+    thread.start()
+    thread.join()
+    assert found[0] is not None
+    assert sessions.alive(found[0])
+
+
+def test_settings_are_those_that_change_meaning(spark: Any) -> None:
+    assert sessions.settings(spark) == sessions.Settings("UTC", True)
+
+
+def test_jobs_are_named_and_counted(spark: Any) -> None:
+    context = spark.sparkContext
+    context.setJobDescription("the user's")
+    with sessions.described(spark, "slow", "join") as jobs:
+        text = context.getLocalProperty("spark.job.description")
+        spark.range(10).repartition(2).count()
+    assert text == "nosync: stage 'slow': join"
+    assert context.getLocalProperty("spark.job.description") == "the user's"
+    assert jobs.ids
+    assert jobs.text == f"Spark jobs {jobs.ids[0]}-{jobs.ids[-1]}"
+    context.setLocalProperty("spark.job.description", None)
+
+
+def test_a_tag_cancels_jobs_of_another_thread(spark: Any) -> None:
+    started, errors = threading.Event(), []
+    tag = "a cell"
+
+    def work() -> None:
+        def slow(records: Any) -> Any:
+            import time
+
+            for record in records:
+                time.sleep(60)
+                yield record
+
+        with sessions.tagged(spark, tag):
+            started.set()
+            try:
+                spark.range(4).mapInArrow(slow, "id bigint").collect()
+            except Exception as error:
+                errors.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    while thread.is_alive():
+        sessions.cancel(spark, tag)
+        thread.join(0.2)
+    assert len(errors) == 1
+    assert tag not in spark.getTags()
+
+
+def test_workers_are_asked_once(spark: Any) -> None:
+    found = workers.check(spark)
+    assert workers.check(spark) is found
+    assert found.slots == 2
+    assert found.python.startswith("Python 3.")
+
+
+def test_workers_without_a_module_are_refused(spark: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(workers, "_NEEDED", ("no_such_module",))
+    monkeypatch.setattr(workers, "_known", {})
+    with pytest.raises(NosyncError, match="cannot import no_such_module") as caught:
+        workers.check(spark)
+    assert "PYSPARK_PYTHON=" in str(caught.value.hint)
+
+
+def test_the_package_travels_as_a_zip(tmp_path: Path) -> None:
+    path = tmp_path / "nosync_nb.zip"
+    path.write_bytes(workers.zipped(str(Path(nosync_nb.__file__).parent)))
+    code = f"import sys; sys.path.insert(0, {str(path)!r}); import nosync_nb.spark.tasks as t"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(t)"], capture_output=True, text=True, check=False
+    )
+    assert str(path) in done.stdout, done.stderr

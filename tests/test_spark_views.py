@@ -1,0 +1,141 @@
+"""Stages as DataFrames, as a data source and as temp views that follow the session."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nosync_nb import rows
+from nosync_nb.batch import Batch, Layout, Updates, arrange
+from nosync_nb.errors import NegativeMultiplicityError, TimeError
+from nosync_nb.rows import Schema
+from nosync_nb.spark import serving, views
+from nosync_nb.spark.serving import Snapshot
+from nosync_nb.spark.views import Views, to_spark
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.parts import open_part, write_parts
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = Schema.parse("k bigint, `a name` string")
+LAYOUT = Layout(SCHEMA.types)
+
+
+def batch(keys: list[int], diffs: list[int]) -> Batch:
+    names = rows.objects([f"n{k}" for k in keys])
+    return arrange(LAYOUT, Updates([np.array(keys), names], np.array(diffs)))
+
+
+def trace(*batches: Batch) -> Trace:
+    return Trace(LAYOUT, tuple(Layer(i, i + 1, (b,)) for i, b in enumerate(batches)))
+
+
+def found(frame: Any) -> Counter[int]:
+    return Counter(row[0] for row in frame.collect())
+
+
+class Session:
+    """A session as views see it: snapshots of one stage, by epoch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+        self.batches = [batch([1, 2, 2], [1, 1, 1])]
+
+    def snapshot(self, stage: str, at: Any) -> Snapshot:
+        epoch = len(self.batches) - 1 if at is None else at
+        if epoch >= len(self.batches):
+            raise TimeError(f"stage '{stage}': epoch {at} is not readable")
+        return Snapshot(epoch, SCHEMA, trace(*self.batches[: epoch + 1]), self.folder)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return Session(tmp_path)
+
+
+@pytest.fixture
+def made(spark: Any, session: Session) -> Iterator[Views]:
+    made = Views(spark, session.folder, session.snapshot)
+    yield made
+    made.close()
+
+
+def test_a_frame_holds_each_row_as_often_as_it_is_there(spark: Any, tmp_path: Path) -> None:
+    given = trace(batch([1, 2, 3], [1, 2, 1]), batch([3, 4], [-1, 1]))
+    frame = to_spark(spark, given, SCHEMA, str(tmp_path))
+    assert found(frame) == Counter({1: 1, 2: 2, 4: 1})
+    assert frame.columns == ["k", "a name"]
+    with pytest.raises(NegativeMultiplicityError, match="is there -1 times"):
+        to_spark(spark, trace(batch([7], [-1])), SCHEMA, str(tmp_path))
+
+
+def test_executors_read_the_files_of_many_rows(spark: Any, tmp_path: Path) -> None:
+    n = views.SMALL_ROWS + 1
+    names = rows.from_arrow(pa.array([f"n{i}" for i in range(n)]), "string")
+    whole = arrange(LAYOUT, Updates([np.arange(n), names], np.ones(n, np.int64)))
+    refs = tuple(write_parts(str(tmp_path), [whole], "big"))
+    parts = tuple(open_part(str(tmp_path), ref, LAYOUT) for ref in refs)
+    layers = (Layer(0, 1, parts, refs), Layer(1, 2, (batch([5, 6], [-1, 2]),)))
+    frame = to_spark(spark, Trace(LAYOUT, layers), SCHEMA, str(tmp_path))
+    totals = frame.selectExpr("count(*)", "sum(k)", "max(`a name`)").collect()[0]
+    assert tuple(totals) == (n + 1, n * (n - 1) // 2 - 5 + 12, "n99999")
+
+
+def test_a_view_follows_the_session(spark: Any, session: Session, made: Views) -> None:
+    assert made.create("slow")
+    assert found(spark.table("slow")) == Counter({1: 1, 2: 2})
+    session.batches.append(batch([1, 9], [-1, 1]))
+    assert found(spark.sql("select k from slow")) == Counter({2: 2, 9: 1})
+    joined = spark.sql("select a.k from slow a join slow b on a.k = b.k")
+    assert found(joined) == Counter({2: 4, 9: 1})
+    assert made.create("slow")
+    assert made.drop("slow")
+    assert not spark.catalog.tableExists("slow")
+
+
+def test_a_view_of_the_user_is_never_replaced(spark: Any, made: Views) -> None:
+    spark.range(3).createOrReplaceTempView("mine")
+    assert not made.create("mine")
+    assert made.create("slow")
+    spark.range(5).createOrReplaceTempView("slow")
+    assert not made.create("slow")
+    assert made.drop("slow")
+    assert spark.table("mine").count() + spark.table("slow").count() == 8
+    for name in ("mine", "slow"):
+        spark.catalog.dropTempView(name)
+
+
+def test_the_data_source_reads_an_epoch(spark: Any, session: Session, made: Views) -> None:
+    session.batches.append(batch([9], [1]))
+    reader = spark.read.format("nosync").option("path", session.folder).option("stage", "slow")
+    assert found(reader.option("at", 0).load()) == Counter({1: 1, 2: 2})
+    spark.sql(
+        f"CREATE TEMP VIEW by_sql USING nosync OPTIONS (path '{session.folder}', stage 'slow')"
+    )
+    assert found(spark.table("by_sql")) == Counter({1: 1, 2: 2, 9: 1})
+    spark.catalog.dropTempView("by_sql")
+    with pytest.raises(Exception, match="epoch 7 is not readable"):
+        reader.option("at", 7).load()
+
+
+def test_one_query_sees_one_epoch(session: Session) -> None:
+    server = serving.Server(session.folder, session.snapshot)
+    try:
+        first = serving.ask(session.folder, "slow", None, "app/1")
+        session.batches.append(batch([9], [1]))
+        again = serving.ask(session.folder, "slow", None, "app/1")
+        later = serving.ask(session.folder, "slow", None, "app/2")
+        assert (first.rows, again.rows, later.rows) == (2, 2, 3)
+        with pytest.raises(TimeError, match="epoch 7"):
+            serving.ask(session.folder, "slow", 7)
+        with pytest.raises(OSError):
+            serving.Server(session.folder, session.snapshot)
+    finally:
+        server.close()
+    serving.Server(session.folder, session.snapshot).close()

@@ -1,0 +1,168 @@
+"""Traces: lookups find exactly the rows of their keys, in every form, also when hashes collide."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from batch_model import (
+    Count,
+    batches_of,
+    check,
+    counted,
+    encoded,
+    layouts,
+    nonzero,
+    numbers,
+    weak_hashes,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nosync_nb import rows
+from nosync_nb.batch import Batch, Layout, arrange
+from nosync_nb.trace import Layer, Trace, empty_batch, ranges
+
+PAIRS = Layout(("bigint", "bigint"), (0,))
+
+
+def trace_of(layout: Layout, batches: list[Batch], cuts: list[int]) -> Trace:
+    """A trace with a layer for each batch; some layers have several parts."""
+    trace = Trace(layout)
+    for epoch, batch in enumerate(batches):
+        places = [c for c in cuts if c < len(batch)]
+        # Rows of one key hash are never apart.
+        starts = batch.khash.searchsorted(batch.khash[places]).tolist() if places else []
+        bounds = sorted({0, len(batch), *starts})
+        parts = tuple(batch.slice(a, b) for a, b in pairwise(bounds))
+        trace = trace.appended(Layer(epoch, epoch + 1, parts or (batch,)))
+    return trace
+
+
+@given(st.data(), st.sampled_from([None, 1, 2]))
+def test_a_lookup_finds_the_rows_of_its_keys(data: st.DataObject, buckets: int | None) -> None:
+    with weak_hashes(buckets) if buckets else nullcontext():
+        layout = data.draw(layouts())
+        batches = data.draw(batches_of(layout))
+        cuts = data.draw(st.lists(st.integers(0, 20), max_size=2))
+        trace = trace_of(layout, batches, cuts)
+        kinds = layout.types
+        places = list(range(len(kinds)) if layout.key is None else layout.key)
+        types = [kinds[i] for i in places]
+        total = trace.consolidated()
+        # Probes: some keys that are there, each once, and null keys that may be.
+        chosen = data.draw(st.sets(st.integers(0, max(len(total) - 1, 0)))) if len(total) else set()
+        index = np.array(sorted(chosen), np.int64)
+        keys = [rows.take(total.columns[i], index) for i in places]
+        once: dict[Any, int] = {}
+        for i, key in enumerate(encoded(keys, types, len(index))):
+            once.setdefault(key, i)
+        first = np.array(list(once.values()), np.int64)
+        keys = [rows.take(c, first) for c in keys]
+        wanted = data.draw(st.none() | st.permutations(range(len(kinds))))
+        khash = rows.hash_columns(keys, types, len(first))
+        found = trace.lookup(khash, keys, wanted)
+    held: Counter[Any] = Counter()
+    if found is not None:
+        assert len(found.diff)
+        shown = range(len(kinds)) if wanted is None else wanted
+        assert [len(found.diff)] * len(shown) == list(map(len, found.columns))
+        got = encoded(found.columns, [kinds[i] for i in shown], len(found.diff))
+        for probe, row, diff in zip(found.probe.tolist(), got, found.diff.tolist(), strict=True):
+            held[probe, tuple(row)] += diff
+    expected: Counter[Any] = Counter()
+    probes = {key: i for i, key in enumerate(encoded(keys, types, len(first)))}
+    for row, diff in counted(batches).items():
+        key = tuple(row[i] for i in places)
+        if key in probes:
+            shown = range(len(kinds)) if wanted is None else wanted
+            expected[probes[key], tuple(row[i] for i in shown)] += diff
+    assert nonzero(expected) == nonzero(held)
+
+
+@given(st.data())
+def test_a_trace_is_the_sum_of_its_layers(data: st.DataObject) -> None:
+    layout = data.draw(layouts())
+    batches = data.draw(batches_of(layout))
+    trace = trace_of(layout, batches, data.draw(st.lists(st.integers(0, 20), max_size=2)))
+    assert sum(map(len, batches)) == trace.rows_count
+    check(trace.consolidated())
+    assert counted(batches) == counted([trace.consolidated()])
+    assert counted(batches) == counted([arrange(layout, trace.updates())])
+    more = trace.with_batch(batches[0])
+    assert counted([*batches, batches[0]]) == counted([more.consolidated()])
+    assert counted(batches) == counted([trace.consolidated()])
+
+
+@given(st.data())
+def test_slices_of_a_trace_are_disjoint_and_complete(data: st.DataObject) -> None:
+    layout = data.draw(layouts())
+    batches = data.draw(batches_of(layout))
+    trace = trace_of(layout, batches, [])
+    middle = data.draw(st.integers(0, 2**64))
+    total: Count = Counter()
+    for low, high in ((0, middle), (middle, 2**64)):
+        piece = trace.cut(low, high)
+        assert [(a.lower, a.upper) for a in trace.layers] == [
+            (a.lower, a.upper) for a in piece.layers
+        ]
+        assert all(low <= k < high for part in piece.parts() for k in part.khash.tolist())
+        total.update(counted(piece.parts()))
+    assert counted(batches) == nonzero(total)
+
+
+def test_an_empty_trace_is_empty() -> None:
+    trace = Trace(PAIRS)
+    keys = [np.array([1, 2])]
+    khash = rows.hash_columns(keys, ["bigint"], 2)
+    assert trace.lookup(khash, keys) is None
+    assert len(trace.consolidated()) == 0
+    assert len(trace.updates().diff) == 0
+    check(empty_batch(PAIRS))
+    check(empty_batch(Layout(("string", "array<int>"), (0,), 0)))
+
+
+def test_a_lookup_without_probes_finds_nothing() -> None:
+    trace = Trace(PAIRS).with_batch(numbers(PAIRS, [((1, 1), 1)]))
+    assert trace.lookup(np.zeros(0, np.uint64), [np.zeros(0, np.int64)]) is None
+
+
+def test_a_key_of_equal_hash_and_other_value_is_not_found() -> None:
+    with weak_hashes(1):
+        trace = Trace(PAIRS).with_batch(numbers(PAIRS, [((1, 1), 1), ((2, 2), 5)]))
+        keys = [np.array([3, 2])]
+        found = trace.lookup(rows.hash_columns(keys, ["bigint"], 2), keys, [1])
+        assert found is not None
+        assert (
+            found.probe.tolist(),
+            found.columns[0].tolist(),
+            found.diff.tolist(),
+        ) == ([1], [2], [5])
+        keys = [np.array([3])]
+        assert trace.lookup(rows.hash_columns(keys, ["bigint"], 1), keys) is None
+
+
+def test_a_reader_keeps_its_trace_while_others_append() -> None:
+    before = Trace(PAIRS).with_batch(numbers(PAIRS, [((1, 1), 1)]))
+    after = before.with_batch(numbers(PAIRS, [((1, 1), -1)]))
+    assert len(before.consolidated()) == 1
+    assert len(after.consolidated()) == 0
+
+
+def test_layers_that_overlap_are_refused() -> None:
+    batch = numbers(PAIRS, [((1, 1), 1)])
+    trace = Trace(PAIRS).appended(Layer(0, 5, (batch,)))
+    with pytest.raises(AssertionError):
+        trace.appended(Layer(4, 6, (batch,)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5))))
+def test_ranges_are_concatenated(spans: list[tuple[int, int]]) -> None:
+    starts = np.array([a for a, _ in spans], np.int64)
+    counts = np.array([n for _, n in spans], np.int64)
+    expected = [i for a, n in spans for i in range(a, a + n)]
+    assert expected == ranges(starts, counts).tolist()

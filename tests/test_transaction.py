@@ -1,0 +1,397 @@
+"""Transactions: what calls on inputs mean, when they become visible, and what undoes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model import Bag, bag, summed
+
+import nosync_nb
+from nosync_nb import SchemaError, Session, StageError
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with nosync_nb.open(tmp_path / "log") as made:
+        made.input("numbers", "x int")
+        made.input("planes", "tail string, seats int", key="tail")
+        yield made
+
+
+def values(collection: Any, at: Any = None) -> list[Any]:
+    return [tuple(row) if len(row) > 1 else row[0] for row in collection.rows(at)]
+
+
+# -- calls -----------------------------------------------------------------------------------------
+
+
+def test_changes_become_visible_together_with_the_epoch(session: Session) -> None:
+    numbers, planes = session.inputs["numbers"], session.inputs["planes"]
+    assert numbers.insert([(1,), (1,), (2,)]) == 3
+    assert numbers.remove([(1,)]) == 1
+    assert planes.insert([("a", 1)]) == 1
+    assert {name: (c.calls, c.rows) for name, c in session.pending.items()} == {
+        "numbers": (2, 4), "planes": (1, 1)
+    }  # fmt: skip
+    assert values(numbers, session.now) == []
+    assert session.commit() == 1
+    assert not session.pending
+    assert values(numbers) == [1, 2]
+    assert values(planes) == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(1, "a"), (2, None)],
+        [{"name": "a", "x": 1}, {"x": 2, "name": None}],
+        pd.DataFrame({"name": ["a", None], "x": [1.0, 2.0]}),
+        pa.table({"x": [1, 2], "name": ["a", None]}),
+        pa.record_batch({"x": [1, 2], "name": ["a", None]}),
+        {"name": ["a", None], "x": [1, 2]},
+    ],
+    ids=["tuples", "dicts", "pandas", "table", "record batch", "columns"],
+)
+def test_rows_come_in_many_forms_and_are_matched_by_name(session: Session, rows: Any) -> None:
+    things = session.input("things", "x bigint, name string")
+    assert things.insert(rows) == 2
+    session.commit()
+    assert values(things) == [(1, "a"), (2, None)]
+
+
+def test_data_is_taken_at_the_call(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    rows = [(1,), (2,)]
+    frame = pd.DataFrame({"x": [3, 4]})
+    numbers.insert(rows)
+    numbers.insert(frame)
+    rows.append((9,))
+    frame.loc[0, "x"] = 9
+    session.commit()
+    assert values(numbers) == [1, 2, 3, 4]
+
+
+def test_set_commits_the_difference_and_nothing_if_equal(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    numbers.insert([(1,), (1,), (2,)])
+    session.commit()
+    assert numbers.set([(2,), (1,), (3,)]) == 2
+    session.commit()
+    assert values(numbers) == [1, 2, 3]
+    assert numbers.changes(after=1).to_pylist() in (
+        [{"x": 1, "diff": -1}, {"x": 3, "diff": 1}],
+        [{"x": 3, "diff": 1}, {"x": 1, "diff": -1}],
+    )
+    assert numbers.set([(3,), (2,), (1,)]) == 0
+    assert not session.pending
+
+
+def test_clear_removes_every_row_also_those_that_wait(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    numbers.insert([(1,), (2,)])
+    session.commit()
+    numbers.insert([(3,)])
+    numbers.clear()
+    numbers.insert([(4,)])
+    session.commit()
+    assert values(numbers) == [4]
+
+
+def test_a_key_has_one_row_and_the_last_one_wins(session: Session) -> None:
+    planes = session.inputs["planes"]
+    planes.insert([("a", 1), ("b", 1), ("a", 2)])
+    planes.upsert([("b", 3)])
+    session.commit()
+    assert values(planes) == [("a", 2), ("b", 3)]
+    planes.upsert([("a", 2)])
+    session.commit()
+    assert planes.changes(after=1).num_rows == 0
+    planes.upsert([("a", 5), ("c", 6)])
+    planes.delete(["b", "nobody"])
+    session.commit()
+    assert values(planes) == [("a", 5), ("c", 6)]
+    assert planes.delete(["nobody"]) == 0
+    assert planes.key == ("tail",)
+
+
+def test_a_key_that_was_deleted_can_be_inserted_again(session: Session) -> None:
+    planes = session.inputs["planes"]
+    planes.insert([("a", 1)])
+    session.commit()
+    planes.delete(["a"])
+    planes.insert([("a", 2)])
+    session.commit()
+    assert values(planes) == [("a", 2)]
+    with pytest.raises(SchemaError, match="key 'a' is there already"):
+        planes.insert([("a", 3)])
+    assert not session.pending
+
+
+def test_keys_may_be_several_columns(session: Session) -> None:
+    seats = session.input("seats", "tail string, row int, free boolean", key=["tail", "row"])
+    seats.insert([("a", 1, True), ("a", 2, True), ("b", 1, True)])
+    session.commit()
+    seats.upsert([("a", 2, False)])
+    seats.delete([("b", 1)])
+    session.commit()
+    assert values(seats) == [("a", 1, True), ("a", 2, False)]
+
+
+KEYED = st.lists(
+    st.tuples(
+        st.sampled_from(["upsert", "delete", "insert", "set", "clear", "commit"]),
+        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=3),
+    ),
+    max_size=12,
+)
+
+
+@given(KEYED)
+def test_any_program_of_keyed_calls_equals_a_dictionary(
+    tmp_path_factory: pytest.TempPathFactory, program: list[tuple[str, list[tuple[int, int]]]]
+) -> None:
+    with nosync_nb.open(tmp_path_factory.mktemp("keyed") / "log") as session:
+        keyed = session.input("keyed", "k int, v int", key="k")
+        held: dict[int, int] = {}
+        committed: dict[int, int] = {}
+        for call, rows in program:
+            if call == "commit":
+                session.commit()
+                committed = dict(held)
+                assert values(keyed) == sorted(held.items())
+            elif call == "clear":
+                keyed.clear()
+                held = {}
+            elif call == "delete":
+                keyed.delete([k for k, _ in rows])
+                held = {k: v for k, v in held.items() if k not in dict(rows)}
+            elif call == "insert" and any(k in committed and k in held for k, _ in rows):
+                with pytest.raises(SchemaError, match="is there already"):
+                    keyed.insert(rows)
+            else:
+                getattr(keyed, call)(rows)
+                held = dict(rows) if call == "set" else {**held, **dict(rows)}
+        session.commit()
+        assert values(keyed) == sorted(held.items())
+
+
+UNKEYED = st.lists(
+    st.tuples(
+        st.sampled_from(["insert", "remove", "set", "clear", "commit"]),
+        st.lists(st.tuples(st.integers(0, 3)), max_size=4),
+    ),
+    max_size=12,
+)
+
+
+@given(UNKEYED)
+def test_any_program_of_unkeyed_calls_equals_a_bag(
+    tmp_path_factory: pytest.TempPathFactory, program: list[tuple[str, list[tuple[int]]]]
+) -> None:
+    with nosync_nb.open(tmp_path_factory.mktemp("unkeyed") / "log") as session:
+        numbers = session.input("numbers", "x int")
+        held: Bag = bag()
+        for call, rows in program:
+            if call == "commit":
+                session.commit()
+            elif call == "clear":
+                numbers.clear()
+                held = bag()
+            else:
+                getattr(numbers, call)(rows)
+                added = bag(rows, -1 if call == "remove" else 1)
+                held = added if call == "set" else summed([*held.items(), *added.items()])
+        numbers.insert([(x,) for x in range(4) for _ in range(60)])  # nothing is below 0
+        session.commit()
+        wanted = summed([*held.items(), *(((x,), 60) for x in range(4))])
+        assert bag(map(tuple, numbers.rows())) == wanted
+
+
+# -- epochs ----------------------------------------------------------------------------------------
+
+
+def test_an_epoch_with_nothing_pending_is_empty(session: Session) -> None:
+    assert session.commit() == 1
+    assert session.commit(label="empty") == 2
+    assert session.inputs["numbers"].changes(after=0).num_rows == 0
+    assert session.epochs()[2].label == "empty"
+
+
+def test_a_block_is_an_epoch_of_its_own(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    numbers.insert([(1,)])
+    with session.epoch(label="block") as block:
+        numbers.insert([(2,)])
+        assert session.pending["numbers"].rows == 1
+        assert block.number is None
+    assert block.number == 1
+    assert not block.skipped
+    assert values(numbers, "block") == [2]
+    assert session.pending["numbers"].rows == 1
+    session.commit()
+    assert values(numbers) == [1, 2]
+
+
+def test_a_block_that_raises_changes_nothing(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    numbers.insert([(1,)])
+    with suppress(KeyError), session.epoch():
+        numbers.insert([(2,)])
+        raise KeyError
+    assert session.now == 0
+    assert session.pending["numbers"].rows == 1
+    session.commit()
+    assert values(numbers) == [1]
+
+
+def test_a_block_whose_stages_fail_changes_nothing(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    session.stage("inverse", numbers.map(lambda row: (12 // row.x,), "y int"))
+    with pytest.raises(StageError), session.epoch():
+        numbers.insert([(0,)])
+    assert not session.pending
+    assert session.now == 0
+
+
+def test_a_load_with_a_key_happens_once(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    assert numbers.insert([(1,)], once="january") == 1
+    assert numbers.insert([(1,)], once="january") == 0
+    session.commit()
+    assert numbers.insert([(1,)], once="january") == 0
+    assert numbers.remove([(1,)], once="january") == 1
+    session.discard()
+    assert numbers.insert([(2,)], once=7) == 1
+    session.discard()
+    assert numbers.insert([(2,)], once=7) == 1
+    session.commit()
+    assert values(numbers) == [1, 2]
+    assert any("'january' is there already" in notice for notice in session.notices)
+
+
+def test_a_block_with_a_key_happens_once(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    for _ in range(2):
+        for day in range(3):
+            with session.epoch(once=f"day {day}") as block:
+                numbers.insert([(day,)])
+    assert block.skipped
+    assert block.number is None
+    assert session.now == 3
+    assert values(numbers) == [0, 1, 2]
+    with suppress(KeyError), session.epoch(once="day 3"):
+        raise KeyError
+    with session.epoch(once="day 3") as block:
+        numbers.insert([(3,)])
+    assert block.number == 4
+
+
+def test_discarding_forgets_rows_and_keys_of_loads(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    numbers.insert([(1,), (2,)], once="a")
+    assert session.discard() == 2
+    assert session.commit() == 1
+    assert numbers.insert([(1,)], once="a") == 1
+
+
+def test_a_transaction_of_a_cell_ends_with_its_epoch_or_without(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    cell = session.begin(label="cell")
+    numbers.insert([(1,)])
+    assert cell.commit() == 1
+    assert values(numbers, "cell") == [1]
+    cell = session.begin()
+    numbers.insert([(2,), (3,)])
+    assert cell.discard() == 2
+    numbers.insert([(4,)])
+    session.commit()
+    assert values(numbers) == [1, 4]
+
+
+def test_what_a_call_means_is_decided_by_what_was_there_when_it_commits(session: Session) -> None:
+    planes = session.inputs["planes"]
+    planes.upsert([("a", 1)])
+    with session.epoch():
+        planes.insert([("a", 7), ("b", 7)])
+    session.commit()
+    assert values(planes) == [("a", 1), ("b", 7)]
+
+
+def test_a_renamed_or_dropped_input_does_not_lose_what_waits(session: Session) -> None:
+    session.inputs["numbers"].insert([(1,)])
+    for act in (lambda: session.rename("numbers", "values"), lambda: session.drop("numbers")):
+        with pytest.raises(StageError, match="input 'numbers' has 1 changes that are not"):
+            act()
+    session.commit()
+    session.rename("numbers", "values")
+    assert values(session["values"]) == [1]
+
+
+def test_changes_for_an_input_that_was_replaced_meanwhile_are_refused(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+
+    def replace() -> None:
+        session.drop("numbers")
+        session.input("numbers", "x int, y int")
+
+    with suppress(StageError), session.epoch():
+        numbers.insert([(1,)])
+        thread = threading.Thread(target=replace)
+        thread.start()
+        thread.join()
+        with pytest.raises(StageError, match="'numbers' was dropped or renamed while 1 changes"):
+            session.commit()
+    assert session.now == 0
+    assert session["numbers"].rows() == []
+
+
+def test_inserts_of_many_threads_into_one_transaction_are_all_there(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+
+    def write(start: int) -> None:
+        for x in range(start, start + 30):
+            numbers.insert([(x,)])
+            if x % 10 == 0:
+                session.commit()
+
+    threads = [threading.Thread(target=write, args=(n * 30,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    session.commit()
+    assert values(numbers) == list(range(120))
+
+
+def test_threads_commit_one_after_the_other(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    session.stage("sums", numbers.group_by().agg(n="count(*)", total="sum(x)"))
+    seen = []
+
+    def read() -> None:
+        for _ in range(50):
+            seen.append(session["sums"].rows(at=session.now)[0])
+
+    def write(start: int) -> None:
+        for x in range(start, start + 20):
+            with session.epoch():
+                numbers.insert([(x,)])
+
+    threads = [threading.Thread(target=write, args=(n * 20,)) for n in range(3)]
+    threads += [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert session.now == 60
+    assert values(session["sums"]) == [(60, sum(range(60)))]
+    assert {row.n for row in seen} <= set(range(61))

@@ -1,0 +1,152 @@
+"""The time traveller over a real session, without a front end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_widgets.travel import TravelView
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Any]:
+    """Three epochs of flights and the worst delay of each carrier."""
+    session = nosync_nb.open(str(tmp_path / "log"))
+    flights = session.input("flights", "carrier string, delay int")
+    session.stage("worst", flights.group_by("carrier").agg(worst="max(delay)"))
+    for number, rows in enumerate([[("AA", 1), ("UA", 5)], [("UA", 9)], [("B6", None)]], 1):
+        with session.epoch(label=f"day {number}"):
+            flights.insert(rows)
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def view(session: Any) -> Iterator[TravelView]:
+    """A view of the stage."""
+    view = TravelView(session, "worst")
+    yield view
+    view.close()
+
+
+def test_a_view_opens_at_the_latest_epoch(view: TravelView) -> None:
+    assert view.epoch == 3
+    assert view.page["rows"] == [["AA", "1"], ["B6", None], ["UA", "9"]]
+    assert view.page["changes"] == [[1, ["B6", None]]]
+    assert view.page["label"] == "day 3"
+
+
+def test_moving_reads_that_epoch_and_what_it_changed(view: TravelView) -> None:
+    view.travel(2)
+    assert view.page["rows"] == [["AA", "1"], ["UA", "9"]]
+    assert view.page["changes"] == [[-1, ["UA", "5"]], [1, ["UA", "9"]]]
+    assert view.page["fresh"] == [False, True]
+    assert (view.page["added"], view.page["removed"], view.page["before"]) == (1, 1, 1)
+    assert view.title() == "worst at epoch 2 (day 2): +1 −1 since epoch 1"
+
+
+def test_the_front_end_asks_by_message(view: TravelView) -> None:
+    view._handle_custom_msg({"epoch": 1}, [])
+    assert view.epoch == view.page["asked"] == 1
+    assert view.page["rows"] == [["AA", "1"], ["UA", "5"]]
+
+
+def test_every_question_is_answered_by_a_new_page(view: TravelView) -> None:
+    before = view.page
+    view._handle_custom_msg({"epoch": 3}, [])
+    assert view.page != before
+    view._handle_custom_msg({"epoch": 99}, [])
+    assert (view.epoch, view.page["asked"]) == (3, 99)
+
+
+def test_new_epochs_do_not_move_the_reader(view: TravelView, session: Any) -> None:
+    view.travel(1)
+    session["flights"].insert([("DL", 7)])
+    session.commit()
+    view.refresh()
+    assert view.epoch == 1
+    assert view.steps[-1][1] == 4
+    view.travel()
+    assert ["DL", "7"] in view.page["rows"]
+
+
+def test_a_commit_asks_open_views_to_refresh(view: TravelView, session: Any) -> None:
+    grown = threading.Event()
+    view.observe(lambda _change: grown.set(), names="steps")
+    session["flights"].insert([("DL", 7)])
+    session.commit()
+    assert grown.wait(10)
+
+
+@pytest.mark.skipif(not hasattr(nosync_nb.Session, "rewind"), reason="the engine does not rewind")
+def test_a_rewind_moves_the_reader_to_what_is_left(view: TravelView, session: Any) -> None:
+    session.rewind(to=1)
+    view.refresh(reload=True)
+    assert view.epoch == 1
+    assert view.page["rows"] == [["AA", "1"], ["UA", "5"]]
+
+
+def test_an_error_is_shown_in_the_view(view: TravelView, session: Any) -> None:
+    session.drop("worst")
+    view.travel(1)
+    assert "worst" in view.page["error"]
+    assert "worst" in view.static()[0]
+
+
+def test_the_fallback_is_a_table(view: TravelView) -> None:
+    data, _ = view._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert "<table>" in data["text/html"]
+    assert "+  B6        null" in data["text/plain"]
+
+
+def test_closing_frees_the_view_and_its_layout(session: Any) -> None:
+    view = TravelView(session, "worst")
+    layout = view.layout
+    assert view.comm is not None
+    view.close()
+    view.close()
+    assert view.comm is None
+    assert layout.comm is None
+    session["flights"].insert([("DL", 7)])
+    session.commit()
+    assert view.epoch == 3
+
+
+def test_threads_may_move_while_epochs_commit(view: TravelView, session: Any) -> None:
+    failures: list[BaseException] = []
+
+    def move() -> None:
+        try:
+            for number in range(60):
+                view.travel(number % 3 + 1)
+        except BaseException as error:  # the assertion below names it
+            failures.append(error)
+
+    threads = [threading.Thread(target=move) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(20):
+        session["flights"].insert([("DL", number)])
+        session.commit()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert "error" not in view.page
+    assert view.page["rows"]
+
+
+def test_a_page_is_bounded(session: Any) -> None:
+    session["flights"].insert([(f"{number:05}", number) for number in range(1000)])
+    session.commit()
+    view = TravelView(session, "flights", limit=50)
+    assert len(view.page["rows"]) == 50
+    assert len(view.page["changes"]) == 50
+    assert view.page["more"]
+    assert view.page["added"] == 1000
+    view.close()

@@ -1,0 +1,87 @@
+"""Figures as people read them: counts, durations, sizes, values of rows.
+
+Pure functions from values to short strings. Nothing here knows HTML or a front end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+_LONGEST = 120
+_NUMERIC = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+
+
+def is_numeric(type_name: str) -> bool:
+    """Tells whether a Spark type is set flush right."""
+    return type_name.split("(")[0] in _NUMERIC
+
+
+def count(number: int, noun: str) -> str:
+    """Counts a noun: `1 row`, `336,776 rows`."""
+    return f"{number:,} {noun}" if abs(number) == 1 else f"{number:,} {noun}s"
+
+
+def seconds(duration: float) -> str:
+    """Gives a duration three figures at most: `0.31 ms`, `42 ms`, `1.3 s`, `2 min 5 s`."""
+    if duration < 0.001:
+        return f"{duration * 1e3:.2f} ms"
+    if duration < 0.1:
+        return f"{duration * 1e3:.1f} ms"
+    if duration < 1:
+        return f"{duration * 1e3:.0f} ms"
+    if duration < 60:
+        return f"{duration:.1f} s"
+    return f"{int(duration // 60)} min {int(duration % 60)} s"
+
+
+def size(size_bytes: int) -> str:
+    """Gives a size in binary units: `812 B`, `1.4 MiB`."""
+    amount = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def moment(at: datetime | None) -> str:
+    """Gives a time of day in the reader's zone, or nothing."""
+    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def value(item: Any) -> str | None:
+    """Shows one value of a row in at most 120 characters; null stays None."""
+    if item is None:
+        return None
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    if isinstance(item, float):
+        return _real(item)
+    if isinstance(item, bytes | bytearray | memoryview):
+        return _short("0x" + bytes(item).hex())
+    return _short(str(item))
+
+
+def _real(item: float) -> str:
+    if math.isnan(item):
+        return "NaN"
+    text = repr(item)
+    if len(text) <= 9 or math.isinf(item):
+        return text
+    if 1e-3 <= abs(item) < 1e12:
+        return f"{item:.4f}".rstrip("0")
+    return f"{item:.6g}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def listing(names: Iterable[str], *, most: int = 12) -> str:
+    """Joins names with commas, and counts those beyond `most`."""
+    every: Sequence[str] = list(names)
+    shown = ", ".join(every[:most])
+    return shown if len(every) <= most else f"{shown} and {len(every) - most} more"

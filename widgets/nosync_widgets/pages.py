@@ -1,0 +1,94 @@
+"""What the time traveller shows for one epoch: rows, and what changed against the epoch before.
+
+A page is a small dict of strings and numbers, at most `limit` rows of each kind; whole collections
+never travel to the browser. Reading uses the public API only and touches no widget.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nosync_widgets import formats
+from nosync_widgets.tables import Table
+from nosync_widgets.timeline import Timeline
+
+_SORTED_AT_MOST = 50_000
+
+
+def read_page(collection: Any, timeline: Timeline, epoch: int, *, limit: int) -> dict[str, Any]:
+    """Reads a collection at `epoch`.
+
+    Returns:
+        `epoch before columns rows more fresh changes changes_more added removed`; a row is a list
+        of strings with None for null, `fresh` tells which rows came with this epoch.
+
+    Cost: `limit + 1` rows and the changes of one epoch.
+    """
+    before = timeline.before(epoch)
+    schema = collection.schema
+    rows = [
+        [formats.value(item) for item in row] for row in collection.rows(at=epoch, limit=limit + 1)
+    ]
+    changes, added, removed = changed_rows(collection, before, epoch, limit)
+    arrived = [row for diff, row in changes if diff > 0]
+    return {
+        "epoch": epoch,
+        "before": before,
+        "columns": [
+            {"name": name, "type": kind, "right": formats.is_numeric(kind)}
+            for name, kind in zip(schema.names, schema.types, strict=True)
+        ],
+        "rows": rows[:limit],
+        "more": len(rows) > limit,
+        "fresh": [row in arrived for row in rows[:limit]],
+        "changes": [[diff, row] for diff, row in changes],
+        "changes_more": added + removed > sum(abs(diff) for diff, _ in changes),
+        "added": added,
+        "removed": removed,
+    }
+
+
+def changed_rows(
+    collection: Any, before: int | None, epoch: int, limit: int
+) -> tuple[list[tuple[int, list[str | None]]], int, int]:
+    """Reads the changes in (before, epoch]: the first, and how many copies came and went."""
+    table = collection.changes(after=before, upto=epoch)
+    diffs = table.column("diff").to_numpy()
+    added, removed = int(diffs[diffs > 0].sum()), -int(diffs[diffs < 0].sum())
+    if 1 < table.num_rows <= _SORTED_AT_MOST:
+        table = _sorted(table)
+    columns = [table.column(name)[:limit].to_pylist() for name in collection.schema.names]
+    shown = table.column("diff")[:limit].to_pylist()
+    changes = [
+        (diff, [formats.value(column[i]) for column in columns]) for i, diff in enumerate(shown)
+    ]
+    return changes, added, removed
+
+
+def _sorted(table: Any) -> Any:
+    """Puts changes of one row's neighbours together; nested columns leave the order as it is."""
+    import pyarrow as pa
+
+    names = [name for name in table.column_names if not pa.types.is_nested(table[name].type)]
+    return table.sort_by([(name, "ascending") for name in names])
+
+
+def page_table(name: str, page: dict[str, Any]) -> Table:
+    """Draws a page as a static table, new rows marked by a plus sign."""
+    columns = ["", *(column["name"] for column in page["columns"])]
+    types = ["string", *(column["type"] for column in page["columns"])]
+    rows = [
+        ["+" if fresh else "", *row] for row, fresh in zip(page["rows"], page["fresh"], strict=True)
+    ]
+    notes = [f"the first {len(rows)} rows"] if page["more"] else []
+    return Table(
+        caption=page_title(name, page), columns=columns, types=types, rows=rows, notes=notes
+    )
+
+
+def page_title(name: str, page: dict[str, Any]) -> str:
+    """Says which epoch is shown and what it changed: `slow at epoch 3 (January): +2 −1`."""
+    label = f" ({page['label']})" if page.get("label") else ""
+    changed = f"+{page['added']:,} −{page['removed']:,}"
+    against = "" if page["before"] is None else f" since epoch {page['before']}"
+    return f"{name} at epoch {page['epoch']}{label}: {changed}{against}"

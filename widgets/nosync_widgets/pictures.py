@@ -1,0 +1,76 @@
+"""The graph of stages as a picture, and as indented text where there is no `dot`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+class GraphPicture:
+    """Which stage reads which; displays as SVG, or as text when graphviz is not installed."""
+
+    def __init__(
+        self,
+        reads: Mapping[str, Sequence[str]],
+        *,
+        inputs: Iterable[str] = (),
+        details: Mapping[str, str] | None = None,
+    ) -> None:
+        self._reads = {name: tuple(sources) for name, sources in reads.items()}
+        self._inputs = set(inputs)
+        self._details = dict(details or {})
+
+    def text(self) -> str:
+        """One line per stage: `slow <- flights, planes   (12 rows)`."""
+        lines = []
+        for name, sources in self._reads.items():
+            detail = f"   ({self._details[name]})" if name in self._details else ""
+            lines.append(
+                f"{name} <- {', '.join(sources)}{detail}" if sources else f"{name}{detail}"
+            )
+        return "\n".join(lines) or "no inputs and no stages yet"
+
+    def svg(self) -> str | None:
+        """The picture, or None without graphviz."""
+        import graphviz
+
+        graph = graphviz.Digraph(
+            "nosync",
+            graph_attr={"rankdir": "LR", "bgcolor": "transparent"},
+            node_attr={"fontname": "sans-serif", "fontsize": "11", "color": "#888888"},
+            edge_attr={"color": "#888888"},
+        )
+        for name, sources in self._reads.items():
+            label = graphviz.escape(name)
+            if name in self._details:
+                label += "\\n" + graphviz.escape(self._details[name])
+            shape = "cylinder" if name in self._inputs else "box"
+            graph.node(_node(name), label=label, shape=shape, style="filled", fillcolor="#f4f4f4")
+            for source in sources:
+                graph.edge(_node(source), _node(name))
+        try:
+            return str(graph.pipe(format="svg", encoding="utf-8"))
+        except (graphviz.ExecutableNotFound, graphviz.CalledProcessError):
+            return None
+
+    def _repr_mimebundle_(self, **_kwargs: Any) -> dict[str, str]:
+        bundle = {"text/plain": self.text()}
+        picture = self.svg()
+        if picture is not None:
+            bundle["image/svg+xml"] = picture[picture.index("<svg") :]
+        return bundle
+
+
+def _node(name: str) -> str:
+    """An identifier for dot: a colon in a name would mean a port."""
+    return "n" + name.encode().hex()
+
+
+def graph_picture(
+    reads: Mapping[str, Sequence[str]],
+    *,
+    inputs: Iterable[str] = (),
+    details: Mapping[str, str] | None = None,
+) -> GraphPicture:
+    """Draws which collection reads which."""
+    return GraphPicture(reads, inputs=inputs, details=details)

@@ -1,0 +1,278 @@
+// @ts-check
+// The time traveller: a slider over readable epochs, the rows of one, and what it changed.
+// The kernel owns the model (`steps`, `page`); we ask for an epoch by message and are answered by a
+// page. One question is under way at a time: a slider that is dragged asks for where it is then.
+
+/** @typedef {[number, number, number]} Step first, last, distance */
+/**
+ * @typedef {object} Page
+ * @property {number} epoch
+ * @property {number} asked
+ * @property {number | null} before
+ * @property {string=} label
+ * @property {string=} time
+ * @property {string=} error
+ * @property {{name: string, type: string, right: boolean}[]} columns
+ * @property {(string | null)[][]} rows
+ * @property {boolean} more
+ * @property {boolean[]} fresh
+ * @property {[number, (string | null)[]][]} changes
+ * @property {boolean} changes_more
+ * @property {number} added
+ * @property {number} removed
+ */
+
+const NO_ANSWER =
+  "no answer: the kernel is busy, or it was restarted; then run this cell again";
+
+/** @param {Step} step */
+const sizeOf = ([first, last, distance]) => Math.floor((last - first) / distance) + 1;
+
+/** How many epochs are readable. @param {Step[]} steps */
+export function count(steps) {
+  return steps.reduce((sum, step) => sum + sizeOf(step), 0);
+}
+
+/** The epoch at a position 0 .. count-1, the last one beyond it. @param {Step[]} steps @param {number} position */
+export function epochAt(steps, position) {
+  let left = Math.max(0, position);
+  for (const step of steps) {
+    if (left < sizeOf(step)) return step[0] + left * step[2];
+    left -= sizeOf(step);
+  }
+  return steps.length ? steps[steps.length - 1][1] : 0;
+}
+
+/** The position of the last epoch that is not after `epoch`. @param {Step[]} steps @param {number} epoch */
+export function positionOf(steps, epoch) {
+  let position = 0;
+  for (const step of steps) {
+    if (epoch < step[0]) break;
+    if (epoch <= step[1]) return position + Math.floor((epoch - step[0]) / step[2]);
+    position += sizeOf(step);
+  }
+  return Math.max(0, position - 1);
+}
+
+/** What a screen reader says about a page. @param {Page} page @param {Step[]} steps */
+export function status(page, steps) {
+  if (page.error) return `epoch ${page.epoch}: ${page.error}`;
+  const latest = epochAt(steps, count(steps) - 1);
+  const place = page.epoch >= latest ? ", the latest" : ` of ${latest}`;
+  const parts = [`epoch ${page.epoch}${place}`];
+  if (page.label) parts.push(page.label);
+  if (page.time) parts.push(page.time);
+  parts.push(`${plural(page.added, "row")} came, ${page.removed.toLocaleString("en")} went`);
+  return parts.join(" · ");
+}
+
+/** @param {number} number @param {string} noun */
+export function plural(number, noun) {
+  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** The sign and number of copies of a change. @param {number} diff */
+export function sign(diff) {
+  const copies = Math.abs(diff) === 1 ? "" : ` ×${Math.abs(diff).toLocaleString("en")}`;
+  return (diff > 0 ? "+" : "−") + copies;
+}
+
+/**
+ * @param {string} tag
+ * @param {Record<string, string>=} attributes
+ * @param {string=} text
+ */
+function make(tag, attributes = {}, text = "") {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (text) node.textContent = text;
+  return node;
+}
+
+/**
+ * A table whose first column holds signs.
+ * @param {string} caption
+ * @param {Page["columns"]} columns
+ * @param {{mark: string, kind: string, row: (string | null)[]}[]} rows
+ */
+function table(caption, columns, rows) {
+  const node = make("table");
+  node.append(make("caption", {}, caption));
+  const head = make("tr");
+  head.append(make("td", { class: "nosync-mark" }));
+  for (const column of columns) {
+    const side = column.right ? "nosync-right" : "nosync-left";
+    head.append(make("th", { scope: "col", title: column.type, class: side }, column.name));
+  }
+  const top = make("thead");
+  top.append(head);
+  const body = make("tbody");
+  for (const { mark, kind, row } of rows) {
+    const line = make("tr", { class: kind });
+    line.append(make("td", { class: "nosync-mark" }, mark));
+    row.forEach((item, i) => {
+      const side = columns[i].right ? "nosync-right" : "nosync-left";
+      const cell = make("td", { class: side }, item ?? "null");
+      if (item === null) cell.classList.add("nosync-null");
+      line.append(cell);
+    });
+    body.append(line);
+  }
+  node.append(top, body);
+  return node;
+}
+
+/** The rows of a page. @param {Page} page */
+function rowsTable(page) {
+  const rows = page.rows.map((row, i) => ({
+    mark: page.fresh[i] ? "+" : "",
+    kind: page.fresh[i] ? "nosync-came" : "",
+    row,
+  }));
+  const caption = page.more
+    ? `the first ${plural(page.rows.length, "row")}`
+    : plural(page.rows.length, "row");
+  return table(caption, page.columns, rows);
+}
+
+/** The changes of a page. @param {Page} page */
+function changesTable(page) {
+  const rows = page.changes.map(([diff, row]) => ({
+    mark: sign(diff),
+    kind: diff > 0 ? "nosync-came" : "nosync-went",
+    row,
+  }));
+  const since = page.before === null ? "from the beginning" : `since epoch ${page.before}`;
+  const more = page.changes_more ? ", the first of them" : "";
+  return table(`changed ${since}${more}`, page.columns, rows);
+}
+
+/** @param {any} model @param {HTMLElement} root */
+function build(model, root) {
+  const bar = make("div", { class: "nosync-bar" });
+  /** @param {string} text @param {string} title */
+  const button = (text, title) => {
+    const node = /** @type {HTMLButtonElement} */ (make("button", { type: "button", title }, text));
+    bar.append(node);
+    return node;
+  };
+  const play = button("Play", "step through the epochs, one a second");
+  play.setAttribute("aria-pressed", "false");
+  const previous = button("Previous", "the epoch before");
+  const slider = /** @type {HTMLInputElement} */ (
+    make("input", { type: "range", min: "0", step: "1", "aria-label": `epoch of ${model.get("stage")}` })
+  );
+  bar.append(slider);
+  const next = button("Next", "the epoch after");
+  const latest = button("Latest", "the newest epoch");
+  const line = make("div", { role: "status", "aria-live": "polite", class: "nosync-status" });
+  const tables = make("div", { class: "nosync-tables" });
+  const title = make("div", { class: "nosync-title" }, model.get("stage"));
+  root.append(title, bar, line, tables);
+  // The notebook's shortcuts (arrows, a, b, ...) look at the element that has the focus: there they
+  // must be refused, or an arrow key moves between cells instead of epochs.
+  for (const control of bar.children) control.setAttribute("data-lm-suppress-shortcuts", "true");
+  return { play, previous, slider, next, latest, line, tables };
+}
+
+/** @param {{model: any, el: HTMLElement}} context */
+function render({ model, el }) {
+  const root = make("div", {
+    class: "nosync-travel",
+    role: "group",
+    "aria-label": `${model.get("stage")} through time`,
+  });
+  el.append(root);
+  const view = build(model, root);
+  const stop = new AbortController();
+  /** @type {ReturnType<typeof setInterval> | undefined} */
+  let playing;
+
+  let wanted = model.get("page").epoch;
+  /** @type {number | null} */
+  let asked = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let patience;
+
+  /** @returns {Step[]} */
+  const steps = () => model.get("steps");
+  const position = () => positionOf(steps(), wanted);
+  const last = () => Math.max(0, count(steps()) - 1);
+
+  const ask = () => {
+    asked = wanted;
+    model.send({ epoch: wanted });
+    clearTimeout(patience);
+    patience = setTimeout(() => { view.line.textContent = NO_ANSWER; }, 5000);
+  };
+  /** @param {number} to */
+  const go = (to) => {
+    wanted = epochAt(steps(), Math.min(Math.max(0, to), last()));
+    if (asked === null && wanted !== model.get("page").epoch) ask();
+    showSlider();
+  };
+  /** @param {boolean} on */
+  const setPlaying = (on) => {
+    clearInterval(playing);
+    playing = on ? setInterval(tick, 1000) : undefined;
+    view.play.textContent = on ? "Pause" : "Play";
+    view.play.setAttribute("aria-pressed", String(on));
+  };
+  const tick = () => {
+    if (asked !== null) return; // the kernel is still reading
+    if (position() >= last()) setPlaying(false);
+    else go(position() + 1);
+  };
+
+  const showSlider = () => {
+    const at = position();
+    const page = model.get("page");
+    const waiting = asked !== null;
+    view.slider.max = String(last());
+    view.slider.value = String(at);
+    const said = waiting ? `epoch ${wanted}: reading` : status(page, steps());
+    view.slider.setAttribute("aria-valuetext", said);
+    if (view.line.textContent !== said) view.line.textContent = said;
+    root.setAttribute("aria-busy", String(waiting));
+    view.previous.disabled = at <= 0;
+    view.next.disabled = view.latest.disabled = at >= last();
+  };
+  const showPage = () => {
+    const page = model.get("page");
+    clearTimeout(patience);
+    if (asked === null) wanted = page.epoch; // moved by the kernel, or by another view
+    else if (page.asked === asked) {
+      const moved = wanted !== asked;
+      asked = null;
+      if (moved) ask();
+      else wanted = page.epoch;
+    }
+    if (page.error) view.tables.replaceChildren(make("p", { class: "nosync-error" }, page.error));
+    else view.tables.replaceChildren(rowsTable(page), changesTable(page));
+    showSlider();
+  };
+
+  const on = { signal: stop.signal };
+  view.slider.addEventListener("input", () => { setPlaying(false); go(Number(view.slider.value)); }, on);
+  view.previous.addEventListener("click", () => { setPlaying(false); go(position() - 1); }, on);
+  view.next.addEventListener("click", () => { setPlaying(false); go(position() + 1); }, on);
+  view.latest.addEventListener("click", () => { setPlaying(false); go(last()); }, on);
+  view.play.addEventListener("click", () => {
+    if (playing === undefined && position() >= last()) go(0);
+    setPlaying(playing === undefined);
+  }, on);
+  model.on("change:page", showPage);
+  model.on("change:steps", showSlider);
+  showPage();
+
+  return () => {
+    setPlaying(false);
+    clearTimeout(patience);
+    stop.abort();
+    model.off("change:page", showPage);
+    model.off("change:steps", showSlider);
+    root.remove();
+  };
+}
+
+export default { render };

@@ -1,0 +1,127 @@
+"""Static tables: the same rows as text and as HTML.
+
+A `Table` is what is left in a saved notebook: no script, no style sheet, every cell escaped.
+Null is written as a word, so it cannot be confused with the text "null" by a reader of HTML,
+and no meaning is carried by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from nosync_widgets import formats
+
+_WIDEST = 40
+_RIGHT = ' style="text-align:right"'
+_LEFT = ' style="text-align:left"'
+_NULL = '<em style="opacity:.6">null</em>'
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of strings under named columns; None is null.
+
+    `types` are Spark types: numbers are set flush right and HTML shows the type as a tooltip.
+    """
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | None]]
+    types: Sequence[str] = ()
+    notes: Sequence[str] = field(default=())
+
+    def _numeric(self) -> list[bool]:
+        types = list(self.types) or ["string"] * len(self.columns)
+        return [formats.is_numeric(name) for name in types]
+
+    def text(self) -> str:
+        """Draws the table with spaces; columns wider than 40 characters are cut."""
+        numeric = self._numeric()
+        grid = [list(self.columns), *([_plain(item) for item in row] for row in self.rows)]
+        widths = [max(len(row[i]) for row in grid) for i in range(len(self.columns))]
+        lines = [self.caption] if self.caption else []
+        for row in grid:
+            cells = (
+                item.rjust(width) if right else item.ljust(width)
+                for item, width, right in zip(row, widths, numeric, strict=True)
+            )
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join([*lines, *self.notes])
+
+    def html(self) -> str:
+        """Draws a `<table>` with caption and column scopes."""
+        types = list(self.types) or [""] * len(self.columns)
+        aligned = [_RIGHT if right else _LEFT for right in self._numeric()]
+        head = "".join(
+            f'<th scope="col"{style}{_tooltip(kind)}>{escape(name)}</th>'
+            for name, kind, style in zip(self.columns, types, aligned, strict=True)
+        )
+        body = "".join(
+            "<tr>"
+            + "".join(
+                f"<td{style}>{_NULL if item is None else escape(item)}</td>"
+                for item, style in zip(row, aligned, strict=True)
+            )
+            + "</tr>"
+            for row in self.rows
+        )
+        caption = f"<caption{_LEFT}>{escape(self.caption)}</caption>" if self.caption else ""
+        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
+        return (
+            f"<div><table>{caption}<thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table>{notes}</div>"
+        )
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+
+def _plain(item: str | None) -> str:
+    if item is None:
+        return "null"
+    line = item.replace("\n", "⏎")
+    return line if len(line) <= _WIDEST else line[: _WIDEST - 1] + "…"
+
+
+def _tooltip(kind: str) -> str:
+    return f' title="{escape(kind)}"' if kind else ""
+
+
+def collection_table(
+    collection: Any, *, at: Any = None, limit: int = 20, caption: str | None = None
+) -> Table:
+    """Shows the first rows of a collection in canonical order.
+
+    Cost: one read of `limit + 1` rows; the total is counted only when more rows are left.
+    """
+    rows = collection.rows(at=at, limit=limit + 1)
+    more = len(rows) > limit
+    schema = collection.schema
+    notes = []
+    if more:
+        total = len(collection) if at is None else None
+        beyond = f" of {formats.count(total, 'row')}" if total is not None else ""
+        notes.append(f"the first {limit}{beyond}")
+    return Table(
+        caption=collection_title(collection, at=at) if caption is None else caption,
+        columns=tuple(schema.names),
+        types=tuple(schema.types),
+        rows=[[formats.value(item) for item in row] for row in rows[:limit]],
+        notes=notes,
+    )
+
+
+def collection_title(collection: Any, *, at: Any = None) -> str:
+    """Names a collection as a caption does: `slow at epoch 7`."""
+    name = getattr(collection, "name", None)
+    if name is None:
+        return "a collection without a name: evaluated now, nothing is kept"
+    if at is None:
+        return str(name)
+    return f"{name} at epoch {at}" if isinstance(at, int) else f"{name} at {at!r}"

@@ -1,0 +1,191 @@
+"""The time traveller: one stage, a slider over its readable epochs, the rows and what changed.
+
+Design
+    The kernel owns the state: `page` is what is shown. The front end asks for an epoch by message
+    and is answered by the next page, one question at a time. It does not write traits: the first
+    message of a widget is handled in the main thread and later ones in a subshell's, while the
+    state of a synchronisation (held notifications, locked traits) is kept per widget.
+
+Failure
+    Everything that these threads, the cells and a stream's commits touch is under one lock; what
+    they read are the immutable versions of the engine. An error becomes a line in the view.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import anywidget
+import traitlets
+
+from nosync_widgets import formats
+from nosync_widgets.pages import page_table, page_title, read_page
+from nosync_widgets.timeline import Timeline
+
+_STATIC = files("nosync_widgets") / "static"
+_REFRESH_SECONDS = 0.2
+
+
+class TravelView(anywidget.AnyWidget):
+    """Shows a stage at any readable epoch; grows with new epochs without leaving the one shown."""
+
+    # IMPORTANT: strings, not paths: anywidget keeps a closure on paths and never frees the widget.
+    _esm = (_STATIC / "travel.js").read_text("utf-8")
+    _css = (_STATIC / "travel.css").read_text("utf-8")
+
+    stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
+    steps: Any = traitlets.List(
+        help="Readable epochs as [first, last, step], ascending; empty by default."
+    ).tag(sync=True)
+    page = traitlets.Dict(
+        help="Rows and changes of the epoch shown, as strings; `asked` is the epoch asked for."
+    ).tag(sync=True)
+
+    def __init__(
+        self, session: Any, stage: str, *, at: int | None = None, limit: int = 100
+    ) -> None:
+        self._lock = threading.RLock()
+        self._session = session
+        self._limit = min(limit, 200)
+        # A commit must never wait for a page that is being read: the timer has a lock of its own.
+        self._timer_lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._closed = False
+        self._pages = 0
+        super().__init__(stage=stage)
+        self.travel(at)
+        self._unsubscribe = _subscribe(session, self._committed)
+        self.on_msg(self._asked)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch shown."""
+        shown: int = self.page["epoch"]
+        return shown
+
+    def travel(self, epoch: int | None = None) -> None:
+        """Moves to an epoch, or to the latest; what the slider does, for programs and tests."""
+        with self._lock:
+            self.refresh()
+            timeline = Timeline(self.steps)
+            self._show(epoch if epoch is not None else timeline.latest or 0)
+
+    def refresh(self, *, reload: bool = False) -> None:
+        """Looks for new epochs; stays where it is unless that epoch is gone.
+
+        Args:
+            reload: read the rows again too, after a rewind or a new version.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                timeline = Timeline(self._session[self.stage].history())
+            except Exception:
+                timeline = Timeline(self.steps)  # the stage is gone: reading a page will say so
+            self.steps = [list(step) for step in timeline.steps]
+            if self.page and (reload or timeline.nearest(self.epoch) != self.epoch):
+                self._show(self.epoch)
+
+    def close(self) -> None:
+        """Frees the view, its layout and its subscription; a second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._unsubscribe()
+            self.on_msg(self._asked, remove=True)
+        with self._timer_lock:
+            if self._timer is not None:
+                self._timer.cancel()
+        self.layout.close()
+        super().close()
+
+    def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        """Answers the front end."""
+        self._show(int(content["epoch"]))
+
+    def _show(self, asked: int) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            timeline = Timeline(self.steps)
+            nearest = timeline.nearest(asked)
+            epoch = asked if nearest is None else nearest
+            try:
+                page = self._read(timeline, epoch)
+            except Exception as error:
+                hints = " ".join(getattr(error, "__notes__", ()))
+                page = {"error": f"{type(error).__name__}: {error}. {hints}".strip()}
+            self._pages += 1
+            self.page = {**page, "epoch": epoch, "asked": asked, "number": self._pages}
+
+    def _read(self, timeline: Timeline, epoch: int) -> dict[str, Any]:
+        page = read_page(self._session[self.stage], timeline, epoch, limit=self._limit)
+        info = epoch_info(self._session, epoch)
+        page["label"] = getattr(info, "label", None)
+        page["time"] = formats.moment(getattr(info, "committed_at", None))
+        return page
+
+    def _committed(self, _epoch: int) -> None:
+        """Asks for a refresh soon: many commits in a row cost one message."""
+        with self._timer_lock:
+            if self._timer is None and not self._closed:
+                self._timer = threading.Timer(_REFRESH_SECONDS, self._refresh_now)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _refresh_now(self) -> None:
+        with self._timer_lock:
+            self._timer = None
+        self.refresh()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """Adds the table of the epoch shown, for front ends without widgets."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        data = dict(data or {})
+        data["text/plain"], data["text/html"] = self.static()
+        return data, metadata
+
+    def static(self) -> tuple[str, str]:
+        """The epoch shown as text and as HTML, without widgets."""
+        if "error" in self.page:
+            table = f"{self.stage}: {self.page['error']}"
+            return table, f"<pre>{_escape(table)}</pre>"
+        table_ = page_table(self.stage, self.page)
+        return table_.text(), table_.html()
+
+    def title(self) -> str:
+        """One line: stage, epoch, label, how many rows came and went."""
+        return self.stage if "error" in self.page else page_title(self.stage, self.page)
+
+
+def epoch_info(session: Any, epoch: int) -> Any:
+    """Finds label and time of an epoch, or None; `O(log epochs)`."""
+    epochs = session.epochs()
+    low, high = 0, len(epochs)
+    while low < high:
+        middle = (low + high) // 2
+        if epochs[middle].number < epoch:
+            low = middle + 1
+        else:
+            high = middle
+    return epochs[low] if low < len(epochs) and epochs[low].number == epoch else None
+
+
+def _escape(text: str) -> str:
+    from html import escape
+
+    return escape(text)
+
+
+def _subscribe(session: Any, callback: Callable[[int], None]) -> Callable[[], None]:
+    subscribe = getattr(session, "subscribe", None)
+    if subscribe is None:
+        return lambda: None
+    unsubscribe: Callable[[], None] = subscribe(callback)
+    return unsubscribe
