@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from typing import Any
 
@@ -54,6 +54,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(missing, pytrace=False)
     elif missing:
         pytest.skip(missing)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Hides the Spark session of other tests from those that are not of Spark."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("spark") is None:
+            from nosync_nb.sparks import Sparks
+
+            patch.setattr(Sparks, "_known", lambda sparks: sparks._given is not None)
+        return (yield)
 
 
 @pytest.fixture(scope="session")
