@@ -161,7 +161,8 @@ def join(left: Bag, right: Bag, on: Pairs, how: str, widths: tuple[int, int]) ->
         return summed(result)
     for one, n in left.items():
         for other, m in right.items():
-            if all(one[k] is not None and one[k] == other[r] for k, r in on):
+            key = _key(one, [k for k, _ in on])  # tuples hold NaN, one object, equal to itself
+            if key is not None and key == _key(other, [r for _, r in on]):
                 result.append(((*one, *(other[i] for i in rest)), n * m))
     if how in ("left", "full"):
         for row, n in join(left, right, on, "anti", widths).items():
