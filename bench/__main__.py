@@ -78,6 +78,7 @@ def peers(options: argparse.Namespace, goals: Goals) -> None:
         table.row(title, f"{MILLION:,}", *found.values(), ours["p50"] / found["p50"])
         return ours["p50"] / found["p50"]
 
+    peer("the kernels of R1 alone in numpy: the limit", "-m", "bench.limit", "--epochs", epochs)
     if PATHWAY.exists():
         script = TOP / "bench" / "peer_pathway.py"
         ratio = peer("Pathway", script, "--epochs", epochs, python=PATHWAY)

@@ -34,6 +34,11 @@ def any_zero(values: npt.NDArray[np.int64]) -> bool:
     return not values.all()
 
 
+def total(values: npt.NDArray[np.int64]) -> int:
+    """The sum of all numbers."""
+    return sum(values.tolist()) if values.size <= 64 else int(values.sum())
+
+
 def starts_of(same: Mask) -> npt.NDArray[np.int64]:
     """Where runs start, given whether each element but the first equals the one before."""
     first = np.ones(len(same) + 1, bool)

@@ -19,6 +19,7 @@ from nosync_nb.arrays import all_true, any_zero
 from nosync_nb.batch import (
     Batch,
     Groups,
+    Index,
     Layout,
     Updates,
     arrange,
@@ -36,6 +37,7 @@ from nosync_nb.rows import Column, Schema
 from nosync_nb.trace import Trace
 
 _SLOT = "smallint"
+_FEW = 64
 
 
 class _Plan(NamedTuple):
@@ -195,7 +197,7 @@ class Aggregate(Operator):
     def _output(self, groups: Groups, changes: Slots, step: Step) -> Updates | None:
         """Retracts the rows before and inserts the rows after."""
         n = len(groups.khash)
-        before = _stored(step.state[0], groups, step)
+        before = _stored(step.state[0], groups, step, alone=not self.arguments)
         slots: Slots = {}
         for slot in before.keys() | changes.keys():
             old = before.get(slot)
@@ -206,7 +208,7 @@ class Aggregate(Operator):
             there = np.array([not step.first, True])
         else:
             there = slots[0] > 0
-        extremes = self._extremes(groups, step)
+        extremes = self._extremes(groups, step) if self.ordered else {}
         computed = Updates(
             [
                 *(rows.concat([k, k], t) for k, t in self._keyed(groups)),
@@ -237,25 +239,36 @@ class Aggregate(Operator):
         n: int,
     ) -> Updates | None:
         """The rows before with -1 and after with +1, without those that are the same."""
-        same = there[:n] & there[n:]
-        for column, output in zip(values, self.outputs, strict=True):
-            if place is None:
-                old, new = rows.slice_(column, 0, n), rows.slice_(column, n, 2 * n)
-            else:
+        if place is None:
+            changed = self._unlike(values, n)
+            old_rows = new_rows = changed.nonzero()[0]
+        else:
+            same = there[:n] & there[n:]
+            for column, output in zip(values, self.outputs, strict=True):
                 old, new = rows.take(column, place[:n]), rows.take(column, place[n:])
-            same &= rows.equal(old, new, output.type)
-        old_rows = (there[:n] & ~same).nonzero()[0]
-        new_rows = (there[n:] & ~same).nonzero()[0]
+                same &= rows.equal(old, new, output.type)
+            changed = ~same
+            old_rows = (there[:n] & changed).nonzero()[0]
+            new_rows = (there[n:] & changed).nonzero()[0]
         group_of = np.concatenate((old_rows, new_rows))
         if not len(group_of):
             return None
-        diff = np.ones(len(group_of), np.int64)
+        diff = np.empty(len(group_of), np.int64)
+        diff.fill(1)
         diff[: len(old_rows)] = -1
         index = np.concatenate((old_rows, new_rows + n))
         if place is not None:
             index = place[index]
         keys = [rows.take(k, group_of) for k in groups.keys]
         return Updates([*keys, *(rows.take(v, index) for v in values)], diff)
+
+    def _unlike(self, values: list[Column], n: int) -> npt.NDArray[np.bool_]:
+        """Where the row before, one of the first `n`, differs from the row after."""
+        changed = None
+        for column, output in zip(values, self.outputs, strict=True):
+            same = rows.equal(rows.slice_(column, 0, n), rows.slice_(column, n, 2 * n), output.type)
+            changed = ~same if changed is None else changed | ~same
+        return np.zeros(n, bool) if changed is None else changed
 
     def _extremes(
         self, groups: Groups, step: Step
@@ -319,9 +332,15 @@ def _planned(
     return plans, arguments, ordered
 
 
-def _stored(trace: Trace, groups: Groups, step: Step) -> Slots:
-    """The numbers of groups as the accumulator trace holds them."""
+def _stored(trace: Trace, groups: Groups, step: Step, *, alone: bool) -> Slots:
+    """The numbers of groups as the accumulator trace holds them; `alone`: it has slot 0 only."""
     n = len(groups.khash)
+    if alone:
+        found = trace.lookup(groups.khash, groups.keys, ())
+        if found is None:
+            return {}
+        step.touched += len(found.diff)
+        return {0: _added(found.probe, found.diff, n)}
     slot_at = len(trace.layout.types) - 1
     found = trace.lookup(groups.khash, groups.keys, (slot_at,))
     if found is None:
@@ -329,16 +348,22 @@ def _stored(trace: Trace, groups: Groups, step: Step) -> Slots:
     step.touched += len(found.diff)
     slots = np.asarray(found.columns[0])
     result: Slots = {}
-    distinct = sorted(set(slots.tolist())) if len(slots) < 1000 else np.unique(slots).tolist()
-    for slot in distinct:
-        numbers = np.zeros(n, np.int64)
-        if len(distinct) == 1:
-            np.add.at(numbers, found.probe, found.diff)
-        else:
-            index = (slots == slot).nonzero()[0]
-            np.add.at(numbers, found.probe[index], found.diff[index])
-        result[slot] = numbers
+    for slot in sorted(set(slots.tolist())) if len(slots) < 1000 else np.unique(slots).tolist():
+        index = (slots == slot).nonzero()[0]
+        result[slot] = _added(found.probe[index], found.diff[index], n)
     return result
+
+
+def _added(place: Index, numbers: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """`n` sums of the numbers that belong to each place."""
+    if len(place) <= _FEW:
+        sums = [0] * n
+        for at, number in zip(place.tolist(), numbers.tolist(), strict=True):
+            sums[at] += number
+        return np.array(sums, np.int64)
+    added = np.zeros(n, np.int64)
+    np.add.at(added, place, numbers)
+    return added
 
 
 def _column(values: list[Any], type_: str) -> Column:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.arrays import all_true
+from nosync_nb.arrays import all_true, total
 from nosync_nb.batch import Batch, Diffs, Hashes, Index, Layout, Updates, concat_updates, merge
 from nosync_nb.rows import Column
 from nosync_nb.trace.parts import PartRef
@@ -120,32 +120,41 @@ class Trace:
         Cost: O(layers x (probes x log rows) + rows found).
         """
         types, key = self.layout.types, self.layout.key
+        hits = [
+            (part.columns, part.diff, *hit)
+            for layer in self.layers
+            for part in layer.parts
+            if (hit := _hits(part, khash)) is not None
+        ]
+        if not hits:
+            return None
         places = range(len(types)) if key is None else key
         need = range(len(types)) if wanted is None else wanted
-        results = []
-        for layer in self.layers:
-            for part in layer.parts:
-                found = _matching(part, khash, keys, types, places, need)
-                if found is not None:
-                    results.append(found)
-        if len(results) < 2:
-            return results[0] if results else None
-        return Found(
-            np.concatenate([r.probe for r in results]),
-            [rows.concat([r.columns[j] for r in results], types[i]) for j, i in enumerate(need)],
-            np.concatenate([r.diff for r in results]),
-        )
+        if len(hits) == 1:
+            columns, diff, probe, index = hits[0]
+            diff = diff[index]
+            held = {i: rows.take(columns[i], index) for i in {*places, *need}}
+        else:
+            probe = np.concatenate([probe for _, _, probe, _ in hits])
+            diff = np.concatenate([diff[index] for _, diff, _, index in hits])
+            held = {
+                i: rows.concat([rows.take(columns[i], index) for columns, _, _, index in hits], t)
+                for i, t in enumerate(types)
+                if i in places or i in need
+            }
+        for column, i in zip(keys, places, strict=True):
+            same = rows.equal(rows.take(column, probe), held[i], types[i])
+            if not all_true(same):
+                keep = same.nonzero()[0]
+                if not len(keep):
+                    return None
+                probe, diff = probe[keep], diff[keep]
+                held = {j: rows.take(c, keep) for j, c in held.items()}
+        return Found(probe, [held[i] for i in need], diff)
 
 
-def _matching(
-    part: Batch,
-    khash: Hashes,
-    keys: Sequence[Column],
-    types: Sequence[str],
-    places: Sequence[int],
-    need: Sequence[int],
-) -> Found | None:
-    """The rows of one part whose key hash and key are those of a probe."""
+def _hits(part: Batch, khash: Hashes) -> tuple[Index, Index] | None:
+    """The rows of one part whose key hash is that of a probe, as (probe, row) numbers."""
     hashes = part.khash
     low = hashes.searchsorted(khash)
     high = hashes.searchsorted(khash, "right")
@@ -153,23 +162,9 @@ def _matching(
         return None
     count = high - low
     probe = count.nonzero()[0]
-    index = low[probe]
-    if int(count.sum()) > len(probe):
-        probe = np.arange(len(khash)).repeat(count)
-        index = ranges(low, count)
-    columns = part.columns
-    taken: dict[int, Column] = {}
-    for column, i in zip(keys, places, strict=True):
-        theirs = taken[i] = rows.take(columns[i], index)
-        same = rows.equal(rows.take(column, probe), theirs, types[i])
-        if not all_true(same):
-            keep = same.nonzero()[0]
-            if not len(keep):
-                return None
-            probe, index = probe[keep], index[keep]
-            taken = {j: rows.take(c, keep) for j, c in taken.items()}
-    got = [taken[i] if i in taken else rows.take(columns[i], index) for i in need]
-    return Found(probe, got, part.diff[index])
+    if total(count) == len(probe):
+        return probe, low[probe]
+    return np.arange(len(khash)).repeat(count), ranges(low, count)
 
 
 def empty_batch(layout: Layout) -> Batch:
