@@ -159,6 +159,22 @@ def reference(name: str, schema: Schema) -> Definition:
     return Definition("ref", schema, (), {"name": name})
 
 
+def free_levels(tree: Definition, known: dict[int, frozenset[int]] | None = None) -> frozenset[int]:
+    """The levels of the loops whose variables a tree uses without being the loop itself."""
+    known = {} if known is None else known
+    found = known.get(id(tree))
+    if found is None:
+        if tree.op == "variable":
+            found = frozenset((tree.params["level"],))
+        else:
+            parts = [free_levels(each, known) for each in tree.inputs]
+            found = frozenset().union(*parts)
+            if tree.op == "iterate":
+                found -= {tree.params["level"]}
+        known[id(tree)] = found
+    return found
+
+
 def replaced(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:
     """The tree with sub-trees (by identity) replaced, sharing what did not change."""
     if id(tree) in by_id:

@@ -19,6 +19,7 @@ from nosync_nb.batch import Layout
 from nosync_nb.definition import Definition, reference
 from nosync_nb.identity import definition_fingerprint
 from nosync_nb.kernels import Types, chain, is_linear, operator
+from nosync_nb.looping import compile_loop
 from nosync_nb.operators import Operator
 from nosync_nb.rows import Schema
 
@@ -229,12 +230,16 @@ class Compiler:
 
     def _operator(self, tree: Definition, fingerprint: str, name: str | None, stage: str) -> Node:
         """The node of an operator: fuses row-wise chains, asks inputs for arrangements."""
-        if is_linear(tree):
+        made: Operator
+        if tree.op == "iterate":
+            made, outside = compile_loop(tree, self.fingerprints, self.types)
+            inputs = [self._sub(each, stage) for each in outside]
+        elif is_linear(tree):
             links = [tree]
             while is_linear(links[0].inputs[0]) and self.uses.get(id(links[0].inputs[0]), 0) < 2:
                 links.insert(0, links[0].inputs[0])
             inputs = [self._sub(links[0].inputs[0], stage)]
-            made: Operator = chain(links, self.types)
+            made = chain(links, self.types)
         else:
             inputs = [self._sub(i, stage) for i in tree.inputs]
             made = operator(tree, self.types)

@@ -31,6 +31,8 @@ class Placement:
 
     def wants(self, node: Node, deltas: list[Delta | None], graph: Graph) -> bool:
         """Whether an operator's run over these changes is for executors."""
+        if node.operator is None or not node.operator.spreads:
+            return False
         stage = self._session._catalog_now.get(node.stage)
         asked = "auto" if stage is None else stage.options.get("on", "auto")
         if asked == "local" or not self._installed:

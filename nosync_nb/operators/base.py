@@ -78,6 +78,8 @@ class Operator:
         layouts: for each input the order its trace must have, or None if only its change is used.
         state: layouts of the operator's own traces.
         global_row: whether there is output before any input (a global aggregate).
+        output_key: for operators that work by key, the positions of the key in the output.
+        spreads: whether executors can run it on slices by key.
     """
 
     name = "operator"
@@ -85,6 +87,8 @@ class Operator:
     layouts: tuple[Layout | None, ...] = (None,)
     state: tuple[Layout, ...] = ()
     global_row = False
+    output_key: tuple[int, ...] | None = None
+    spreads = True
 
     def step(self, step: Step) -> Updates | None:
         """Computes the change of the output; None or no rows if there is none."""
@@ -93,3 +97,9 @@ class Operator:
     def exchange(self) -> Layout | None:
         """The layout by which changes must be cut for slices to be independent; None: any cut."""
         return next((layout for layout in self.layouts if layout is not None), None)
+
+    def grouping(self, port: int) -> Layout:
+        """The layout by whose key an input is cut, for operators that work by key."""
+        layout = self.layouts[port] or self.exchange()
+        assert layout is not None, f"{self.name} does not work by key"
+        return layout
