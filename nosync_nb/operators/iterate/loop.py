@@ -62,6 +62,7 @@ class Loop(Operator):
         self.depths = tuple(depth for _, depth in state)
         self.output = output
         self.types = nodes[output].types
+        self.global_row = any(n.operator is not None and n.operator.global_row for n in nodes)
         self.scopes = _scopes(scope, ())
         self.inside, self.outside = readers(list(nodes))
 
