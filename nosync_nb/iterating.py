@@ -117,14 +117,14 @@ def _result(name: str, value: Any, source: Collection) -> Definition:
             f"iterate: the body returned {value!r}, not a collection",
             hint="return the variable's next value, as in lambda r: r.concat(...).distinct()",
         )
-    value = source._aligned(value, "iterate")
+    found: Collection = source._aligned(value, "iterate")
     if [n.lower() for n in value.schema.names] != [n.lower() for n in source.schema.names]:
         raise SchemaError(
             f"iterate: the body returns ({value.schema.ddl}), its variable is"
             f" ({source.schema.ddl})",
             hint="bring the columns in order with select(...), and rename(...) them",
         )
-    return value._definition
+    return found._definition
 
 
 def _of(name: str, sources: Mapping[str, Any]) -> str:

@@ -75,7 +75,9 @@ def _loop(plan: Plan, tree: Definition, around: Active, scope: Scope) -> int:
     ports = [_port(plan, source, around, None) for source in sources]
     variables = []
     for source, port in zip(sources, ports, strict=True):
-        variables.append(_add(plan, scope, Inner(VARIABLE, source.schema.types, (port,), scope.depth)))
+        variables.append(
+            _add(plan, scope, Inner(VARIABLE, source.schema.types, (port,), scope.depth))
+        )
     inside = (*around, (tree.params["level"], scope, tuple(variables)))
     ends = []
     for number, result in zip(variables, results, strict=True):
@@ -116,7 +118,7 @@ def _node(plan: Plan, tree: Definition, active: Active) -> int:
     depth = max(place for place, (level, _, _) in enumerate(active, 1) if level in free)
     active = active[:depth]
     if tree.op == "variable":
-        return active[-1][2][tree.params["index"]]
+        return active[-1][2][int(tree.params["index"])]
     scopes = tuple(id(scope) for _, scope, _ in active)
     key = (tree.fingerprint(plan.named), scopes)
     if key not in plan.built:

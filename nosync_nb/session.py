@@ -200,6 +200,18 @@ class Session:
 
     # -- stages ------------------------------------------------------------------------------
 
+    def iterate(
+        self, body: Callable[..., Any], rounds: int | None = None, **sources: Collection
+    ) -> dict[str, Collection]:
+        """Several loop variables together: each may use the others (mutual recursion).
+
+        `session.iterate(lambda even, odd: (..., ...), even=start, odd=none)` gives the last value
+        of each, by name; all of them take a round at once. See `Collection.iterate`.
+        """
+        from nosync_nb.iterating import iterate_together
+
+        return iterate_together(body, rounds, sources)
+
     def stage(self, name: str, collection: Collection) -> Collection:
         """Names a collection, so that it is kept, maintained, logged and readable at any epoch.
 

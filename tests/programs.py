@@ -32,7 +32,10 @@ def _modulo(row: Row) -> Row:
 
 
 UNARY: dict[str, tuple[Callable[[Collection], Collection], Callable[[Bag], Bag]]] = {
-    "filter": (lambda c: c.filter("c0 > 0"), lambda b: model.filtered(b, lambda r: (r[0] or 0) > 0)),
+    "filter": (
+        lambda c: c.filter("c0 > 0"),
+        lambda b: model.filtered(b, lambda r: (r[0] or 0) > 0),
+    ),
     "swap": (
         lambda c: c.select("c1 as c0", "c0 as c1"),
         lambda b: model.mapped(b, lambda r: (r[1], r[0])),
@@ -159,8 +162,7 @@ def build(
             lambda value: build(body, inputs, [*variables, value]).distinct(), rounds=rounds
         )
     parts = [build(p, inputs, variables) for p in rest]
-    made = UNARY[op][0](*parts) if op in UNARY else BINARY[op][0](*parts)
-    return made
+    return UNARY[op][0](*parts) if op in UNARY else BINARY[op][0](*parts)
 
 
 def run(program: Program, inputs: Mapping[str, Bag], variables: Sequence[Bag] = ()) -> Bag:

@@ -41,7 +41,7 @@ def expected(wanted: Bag) -> Bag:
 
 
 def again(session: Session, folder: str, how: str, number: int) -> Session:
-    """The session after a clean end, or after a kill, of which a copy of the folder is the image."""
+    """The session after a clean end, or after a kill: a copy of the folder is its image."""
     if how == "close":
         path = session.path
         session.close()

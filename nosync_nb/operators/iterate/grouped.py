@@ -155,8 +155,5 @@ def from_scratch(
     state = [Trace(layout) for layout in operator.state]
     if not operator.global_row and all(d is None or not len(d.diff) for d in deltas):
         return None
-    inner = Step(
-        deltas, before, after, state, stage=step.stage, first=True, evaluate=step.evaluate
-    )
-    found = operator.step(inner)
-    return found
+    inner = Step(deltas, before, after, state, stage=step.stage, first=True, evaluate=step.evaluate)
+    return operator.step(inner)

@@ -25,7 +25,16 @@ from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.iterate.grouped import Keys, evaluate_keys, key_types, keys_of
-from nosync_nb.operators.iterate.plan import GROUP, JOIN, LEAVE, VARIABLE, Inner, Reader, Scope, readers
+from nosync_nb.operators.iterate.plan import (
+    GROUP,
+    JOIN,
+    LEAVE,
+    VARIABLE,
+    Inner,
+    Reader,
+    Scope,
+    readers,
+)
 from nosync_nb.operators.iterate.rounds import State, Time, by_time
 from nosync_nb.operators.iterate.settle import Watch
 from nosync_nb.operators.join import Join
@@ -219,9 +228,7 @@ class _Run:
             for port in range(len(node.ports))
         ]
         none = [None] * len(deltas)
-        step = Step(
-            deltas, none, none, (), stage=self.step.stage, evaluate=self.step.evaluate
-        )
+        step = Step(deltas, none, none, (), stage=self.step.stage, evaluate=self.step.evaluate)
         found = operator.step(step)
         self.touched += step.touched
         return found
@@ -248,15 +255,14 @@ class _Run:
 
     # -- joins ---------------------------------------------------------------------------------
 
-    def _join(
-        self, number: int, node: Inner, time: Time, inbox: dict[int, list[Updates]]
-    ) -> None:
-        """dA with B as it was, then A with its change with dB; each pair at its bound."""
+    def _join(self, number: int, node: Inner, time: Time, inbox: dict[int, list[Updates]]) -> None:
+        """DA with B as it was, then A with its change with dB; each pair at its bound."""
         operator = node.operator
         assert isinstance(operator, Join)
         deltas = []
         for side in (0, 1):
             layout = operator.layouts[side]
+            assert layout is not None
             given = self._given(inbox.get(side), layout, layout.types)
             deltas.append(given if isinstance(given, Batch) else None)
         made: dict[Time, list[Updates]] = {}

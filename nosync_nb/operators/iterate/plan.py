@@ -1,8 +1,8 @@
 """What runs inside a loop, as data: nodes, the scopes they belong to, and who reads whom.
 
-A loop is one operator of the dataflow; what it is made of is a small dataflow of its own. A **node**
-at depth k sits inside k loops and its updates carry k rounds. What depends on no variable of a loop
-is not in here: it is an input of the whole.
+A loop is one operator of the dataflow; what it is made of is a small dataflow of its own. A
+**node** at depth k sits inside k loops and its updates carry k rounds. What depends on no variable
+of a loop is not in here: it is an input of the whole.
 """
 
 from __future__ import annotations

@@ -127,9 +127,7 @@ def runs(columns: Sequence[npt.NDArray[np.int32]]) -> list[tuple[int, Index]]:
     return [(int(part[0]), part) for part in np.split(order, changes.nonzero()[0] + 1)]
 
 
-def by_time(
-    updates: Updates, marks: Sequence[Column], time: Time
-) -> list[tuple[Time, Updates]]:
+def by_time(updates: Updates, marks: Sequence[Column], time: Time) -> list[tuple[Time, Updates]]:
     """Updates made at `time` from rows that carry rounds: each at the bound of both."""
     if not marks:
         return [(time, updates)]
