@@ -30,7 +30,7 @@ from nosync_nb import committing, defining, maintenance, reads, recovering
 from nosync_nb.batch import Batch
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Runner, Version
-from nosync_nb.definition import Definition, check_name, reference
+from nosync_nb.definition import Captured, Definition, check_name, reference
 from nosync_nb.epochs import Epochs
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, StageError
 from nosync_nb.frontier import Frontier
@@ -432,9 +432,9 @@ class Session:
     def _check_size(self, count: int, name: str | None) -> None:
         reads.check_size(self, count, name)
 
-    def _seal(self, function: Any) -> bytes | None:
+    def _seal(self, captured: Captured) -> bytes | None:
         """A function as signed bytes, or None if it cannot be stored."""
-        return defining.seal(self, function)
+        return defining.seal(self, captured)
 
     # -- for inputs ------------------------------------------------------------------------------
 
