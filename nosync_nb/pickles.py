@@ -17,6 +17,7 @@ import functools
 import io
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,7 +60,7 @@ def _pickler_class() -> Any:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined, unused-ignore]
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, functools._lru_cache_wrapper) and _is_users(value):
-                return _cached, (value.__wrapped__, value.cache_parameters())
+                return Cached, (value.__wrapped__, value.cache_parameters())
             made = super().reducer_override(value)
             if isinstance(value, type) and isinstance(made, tuple) and len(made[1]) > 2:
                 *given, _, extra = made[1]  # the last but one: the class's place in the register
@@ -74,10 +75,29 @@ def _is_users(function: Any) -> bool:
     return package_version(function.__module__ or "__main__") is None
 
 
-def _cached(function: Function, parameters: dict[str, Any]) -> Function:
-    """A function with a cache of its own."""
-    cached: Function = functools.lru_cache(**parameters)(function)
-    return cached
+class Cached:
+    """A function with a cache of its own, as `functools.lru_cache` makes it, but pickled by value.
+
+    Args:
+        parameters: of `lru_cache`.
+    """
+
+    def __init__(self, function: Function, parameters: dict[str, Any]) -> None:
+        self._made = (function, parameters)
+        self._call = functools.lru_cache(**parameters)(function)
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self._call(*given, **named)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Cached, self._made
 
 
 @contextmanager

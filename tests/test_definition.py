@@ -64,6 +64,24 @@ CAPTURED = {
         "keep = lambda r: big(r.x)",
         "LIMIT = 10\nbig.cache_clear()",
     ),
+    "a recursive function with a cache": (
+        "import functools\n"
+        "LIMIT = 4\n"
+        "@functools.cache\n"
+        "def big(x): return big(x - 1) or x == LIMIT + 1 if x > 0 else False\n"
+        "keep = lambda r: big(r.x)",
+        "LIMIT = 10\nbig.cache_clear()",
+    ),
+    "a method with a cache": (
+        "import functools\n"
+        "class Above:\n"
+        "    limit = 4\n"
+        "    @functools.lru_cache(maxsize=8)\n"
+        "    def keep(self, x): return x > self.limit\n"
+        "    def __call__(self, r): return self.keep(r.x) and self.keep.cache_info().maxsize == 8\n"
+        "keep = Above()",
+        "Above.limit = 10\nAbove.keep.cache_clear()",
+    ),
     "a class": (
         "class Config:\n    limit = 4\nkeep = lambda r: r.x > Config.limit",
         "Config.limit = 10",

@@ -324,6 +324,22 @@ def test_a_dd_cell_without_collections_says_so(notebook: Notebook) -> None:
     assert notebook.names["x"] == 5
 
 
+def test_a_stage_keeps_a_captured_value_until_its_cell_runs_again(notebook: Notebook) -> None:
+    cell = "%%dd\nlate = flights.filter(lambda row: row.delay > LIMIT)"
+    notebook.ok("LIMIT = 8")
+    notebook.ok(cell)
+    assert rows(notebook, "late") == [("AA", 10), ("AA", 30)]
+    notebook.ok("LIMIT = 20")
+    notebook.ok('flights.remove([("AA", 10)])')
+    assert rows(notebook, "late") == [("AA", 30)]
+    notebook.ok('flights.insert([("UA", 15)])')
+    assert rows(notebook, "late") == [("AA", 30), ("UA", 15)]
+    assert "changed" in notebook.ok(cell)
+    assert rows(notebook, "late") == [("AA", 30)]
+    assert [r.delay for r in nosync.session()["late@1"].rows()] == [30, 15]
+    assert "unchanged" in notebook.ok(cell)
+
+
 # -- looking ---------------------------------------------------------------------------------------
 
 
