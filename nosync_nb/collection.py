@@ -64,6 +64,9 @@ class Collection(Readable):
     def filter(self, predicate: str | Callable[[Any], Any]) -> Collection:
         """Keeps the rows for which a SQL predicate, or a function of the row, is true.
 
+        A function, here as everywhere, is taken as it is now, with the values it captures: what
+        becomes of them later does not reach it.
+
         Raises:
             ExpressionError: if the SQL cannot be understood or is not boolean.
         """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nosync_nb import committing, interrupts, reads, replay, trust, versions
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Runner, Version
-from nosync_nb.definition import Definition, check_name, reference, replaced
+from nosync_nb.definition import Captured, Definition, check_name, reference, replaced
 from nosync_nb.errors import SchemaError, StageError, TrustError
 from nosync_nb.graph import Compiler, Graph, Stage
 from nosync_nb.inputs import Input
@@ -363,14 +363,22 @@ def _refuse_pending(session: Session, names: AbstractSet[str], what: str) -> Non
             )
 
 
-def seal(session: Session, function: Any) -> bytes | None:
+def seal(session: Session, captured: Captured) -> bytes | None:
     """A function as signed bytes; None, with a warning, if it or the key cannot be had."""
+    after = "after a restart its stage is stale until its cell is run"
+    if captured.why is not None:
+        warnings.warn(
+            f"{trust.unsealable(captured.function, captured.why)}; identity: this kernel;"
+            f" {after}, and until then what it captures must not change",
+            stacklevel=2,
+        )
+        return None
     try:
         if session._key is None:
             session._key = trust.user_key()
-        return trust.seal(function, key=session._key)
-    except (StageError, TrustError) as error:
-        warnings.warn(
-            f"{error}; after a restart its stage is stale until its cell is run", stacklevel=2
+        return trust.seal(
+            captured.function, key=session._key, identity=captured.found, pickle=captured.pickle
         )
+    except TrustError as error:
+        warnings.warn(f"{error}; {after}", stacklevel=2)
         return None

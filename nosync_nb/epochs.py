@@ -79,14 +79,3 @@ def resolved(session: Session, at: Any) -> int:
     if isinstance(at, datetime):
         return bisect.bisect_right(session._times, at.timestamp())
     raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")
-
-
-def check_readable(name: str, first: int, last: int, epoch: int) -> None:
-    """Raises TimeError if a stage cannot be read at an epoch; names the neighbours."""
-    if first <= epoch <= last:
-        return
-    near = first if epoch < first else last
-    raise TimeError(
-        f"'{name}' is not readable at epoch {epoch}",
-        hint=f"it is from {first} to {last}; the nearest is {near}",
-    )

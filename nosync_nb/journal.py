@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from nosync_nb.batch import Layout
 from nosync_nb.dataflow import Held
-from nosync_nb.definition import Captured, Definition, Function
+from nosync_nb.definition import Captured, Definition
 from nosync_nb.errors import CorruptLogError, TrustError
 from nosync_nb.graph import Graph, Stage
 from nosync_nb.log import codec
@@ -111,7 +111,7 @@ def catalog_json(catalog: Mapping[str, Stage], graph: Graph, seal: Any) -> dict[
     """Everything that defines the dataflow, JSON-able.
 
     Args:
-        seal: turns a function into signed bytes, or None if it cannot be stored.
+        seal: turns a captured function into signed bytes, or None if it cannot be stored.
     """
     functions: list[Captured] = []
     stages = []
@@ -146,9 +146,9 @@ def catalog_json(catalog: Mapping[str, Stage], graph: Graph, seal: Any) -> dict[
     return {"stages": stages, "functions": texts, "nodes": nodes, "numbers": graph.numbers}
 
 
-def _sealed_text(function: Function, seal: Any) -> str | None:
+def _sealed_text(captured: Captured, seal: Any) -> str | None:
     """A function as it stands in the catalog."""
-    sealed = seal(function)
+    sealed = seal(captured)
     return None if sealed is None else base64.b64encode(sealed).decode()
 
 

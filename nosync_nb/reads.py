@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from nosync_nb.batch import Batch, Layout, arrange, merge
 from nosync_nb.dataflow import Runner, Version
 from nosync_nb.definition import Definition
-from nosync_nb.epochs import check_readable, resolved
+from nosync_nb.epochs import resolved
 from nosync_nb.errors import StageError, TimeError
+from nosync_nb.frontier import Ranges, check_readable
 from nosync_nb.graph import Compiler, Graph, Stage
 from nosync_nb.trace import Layer, Trace, empty_batch
 
@@ -94,7 +95,7 @@ def _check(session: Session, name: str, epoch: int) -> None:
             f"stage '{name}' is stale since epoch {last}: {stage.reason}",
             hint=f"run the cell that defines it, or read what it was: .rows(at={last})",
         )
-    check_readable(name, stage.begin, last, epoch)
+    check_readable(name, epoch, Ranges.of(range(stage.begin, last + 1)))
 
 
 def changes(session: Session, collection: Readable, after: Any, upto: Any) -> Batch:

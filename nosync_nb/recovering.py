@@ -22,6 +22,7 @@ from nosync_nb.defining import named_logs
 from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
 from nosync_nb.graph import Compiler, Graph, Stage
 from nosync_nb.recovery import READ, STALE, RecoveryReport
+from nosync_nb.repeats import Repeats
 from nosync_nb.store import Store, Told
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def recover(session: Session) -> None:
     session._version = Version(epoch, {})
     if data is not None:
         _restore(session, data, epoch)
+    if log.mode == "w" and epoch:
+        session._repeats = Repeats(epoch)
     report.resumed_at = epoch
 
 

@@ -30,7 +30,7 @@ from nosync_nb import committing, defining, maintenance, reads, recovering
 from nosync_nb.batch import Batch
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Runner, Version
-from nosync_nb.definition import Definition, check_name, reference
+from nosync_nb.definition import Captured, Definition, check_name, reference
 from nosync_nb.epochs import Epochs
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, StageError
 from nosync_nb.frontier import Frontier
@@ -39,6 +39,7 @@ from nosync_nb.inputs import Input
 from nosync_nb.log import Position
 from nosync_nb.reading import Readable
 from nosync_nb.recovery import RecoveryReport
+from nosync_nb.repeats import Repeats
 from nosync_nb.sparks import Sparks, SparkTypes
 from nosync_nb.store import Store
 from nosync_nb.transaction import InputChanges, Transaction
@@ -83,6 +84,7 @@ class Session:
         self._names: dict[int, tuple[Definition, str]] = {}
         self._labels: dict[str, int] = {}
         self._once: dict[str, int] = {}
+        self._repeats: Repeats | None = None  # what inserts are compared with after a recovery
         self._times = array("d")
         self._unsynced: deque[tuple[int, int]] = deque()
         self._durable = 0
@@ -146,7 +148,7 @@ class Session:
         block = EpochBlock()
         mark = None if once is None else f"epoch:{once}"
         block.skipped = mark is not None and self._seen(mark)
-        transaction = Transaction(label)
+        transaction = Transaction(label, keyed=mark is not None)
         outer = getattr(self._local, "transaction", None)
         self._local.transaction = transaction
         try:
@@ -444,9 +446,9 @@ class Session:
     def _check_size(self, count: int, name: str | None) -> None:
         reads.check_size(self, count, name)
 
-    def _seal(self, function: Any) -> bytes | None:
+    def _seal(self, captured: Captured) -> bytes | None:
         """A function as signed bytes, or None if it cannot be stored."""
-        return defining.seal(self, function)
+        return defining.seal(self, captured)
 
     # -- for inputs ------------------------------------------------------------------------------
 

@@ -97,12 +97,14 @@ class InputChanges:
 class Transaction:
     """Pending changes that will be one epoch, all or none.
 
-    `once` holds the keys of repeatable loads that this epoch records.
+    `once` holds the keys of repeatable loads that this epoch records; `keyed` says that all of it
+    is such a load.
     """
 
     label: str | None = None
     inputs: dict[str, InputChanges] = field(default_factory=dict)
     once: list[str] = field(default_factory=list)
+    keyed: bool = False
     ender: Callable[[Transaction, bool, Any, Any], Any] | None = None
 
     @property
