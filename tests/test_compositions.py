@@ -52,6 +52,7 @@ def again(session: Session, folder: str, how: str, number: int) -> Session:
     return nosync_nb.open(copy, takeover=True)
 
 
+@pytest.mark.filterwarnings("ignore:.*before the restart")
 @given(st.data(), programs.programs(["a", "b"]))
 def test_programs_equal_evaluation_from_scratch(
     data: st.DataObject, program: programs.Program
