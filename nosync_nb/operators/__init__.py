@@ -1,7 +1,7 @@
 """Operators: one kernel each, run in process or on executors."""
 
 from nosync_nb.operators.aggregate import Aggregate
-from nosync_nb.operators.base import Evaluate, Operator, Step
+from nosync_nb.operators.base import Evaluate, Operator, Place, Step
 from nosync_nb.operators.distinct import (
     Multiplicity,
     Threshold,
@@ -41,6 +41,7 @@ __all__ = [
     "Negate",
     "Operator",
     "Pad",
+    "Place",
     "Reduce",
     "Row",
     "Select",

@@ -11,13 +11,23 @@ by range of the key hash, in this process or on executors, with equal results.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from nosync_nb.batch import Batch, Layout, Updates
 from nosync_nb.rows import Column, Schema
 from nosync_nb.trace import Trace
 
 Evaluate = Callable[[Sequence[Any], Schema, list[Column], int], list[Column]]
+
+
+class Place(Protocol):
+    """Runs the kernels inside a loop elsewhere, one at a time; see `nosync_nb.placement`."""
+
+    def wants(self, rows: int) -> bool:
+        """Whether a kernel over so many changed rows is to run there."""
+
+    def run(self, operator: Operator, step: Step) -> Updates | None:
+        """The output of a kernel's step; what it emits is dropped."""
 
 
 class Step:
@@ -33,6 +43,8 @@ class Step:
         evaluate: asks Spark for expressions that have no proved local form.
         first: whether this is the operator's first epoch.
         touched: rows read or written, counted by kernels.
+        place: where a loop may run its kernels; None: here.
+        placement: where they ran, if not here.
     """
 
     __slots__ = (
@@ -42,6 +54,8 @@ class Step:
         "emitted",
         "evaluate",
         "first",
+        "place",
+        "placement",
         "stage",
         "state",
         "touched",
@@ -67,6 +81,8 @@ class Step:
         self.first = first
         self.evaluate = evaluate
         self.touched = 0
+        self.place: Place | None = None
+        self.placement = ""
 
 
 class Operator:

@@ -38,7 +38,7 @@ class Join(Operator):
         outputs: Sequence[tuple[int, int]],
     ) -> None:
         self.keys = (tuple(left_key), tuple(right_key))
-        self.layouts = (
+        self.layouts: tuple[Layout, Layout] = (
             Layout(tuple(left), tuple(left_key)),
             Layout(tuple(right), tuple(right_key)),
         )
@@ -56,6 +56,14 @@ class Join(Operator):
         if not parts:
             return None
         return concat_updates(parts, self.types)
+
+    def beside(self, side: int, types: Sequence[str]) -> Join:
+        """The same join where side `side` has more columns, which follow the output."""
+        left, right = (list(layout.types) for layout in self.layouts)
+        wider = (left, right)[side]
+        more = [(side, len(wider) + i) for i in range(len(types))]
+        wider += types
+        return Join(left, right, *self.keys, [*self.outputs, *more])
 
     def pairs(
         self,

@@ -156,4 +156,7 @@ def from_scratch(
     if not operator.global_row and all(d is None or not len(d.diff) for d in deltas):
         return None
     inner = Step(deltas, before, after, state, stage=step.stage, first=True, evaluate=step.evaluate)
+    rows_count = sum(len(d.diff) for d in deltas if d is not None)
+    if step.place is not None and step.place.wants(rows_count):
+        return step.place.run(operator, inner)
     return operator.step(inner)

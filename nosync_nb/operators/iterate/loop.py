@@ -23,7 +23,7 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
-from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.base import Operator, Place, Step
 from nosync_nb.operators.iterate.grouped import Keys, evaluate_keys, key_types, keys_of
 from nosync_nb.operators.iterate.plan import (
     GROUP,
@@ -35,10 +35,11 @@ from nosync_nb.operators.iterate.plan import (
     Scope,
     readers,
 )
-from nosync_nb.operators.iterate.rounds import State, Time, by_time
+from nosync_nb.operators.iterate.rounds import ROUND, State, Time, by_time
 from nosync_nb.operators.iterate.settle import Watch
 from nosync_nb.operators.join import Join
 from nosync_nb.rows import Column
+from nosync_nb.trace import Trace
 
 
 class Loop(Operator):
@@ -229,7 +230,11 @@ class _Run:
         ]
         none = [None] * len(deltas)
         step = Step(deltas, none, none, (), stage=self.step.stage, evaluate=self.step.evaluate)
-        found = operator.step(step)
+        place = self.step.place
+        if place is not None and place.wants(sum(len(d.diff) for d in deltas if d is not None)):
+            found = place.run(operator, step)
+        else:
+            found = operator.step(step)
         self.touched += step.touched
         return found
 
@@ -304,12 +309,35 @@ class _Run:
             trace = self.states[state].trace
             width = self.states[state].width
             marks = tuple(range(width, width + self.states[state].depth))
-        found = operator.pairs(side, delta, trace, self.step, marks)
+        if trace is None or not trace.layers:
+            return
+        place = self.step.place
+        found: tuple[Updates, list[Column]] | None
+        if place is not None and place.wants(len(delta)):
+            found = self._pairs_there(place, operator, side, delta, trace, len(marks))
+        else:
+            found = operator.pairs(side, delta, trace, self.step, marks)
         if found is None:
             return
         updates, rounds = found
         for at, part in by_time(updates, rounds, time):
             made.setdefault(at, []).append(part)
+
+    def _pairs_there(
+        self, place: Place, operator: Join, side: int, delta: Batch, trace: Trace, marks: int
+    ) -> tuple[Updates, list[Column]] | None:
+        """Pairs on executors; the rounds of the other side travel as columns."""
+        other = 1 - side
+        deltas: list[Updates | Batch | None] = [None, None]
+        before: list[Trace | None] = [None, None]
+        deltas[side], before[other] = delta, trace
+        step = Step(deltas, before, before, (), stage=self.step.stage)
+        found = place.run(operator.beside(other, (ROUND,) * marks), step)
+        self.touched += step.touched
+        if found is None:
+            return None
+        width = len(operator.types)
+        return Updates(found.columns[:width], found.diff), found.columns[width:]
 
     # -- by key --------------------------------------------------------------------------------
 
