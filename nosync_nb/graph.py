@@ -17,10 +17,12 @@ from dataclasses import dataclass, field, replace
 
 from nosync_nb.batch import Layout
 from nosync_nb.definition import Definition, reference
+from nosync_nb.errors import ExpressionError, StageError
 from nosync_nb.identity import definition_fingerprint
 from nosync_nb.kernels import Types, chain, is_linear, operator
 from nosync_nb.looping import compile_loop
-from nosync_nb.operators import Operator
+from nosync_nb.operators import Kept, Linear, Operator
+from nosync_nb.operators.iterate import Loop
 from nosync_nb.rows import Schema
 
 NO_LAYOUT = Layout(())
@@ -146,6 +148,7 @@ class Compiler:
         self.now = now
         self.anew = anew
         self.live = True
+        self.keeping = False
         self.numbers = old.numbers
         self.reusable = {(n.fingerprint, n.name): n for n in old}
         self.nodes: dict[int, Node] = {}
@@ -173,6 +176,7 @@ class Compiler:
         """Adds one named collection; what it refers to must be there already."""
         name = stage.name
         self.live = not stage.frozen and stage.reason is None
+        self.keeping = bool(stage.options.get("nondeterministic"))
         self.schemas[name] = stage.schema
         if stage.frozen:
             node = self._frozen(stage)
@@ -221,6 +225,8 @@ class Compiler:
         if tree.is_ref:
             return self.named[tree.name]
         fingerprint = tree.fingerprint(self.fingerprints)
+        if self.keeping:
+            fingerprint = definition_fingerprint({"kept": fingerprint})
         known = self.by_fingerprint.get(fingerprint)
         if known is not None and not self._behind(known):
             return known
@@ -233,13 +239,14 @@ class Compiler:
         made: Operator
         if tree.op == "iterate":
             made, outside = compile_loop(tree, self.fingerprints, self.types)
+            self._check_loop(made, stage)
             inputs = [self._sub(each, stage) for each in outside]
         elif is_linear(tree):
             links = [tree]
             while is_linear(links[0].inputs[0]) and self.uses.get(id(links[0].inputs[0]), 0) < 2:
                 links.insert(0, links[0].inputs[0])
             inputs = [self._sub(links[0].inputs[0], stage)]
-            made = chain(links, self.types)
+            made = self._kept(chain(links, self.types), inputs[0], stage)
         else:
             inputs = [self._sub(i, stage) for i in tree.inputs]
             made = operator(tree, self.types)
@@ -253,6 +260,31 @@ class Compiler:
         if len(node.state) != len(made.state):
             node.state = tuple(self._number() for _ in made.state)
         return node
+
+    def _kept(self, made: Linear, source: Node, stage: str) -> Operator:
+        """A row-wise operator, with its results kept if they may differ next time.
+
+        Raises:
+            ExpressionError: if they do differ and the stage was not defined so.
+        """
+        if self.keeping and (made.asks or not made.stable):
+            return Kept(source.types, made)
+        if not made.stable and stage:
+            raise ExpressionError(
+                f"stage '{stage}': an expression of {made.name} gives something else each time",
+                hint="define the stage --nondeterministic: it keeps what came out",
+            )
+        return made
+
+    def _check_loop(self, made: Loop, stage: str) -> None:
+        """Raises if a loop computes something else each time: it would not settle."""
+        for node in made.nodes:
+            inner = node.operator
+            if isinstance(inner, Linear) and (not inner.stable or (self.keeping and inner.asks)):
+                raise StageError(
+                    f"stage '{stage}': {inner.name} inside a loop must be deterministic",
+                    hint="compute it in a --nondeterministic stage before the loop",
+                )
 
     def _node(self, fingerprint: str, name: str | None, stage: str, types: tuple[str, ...]) -> Node:
         """A new node, or a copy of the equal one of the old graph; placed last."""

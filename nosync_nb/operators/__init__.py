@@ -10,6 +10,7 @@ from nosync_nb.operators.distinct import (
     subtract,
 )
 from nosync_nb.operators.join import Join
+from nosync_nb.operators.kept import Kept
 from nosync_nb.operators.linear import (
     Concat,
     Consolidate,
@@ -35,6 +36,7 @@ __all__ = [
     "FilterFunction",
     "FlatMap",
     "Join",
+    "Kept",
     "Linear",
     "Map",
     "Multiplicity",
