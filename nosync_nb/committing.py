@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nosync_nb import interrupts, maintenance, rows
+from nosync_nb import auditing, interrupts, maintenance, rows
 from nosync_nb.batch import Batch, Layout, Updates, concat_updates
 from nosync_nb.dataflow import Delta, Draft
 from nosync_nb.errors import DurabilityError, StageError
@@ -120,6 +120,8 @@ def after(session: Session, draft: Draft) -> None:
     """Plans background work and tells subscribers; outside the lock."""
     if draft.epoch % MERGE_EVERY == 0:
         maintenance.plan_merges(session)
+    if draft.epoch % auditing.AUDIT_EVERY == 0:
+        auditing.audit(session)
     if session._store.log.checkpoint_due:
         maintenance.plan_checkpoint(session)
     for callback in session._subscribers:

@@ -136,7 +136,8 @@ def define(
                 catalog[name] = Stage(name, tree.schema, tree, begin=session.now, options=options)
                 changed.append(name)
             else:
-                new = replace(old, schema=tree.schema, definition=tree, options=dict(options))
+                kept = _demoted(old, tree, options)
+                new = replace(old, schema=tree.schema, definition=tree, options=kept)
                 catalog[name] = new
         decision = versions.decided(session, catalog, set(trees), changed, again=again)
         status = decision.status
@@ -154,6 +155,17 @@ def define(
     session._spark.follow()
     wanted = [n for n in status if n in trees or status[n] != "unchanged"]
     return [_report(session, n, status[n], seconds) for n in wanted]
+
+
+def _demoted(old: Stage, tree: Definition, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a stage; one that was found not to be deterministic stays so till its edit."""
+    assert old.definition is not None
+    if not old.options.get("demoted"):
+        return dict(options)
+    names = {name: name for each in (tree, old.definition) for name in each.references()}
+    if tree.fingerprint(names) != old.definition.fingerprint(names):
+        return dict(options)
+    return {**options, "nondeterministic": True, "demoted": True}
 
 
 def _refuse_inputs(session: Session, collections: Mapping[str, Any]) -> None:

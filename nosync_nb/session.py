@@ -243,6 +243,14 @@ class Session:
         options = {"on": on, "persist": persist, "nondeterministic": nondeterministic}
         return defining.define(self, collections, options, replay=replay, again=again)
 
+    def _demote(self, name: str) -> None:
+        """Goes on with a stage as one that is not deterministic, though its cell says nothing."""
+        stage = self._catalog[name]
+        assert stage.definition is not None
+        options = {**stage.options, "nondeterministic": True, "demoted": True}
+        collections = {name: Collection(self, stage.definition)}
+        defining.define(self, collections, options, replay=None, again=False)
+
     def drop(self, *names: str, cascade: bool = False) -> None:
         """Forgets stages or inputs; with `cascade`, what reads them too."""
         defining.drop(self, names, cascade=cascade)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from strategies import histories
 
 import nosync_nb
-from nosync_nb import Collection, ExpressionError, Session, StageError
+from nosync_nb import Collection, ExpressionError, Session, StageError, auditing
 from nosync_nb.files import File, Files
 
 
@@ -117,3 +117,73 @@ def test_expressions_that_change_are_refused_unless_kept(session: Session) -> No
     loop = numbers.iterate(lambda v: v.map(lambda row: (row.n,), "n int").distinct())
     with pytest.raises(StageError, match="inside a loop"):
         define(session, loop=loop)
+
+
+# -- audits ------------------------------------------------------------------------------------
+
+
+def commit_until_audited(session: Session) -> None:
+    """Empty epochs up to the next audit."""
+    session.commit()
+    while session.now % auditing.AUDIT_EVERY:
+        session.commit()
+
+
+def noisy(row: Any) -> tuple[Any, int]:
+    """Not deterministic, and not declared so."""
+    return (row[0], random.getrandbits(60))
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_an_audit_demotes_a_stage_that_is_not_deterministic(
+    session: Session, counted: bool
+) -> None:
+    numbers = session.input("numbers", "n int")
+    tags = numbers.map(noisy, "n int, tag bigint")
+    stage = session.stage("tags", tags.group_by("tag").count() if counted else tags)
+    above = session.stage("above", session["tags"].agg(n="count(*)"))
+    numbers.insert([(n,) for n in range(20)])
+    with pytest.warns(UserWarning, match=r"'tags' is not deterministic"):
+        commit_until_audited(session)
+    assert bag(above) == {(20,): 1}
+    numbers.remove([(n,) for n in range(19)])
+    session.commit()
+    assert len(stage.rows()) == 1
+    assert bag(above) == {(1,): 1}
+    session.stage("tags", tags.group_by("tag").count() if counted else tags)
+    numbers.remove([(19,)])
+    session.commit()
+    assert bag(session["tags"]) == {}, "the cell may run again: it stays as it was found"
+
+
+def test_an_audit_finds_a_function_that_changes_with_the_world(
+    session: Session, tmp_path: Path
+) -> None:
+    rate = tmp_path / "rate"
+    rate.write_text("2")
+    path = str(rate)
+
+    def priced(row: Any) -> tuple[int, int]:
+        return (row.n, row.n * int(Path(path).read_text()))
+
+    numbers = session.input("numbers", "n int")
+    session.stage("prices", numbers.map(priced, "n int, price int"))
+    numbers.insert([(1,), (2,)])
+    commit_until_audited(session)
+    rate.write_text("3")
+    with pytest.warns(UserWarning, match="now gives"):
+        commit_until_audited(session)
+    numbers.remove([(1,)])
+    session.commit()
+    assert bag(session["prices"]) == {(2, 6): 1}
+
+
+def test_an_audit_is_content_with_a_deterministic_stage(session: Session) -> None:
+    numbers = session.input("numbers", "n int")
+    session.stage("twice", numbers.flat_map(lambda row: [(row.n,), (row.n,)], "n int"))
+    session.stage("odd", numbers.filter(lambda row: row.n % 2))
+    session.stage("none", numbers.filter(lambda row: False))
+    numbers.insert([(n,) for n in range(10)] * 2)
+    commit_until_audited(session)
+    assert auditing.audit(session) == []
+    assert session["twice"].count() == 40
