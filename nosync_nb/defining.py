@@ -25,11 +25,12 @@ from nosync_nb.graph import Compiler, Graph, Stage
 from nosync_nb.inputs import Input
 from nosync_nb.journal import catalog_json
 from nosync_nb.rows import Schema, infer_schema
+from nosync_nb.snapshot import Snapshot, seen, unknown
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session
 
-Catalog = dict[str, Stage]
+Catalog = Mapping[str, Stage]
 
 
 class StageReport(NamedTuple):
@@ -52,13 +53,9 @@ class StageReport(NamedTuple):
 
 def input_(session: Session, name: str, schema: Any, key: Any) -> Input:
     """See `Session.input`."""
-    stage = session._catalog.get(name)
     wanted = _schema(schema)
-    if stage is not None:
-        if not stage.is_input:
-            raise SchemaError(f"'{name}' is a stage, not an input", hint="use another name")
-        _same_input(stage, wanted, key)
-        return session[name]  # type: ignore[return-value]
+    if name in session:
+        return _known_input(session, name, wanted, key)
     if wanted is None:
         raise SchemaError(
             f"input '{name}' needs columns",
@@ -73,10 +70,21 @@ def input_(session: Session, name: str, schema: Any, key: Any) -> Input:
                 raise SchemaError(f"input '{name}': a map cannot be a key")
     with session._lock:
         session._writable("input")
+        if name in session:  # somebody else was faster
+            return _known_input(session, name, wanted, key)
         options: dict[str, object] = {"uid": _unused(session, name)}
         stage = Stage(name, wanted, key=places, begin=session.now, options=options)
         _install(session, {**session._catalog, name: stage})
     session._spark.follow()
+    return session[name]  # type: ignore[return-value]
+
+
+def _known_input(session: Session, name: str, wanted: Schema | None, key: Any) -> Input:
+    """The input that is there, if it is as wanted."""
+    stage = session._snapshot.stage(name)
+    if not stage.is_input:
+        raise SchemaError(f"'{name}' is a stage, not an input", hint="use another name")
+    _same_input(stage, wanted, key)
     return session[name]  # type: ignore[return-value]
 
 
@@ -215,9 +223,7 @@ def _install(
     renamed: Graph | None = None,
 ) -> None:
     """Compiles a catalog, computes what is new, writes the definition and makes it visible."""
-    for stage in catalog.values():
-        if stage.reason is not None:
-            stage.options.setdefault("last", session.now)
+    catalog = {name: _stopped(stage, session.now) for name, stage in catalog.items()}
     old = renamed or session._graph
     compiler = Compiler(old, session._types, now=session.now, anew=anew)
     graph = compiler.compile(catalog)
@@ -236,22 +242,29 @@ def _install(
     with interrupts.deferred():
         session._position = session._store.write_definition(draft, before, content, {})
         session._upkeep.catalog = content
-        session._catalog = session._catalog_now = catalog
-        session._graph = graph
+        session._catalog_now = catalog
         session._runner = runner
+        history = session._store.history
         begun = set(session._named_logs)
         session._named_logs = named_logs(graph)
         for number in session._named_logs.keys() - begun:
-            session._store.history.begin(number, catalog[session._named_logs[number]].begin)
-        for past in drafts:
+            history.begin(number, catalog[session._named_logs[number]].begin)
+        for past in (*drafts, draft):
             committing.remember(session, past)
         for number in begun - session._named_logs.keys():
-            session._store.history.drop(number)
-        session._version = Version(before.epoch, draft.traces)
-        committing.remember(session, draft)
+            history.drop(number)
+        version = Version(before.epoch, draft.traces)
+        session._snapshot = Snapshot(version, graph, catalog, seen(history))
     for stage in catalog.values():
         if stage.reason is not None and (status or {}).get(stage.name) == "stale":
             session._say(f"stage '{stage.name}' is stale: {stage.reason}")
+
+
+def _stopped(stage: Stage, now: int) -> Stage:
+    """A stage that stops now, if it does; the one that others see is left as it is."""
+    if stage.reason is None or "last" in stage.options:
+        return stage
+    return replace(stage, options={**stage.options, "last": now})
 
 
 def named_logs(graph: Graph) -> dict[int, str]:
@@ -260,9 +273,10 @@ def named_logs(graph: Graph) -> dict[int, str]:
 
 
 def _report(session: Session, name: str, status: str, seconds: float) -> StageReport:
-    stage = session._catalog[name]
+    snapshot = session._snapshot
+    stage = snapshot.stage(name)
+    last = snapshot.last(stage)
     work = session._work.get(name)
-    disk = min(session._durable_epoch(), session._epoch_of(stage))
     hint = None
     if status == "changed":
         hint = _readable_from(session, stage)
@@ -272,11 +286,11 @@ def _report(session: Session, name: str, status: str, seconds: float) -> StageRe
     return StageReport(
         name,
         status,
-        int(reads.state(session, name, session._epoch_of(stage), session._version).diff.sum()),
-        session._epoch_of(stage),
+        int(reads.state(snapshot, name, last).diff.sum()),
+        last,
         (work.seconds if work else seconds) if computed else 0.0,
         work.placement if work and computed else "nothing to do",
-        f"durable through {disk}",
+        f"durable through {min(session._durable_epoch(), last)}",
         stage.version,
         hint,
     )
@@ -297,7 +311,7 @@ def drop(session: Session, names: Sequence[str], *, cascade: bool) -> None:
         gone = set(names)
         for name in names:
             if name not in session._catalog:
-                raise reads.unknown(session, name)
+                raise unknown(session._catalog, name)
         for name in names:
             readers = [d for d in session._graph.dependants(name) if "@" not in d]
             if not cascade and set(readers) - gone:
@@ -319,11 +333,11 @@ def rename(session: Session, old: str, new: str) -> None:
     with session._lock:
         session._writable("rename")
         if old not in session._catalog:
-            raise reads.unknown(session, old)
+            raise unknown(session._catalog, old)
         if new in session._catalog:
             raise StageError(f"'{new}' is there already", hint="drop it first")
         _refuse_pending(session, {old}, "rename")
-        catalog: Catalog = {}
+        catalog: dict[str, Stage] = {}
         for name, stage in session._catalog.items():
             if stage.definition is not None:
                 by_id = {

@@ -16,7 +16,7 @@ import numpy as np
 from nosync_nb.batch import Batch, Layout, merge
 from nosync_nb.dataflow import Held, Version
 from nosync_nb.errors import DurabilityError, NosyncError
-from nosync_nb.reads import contents
+from nosync_nb.snapshot import seen
 from nosync_nb.store import SPILL_ROWS
 from nosync_nb.trace import Layer, adopt, plan
 from nosync_nb.trace.packing import Packed
@@ -90,7 +90,8 @@ def _merge(session: Session, number: int) -> None:
         if adopted is None:
             session._upkeep.retired |= {ref.path for ref in held.refs}
             return
-        session._version = Version(version.epoch, {**version.traces, number: adopted})
+        merged = Version(version.epoch, {**version.traces, number: adopted})
+        session._snapshot = session._snapshot.advanced(merged)
         session._upkeep.retired |= files
         session.stats["merges"] += 1
 
@@ -162,6 +163,7 @@ def _adopt(session: Session, packed: Packed) -> bool:
         history = session._store.history
         before = history.files()
         adopted = history.adopt(packed)
+        session._snapshot = session._snapshot._replace(history=seen(history))
         session._upkeep.retired |= before - history.files() if adopted else {packed.new.name}
         return adopted
 
@@ -179,8 +181,8 @@ def _files_of(version: Version) -> set[str]:
 
 def layers(session: Session, name: str) -> list[dict[str, Any]]:
     """The layers of a stage, oldest first: interval (inclusive), rows, bytes, persistence."""
-    stage = session._catalog[name]
-    trace = contents(session, name)
+    snapshot = session._snapshot
+    stage, trace = snapshot.stage(name), snapshot.contents(name)
     disk = session._durable_epoch()
     result = []
     for layer in trace.layers:

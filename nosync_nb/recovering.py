@@ -22,6 +22,7 @@ from nosync_nb.defining import named_logs
 from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
 from nosync_nb.graph import Compiler, Graph, Stage
 from nosync_nb.recovery import READ, STALE, RecoveryReport
+from nosync_nb.snapshot import Snapshot, seen
 from nosync_nb.store import Store, Told
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def recover(session: Session) -> None:
         report.lost = list(range(epoch + 1, log.noted + 1))
         missing = store.sweep()
         report.notes += [f"'{name}' is missing: what it holds cannot be read" for name in missing]
-    session._version = Version(epoch, {})
+    session._snapshot = Snapshot(Version(epoch, {}), Graph(), {}, seen(store.history))
     if data is not None:
         _restore(session, data, epoch)
     report.resumed_at = epoch
@@ -83,9 +84,10 @@ def _restore(session: Session, data: Mapping[str, Any], epoch: int) -> None:
     # Numbers that a definition took which never came about are not given again.
     taken = (e.number for each in store.tail for e in each.payload.entries)
     old = Graph(journal.restored_nodes(data), max((data["numbers"], *taken)))
-    _publish(session, data, catalog, old)
+    _begin(session, data, catalog, old)
     store.remember(old, store.tail)
-    session._version = Version(epoch, store.restored(old))
+    version = Version(epoch, store.restored(old))
+    session._snapshot = Snapshot(version, old, catalog, seen(store.history))
     if store.log.mode == "r":
         store.release()
     else:
@@ -99,9 +101,9 @@ def _complete(session: Session, old: Graph) -> None:
     graph = compiler.compile(session._catalog)
     traces = store.restored(graph)
     traces.update((n, t) for n, t in version.traces.items() if n in traces)
-    session._graph = graph
     session._runner = Runner(graph, session._spark.evaluate, session._spark.bulk())
-    session._version = Version(version.epoch, traces)
+    whole = Version(version.epoch, traces)
+    session._snapshot = session._snapshot._replace(version=whole, graph=graph)
     store.release()
 
 
@@ -124,13 +126,12 @@ def _catalog(session: Session, data: Mapping[str, Any], epoch: int) -> dict[str,
     return catalog
 
 
-def _publish(
+def _begin(
     session: Session, data: Mapping[str, Any], catalog: dict[str, Stage], graph: Graph
 ) -> None:
-    """Makes a catalog and its graph those of the session."""
-    session._catalog = session._catalog_now = catalog
+    """Makes a catalog that of the session, except for readers."""
+    session._catalog_now = catalog
     session._upkeep.catalog = data
-    session._graph = graph
     session._named_logs = named_logs(graph)
     for number, name in session._named_logs.items():
         session._store.history.begin(number, catalog[name].begin)
@@ -174,14 +175,16 @@ def follow(session: Session) -> None:
             reload(session)
             return
         tail = store.decoded(frames)
-        before, old = session._version, session._graph
+        before = session._snapshot
+        graph, catalog = before.graph, before.catalog
         epoch, data = _told(session, tail, before.epoch, None)
         if data is not None:
+            graph = Graph(journal.restored_nodes(data), data["numbers"])
             catalog = _catalog(session, data, epoch)
-            _publish(session, data, catalog, Graph(journal.restored_nodes(data), data["numbers"]))
-        store.remember(session._graph, tail)
-        traces = store.followed_by(session._graph, before, old, tail)
-        session._version = Version(epoch, traces)
+            _begin(session, data, catalog, graph)
+        store.remember(graph, tail)
+        traces = store.followed_by(graph, before.version, before.graph, tail)
+        session._snapshot = Snapshot(Version(epoch, traces), graph, catalog, seen(store.history))
 
 
 def reload(session: Session) -> None:

@@ -48,7 +48,7 @@ def computed(
     session: Session,
     graph: Graph,
     runner: Runner,
-    catalog: Mapping[str, Stage],
+    catalog: dict[str, Stage],
     asked: int | None,
     status: Mapping[str, str],
 ) -> tuple[list[Draft], Draft]:
@@ -71,7 +71,7 @@ def computed(
         session._store.write_replay(past)
     for node in graph:
         if node.id in found.new and node.name:
-            catalog[node.name].begin = first
+            catalog[node.name] = replace(catalog[node.name], begin=first)
     draft = runner.first_run(session._version, Graph(graph, graph.numbers), old)
     draft.traces.update(traces)
     return drafts, draft

@@ -8,9 +8,10 @@
     session.commit()
     slow.rows()
 
-Commits, definitions and rewinds take one lock. Readers take the current `Version`, which never
-changes, and do not wait. An epoch is computed, written to the log, checked for ownership, and then
-published by one assignment; if anything before that fails, everything is as it was.
+Commits, definitions and rewinds take one lock. Readers take the current `Snapshot`, which never
+changes, once, and do not wait. An epoch or a definition is computed, written to the log, checked
+for ownership, and then published by one assignment; if anything before that fails, everything is as
+it was.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from nosync_nb.inputs import Input
 from nosync_nb.log import Position
 from nosync_nb.reading import Readable
 from nosync_nb.recovery import RecoveryReport
+from nosync_nb.snapshot import Snapshot, seen
 from nosync_nb.sparks import Sparks, SparkTypes
 from nosync_nb.store import Store
 from nosync_nb.transaction import InputChanges, Transaction
@@ -72,11 +74,9 @@ class Session:
         self._lock = threading.RLock()
         self._running: int | None = None  # the thread that runs stages
         self._closed = False
-        self._catalog: dict[str, Stage] = {}
-        self._catalog_now = self._catalog  # what is being compiled, for placement
-        self._graph = Graph()
+        self._snapshot = Snapshot(Version(0, {}), Graph(), {}, seen(store.history))
+        self._catalog_now: Mapping[str, Stage] = {}  # what is being compiled, for placement
         self._runner = Runner(self._graph)
-        self._version = Version(0, {})
         self._named_logs: dict[int, str] = {}
         self._shared = Transaction()
         self._local = threading.local()
@@ -238,12 +238,9 @@ class Session:
         defining.rename(self, old, check_name(new, "stage"))
 
     def __getitem__(self, name: str) -> Collection:
-        stage = self._catalog.get(name)
-        if stage is None:
+        if name not in self:
             self.refresh()
-            stage = self._catalog.get(name)
-        if stage is None:
-            raise reads.unknown(self, name)
+        stage = self._snapshot.stage(name)
         kind = Input if stage.is_input else Collection
         return kind(self, reference(name, stage.schema), name)
 
@@ -254,13 +251,15 @@ class Session:
     def stages(self) -> dict[str, Collection]:
         """The stages by name, without frozen versions."""
         self.refresh()
-        return {n: self[n] for n, s in self._catalog.items() if not s.is_input and not s.frozen}
+        found = [s for s in self._catalog.values() if not s.is_input and not s.frozen]
+        return {s.name: Collection(self, reference(s.name, s.schema), s.name) for s in found}
 
     @property
     def inputs(self) -> dict[str, Input]:
         """The inputs by name."""
         self.refresh()
-        return {n: self[n] for n, s in self._catalog.items() if s.is_input}  # type: ignore[misc]
+        found = [s for s in self._catalog.values() if s.is_input]
+        return {s.name: Input(self, reference(s.name, s.schema), s.name) for s in found}
 
     @property
     def graph(self) -> dict[str, tuple[str, ...]]:
@@ -275,20 +274,22 @@ class Session:
     @property
     def now(self) -> int:
         """The last epoch; 0 is "empty, before everything"."""
-        return self._version.epoch
+        return self._snapshot.version.epoch
 
     def epochs(self) -> Epochs:
         """The epochs readable for all live stages, with time and label."""
-        begins = [s.begin for s in self._catalog.values() if not s.frozen and s.reason is None]
-        return Epochs(max(begins, default=0), self.now, self._times, self._labels)
+        seen = self._snapshot
+        begins = [s.begin for s in seen.catalog.values() if not s.frozen and s.reason is None]
+        return Epochs(max(begins, default=0), seen.epoch, self._times, self._labels)
 
     @property
     def frontiers(self) -> dict[str, Frontier]:
         """For each stage and input the last epoch in memory and on disk, inclusive."""
+        seen = self._snapshot
         disk = self._durable_epoch()
         return {
-            n: Frontier(self._epoch_of(s), min(disk, self._epoch_of(s)), None)
-            for n, s in self._catalog.items()
+            n: Frontier(last, min(disk, last), None)
+            for n, last in ((n, seen.last(s)) for n, s in seen.catalog.items())
         }
 
     def recovery_frontier(self, failure: Literal["kernel", "power", "disk"] = "kernel") -> int:
@@ -308,9 +309,19 @@ class Session:
             self._durable = waiting.popleft()[1]
         return self._durable
 
-    def _epoch_of(self, stage: Stage) -> int:
-        last = stage.options.get("last")
-        return self.now if last is None else int(last)  # type: ignore[call-overload]
+    # Parts of the snapshot, for who holds the lock: a reader who takes two may get two moments.
+
+    @property
+    def _version(self) -> Version:
+        return self._snapshot.version
+
+    @property
+    def _graph(self) -> Graph:
+        return self._snapshot.graph
+
+    @property
+    def _catalog(self) -> Mapping[str, Stage]:
+        return self._snapshot.catalog
 
     # -- the rest of the public surface --------------------------------------------------------
 

@@ -117,7 +117,7 @@ def _live(
     if same:
         made.anew.add(name)
     kept = frozen_copy(before, session._graph.named[name])
-    kept.options["last"] = session._epoch_of(before)
+    kept.options["last"] = session._snapshot.last(before)
     made.catalog[kept.name] = kept
     made.status[name] = "changed" if named else "followed"
     made.catalog[name] = replace(
