@@ -121,10 +121,12 @@ def checkpoint(session: Session) -> None:
     """Writes the state of now, so that the next opening reads only what follows it.
 
     IMPORTANT: the log's position, the version and the plan of what is packed are taken under one
-    lock, so that what follows the position is exactly what is in none of them.
+    lock, so that what follows the position is exactly what is in none of them; and a session that
+    only read until now gets its operators' state first, or the checkpoint would be without it.
     """
     store = session._store
     with session._lock:
+        session._ready()
         version, graph, position = session._version, session._graph, session._position
         if position is None:
             return

@@ -122,8 +122,9 @@ def history_of(session: Session, collection: Readable) -> list[range]:
     name = collection.name
     if name is None:
         return []
-    stage = seen.stage(name)
-    return [range(stage.begin, seen.last(stage) + 1)]
+    last, log = seen.last(seen.stage(name)), seen.graph.named[name].log
+    assert log is not None
+    return seen.history.epochs(log, last)
 
 
 def check_size(session: Session, count: int, name: str | None) -> None:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
-from nosync_nb import committing, defining, maintenance, reads, recovering
+from nosync_nb import committing, declaring, defining, maintenance, reads, recovering
 from nosync_nb.batch import Batch
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Runner, Version
@@ -120,7 +120,7 @@ class Session:
         Raises:
             SchemaError: if it is there with another schema or key; quotes both.
         """
-        return defining.input_(self, check_name(name, "input"), schema, key)
+        return declaring.input_(self, check_name(name, "input"), schema, key)
 
     def commit(
         self, wait: Literal["disk", "replicas"] | None = None, label: str | None = None
@@ -279,7 +279,8 @@ class Session:
     def epochs(self) -> Epochs:
         """The epochs readable for all live stages, with time and label."""
         seen = self._snapshot
-        begins = [s.begin for s in seen.catalog.values() if not s.frozen and s.reason is None]
+        live = [s for s in seen.catalog.values() if not s.frozen and s.reason is None]
+        begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
         return Epochs(max(begins, default=0), seen.epoch, self._times, self._labels)
 
     @property
@@ -476,10 +477,14 @@ class Session:
             )
         maintenance.raise_background(self)
         if self._unready is not None:
-            with self._lock:
-                if self._unready is not None:
-                    self._unready()
-                    self._unready = None
+            self._ready()
+
+    def _ready(self) -> None:
+        """Does what is to be done before the first write, once."""
+        with self._lock:
+            if self._unready is not None:
+                self._unready()
+                self._unready = None
 
 
 class EpochBlock:

@@ -3,8 +3,9 @@
 Equal by fingerprint: nothing. Else a stage gets a new version, the old one stays readable as
 `name@version`, and what reads the stage follows by name. A stage that cannot follow, as a column or
 a function is missing, or as it reads such a stage, is *stale*: it stops and keeps its last epoch.
-It resumes as soon as nothing is missing: where it stopped, if no epoch has passed since; else as a
-new version, computed as of now.
+As soon as nothing is missing it goes on where it stopped, and epochs that have passed since are
+run. Only if what it reads cannot be read as of then any more, it is a new version, computed as of
+now.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from nosync_nb import extending
 from nosync_nb.definition import Definition, reference, replaced
 from nosync_nb.errors import StageError
 from nosync_nb.graph import Compiler, Graph, Stage, frozen_copy
@@ -30,13 +32,20 @@ class Decision(NamedTuple):
     Attributes:
         catalog: the new catalog, what is read first.
         status: by stage: new, unchanged, changed, followed (it reads something that changed),
-            resumed or stale.
+            resumed, extended (it resumed and had missed epochs) or stale.
         anew: stages whose results must not be taken over, although their definition is equal.
+        lost: stages that resumed and could not be extended, with the reason.
     """
 
     catalog: Catalog
     status: dict[str, str]
     anew: set[str]
+    lost: dict[str, str]
+
+    @property
+    def extended(self) -> set[str]:
+        """The stages that go on where they stopped, with the epochs that they missed."""
+        return {name for name, status in self.status.items() if status == "extended"}
 
     def changes(self, before: Mapping[str, Stage]) -> bool:
         """Whether anything changes for a catalog."""
@@ -44,6 +53,36 @@ class Decision(NamedTuple):
             status != "unchanged" and not (status == "stale" and before[name].reason)
             for name, status in self.status.items()
         )
+
+
+def kept(catalog: Catalog) -> Decision:
+    """That nothing changes for the stages of a catalog."""
+    return Decision(catalog, {}, set(), {})
+
+
+def resumed(session: Session, *, extend: bool) -> Decision:
+    """Decides which of the stages that have stopped go on after a recovery.
+
+    Args:
+        extend: those go on that have missed epochs and can have them; the others need their cells.
+    """
+    old = {n.name: n.fingerprint for n in session._graph if n.name}
+    compiler = Compiler(Graph(), session._types)
+    made = kept({})
+    for name, stage in session._catalog.items():
+        made.catalog[name] = stage
+        compiler.fingerprints[name] = old[name]
+        if stage.definition is None or stage.frozen or stage.reason is None or not extend:
+            continue
+        fresh = rebased(replace(stage, reason=None), made.catalog)
+        if fresh.reason or halted(fresh, made.catalog):
+            continue
+        same = compiler.stage_fingerprint(fresh) == old[name]
+        if same and extending.unreadable(session, stage, made.catalog) is None:
+            options = {k: v for k, v in stage.options.items() if k != "last"}
+            made.catalog[name] = replace(fresh, options=options)
+            made.status[name] = "extended"
+    return made
 
 
 def decided(
@@ -62,7 +101,7 @@ def decided(
     old = {n.name: n.fingerprint for n in session._graph if n.name}
     compiler = Compiler(Graph(), session._types)
     prints = compiler.fingerprints
-    made = Decision({}, {}, set())
+    made = kept({})
     trees = {n: s.definition for n, s in catalog.items() if s.definition and not s.frozen}
     for name in [*(n for n in catalog if n not in trees), *ordered(trees)]:
         stage = catalog[name]
@@ -109,11 +148,21 @@ def _live(
         made.status[name] = "new"
         made.catalog[name] = stage
         return
+    options.update((k, v) for k, v in before.options.items() if k == "gaps")
     stopped = before.reason is not None
-    if same and not redo and (not stopped or before.options.get("last") == session.now):
-        made.status[name] = "resumed" if stopped else "unchanged"
-        made.catalog[name] = replace(stage, version=before.version, options=options)
-        return
+    if same and not redo:
+        status = "unchanged"
+        if stopped:
+            missed = session._snapshot.last(before) < session.now
+            status = "extended" if missed else "resumed"
+            why = extending.unreadable(session, before, _as_it_was(made))
+            if why is not None:
+                made.lost[name] = why
+        if name not in made.lost:
+            made.status[name] = status
+            made.catalog[name] = replace(stage, version=before.version, options=options)
+            return
+    options.pop("gaps", None)
     if same:
         made.anew.add(name)
     kept = frozen_copy(before, session._graph.named[name])
@@ -123,6 +172,12 @@ def _live(
     made.catalog[name] = replace(
         stage, version=before.version + 1, begin=session.now, options=options
     )
+
+
+def _as_it_was(made: Decision) -> Catalog:
+    """What goes on as it was."""
+    kept = ("unchanged", "resumed", "extended")
+    return {n: s for n, s in made.catalog.items() if made.status.get(n, kept[0]) in kept}
 
 
 def trees_read(stage: Stage) -> set[str]:
