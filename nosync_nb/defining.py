@@ -36,7 +36,8 @@ class StageReport(NamedTuple):
     """What defining a stage did.
 
     `status` is new, unchanged, changed, followed (it reads something that changed), resumed,
-    extended (it resumed, and the epochs that it had missed were run) or stale; `rows` its rows now; `seconds` what computing it took; `hint` what the user may want to do next.
+    extended (it resumed, and the epochs that it had missed were run) or stale; `rows` its rows
+    now; `seconds` what computing it took; `hint` what the user may want to do next.
     """
 
     name: str

@@ -21,6 +21,7 @@ from nosync_nb.dataflow import Runner, Version
 from nosync_nb.defining import hide, named_logs
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, TrustError
 from nosync_nb.graph import Compiler, Graph, Stage
+from nosync_nb.rebasing import rebased
 from nosync_nb.recovery import READ, STALE, RecoveryReport
 from nosync_nb.snapshot import Snapshot, seen
 from nosync_nb.store import Store, Told
@@ -141,7 +142,7 @@ def _catalog(
     for stage in catalog.values():
         if stage.definition is None or stage.frozen:
             continue
-        fresh = versions.rebased(replace(stage, reason=None), catalog)
+        fresh = rebased(replace(stage, reason=None), catalog, session._types)
         why = fresh.reason or versions.halted(stage, catalog)
         if why is not None:
             stage.reason = why

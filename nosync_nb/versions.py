@@ -1,11 +1,11 @@
 """Versions: what a definition changes, decided purely.
 
 Equal by fingerprint: nothing. Else a stage gets a new version, the old one stays readable as
-`name@version`, and what reads the stage follows by name. A stage that cannot follow, as a column or
-a function is missing, or as it reads such a stage, is *stale*: it stops and keeps its last epoch.
-As soon as nothing is missing it goes on where it stopped, and epochs that have passed since are
-run. Only if what it reads cannot be read as of then any more, it is a new version, computed as of
-now.
+`name@version`, and what reads the stage follows by name. A stage that cannot follow, as a column
+that it uses or a function is missing, or as it reads such a stage, is *stale*: it stops and keeps
+its last epoch. As soon as nothing is missing it goes on where it stopped, and epochs that have
+passed since are run. Only if what it reads cannot be read as of then any more, it is a new version,
+computed as of now.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from nosync_nb import extending
-from nosync_nb.definition import Definition, reference, replaced
+from nosync_nb.definition import Definition
 from nosync_nb.errors import StageError
 from nosync_nb.graph import Compiler, Graph, Stage, frozen_copy
 from nosync_nb.journal import Unknown
+from nosync_nb.rebasing import rebased
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session
@@ -74,7 +75,7 @@ def resumed(session: Session, *, extend: bool) -> Decision:
         compiler.fingerprints[name] = old[name]
         if stage.definition is None or stage.frozen or stage.reason is None or not extend:
             continue
-        fresh = rebased(replace(stage, reason=None), made.catalog)
+        fresh = rebased(replace(stage, reason=None), made.catalog, session._types)
         if fresh.reason or halted(fresh, made.catalog):
             continue
         same = compiler.stage_fingerprint(fresh) == old[name]
@@ -110,7 +111,7 @@ def decided(
             prints[name] = old[name]
             continue
         before = session._catalog.get(name)
-        stage = rebased(replace(stage, reason=None), made.catalog)
+        stage = rebased(replace(stage, reason=None), made.catalog, session._types)
         why = stage.reason or halted(stage, made.catalog)
         if why is None:
             prints[name] = compiler.stage_fingerprint(stage)
@@ -197,39 +198,6 @@ def halted(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
         if catalog[name].reason is not None:
             return f"it reads '{name}', which is stale"
     return None
-
-
-def rebased(stage: Stage, catalog: Mapping[str, Stage]) -> Stage:
-    """The stage over the present columns of what it reads; missing ones make it stale."""
-    assert stage.definition is not None
-    by_id: dict[int, Definition] = {}
-    for part in stage.definition.walk():
-        if not part.is_ref:
-            continue
-        source = catalog.get(part.name)
-        if source is None:
-            raise StageError(
-                f"stage '{stage.name}' reads '{part.name}', which is not there",
-                hint=f"define '{part.name}' first",
-                stage=stage.name,
-            )
-        if source.schema == part.schema:
-            continue
-        fresh = reference(part.name, source.schema)
-        held = {f.name: (i, f.type) for i, f in enumerate(source.schema.fields)}
-        for field in part.schema.fields:
-            have = held.get(field.name, (0, "no such column"))[1]
-            if have != field.type:
-                why = (
-                    f"it reads column '{field.name}' ({field.type}) of '{part.name}',"
-                    f" which now has {have}"
-                )
-                return replace(stage, reason=why)
-        places = [held[f.name][0] for f in part.schema.fields]
-        by_id[id(part)] = Definition("select", part.schema, (fresh,), {"outputs": places})
-    if not by_id:
-        return stage
-    return replace(stage, definition=replaced(stage.definition, by_id))
 
 
 def ordered(trees: Mapping[str, Definition]) -> dict[str, Definition]:
