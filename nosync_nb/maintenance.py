@@ -6,9 +6,10 @@ between epochs, under the session's lock, if what they replace is still live.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from nosync_nb.session import Session
 
 RANGE_ROWS = 1 << 20
+EXPORTS_MAX = 64
+"""DataFrames whose files are kept; older ones fail, and say so, once their files were merged."""
+
 PATIENCE_FRAMES = 256
 """Frames after which a checkpoint that failed is tried again."""
 
@@ -38,12 +42,15 @@ class Upkeep:
         retired: files that are not needed since the last checkpoint.
         expiring: files that were not needed any more before it.
         patience: the frame from which on a failed checkpoint is tried again.
+        exports: the files that Spark DataFrames read when they are executed. Nobody tells when a
+            DataFrame, or one made of it, is gone: the last ones are kept until the session ends.
     """
 
     catalog: Mapping[str, Any] = field(default_factory=dict)
     retired: set[str] = field(default_factory=set)
     expiring: set[str] = field(default_factory=set)
     patience: int = 0
+    exports: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=EXPORTS_MAX))
 
 
 def plan_merges(session: Session) -> None:
@@ -154,7 +161,8 @@ def checkpoint(session: Session) -> None:
         raise
     session.stats["checkpoints"] += 1
     with session._lock:
-        expired, upkeep.expiring = upkeep.expiring, retired
+        read = upkeep.expiring.intersection(chain.from_iterable(list(upkeep.exports)))
+        expired, upkeep.expiring = upkeep.expiring, retired | read
         live = named_files(session) | _files_of(version)
     store.remove(expired - live)
 

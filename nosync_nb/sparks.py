@@ -119,6 +119,9 @@ class Sparks:
             if at is None:
                 refuse_pending(session, seen, collection._definition, collection.name)
             given = trace_at(session, seen, collection.name, at)[1]
+            files = frozenset(ref.path for layer in given.layers for ref in layer.files)
+            if files and given.rows_count > views.SMALL_ROWS:
+                session._upkeep.exports.append(files)
         else:
             given = collection._read(at)
         return views.to_spark(spark, given, collection.schema, session._store.parts)
