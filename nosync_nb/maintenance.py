@@ -154,6 +154,7 @@ def checkpoint(session: Session) -> None:
             pass
         payload = store.checkpoint_payload(version, graph, meta, times)
         store.log.write_checkpoint(payload, position)
+        store.log.trim()
     except BaseException:
         session._upkeep.patience = store.log.head.seq + PATIENCE_FRAMES
         with session._lock:

@@ -16,7 +16,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import FencedError, Session, StageError, TimeError, maintenance, store
-from nosync_nb.log import codec
+from nosync_nb.log import codec, writer
 from nosync_nb.log.machine import Machine
 from nosync_nb.trace import parts
 
@@ -682,3 +682,29 @@ def test_epochs_that_power_loss_took_are_told(
     numbers.insert([(5,)])
     with pytest.raises(FencedError):
         session.commit()
+
+
+def test_the_log_does_not_grow_with_the_past_and_the_past_is_there(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def segments(session: Session) -> int:
+        return sum(name.startswith("segment-") for name in os.listdir(session.path))
+
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 1000)
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("sums", numbers.agg(total="sum(x)"))
+    reader = opened(mode="r")
+    counts = []
+    for x in range(1, 121):
+        numbers.insert([(x,)])
+        session.commit()
+        if x % 20 == 0:
+            maintenance.checkpoint(session)
+            counts.append(segments(session))
+    assert max(counts[2:]) < 1.5 * counts[1]
+    for found in (reader, opened(takeover=True)):
+        assert found.refresh() == 120
+        assert [found["sums"].rows(at=x)[0].total or 0 for x in range(121)] == [
+            x * (x + 1) // 2 for x in range(121)
+        ]
