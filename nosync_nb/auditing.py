@@ -37,7 +37,8 @@ def audit(session: Session) -> list[str]:
 
     Cost: `SAMPLES` calls of each function, two where its results are not held.
     """
-    graph, traces = session._graph, session._version.traces
+    seen = session._snapshot
+    graph, traces = seen.graph, seen.version.traces
     chance = random.Random(session.now)
     failed: dict[str, str] = {}
     for node in graph:

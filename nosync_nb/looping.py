@@ -68,6 +68,21 @@ def compile_loop(
     return loop, [definition for definition, _ in plan.outside]
 
 
+def check_stable(loop: Loop, stage: str, *, keeping: bool) -> None:
+    """Raises if a loop computes something else each time, so that it would not settle.
+
+    Args:
+        keeping: the stage is defined --nondeterministic, so its functions may.
+    """
+    for node in loop.nodes:
+        inner = node.operator
+        if isinstance(inner, Linear) and (not inner.stable or (keeping and inner.asks)):
+            raise StageError(
+                f"stage '{stage}': {inner.name} inside a loop must be deterministic",
+                hint="compute it in a --nondeterministic stage before the loop",
+            )
+
+
 def _loop(plan: Plan, tree: Definition, around: Active, scope: Scope) -> int:
     """Builds a loop inside others; returns the node that leaves it."""
     count = len(tree.inputs) // 2

@@ -8,9 +8,10 @@
     session.commit()
     slow.rows()
 
-Commits, definitions and rewinds take one lock. Readers take the current `Version`, which never
-changes, and do not wait. An epoch is computed, written to the log, checked for ownership, and then
-published by one assignment; if anything before that fails, everything is as it was.
+Commits, definitions and rewinds take one lock. Readers take the current `Snapshot`, which never
+changes, once, and do not wait. An epoch or a definition is computed, written to the log, checked
+for ownership, and then published by one assignment; if anything before that fails, everything is as
+it was.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
-from nosync_nb import committing, defining, maintenance, reads, recovering
+from nosync_nb import committing, declaring, defining, maintenance, reads, recovering
 from nosync_nb.batch import Batch
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Runner, Version
@@ -40,6 +41,7 @@ from nosync_nb.log import Position
 from nosync_nb.reading import Readable
 from nosync_nb.recovery import RecoveryReport
 from nosync_nb.repeats import Repeats
+from nosync_nb.snapshot import Snapshot, seen
 from nosync_nb.sparks import Sparks, SparkTypes
 from nosync_nb.store import Store
 from nosync_nb.transaction import InputChanges, Transaction
@@ -73,11 +75,9 @@ class Session:
         self._lock = threading.RLock()
         self._running: int | None = None  # the thread that runs stages
         self._closed = False
-        self._catalog: dict[str, Stage] = {}
-        self._catalog_now = self._catalog  # what is being compiled, for placement
-        self._graph = Graph()
+        self._snapshot = Snapshot(Version(0, {}), Graph(), {}, seen(store.history))
+        self._catalog_now: Mapping[str, Stage] = {}  # what is being compiled, for placement
         self._runner = Runner(self._graph)
-        self._version = Version(0, {})
         self._named_logs: dict[int, str] = {}
         self._shared = Transaction()
         self._local = threading.local()
@@ -122,7 +122,7 @@ class Session:
         Raises:
             SchemaError: if it is there with another schema or key; quotes both.
         """
-        return defining.input_(self, check_name(name, "input"), schema, key)
+        return declaring.input_(self, check_name(name, "input"), schema, key)
 
     def commit(
         self, wait: Literal["disk", "replicas"] | None = None, label: str | None = None
@@ -260,12 +260,9 @@ class Session:
         defining.rename(self, old, check_name(new, "stage"))
 
     def __getitem__(self, name: str) -> Collection:
-        stage = self._catalog.get(name)
-        if stage is None:
+        if name not in self:
             self.refresh()
-            stage = self._catalog.get(name)
-        if stage is None:
-            raise reads.unknown(self, name)
+        stage = self._snapshot.stage(name)
         kind = Input if stage.is_input else Collection
         return kind(self, reference(name, stage.schema), name)
 
@@ -276,13 +273,15 @@ class Session:
     def stages(self) -> dict[str, Collection]:
         """The stages by name, without frozen versions."""
         self.refresh()
-        return {n: self[n] for n, s in self._catalog.items() if not s.is_input and not s.frozen}
+        found = [s for s in self._catalog.values() if not s.is_input and not s.frozen]
+        return {s.name: Collection(self, reference(s.name, s.schema), s.name) for s in found}
 
     @property
     def inputs(self) -> dict[str, Input]:
         """The inputs by name."""
         self.refresh()
-        return {n: self[n] for n, s in self._catalog.items() if s.is_input}  # type: ignore[misc]
+        found = [s for s in self._catalog.values() if s.is_input]
+        return {s.name: Input(self, reference(s.name, s.schema), s.name) for s in found}
 
     @property
     def graph(self) -> dict[str, tuple[str, ...]]:
@@ -297,20 +296,23 @@ class Session:
     @property
     def now(self) -> int:
         """The last epoch; 0 is "empty, before everything"."""
-        return self._version.epoch
+        return self._snapshot.version.epoch
 
     def epochs(self) -> Epochs:
         """The epochs readable for all live stages, with time and label."""
-        begins = [s.begin for s in self._catalog.values() if not s.frozen and s.reason is None]
-        return Epochs(max(begins, default=0), self.now, self._times, self._labels)
+        seen = self._snapshot
+        live = [s for s in seen.catalog.values() if not s.frozen and s.reason is None]
+        begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
+        return Epochs(max(begins, default=0), seen.epoch, self._times, self._labels)
 
     @property
     def frontiers(self) -> dict[str, Frontier]:
         """For each stage and input the last epoch in memory and on disk, inclusive."""
+        seen = self._snapshot
         disk = self._durable_epoch()
         return {
-            n: Frontier(self._epoch_of(s), min(disk, self._epoch_of(s)), None)
-            for n, s in self._catalog.items()
+            n: Frontier(last, min(disk, last), None)
+            for n, last in ((n, seen.last(s)) for n, s in seen.catalog.items())
         }
 
     def recovery_frontier(self, failure: Literal["kernel", "power", "disk"] = "kernel") -> int:
@@ -330,9 +332,19 @@ class Session:
             self._durable = waiting.popleft()[1]
         return self._durable
 
-    def _epoch_of(self, stage: Stage) -> int:
-        last = stage.options.get("last")
-        return self.now if last is None else int(last)  # type: ignore[call-overload]
+    # Parts of the snapshot, for who holds the lock: a reader who takes two may get two moments.
+
+    @property
+    def _version(self) -> Version:
+        return self._snapshot.version
+
+    @property
+    def _graph(self) -> Graph:
+        return self._snapshot.graph
+
+    @property
+    def _catalog(self) -> Mapping[str, Stage]:
+        return self._snapshot.catalog
 
     # -- the rest of the public surface --------------------------------------------------------
 
@@ -487,10 +499,14 @@ class Session:
             )
         maintenance.raise_background(self)
         if self._unready is not None:
-            with self._lock:
-                if self._unready is not None:
-                    self._unready()
-                    self._unready = None
+            self._ready()
+
+    def _ready(self) -> None:
+        """Does what is to be done before the first write, once."""
+        with self._lock:
+            if self._unready is not None:
+                self._unready()
+                self._unready = None
 
 
 class EpochBlock:

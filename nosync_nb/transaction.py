@@ -110,7 +110,7 @@ class Transaction:
     @property
     def pending(self) -> dict[str, InputChanges]:
         """The inputs with changes that wait."""
-        return {n: c for n, c in self.inputs.items() if c.parts}
+        return {n: c for n, c in list(self.inputs.items()) if c.parts}
 
     def __bool__(self) -> bool:
         return bool(self.once) or any(c.parts for c in self.inputs.values())

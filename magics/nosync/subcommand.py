@@ -40,12 +40,12 @@ def epoch_of(session: Any, at: int | str) -> int:
     from nosync_nb.errors import TimeError
 
     try:
-        return resolved(session, at)
+        return resolved(session, at, session.now)
     except TimeError:
         when = _datetime(at)
         if when is None:
             raise
-        return resolved(session, when)
+        return resolved(session, when, session.now)
 
 
 def _datetime(text: int | str) -> datetime | None:
