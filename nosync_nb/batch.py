@@ -279,8 +279,13 @@ def add_runs(diff: Diffs, starts: Index) -> Diffs:
         ExpressionError: if a sum does not fit into 64 bits.
     """
     sums: Diffs = np.add.reduceat(diff, starts)
-    size = diff.astype(np.float64)
-    if float(size.dot(size)) * len(size) >= 2.0**125:  # no sum exceeds the root of this
+    n = len(diff)
+    if n <= _FEW:
+        size = diff.astype(np.float64)
+        most = float(size.dot(size)) * n  # no sum exceeds the root of this
+    else:  # not by dot, which wakes the threads of BLAS
+        most = (float(max(int(diff.max()), -int(diff.min()))) * n) ** 2
+    if most >= 2.0**125:
         exact = np.add.reduceat(diff.astype(object), starts)
         if (exact != sums).any():
             raise ExpressionError("a row is counted more than 2**63 - 1 times")

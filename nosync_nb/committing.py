@@ -11,8 +11,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -107,7 +106,7 @@ def remember(session: Session, draft: Draft) -> None:
             elif batch.layout == layout:
                 history.append(number, draft.epoch, batch)
             else:
-                history.append_encoded(number, draft.epoch, layout, partial(_updates, batch))
+                history.append_encoded(number, draft.epoch, layout, batch, _updates)
     work = draft.work
     session._work.update(work)
     stats = session.stats
@@ -197,8 +196,8 @@ def _still(session: Session, changes: InputChanges) -> Stage:
     return now
 
 
-def _updates(batch: Batch) -> Updates:
-    return batch.updates
+def _updates(batches: Sequence[Batch], types: Sequence[str]) -> Updates:
+    return concat_updates([batch.updates for batch in batches], types)
 
 
 def _input(session: Session, name: str) -> Stage:

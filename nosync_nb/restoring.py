@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from nosync_nb import journal
@@ -151,8 +150,7 @@ def remembered(history: History, graph: Graph, changes: Changes) -> None:
         layout = node.log_layout
         for epoch, entry in changes.get(node.log, ()):
             if entry.kind == journal.INLINE:
-                decode = partial(_updates, entry.data, layout)
-                history.append_encoded(node.log, epoch, layout, decode)
+                history.append_encoded(node.log, epoch, layout, entry.data, _updates)
             elif entry.kind == journal.FILES:
                 history.append_files(node.log, epoch, layout, journal.refs(entry.data))
 
@@ -230,12 +228,11 @@ def _inline(lower: int, upper: int, data: list[bytes | memoryview], layout: Layo
 
 
 def _decoded(data: Sequence[bytes | memoryview], layout: Layout) -> Batch:
-    updates = [_updates(each, layout) for each in data]
-    return arrange(layout, concat_updates(updates, layout.types))
+    return arrange(layout, _updates(data, layout.types))
 
 
-def _updates(data: bytes | memoryview, layout: Layout) -> Updates:
-    return Updates(*codec.decode(data, layout.types))
+def _updates(data: Sequence[bytes | memoryview], types: Sequence[str]) -> Updates:
+    return Updates(*codec.decode_many(data, types))
 
 
 def _named(entry: Entry, layout: Layout, open_part: Open) -> Deferred:

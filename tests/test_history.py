@@ -6,8 +6,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,7 +30,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, merge
+from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.files import File, Files
 from nosync_nb.trace import grid, nodes, sections
@@ -70,15 +69,18 @@ def pack(history: History, upto: int) -> bool:
     return adopted
 
 
+def together(batches: Sequence[Batch], types: Sequence[str]) -> Updates:
+    """Decodes changes that need no decoding."""
+    return concat_updates([batch.updates for batch in batches], types)
+
+
 def restored(history: History, folder: str) -> History:
     """The history that a checkpoint brings back; its tail comes from the log."""
     again = History.restore(folder, json.loads(json.dumps(history.manifest())))
     for trace, tail in history._view.tails.items():
         for epoch, change in tail:
             if isinstance(change, Batch):
-                again.append_encoded(
-                    trace, epoch, change.layout, partial(getattr, change, "updates")
-                )
+                again.append_encoded(trace, epoch, change.layout, change, together)
             else:
                 again._view.tails.setdefault(trace, []).append((epoch, change))
     return again
@@ -148,7 +150,7 @@ class Past(RuleBasedStateMachine):
         if form < 2:
             history.append(trace, epoch, batch)
         elif form == 2:
-            history.append_encoded(trace, epoch, layout, lambda: batch.updates)
+            history.append_encoded(trace, epoch, layout, batch, together)
         else:
             refs = write_parts(folder, [batch], "log")
             parts = [open_part(folder, r, layout) for r in refs] if form == 3 else ()

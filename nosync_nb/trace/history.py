@@ -22,17 +22,26 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nosync_nb.batch import Batch, Layout, Updates
+from nosync_nb.batch import Batch, Layout
 from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.files import Files
 from nosync_nb.trace import grid, nodes
 from nosync_nb.trace.archive import Archive
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.nodes import Node
-from nosync_nb.trace.packing import Encoded, Entry, Filed, Packed, PackPlan, SumPlan, ThinPlan
+from nosync_nb.trace.packing import (
+    Decode,
+    Encoded,
+    Entry,
+    Filed,
+    Packed,
+    PackPlan,
+    SumPlan,
+    ThinPlan,
+)
 from nosync_nb.trace.parts import PartRef
 
 _FORMAT = 1
@@ -115,10 +124,10 @@ class History:
         tail.append((epoch, batch))
 
     def append_encoded(
-        self, trace: int, epoch: int, layout: Layout, decode: Callable[[], Updates]
+        self, trace: int, epoch: int, layout: Layout, data: Any, decode: Decode
     ) -> None:
         """Adds a change as a frame of the log has it: consolidated, decoded when it is read."""
-        self._view.tails.setdefault(trace, []).append((epoch, Encoded(layout, decode)))
+        self._view.tails.setdefault(trace, []).append((epoch, Encoded(layout, data, decode)))
 
     def append_files(
         self,
@@ -216,16 +225,19 @@ class History:
         lower = -1 if after is None else after
         sums = self._archive.read(view.tree, trace, lower + 1, upto + 1)
         found = []
+        encoded: dict[tuple[Layout, Decode], list[Any]] = {}
         tail = view.tails.get(trace, ())
         for epoch, change in tail[_end(tail, lower) : _end(tail, upto)]:
             if isinstance(change, Batch):
                 found.append(change)
             elif isinstance(change, Encoded):
-                sums.updates.setdefault(change.layout, []).append(change.decode())
+                encoded.setdefault((change.layout, change.decode), []).append(change.data)
             elif change.parts:
                 found += change.parts
             else:
                 sums.large.setdefault(change.layout, []).append((epoch, change.refs))
+        for (layout, decode), data in encoded.items():
+            sums.updates.setdefault(layout, []).append(decode(data, layout.types))
         return self._archive.batches(sums) + found
 
     def _check(self, view: _View, trace: int, at: int) -> None:

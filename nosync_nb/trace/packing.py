@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from nosync_nb.batch import Batch, Hashes, Layout, Updates
 from nosync_nb.trace.archive import Archive, added
@@ -28,11 +28,18 @@ class Filed(NamedTuple):
     parts: tuple[Batch, ...] = ()
 
 
+Decode: TypeAlias = Callable[[Sequence[Any], Sequence[str]], Updates]
+
+
 class Encoded(NamedTuple):
-    """A change that is decoded when it is needed: consolidated updates, in any order."""
+    """A change that is decoded when it is needed: consolidated updates, in any order.
+
+    `decode` gets `data` of any number of changes, and the column types: many at once cost less.
+    """
 
     layout: Layout
-    decode: Callable[[], Updates]
+    data: Any
+    decode: Decode
 
 
 Change: TypeAlias = Batch | Filed | Encoded
@@ -163,7 +170,7 @@ def _sections(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -> 
             updates.append(change.updates)
             hashes.append(change.rhash)
         else:
-            updates.append(change.decode())
+            updates.append(change.decode([change.data], change.layout.types))
             if not i % 64:
                 pause()
     for layout, (epochs, updates, hashes, large) in groups.items():
