@@ -243,7 +243,7 @@ class Aggregate(Operator):
         m = 2 * n if index is None else len(index)
         looks = self._looks(groups, index, step) if self.held else {}
         results = [self._result(plan, slots, looks, m, step) for plan in self.plans]
-        computed = Updates([*keys, *results], np.ones(m, np.int64))
+        computed = Updates([*keys, *results], there if index is None else there[index])
         values = evaluate(self.outputs, self.inner, computed, step)
         place = None
         if index is not None:
@@ -324,11 +324,13 @@ class Aggregate(Operator):
         """The column of one aggregate call for `n` groups."""
         call = plan.call
         function = call.function
+        if function == "count_star":
+            return slots[0]
         if plan.held >= 0:
             return looks[plan.held, function]
         count = slots.get(plan.slots["count"])
         count = np.zeros(n, np.int64) if count is None else count
-        if function in ("count", "count_star"):
+        if function == "count":
             return count
         base, type_ = plan.slots.get("sum", 0), self.arguments[plan.argument].type
         try:
