@@ -372,6 +372,45 @@ def test_a_hot_group_costs_what_changes_in_it(
     assert touched[1] < 600
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"least": "min(concat('a long prefix ', s))"},
+        {"most": "max(concat('a long prefix ', s))"},
+        {"first": "min_by(s, 1)", "last": "max_by(s, k)"},
+        {"wide": "max(w)"},
+    ],
+)
+def test_values_of_one_code_cost_the_group_only_when_the_winner_goes(
+    named: dict[str, str], tmp_path: Path
+) -> None:
+    size = 20_000
+    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
+        rows = session.input("rows", "k string, s string, w decimal(38,18)")
+
+        def row(i: int) -> tuple[str, str, Decimal]:
+            return ("hot", f"{i:05}", Decimal(f"123456789.{i:018}"))
+
+        def cost() -> int:
+            before = session.stats["touched"]
+            session.commit()
+            return session.stats["touched"] - before
+
+        rows.insert([row(i) for i in range(5, size)])
+        rows.insert([("cold", "x", None)])
+        session.commit()
+        stage = session.stage("stage", rows.group_by("k").agg(**named))
+        rows.insert([row(30_000), row(1), row(500), ("cold", "y", Decimal(1))])
+        assert cost() < 100
+        rows.remove([row(7), row(500), row(8_000)])
+        assert cost() < 100
+        rows.remove([("cold", "x", None), ("cold", "y", Decimal(1))])
+        assert cost() < 100
+        rows.remove([row(30_000), row(1)])
+        assert size - 10 < cost() < 2 * size * len(named)
+        assert stage.rows() == rows.group_by("k").agg(**named).rows()
+
+
 def test_lists_cost_the_group_and_no_other(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
         rows = session.input("rows", "k int, x int")

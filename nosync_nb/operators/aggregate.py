@@ -31,14 +31,15 @@ from nosync_nb.expressions import AggregateCall, Expression
 from nosync_nb.operators import accumulators, totals
 from nosync_nb.operators.accumulators import Slots
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.extremes import extreme
 from nosync_nb.operators.linear import evaluate
-from nosync_nb.operators.lists import collected
-from nosync_nb.operators.plans import SPREADS, Feed, Held, Plan, planned, sum_kind
-from nosync_nb.operators.presence import appeared, owners
+from nosync_nb.operators.looks import looked
+from nosync_nb.operators.plans import SPREADS, Feed, Plan, planned, sum_kind
+from nosync_nb.operators.presence import appeared, counts, owners
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.types import FIXED
-from nosync_nb.trace import Trace
+
+Looks = dict[tuple[int, str], Column]
+"""(held trace, function) -> results before and after, for every group."""
 
 
 class Aggregate(Operator):
@@ -70,20 +71,12 @@ class Aggregate(Operator):
         self.global_row = not keys
         found = planned(calls)
         self.plans, self.arguments, self.held = found.plans, found.arguments, found.held
+        self.winners = found.winners
         self.by_rows = tuple(f for f in found.feeds if f.held < 0)
         self.by_presence = tuple(f for f in found.feeds if f.held >= 0)
-        slot = "smallint" if found.slots_count < 2**15 else "int"
-        self.slot_type = FIXED[slot]
-        key = tuple(range(len(keys)))
-        self.state = (
-            Layout((*self.key_types, slot), key),
-            *(self._layout(held, key) for held in self.held),
-        )
+        self.state = found.layouts(self.key_types)
+        self.slot_type = FIXED[self.state[0].types[-1]]
         self.local = all(e.local for e in (*self.arguments, *outputs))
-
-    def _layout(self, held: Held, key: tuple[int, ...]) -> Layout:
-        types = (self.arguments[i].type for i in held.arguments)
-        return Layout((*self.key_types, *types), key, len(key) if held.ordered else None)
 
     def exchange(self) -> Layout:
         return Layout(self.schema.types, self.keys)
@@ -102,14 +95,14 @@ class Aggregate(Operator):
         keys = [updates.columns[i] for i in self.keys]
         groups = group(keys, self.key_types, n) if n else self._one_group()
         changes = self._contributions(arguments, updates, groups)
-        for number, held in enumerate(self.held):
-            values = [arguments[i] for i in held.arguments]
-            batch = self._arranged(values, keys, updates.diff, number)
-            step.emitted[number + 1] = batch
-            if batch is not None and self.by_presence:
-                self._present(number, batch, groups, changes, step)
+        looks: Looks = {}
+        if self.held:
+            for number, held in enumerate(self.held, 1):
+                values = [arguments[i] for i in held.arguments]
+                step.emitted[number] = self._arranged(values, keys, updates.diff, number)
+            looks = self._looks(groups, changes, step)
         step.emitted[0] = self._accumulated(groups, changes)
-        return self._output(groups, changes, step)
+        return self._output(groups, changes, looks, step)
 
     def _one_group(self) -> Groups:
         one = np.zeros(1, np.int64)
@@ -161,21 +154,43 @@ class Aggregate(Operator):
                 np.add.at(added, number[index], values * diff[index])
                 changes[base + offset] = added
 
-    def _present(self, held: int, batch: Batch, groups: Groups, changes: Slots, step: Step) -> None:
+    def _looks(self, groups: Groups, changes: Slots, step: Step) -> Looks:
+        """What the held traces tell: results before and after, and contributions to `changes`."""
+        counted: dict[int, npt.NDArray[np.int64]] = {}
+        for number in {*(f.held for f in self.by_presence), *self.winners}:
+            batch = step.emitted[number]
+            if batch is not None:
+                counted[number] = counts(step.state[number], batch, step)
+        for feed in self.by_presence:
+            if feed.held in counted:
+                self._present(feed, counted[feed.held], groups, changes, step)
+        result: Looks = {}
+        for plan in self.plans:
+            which = (plan.held, plan.call.function)
+            if plan.held >= 0 and which not in result:
+                result[which] = looked(plan, counted.get(plan.held), groups, step)
+        return result
+
+    def _present(
+        self,
+        feed: Feed,
+        before: npt.NDArray[np.int64],
+        groups: Groups,
+        changes: Slots,
+        step: Step,
+    ) -> None:
         """Adds what comes and goes in a held trace to `changes`."""
-        feeds = [feed for feed in self.by_presence if feed.held == held]
-        if not feeds:
-            return
-        diff = appeared(step.state[held + 1], batch, step)
+        batch = step.emitted[feed.held]
+        assert batch is not None
+        diff = appeared(before, batch)
         index = diff.nonzero()[0]
         number, diff = owners(groups, batch, self.key_types)[index], diff[index]
-        column = rows.take(batch.columns[len(self.keys)], index)
-        for feed in feeds:
-            count = np.zeros(len(groups.khash), np.int64)
-            np.add.at(count, number, diff)
-            changes[feed.slots["count"]] = count
-            if len(feed.slots) > 1:
-                self._add(feed, column, diff, number, len(count), changes)
+        count = np.zeros(len(groups.khash), np.int64)
+        np.add.at(count, number, diff)
+        changes[feed.slots["count"]] = count
+        if len(feed.slots) > 1:
+            column = rows.take(batch.columns[len(self.keys)], index)
+            self._add(feed, column, diff, number, len(count), changes)
 
     def _accumulated(self, groups: Groups, changes: Slots) -> Batch | None:
         """The change of the accumulator trace: a row (key, slot) with the number as its diff."""
@@ -211,15 +226,15 @@ class Aggregate(Operator):
         """The change of a held trace, without rows whose required values are null."""
         updates = Updates([*keys, *values], diff)
         keep = None
-        for value in values[: self.held[number].required]:
+        for value in values[: self.held[number - 1].required]:
             null = rows.null_mask(value)
             if null is not None:
                 keep = ~null if keep is None else keep & ~null
         if keep is not None:
             updates = updates.take(keep.nonzero()[0])
-        return arrange(self.state[number + 1], updates) if updates else None
+        return arrange(self.state[number], updates) if updates else None
 
-    def _output(self, groups: Groups, changes: Slots, step: Step) -> Updates | None:
+    def _output(self, groups: Groups, changes: Slots, looks: Looks, step: Step) -> Updates | None:
         """Retracts the rows before and inserts the rows after."""
         n = len(groups.khash)
         before = accumulators.stored(step.state[0], groups, step, alone=not self.arguments)
@@ -240,8 +255,8 @@ class Aggregate(Operator):
                 return None  # groups that hold rows fewer than 0 times, before and after
             keys = [rows.take(k, index) for k in keys]
             slots = {slot: numbers[index] for slot, numbers in slots.items()}
+            looks = {which: rows.take(column, index) for which, column in looks.items()}
         m = 2 * n if index is None else len(index)
-        looks = self._looks(groups, index, step) if self.held else {}
         results = [self._result(plan, slots, looks, m, step) for plan in self.plans]
         computed = Updates([*keys, *results], there if index is None else there[index])
         values = evaluate(self.outputs, self.inner, computed, step)
@@ -291,36 +306,7 @@ class Aggregate(Operator):
             changed = ~same if changed is None else changed | ~same
         return np.zeros(n, bool) if changed is None else changed
 
-    def _looks(
-        self, groups: Groups, index: npt.NDArray[np.int64] | None, step: Step
-    ) -> dict[tuple[int, str], Column]:
-        """For each held trace and function what its values are before and after, at `index`."""
-        result = {}
-        for plan in self.plans:
-            function = plan.call.function
-            if plan.held < 0 or (plan.held, function) in result:
-                continue
-            old, emitted = step.state[plan.held + 1], step.emitted[plan.held + 1]
-            column = self._look(plan, old, groups, step)
-            after = column
-            if emitted is not None:
-                after = self._look(plan, old.with_batch(emitted), groups, step)
-            column = rows.concat([column, after], plan.call.type)
-            result[plan.held, function] = column if index is None else rows.take(column, index)
-        return result
-
-    def _look(self, plan: Plan, trace: Trace, groups: Groups, step: Step) -> Column:
-        """The result of a call that looks into its held trace, one value for each group."""
-        function = plan.call.function
-        khash, keys = groups.khash, groups.keys
-        if function in ("collect_list", "collect_set"):
-            return collected(trace, khash, keys, function == "collect_list", step)
-        has, values = extreme(trace, khash, keys, function.startswith("max"), step)
-        return _spread(has, values[-1], plan.call.type)
-
-    def _result(
-        self, plan: Plan, slots: Slots, looks: dict[tuple[int, str], Column], n: int, step: Step
-    ) -> Column:
+    def _result(self, plan: Plan, slots: Slots, looks: Looks, n: int, step: Step) -> Column:
         """The column of one aggregate call for `n` groups."""
         call = plan.call
         function = call.function
@@ -357,12 +343,3 @@ def _column(values: list[Any], type_: str) -> Column:
     if type_ == "double" and None not in values:
         return np.array(values, np.float64) + 0.0
     return rows.from_arrow(pa.array(values, rows.arrow_type(type_)), type_)
-
-
-def _spread(has: npt.NDArray[np.bool_], column: Column, type_: str) -> Column:
-    """Values at the places where `has`, null elsewhere."""
-    if all_true(has):
-        return column
-    filled = rows.concat([column, rows.full_null(type_, 1)], type_)
-    place = np.where(has, has.cumsum() - 1, len(column))
-    return rows.take(filled, place)

@@ -3,8 +3,9 @@
 Calls share: `sum(x)` and `avg(x)` the same slots, `min(x)` and `count(distinct x)` the same trace.
 
 - A **slot** is a number of a group that adds up (accumulators.py).
-- A **held** trace has the values of a group that one epoch's change cannot tell, for what goes by
-  the presence of values and not by their number: extremes, distinct values, lists.
+- A **held** trace has the values of each group, for what goes by the presence of values and not
+  by their number: extremes, distinct values, lists. Where its order does not show the least value
+  at once, the **winner** of each group is kept in a trace beside it (winners.py).
 - A **feed** says which slots the values of an argument go to: of every row, weighed by its diff,
   or of the values of a held trace, each once while it is there (presence.py).
 
@@ -17,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nosync_nb.batch import Layout
 from nosync_nb.expressions import AggregateCall, Expression
 from nosync_nb.operators.accumulators import SLOTS
-from nosync_nb.rows.types import FLOATS
+from nosync_nb.rows.types import FIXED, FLOATS, decimal_parts
 
 _BLOCK = 100  # a count, and a sum, whose last offset is below 99
 
@@ -52,7 +54,13 @@ class Held(NamedTuple):
 
 
 class Feed(NamedTuple):
-    """Slots fed by an argument: by its number, the held trace (-1: by rows), kind -> first slot."""
+    """Slots fed by an argument.
+
+    Attributes:
+        argument: its number.
+        held: the number among the own traces of what is there; -1: every row counts.
+        slots: kind -> first slot.
+    """
 
     argument: int
     held: int
@@ -60,22 +68,54 @@ class Feed(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Where a call finds its numbers: its feed's slots, or its held trace."""
+    """Where a call finds its numbers: in slots, or in own traces of the operator.
+
+    Attributes:
+        argument: the number of its first argument, -1: it has none.
+        slots: kind -> first slot.
+        held, winners: numbers among the own traces, -1: it has none.
+    """
 
     call: AggregateCall
-    argument: int  # -1: none
+    argument: int
     slots: dict[str, int]
-    held: int  # -1: it is computed from slots
+    held: int
+    winners: int
 
 
 class Planned(NamedTuple):
-    """All calls of an aggregate."""
+    """All calls of an aggregate; held trace i is own trace i + 1.
+
+    Attributes:
+        winners: for each trace of winners, which come behind those, the trace they are winners of.
+    """
 
     plans: tuple[Plan, ...]
     arguments: tuple[Expression, ...]
     feeds: tuple[Feed, ...]
     held: tuple[Held, ...]
+    winners: tuple[int, ...]
     slots_count: int
+
+    def layouts(self, key_types: Sequence[str]) -> tuple[Layout, ...]:
+        """The own traces: slots, held values, winners of held values."""
+        key = tuple(range(len(key_types)))
+        slot = "smallint" if self.slots_count < 2**15 else "int"
+        found = [Layout((*key_types, slot), key)]
+        for held in self.held:
+            types = (self.arguments[i].type for i in held.arguments)
+            found.append(Layout((*key_types, *types), key, len(key) if held.ordered else None))
+        found += [Layout(found[number].types, key) for number in self.winners]
+        return tuple(found)
+
+
+def _shown(call: AggregateCall) -> bool:
+    """Whether a trace that is ordered by codes shows the extreme value of a group at its end."""
+    if call.more or call.argument is None:
+        return False
+    type_ = call.argument.type
+    exact = type_.startswith("decimal") and decimal_parts(type_)[0] <= 18
+    return exact or type_ in FIXED
 
 
 def sum_kind(kind: str, type_: str) -> str:
@@ -95,17 +135,23 @@ class _Planner:
                 if number == len(self.arguments):
                     self.arguments.append(argument)
         self.held: dict[tuple[tuple[int, ...], int], bool] = {}
+        self.winners: dict[tuple[int, bool], int] = {}
         self.feeds: dict[tuple[int, int], Feed] = {}
         self.slots_count = 1 + _BLOCK * len(self.arguments)
 
     def plan(self, call: AggregateCall) -> Plan:
         """Returns the place of a call."""
         if call.argument is None:
-            return Plan(call, -1, {"count": 0}, -1)
+            return Plan(call, -1, {"count": 0}, -1, -1)
         numbers = tuple(self._numbers[a.fingerprint] for a in call.arguments)
         kinds = _KINDS.get(call.function)
         if kinds is None:
-            return Plan(call, numbers[0], {}, self._trace(call, numbers))
+            held = self._trace(call, numbers)
+            winners = -1
+            if call.function in _ORDERED and not _shown(call):
+                greatest = call.function.startswith("max")
+                winners = self.winners.setdefault((held, greatest), len(self.winners))
+            return Plan(call, numbers[0], {}, held, winners)
         held = -1
         if call.distinct or call.function in _BY_PRESENCE:
             held = self._trace(call, numbers)
@@ -114,7 +160,7 @@ class _Planner:
             kind = sum_kind(each, call.argument.type)
             if kind not in feed.slots:
                 feed.slots[kind] = self._slot(feed, kind)
-        return Plan(call, numbers[0], feed.slots, -1)
+        return Plan(call, numbers[0], feed.slots, -1, -1)
 
     def _trace(self, call: AggregateCall, numbers: tuple[int, ...]) -> int:
         required = len(numbers)
@@ -122,7 +168,7 @@ class _Planner:
             numbers, required = numbers[::-1], 1
         key = (numbers, required)
         self.held[key] = self.held.get(key, False) or call.function in _ORDERED
-        return list(self.held).index(key)
+        return 1 + list(self.held).index(key)
 
     def _slot(self, feed: Feed, kind: str) -> int:
         if feed.held < 0 and kind in ("count", "sum"):
@@ -134,8 +180,13 @@ class _Planner:
 def planned(calls: Sequence[AggregateCall]) -> Planned:
     """Gives every call its place."""
     planner = _Planner(calls)
-    plans = tuple(planner.plan(call) for call in calls)
-    held = tuple(Held(*key, ordered) for key, ordered in planner.held.items())
+    plans = [planner.plan(call) for call in calls]
+    first = 1 + len(planner.held)
     return Planned(
-        plans, tuple(planner.arguments), tuple(planner.feeds.values()), held, planner.slots_count
+        tuple(p if p.winners < 0 else p._replace(winners=first + p.winners) for p in plans),
+        tuple(planner.arguments),
+        tuple(planner.feeds.values()),
+        tuple(Held(*key, ordered) for key, ordered in planner.held.items()),
+        tuple(held for held, _ in planner.winners),
+        planner.slots_count,
     )

@@ -22,13 +22,12 @@ from nosync_nb.operators.base import Step
 from nosync_nb.trace import Trace, ranges
 
 
-def appeared(trace: Trace, batch: Batch, step: Step) -> Index:
+def appeared(before: Index, batch: Batch) -> Index:
     """For each row of a batch 1 if it makes the row be there, -1 if it ends that, else 0.
 
     Args:
-        trace: what there is before; `batch` has its layout.
+        before: how often each row was there.
     """
-    before = counts(trace, batch, step)
     found: Index = (before + batch.diff > 0).astype(np.int64) - (before > 0)
     return found
 
