@@ -12,6 +12,7 @@ import aggregate_model
 import model
 import pytest
 from aggregate_model import Call
+from batch_model import weak_hashes
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import all_types, types
@@ -195,6 +196,23 @@ def test_a_filter_takes_part_of_the_rows(data: st.DataObject) -> None:
         ),
         oracle,
     )
+
+
+@given(st.data(), st.integers(1, 3), types, types)
+def test_keys_and_values_of_equal_hashes_stay_apart(
+    data: st.DataObject, buckets: int, key: str, of: str
+) -> None:
+    calls: dict[str, Call] = {
+        "count(distinct c1)": ("distinct count", 1),
+        "count(distinct c1, c2)": ("distinct count", 1, 2),
+        "collect_set(c1)": ("collect_set", 1),
+        "min_by(c1, c2)": ("min_by", 1, 2),
+        "max(c1)": ("max", 1),
+        "bit_or(c2)": ("bit_or", 2),
+        "stddev(distinct c2)": ("distinct stddev_samp", 2),
+    }
+    with weak_hashes(buckets):
+        agrees(data, (key, of, "int"), calls)
 
 
 # -- public cases ------------------------------------------------------------------------------
