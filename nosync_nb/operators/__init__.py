@@ -1,7 +1,7 @@
 """Operators: one kernel each, run in process or on executors."""
 
 from nosync_nb.operators.aggregate import Aggregate
-from nosync_nb.operators.base import Evaluate, Operator, Step
+from nosync_nb.operators.base import Evaluate, Operator, Place, Step
 from nosync_nb.operators.distinct import (
     Multiplicity,
     Threshold,
@@ -10,6 +10,7 @@ from nosync_nb.operators.distinct import (
     subtract,
 )
 from nosync_nb.operators.join import Join
+from nosync_nb.operators.kept import Kept
 from nosync_nb.operators.linear import (
     Concat,
     Consolidate,
@@ -35,12 +36,14 @@ __all__ = [
     "FilterFunction",
     "FlatMap",
     "Join",
+    "Kept",
     "Linear",
     "Map",
     "Multiplicity",
     "Negate",
     "Operator",
     "Pad",
+    "Place",
     "Reduce",
     "Row",
     "Select",

@@ -74,6 +74,7 @@ class Aggregate(Operator):
         self.winners = found.winners
         self.by_rows = tuple(f for f in found.feeds if f.held < 0)
         self.by_presence = tuple(f for f in found.feeds if f.held >= 0)
+        self.output_key = tuple(range(len(keys)))
         self.state = found.layouts(self.key_types)
         self.slot_type = FIXED[self.state[0].types[-1]]
         self.local = all(e.local for e in (*self.arguments, *outputs))

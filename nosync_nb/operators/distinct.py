@@ -50,6 +50,7 @@ class Threshold(Operator):
         self.types = tuple(types)
         self.function = function
         self.layouts = (Layout(self.types),) * inputs
+        self.output_key = tuple(range(len(self.types)))
 
     def step(self, step: Step) -> Updates | None:
         changed = _changed(step)
@@ -69,6 +70,7 @@ class Multiplicity(Operator):
     def __init__(self, types: Sequence[str]) -> None:
         self.types = (*types, "bigint")
         self.layouts = (Layout(tuple(types)),)
+        self.output_key = tuple(range(len(types)))
 
     def step(self, step: Step) -> Updates | None:
         changed = _changed(step)

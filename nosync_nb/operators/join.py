@@ -38,7 +38,7 @@ class Join(Operator):
         outputs: Sequence[tuple[int, int]],
     ) -> None:
         self.keys = (tuple(left_key), tuple(right_key))
-        self.layouts = (
+        self.layouts: tuple[Layout, Layout] = (
             Layout(tuple(left), tuple(left_key)),
             Layout(tuple(right), tuple(right_key)),
         )
@@ -49,18 +49,35 @@ class Join(Operator):
 
     def step(self, step: Step) -> Updates | None:
         parts = [
-            part
+            part[0]
             for side, trace in ((0, step.before[1]), (1, step.after[0]))
-            if (part := self._half(side, step.deltas[side], trace, step)) is not None
+            if (part := self.pairs(side, step.deltas[side], trace, step)) is not None
         ]
         if not parts:
             return None
         return concat_updates(parts, self.types)
 
-    def _half(
-        self, side: int, delta: Updates | Batch | None, other: Trace | None, step: Step
-    ) -> Updates | None:
-        """Pairs the change of one side with the trace of the other."""
+    def beside(self, side: int, types: Sequence[str]) -> Join:
+        """The same join where side `side` has more columns, which follow the output."""
+        left, right = (list(layout.types) for layout in self.layouts)
+        wider = (left, right)[side]
+        more = [(side, len(wider) + i) for i in range(len(types))]
+        wider += types
+        return Join(left, right, *self.keys, [*self.outputs, *more])
+
+    def pairs(
+        self,
+        side: int,
+        delta: Updates | Batch | None,
+        other: Trace | None,
+        step: Step,
+        beside: tuple[int, ...] = (),
+    ) -> tuple[Updates, list[Column]] | None:
+        """Pairs the change of one side with the trace of the other.
+
+        Args:
+            beside: positions of columns of the trace that are wanted beside the output.
+        """
         if delta is None or other is None or not other.layers:
             return None
         assert isinstance(delta, Batch)
@@ -72,7 +89,7 @@ class Join(Operator):
             columns = [rows.take(c, present) for c in columns]
             keys = [columns[i] for i in self.keys[side]]
             khash, diff = khash[present], diff[present]
-        found = other.lookup(khash, keys, self.needs[1 - side])
+        found = other.lookup(khash, keys, (*self.needs[1 - side], *beside))
         if found is None:
             return None
         step.touched += len(found.diff)
@@ -80,7 +97,7 @@ class Join(Operator):
         output: list[Column] = []
         for s, i in self.outputs:
             output.append(rows.take(columns[i], found.probe) if s == side else next(theirs))
-        return Updates(output, diff[found.probe] * found.diff)
+        return Updates(output, diff[found.probe] * found.diff), list(theirs)
 
 
 def _present(keys: Sequence[Column]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
