@@ -330,6 +330,31 @@ def test_values_of_agg_are_expressions_over_any_aggregates() -> None:
         assert found.rows() == [("a", 2 / 3, "not all", 6)]
 
 
+def test_aggregates_work_inside_loops() -> None:
+    with opened() as session:
+        roads = session.input("roads", "a string, b string, km int")
+        starts = session.input("starts", "at string, via string, km int")
+
+        def body(found: Collection) -> Collection:
+            on = found.join(roads.rename({"km": "more"}), on={"at": "a"})
+            further = on.select("b AS at", "at AS via", "km + more AS km")
+            return (
+                starts.concat(further)
+                .group_by("at")
+                .agg(via="min_by(via, km)", km="min(km)", ways="count(distinct via)")
+                .select("at", "via", "km")
+            )
+
+        best = session.stage("best", starts.iterate(body))
+        starts.insert([("a", None, 0)])
+        roads.insert([("a", "b", 5), ("b", "c", 5), ("a", "c", 20), ("c", "d", 1)])
+        session.commit()
+        assert best.rows() == [("a", None, 0), ("b", "a", 5), ("c", "b", 10), ("d", "c", 11)]
+        roads.remove([("b", "c", 5)])
+        session.commit()
+        assert best.rows() == [("a", None, 0), ("b", "a", 5), ("c", "a", 20), ("d", "c", 21)]
+
+
 @pytest.mark.parametrize(
     ("type_", "sql", "value"),
     [
