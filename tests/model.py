@@ -190,11 +190,11 @@ def _keys(held: Bag, places: Sequence[int]) -> set[Row]:
 
 
 def groups(held: Bag, keys: Sequence[int]) -> dict[Row, Bag]:
-    """The rows by key; a group whose counts sum to 0 is not there."""
+    """The rows by key; a group whose counts do not sum to more than 0 is not there."""
     found: dict[Row, Bag] = {}
     for row, n in held.items():
         found.setdefault(tuple(row[i] for i in keys), Counter())[row] = n
-    return {key: group for key, group in found.items() if sum(group.values())}
+    return {key: group for key, group in found.items() if sum(group.values()) > 0}
 
 
 def aggregated(held: Bag, keys: Sequence[int], calls: Sequence[tuple[str, int]]) -> Bag:

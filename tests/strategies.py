@@ -104,7 +104,8 @@ def histories(
     made = pools or {}
     pool = {
         name: draw(
-            st.lists(made.get(name, rows(of)), min_size=1, max_size=pool_size), label=f"{name} pool"
+            st.lists(made[name] if name in made else rows(of), min_size=1, max_size=pool_size),
+            label=f"{name} pool",
         )
         for name, of in inputs.items()
     }

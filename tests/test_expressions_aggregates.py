@@ -70,6 +70,19 @@ def test_arguments_are_expressions_of_a_row() -> None:
         ("max(late)", "boolean"),
         ("min(day)", "date"),
         ("max(f)", "float"),
+        ("avg(paid)", "decimal(14,6)"),
+        ("count(distinct carrier, seats)", "bigint"),
+        ("sum(distinct seats)", "bigint"),
+        ("stddev(seats)", "double"),
+        ("var_samp(paid)", "double"),
+        ("min_by(tags, paid)", "array<string>"),
+        ("max_by(carrier, late)", "string"),
+        ("collect_list(paid)", "array<decimal(10,2)>"),
+        ("collect_set(day)", "array<date>"),
+        ("every(late)", "boolean"),
+        ("some(seats > 1)", "boolean"),
+        ("bit_or(seats)", "int"),
+        ("count_if(late)", "bigint"),
     ],
 )
 def test_results_have_the_types_of_spark(sql: str, type_: str) -> None:
@@ -85,6 +98,44 @@ def test_a_filter_becomes_part_of_the_argument() -> None:
         ("sum", "case when seats > 1 then (seats) end", "bigint"),
     ]
     assert found.outputs[1].sql == "_1 + 1"
+
+
+def test_calls_that_mean_the_same_are_one_call() -> None:
+    assert calls(compiled("every(late)", "bool_and(late)", "min(late)")) == [
+        ("min", "late", "boolean")
+    ]
+    assert calls(compiled("stddev(f)", "std(f)", "stddev_samp( f )")) == [
+        ("stddev_samp", "f", "double")
+    ]
+    assert calls(compiled("max(distinct f)", "max(f)")) == [("max", "f", "float")]
+    assert calls(compiled("collect_list(distinct f)", "collect_set(f)")) == [
+        ("collect_set", "f", "array<float>")
+    ]
+
+
+def test_distinct_is_another_call_where_it_matters() -> None:
+    found = compiled("sum(seats)", "sum(distinct seats)", "count(distinct seats, carrier)").calls
+    assert [(c.function, c.distinct, [a.sql for a in c.arguments]) for c in found] == [
+        ("sum", False, ["seats"]),
+        ("sum", True, ["seats"]),
+        ("count", True, ["seats", "carrier"]),
+    ]
+
+
+def test_count_of_several_columns_counts_rows_without_nulls() -> None:
+    found = compiled("count(seats, upper(carrier))")
+    assert calls(found) == [
+        (
+            "count",
+            "case when (seats) is not null and (upper(carrier)) is not null then 1 end",
+            "bigint",
+        )
+    ]
+
+
+def test_a_filter_of_min_by_is_on_its_order() -> None:
+    (call,) = compiled("min_by(seats, distance) filter (where late)").calls
+    assert [a.sql for a in call.arguments] == ["seats", "case when late then (distance) end"]
 
 
 def test_names_of_results_avoid_those_of_keys() -> None:
@@ -109,13 +160,29 @@ def test_aggregates_in_strings_are_text() -> None:
     ("sql", "said", "hint"),
     [
         ("median(distance)", "the aggregate median is not known", "count, sum, min, max, avg"),
-        ("count(distinct carrier)", "distinct", "distinct()"),
+        ("first(distance)", "first depends on the order of rows", "min_by(x, o)"),
+        ("last_value(distance)", "last_value depends on the order", "max_by(x, o)"),
+        ("first(distance ignore nulls)", "first depends on the order", "min_by(x, o)"),
+        ("any_value(seats)", "any_value depends on the order", "min(x)"),
         ("max(sum(seats))", "sum stands inside max", "stage"),
         ("sum(seats) + distance", "'distance' is neither a key nor inside", "max(distance)"),
         ("distance", "'distance' is neither a key nor inside", "group_by"),
         ("sum(carrier)", "sum of a string", "cast"),
         ("sum(late)", "sum of a boolean", "cast"),
-        ("avg(paid)", r"avg of a decimal\(10,2\)", "cast"),
+        ("avg(day)", "avg of a date", "avg(cast(x as double))"),
+        ("stddev(carrier)", "stddev of a string", "stddev(cast(x as double))"),
+        ("var_pop(late)", "var_pop of a boolean", "var_pop(cast(x as double))"),
+        ("bit_and(dep_delay)", "bit_and of a double", "bit_and(cast(x as bigint))"),
+        ("bit_xor(late)", "bit_xor of a boolean", "bit_xor(cast(x as bigint))"),
+        ("every(seats)", "every of a int", "every(x > 0)"),
+        ("any(distance)", "any of a bigint", "any(x > 0)"),
+        ("count_if(seats)", "count_if of a int", "count_if(x > 0)"),
+        ("sum(distinct carrier)", "sum of a string", "cast"),
+        ("collect_set(props)", "collect_set of a map<string,int>", "map_entries"),
+        ("max_by(seats)", "max_by takes 2 arguments", "max_by(x, o)"),
+        ("min_by(seats, props)", "min_by by a map<string,int>", ""),
+        ("stddev(seats, distance)", "stddev takes one argument", ""),
+        ("sum(distinct seats, distance)", "sum takes one argument", ""),
         ("max(props)", "max of a map<string,int>", ""),
         ("max(seats, distance)", "max takes one argument", "greatest"),
         ("sum(sets)", "no column 'sets'", "did you mean 'seats'"),

@@ -23,6 +23,15 @@ def stages(session: Session) -> dict[str, Collection]:
         "summed": joined.group_by("w").agg(
             n="count(*)", most="max(v)", total="sum(v)", mean="avg(twice)", least="min(b)"
         ),
+        "present": joined.group_by("w").agg(
+            kinds="count(distinct b, v)",
+            spread="stddev(v)",
+            bits="bit_and(a) + bit_or(a) + bit_xor(a)",
+            by="min_by(b, v)",
+            all="collect_set(b)",
+            most="sum(distinct twice)",
+            some="bool_or(v > 1)",
+        ),
         "different": edges.select("a", "b").distinct(),
         "counted": edges.select("b").multiplicity(),
         "reduced": edges.group_by("a").reduce(

@@ -157,6 +157,22 @@ def aggregate(keys: tuple[int, ...]) -> Aggregate:
     return Aggregate(SCHEMA, keys, found.calls, found.outputs, found.inner)
 
 
+def presence(keys: tuple[int, ...]) -> Aggregate:
+    names = [SCHEMA.names[i] for i in keys]
+    named = {
+        "kinds": "count(distinct s, k)",
+        "spread": "stddev(x)",
+        "once": "sum(distinct x)",
+        "bits": "bit_and(k) - bit_xor(k)",
+        "by": "max_by(s, x)",
+        "all": "collect_list(s)",
+        "some": "any(x > 0)",
+        "least": "min(x) filter (where k > 3)",
+    }
+    found = compile_aggregates(named, SCHEMA, names)
+    return Aggregate(SCHEMA, keys, found.calls, found.outputs, found.inner)
+
+
 def longest(key: Any, group: list[Any]) -> list[tuple[int, float]]:
     return [(len(group), max(row.x for row in group))]
 
@@ -165,6 +181,8 @@ OPERATORS: dict[str, Callable[[], Operator]] = {
     "join": lambda: Join(TYPES, TYPES, (0,), (0,), [(0, 0), (0, 1), (1, 2)]),
     "aggregate": lambda: aggregate((0,)),
     "global aggregate": lambda: aggregate(()),
+    "presence": lambda: presence((1,)),
+    "global presence": lambda: presence(()),
     "except_all": lambda: Threshold("except_all", TYPES, except_all, 2),
     "multiplicity": lambda: Multiplicity(TYPES),
     "reduce": lambda: Reduce(SCHEMA, (1,), longest, Schema.parse("n int, most double")),

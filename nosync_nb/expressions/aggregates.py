@@ -2,29 +2,43 @@
 
 `round(sum(x) / count(*), 2)` becomes the calls sum(x) and count(*), computed by the operator, and
 the row expression `round(_0 / _1, 2)` over the keys and the results of the calls. Equal calls are
-made once. `AGGREGATES` is the place to add a function: here its name and types, in the operator
-what it keeps.
+made once. Which functions there are stands in aggregators.py. `filter (where c)` becomes a part of
+the argument: `case when c then x end`, since all of them pass over nulls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import catalog
+from nosync_nb.expressions.aggregators import AGGREGATORS, REFUSED
 from nosync_nb.expressions.expression import Expression, Types, compile_expression, compile_shown
 from nosync_nb.expressions.parse import Word, parse, tokens
 from nosync_nb.rows import Field, Schema
-from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts
 
 
 class AggregateCall(NamedTuple):
-    """One call: count_star (which has no argument), count, sum, min, max or avg."""
+    """One call.
+
+    Attributes:
+        function: count_star (which has no argument) or a kernel of `AGGREGATORS`.
+        argument: the first argument; `more` are the others. The nulls of `min_by` are those of its
+            second one.
+        distinct: whether equal values count once.
+    """
 
     function: str
     argument: Expression | None
     type: str
+    more: tuple[Expression, ...] = ()
+    distinct: bool = False
+
+    @property
+    def arguments(self) -> tuple[Expression, ...]:
+        """All arguments."""
+        return () if self.argument is None else (self.argument, *self.more)
 
 
 class Aggregation(NamedTuple):
@@ -43,31 +57,6 @@ class Aggregation(NamedTuple):
     inner: Schema
 
 
-def _sum_type(type_: str) -> str | None:
-    if type_ in INTEGERS:
-        return "bigint"
-    if type_.startswith("decimal"):
-        precision, scale = decimal_parts(type_)
-        return f"decimal({min(38, precision + 10)},{scale})"
-    return "double" if type_ in FLOATS else None
-
-
-def _avg_type(type_: str) -> str | None:
-    return "double" if type_ in (*INTEGERS, *FLOATS) else None
-
-
-AGGREGATES: dict[str, Callable[[str], str | None]] = {
-    "count": lambda type_: "bigint",
-    "sum": _sum_type,
-    "min": lambda type_: None if type_.startswith("map<") else type_,
-    "max": lambda type_: None if type_.startswith("map<") else type_,
-    "avg": _avg_type,
-}
-"""Function -> type of its result by that of its argument, None if it does not take such values."""
-
-_SYNONYMS = {"mean": "avg"}
-
-
 def compile_aggregates(
     named: Mapping[str, str],
     schema: Schema,
@@ -84,8 +73,8 @@ def compile_aggregates(
         types: asks Spark for types; see `compile_expression`.
 
     Raises:
-        ExpressionError: for an unknown aggregate, one inside another, distinct, a column that is
-            neither a key nor inside an aggregate.
+        ExpressionError: for an unknown aggregate, one inside another, one over a type it does not
+            take, a column that is neither a key nor inside an aggregate.
     """
     compiler = _Compiler(schema, keys, types, time_zone)
     texts = [compiler.replaced(sql) for sql in named.values()]
@@ -110,7 +99,7 @@ class _Compiler:
         self.time_zone = time_zone
         self.calls: list[AggregateCall] = []
         self.labels: list[str] = []
-        self._numbers: dict[tuple[str, str], int] = {}
+        self._numbers: dict[tuple[str, bool, tuple[str, ...]], int] = {}
         self.prefix = "_"
         while any(key.name.startswith(self.prefix) for key in self.keys):
             self.prefix += "_"
@@ -140,9 +129,8 @@ class _Compiler:
     def call(self, sql: str, words: Sequence[Word], i: int) -> tuple[int, int]:
         """Compiles the call at word `i`; returns its number and the word after it."""
         written = words[i].text.lower()
-        function = _SYNONYMS.get(written, written)
-        if function not in AGGREGATES:
-            raise _failure(sql, f"the aggregate {written} is not known", _known())
+        if written not in AGGREGATORS:
+            raise _unknown(sql, written)
         close = _closing(words, i + 1, sql)
         inside = words[i + 2 : close]
         for k in range(len(inside)):
@@ -158,42 +146,49 @@ class _Compiler:
             after = end + 1
         if after < len(words) and words[after].text.lower() == "over":
             raise _failure(sql, "a window looks at other groups", "use group_by(...).top(...)")
-        argument = sql[words[i + 1].end : words[close].start].strip()
-        return self.numbered(sql, function, inside, argument, condition), after
+        distinct = bool(inside) and inside[0].text.lower() == "distinct"
+        start = inside[0].end if distinct else words[i + 1].end
+        texts = _split(sql, inside, start, words[close].start)
+        if distinct and texts == ["*"]:
+            texts = ["`" + name.replace("`", "``") + "`" for name in self.schema.names]
+        if written == "count" and not distinct and (texts == ["*"] or _is_constant(inside)):
+            if condition is None:
+                return self.number(AggregateCall("count_star", None, "bigint"), "count(*)"), after
+            texts = ["1"]
+        return self.numbered(sql, written, texts, distinct, condition), after
 
     def numbered(
-        self, sql: str, function: str, inside: Sequence[Word], argument: str, condition: str | None
+        self, sql: str, written: str, texts: list[str], distinct: bool, condition: str | None
     ) -> int:
         """Returns the number of a call, made once for equal ones."""
-        first = inside[0].text.lower() if inside else ""
-        if first == "distinct":
-            raise _failure(sql, f"{function}(distinct ...) is not known", "use distinct() before")
-        if any(word.text == "," and _depth(inside, k) == 0 for k, word in enumerate(inside)):
-            hint = (
-                "use greatest(a, b) or least(a, b) inside it"
-                if function in ("max", "min")
-                else None
-            )
-            raise _failure(sql, f"{function} takes one argument", hint)
-        star = function == "count" and (argument == "*" or _is_constant(inside))
-        if star and condition is None:
-            return self.number(AggregateCall("count_star", None, "bigint"), "count(*)")
-        shown = f"{function}({argument})"
-        text = "1" if star else argument
+        found = AGGREGATORS[written]
+        shown = f"{written}({'distinct ' if distinct else ''}{', '.join(texts)})"
+        texts = _gathered(sql, written, texts, distinct)
         if condition is not None:
-            text, shown = f"case when {condition} then ({text}) end", f"{shown} filter (...)"
-        compiled = compile_expression(text, self.schema, types=self.types, time_zone=self.time_zone)
-        type_ = AGGREGATES[function](compiled.type)
+            shown += " filter (...)"
+            texts = _conditional(texts, condition, distinct)
+        compiled = [self.expression(text) for text in texts]
+        type_ = found.result(compiled[0].type)
         if type_ is None:
-            raise _failure(
-                sql,
-                f"{function} of a {compiled.type}",
-                f"cast it, as in {function}(cast(x as double))",
-            )
-        return self.number(AggregateCall(function, compiled, type_), shown)
+            raise _failure(sql, f"{written} of a {compiled[0].type}", found.remedy.format(written))
+        if found.arguments == 2 and "map<" in compiled[1].type:
+            raise _failure(sql, f"{written} by a {compiled[1].type}", "maps have no order")
+        kernel, weighed = found.kernel, distinct
+        if distinct and found.distinct:
+            kernel, weighed = found.distinct, False
+        if kernel == "count_if":
+            compiled = [self.expression(f"case when ({text}) then 1 end") for text in texts]
+            type_, kernel = "bigint", "count"
+        return self.number(
+            AggregateCall(kernel, compiled[0], type_, tuple(compiled[1:]), weighed), shown
+        )
+
+    def expression(self, text: str) -> Expression:
+        """Compiles an argument."""
+        return compile_expression(text, self.schema, types=self.types, time_zone=self.time_zone)
 
     def number(self, call: AggregateCall, shown: str) -> int:
-        key = (call.function, call.argument.fingerprint if call.argument else "")
+        key = (call.function, call.distinct, tuple(a.fingerprint for a in call.arguments))
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.calls)
@@ -220,8 +215,51 @@ def _failure(sql: str, what: str, hint: str | None) -> ExpressionError:
     return ExpressionError(f"aggregate {sql!r}: {what}", hint=hint)
 
 
-def _known() -> str:
-    return f"the aggregates are {', '.join([*AGGREGATES, *_SYNONYMS])}; .reduce(f) does the rest"
+def _unknown(sql: str, written: str) -> ExpressionError:
+    if written in REFUSED:
+        what = f"{written} depends on the order of rows, and a group has none"
+        return _failure(sql, what, REFUSED[written])
+    known = f"the aggregates are {', '.join(AGGREGATORS)}; .reduce(f) does the rest"
+    return _failure(sql, f"the aggregate {written} is not known", known)
+
+
+def _gathered(sql: str, written: str, texts: list[str], distinct: bool) -> list[str]:
+    """Returns the arguments if there are as many as the aggregate takes.
+
+    `count(a, b)` counts the rows in which neither is null, `count(distinct a, b)` their pairs.
+    """
+    wanted = AGGREGATORS[written].arguments
+    if written == "count" and len(texts) > 1:
+        if distinct:
+            return texts
+        there = " and ".join(f"({text}) is not null" for text in texts)
+        return [f"case when {there} then 1 end"]
+    if len(texts) == wanted:
+        return texts
+    hint = None
+    if written in ("max", "min"):
+        hint = "use greatest(a, b) or least(a, b) inside it"
+    elif wanted == 2:
+        hint = f"write {written}(x, o): the x of the row with that o"
+    how_many = "one argument" if wanted == 1 else f"{wanted} arguments"
+    raise _failure(sql, f"{written} takes {how_many}", hint)
+
+
+def _conditional(texts: list[str], condition: str, distinct: bool) -> list[str]:
+    """Arguments that are null where the condition is not true.
+
+    Of min_by and max_by that is the order, as their first argument may be null.
+    """
+    made = [f"case when {condition} then ({text}) end" for text in texts]
+    return made if distinct or len(texts) == 1 else [texts[0], *made[1:]]
+
+
+def _split(sql: str, inside: Sequence[Word], start: int, stop: int) -> list[str]:
+    """Cuts the text of arguments at its commas."""
+    commas = [w for k, w in enumerate(inside) if w.text == "," and _depth(inside, k) == 0]
+    starts = [start, *(word.end for word in commas)]
+    stops = [*(word.start for word in commas), stop]
+    return [sql[a:b].strip() for a, b in zip(starts, stops, strict=True)]
 
 
 def _is_call(words: Sequence[Word], i: int) -> bool:

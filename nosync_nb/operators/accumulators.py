@@ -8,15 +8,18 @@ number: merging batches adds them, as it adds any diffs, and a number that retur
 - integers and decimals are cut into 32-bit limbs, so sums are exact and an overflow of the final
   value is seen, whatever came in between.
 - doubles are cut into bins of 30 bits by exponent; the sum is exact and rounded once, when it is
-  read. Infinities and NaN are counted apart.
+  read. Infinities and NaN are counted apart. Squares of doubles are cut in the same way.
+- integers are cut into bits too: how many values have each bit tells what and, or, xor of all are.
 
-Cost: a slot or two per group and aggregate; per-group Python only for reading sums of doubles.
+Here values are cut; totals.py reads the slots again.
+
+Cost: a slot or two per group and sum of integers, up to 100 per sum of doubles (as many as there
+are exponents in the group), 150 more for squares, a slot for each bit.
 Source: exact summation by exponent bins, as in Demmel and Nguyen, ARITH 2013.
 """
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -24,19 +27,30 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.errors import ExpressionError
+from nosync_nb.batch import Groups, Index
+from nosync_nb.operators.base import Step
 from nosync_nb.rows import Column
+from nosync_nb.rows.encoding import unscaled
+from nosync_nb.rows.types import FIXED, FLOATS, decimal_parts
+from nosync_nb.trace import Trace
 
 Ints = npt.NDArray[np.int64]
 Slots = dict[int, Ints]
 
 LIMB_BITS = 32
 _LIMB = (1 << LIMB_BITS) - 1
-_BIN_BITS = 30
-_BIN = (1 << _BIN_BITS) - 1
-_LOWEST = 1110  # the exponent of the lowest bit of bin 0 is -_LOWEST, below any double
-_INF, _MINUS_INF, _NAN = 90, 91, 92
-SLOTS_PER_SUM = 100
+BIN_BITS = 30
+_BIN = (1 << BIN_BITS) - 1
+LOWEST = 1110  # the exponent of the lowest bit of bin 0 is -LOWEST, below any double
+LOWEST_SQUARE = 2160  # the same for squares
+INF, MINUS_INF, NAN = 90, 91, 92
+SLOTS = {"count": 1, "sum": 100, "doubles": 100, "squares": 150, "bits": 64}
+"""How many slots a kind of contribution may use."""
+_HALF_BITS = 27
+_FEW = 64
+
+Parts = dict[int, tuple[Ints, Ints]]
+"""Slot offset -> (row numbers, contributions)."""
 
 
 def limbs(type_: str) -> int:
@@ -46,62 +60,101 @@ def limbs(type_: str) -> int:
     return 2 if type_ == "bigint" else 4
 
 
-def contributions(column: Column, type_: str, n: int) -> dict[int, tuple[Ints, Ints]]:
+def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
     """Cuts the non-null values of a column into contributions.
 
-    Returns:
-        slot offset -> (row numbers, contributions).
+    Args:
+        kind: of `SLOTS`; variances are of doubles, whatever the type is, as in Spark.
+        n: how many values there are.
     """
-    if type_ in ("float", "double"):
-        return _bins(np.asarray(_numbers(column, type_, np.float64), np.float64))
+    if kind == "bits":
+        return _bits(_numbers(column, np.int64), type_)
+    if kind == "squares":
+        return _squares(_numbers(column, np.float64))
+    if kind == "doubles" or type_ in FLOATS:
+        return _bins(_numbers(column, np.float64))
     if type_.startswith("decimal"):
         return _decimal_limbs(column, type_, n)
-    values = _numbers(column, type_, np.int64)
+    values = _numbers(column, np.int64)
     every = np.arange(n)
     if limbs(type_) == 1:
         return {0: (every, values)}
     return {0: (every, values & _LIMB), 1: (every, values >> LIMB_BITS)}
 
 
-def _numbers(column: Column, type_: str, dtype: Any) -> Any:
+def _numbers(column: Column, dtype: Any) -> Any:
     """A null-free column as a numpy array of numbers."""
     if isinstance(column, pa.Array):
         column = column.to_numpy(zero_copy_only=False)
     return column.astype(dtype)
 
 
-def _decimal_limbs(column: Column, type_: str, n: int) -> dict[int, tuple[Ints, Ints]]:
-    scale = int(type_.rstrip(")").split(",")[1])
-    unscaled = [int(v.scaleb(scale)) for v in rows.to_pylist(column, type_)]
+def _decimal_limbs(column: Column, type_: str, n: int) -> Parts:
+    scale = decimal_parts(type_)[1]
+    numbers = [unscaled(value, scale) for value in rows.to_pylist(column, type_)]
     every = np.arange(n)
     result = {}
     for limb in range(4):
         shift = LIMB_BITS * limb
-        cut = [(u >> shift) if limb == 3 else (u >> shift) & _LIMB for u in unscaled]
+        cut = [(u >> shift) if limb == 3 else (u >> shift) & _LIMB for u in numbers]
         result[limb] = (every, np.array(cut, np.int64))
     return result
 
 
-def _bins(values: npt.NDArray[np.float64]) -> dict[int, tuple[Ints, Ints]]:
+def _bits(values: Ints, type_: str) -> Parts:
+    """One contribution for each bit that a value has."""
+    result = {}
+    for bit in range(8 * FIXED[type_].itemsize):
+        index = ((values >> bit) & 1).nonzero()[0]
+        if len(index):
+            result[bit] = (index, np.ones(len(index), np.int64))
+    return result
+
+
+def _bins(values: npt.NDArray[np.float64]) -> Parts:
     """Cuts doubles into 30-bit chunks by exponent."""
-    result: dict[int, tuple[Ints, Ints]] = {}
+    result: Parts = {}
     finite = np.isfinite(values)
     if not finite.all():
-        kinds = ((_INF, np.isposinf), (_MINUS_INF, np.isneginf), (_NAN, np.isnan))
+        kinds = ((INF, np.isposinf), (MINUS_INF, np.isneginf), (NAN, np.isnan))
         for slot, test in kinds:
             index = test(values).nonzero()[0]
             if len(index):
                 result[slot] = (index, np.ones(len(index), np.int64))
     numbers = finite.nonzero()[0]
-    mantissa, exponent = np.frexp(values[numbers])
-    whole = np.ldexp(mantissa, 53).astype(np.int64)
-    sign = np.sign(whole)
+    whole, exponent = _whole(values[numbers])
+    _chunk(result, numbers, np.sign(whole), np.abs(whole), exponent + LOWEST)
+    return result
+
+
+def _squares(values: npt.NDArray[np.float64]) -> Parts:
+    """Cuts the squares of finite doubles into 30-bit chunks; the sum knows of the others."""
+    result: Parts = {}
+    numbers = np.isfinite(values).nonzero()[0]
+    whole, exponent = _whole(values[numbers])
     whole = np.abs(whole)
-    place, shift = np.divmod(exponent.astype(np.int64) - 53 + _LOWEST, _BIN_BITS)
+    high, low = whole >> _HALF_BITS, whole & ((1 << _HALF_BITS) - 1)
+    lowest = 2 * exponent + LOWEST_SQUARE
+    one = np.ones(len(numbers), np.int64)
+    _chunk(result, numbers, one, low * low, lowest)
+    _chunk(result, numbers, one, 2 * high * low, lowest + _HALF_BITS)
+    _chunk(result, numbers, one, high * high, lowest + 2 * _HALF_BITS)
+    return result
+
+
+def _whole(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Finite doubles as whole * 2**exponent, whole of 53 bits."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) - 53
+
+
+def _chunk(result: Parts, numbers: Ints, sign: Ints, whole: Ints, lowest: Ints) -> None:
+    """Adds sign * whole * 2**lowest, in chunks of bins, to `result`; whole has up to 60 bits."""
+    place, shift = np.divmod(lowest, BIN_BITS)
     chunks = (
         (whole << shift) & _BIN,
-        (whole >> (_BIN_BITS - shift)) & _BIN,
-        whole >> (2 * _BIN_BITS - shift),
+        (whole >> (BIN_BITS - shift)) & _BIN,
+        whole >> (2 * BIN_BITS - shift),
     )
     for offset, chunk in enumerate(chunks):
         used = chunk.nonzero()[0]
@@ -113,73 +166,37 @@ def _bins(values: npt.NDArray[np.float64]) -> dict[int, tuple[Ints, Ints]]:
                 old = result[slot]
                 found = (np.concatenate((old[0], found[0])), np.concatenate((old[1], found[1])))
             result[slot] = found
+
+
+def stored(trace: Trace, groups: Groups, step: Step, *, alone: bool) -> Slots:
+    """The numbers of groups as the accumulator trace holds them; `alone`: it has slot 0 only."""
+    n = len(groups.khash)
+    if alone:
+        found = trace.lookup(groups.khash, groups.keys, ())
+        if found is None:
+            return {}
+        step.touched += len(found.diff)
+        return {0: _added(found.probe, found.diff, n)}
+    slot_at = len(trace.layout.types) - 1
+    found = trace.lookup(groups.khash, groups.keys, (slot_at,))
+    if found is None:
+        return {}
+    step.touched += len(found.diff)
+    slots = np.asarray(found.columns[0])
+    result: Slots = {}
+    for slot in sorted(set(slots.tolist())) if len(slots) < 1000 else np.unique(slots).tolist():
+        index = (slots == slot).nonzero()[0]
+        result[slot] = _added(found.probe[index], found.diff[index], n)
     return result
 
 
-def total(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:
-    """The exact sums of groups as Python numbers, None where no value was summed.
-
-    Args:
-        slots: numbers by slot, one for each group.
-        base: the first slot of this sum.
-        type_: the type of the summed column; `result`: the type of the sum.
-
-    Raises:
-        ExpressionError: if a final sum does not fit `result`.
-    """
-    if type_ in ("float", "double"):
-        return _float_totals(slots, base, count)
-    unscaled = whole(slots, base, type_, len(count))
-    if not result.startswith("decimal"):
-        if unscaled and not -(2**63) <= min(unscaled) <= max(unscaled) < 2**63:
-            raise ExpressionError(
-                f"a sum of {type_} leaves the range of {result}",
-                hint="sum a wider type: sum(cast(x as decimal(38, 0)))",
-            )
-        return [u if c else None for u, c in zip(unscaled, count.tolist(), strict=True)]
-    precision, scale = (int(p) for p in result[8:-1].split(","))
-    if unscaled and max(map(abs, unscaled)) >= 10**precision:
-        raise ExpressionError(f"a sum of {type_} leaves the range of {result}")
-    return [
-        Decimal(u).scaleb(-scale) if c else None
-        for u, c in zip(unscaled, count.tolist(), strict=True)
-    ]
-
-
-def whole(slots: Slots, base: int, type_: str, n: int) -> list[int]:
-    """The sums of integer or unscaled decimal columns as Python integers."""
-    zero = np.zeros(n, np.int64)
-    parts: list[list[int]] = [slots.get(base + i, zero).tolist() for i in range(limbs(type_))]
-    if len(parts) == 1:
-        return parts[0]
-    return [sum(v << (LIMB_BITS * i) for i, v in enumerate(p)) for p in zip(*parts, strict=True)]
-
-
-def _float_totals(slots: Slots, base: int, count: Ints) -> list[Any]:
-    bins = sorted(s - base for s in slots if base <= s < base + _INF)
-    numbers = [slots[base + b].tolist() for b in bins]
-    special = [slots.get(base + s) for s in (_INF, _MINUS_INF, _NAN)]
-    result: list[Any] = []
-    for g, some in enumerate(count.tolist()):
-        if not some:
-            result.append(None)
-            continue
-        inf, minus, nan = (0 if s is None else int(s[g]) for s in special)
-        if nan or (inf and minus):
-            result.append(float("nan"))
-        elif inf or minus:
-            result.append(float("inf") if inf else float("-inf"))
-        else:
-            exact = sum(
-                column[g] << (_BIN_BITS * b) for b, column in zip(bins, numbers, strict=True)
-            )
-            result.append(_rounded(exact))
-    return result
-
-
-def _rounded(exact: int) -> float:
-    """`exact * 2**-_LOWEST`, correctly rounded; an overflow is infinite as in IEEE 754."""
-    try:
-        return exact / (1 << _LOWEST)
-    except OverflowError:
-        return float("inf") if exact > 0 else float("-inf")
+def _added(place: Index, numbers: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """`n` sums of the numbers that belong to each place."""
+    if len(place) <= _FEW:
+        sums = [0] * n
+        for at, number in zip(place.tolist(), numbers.tolist(), strict=True):
+            sums[at] += number
+        return np.array(sums, np.int64)
+    added = np.zeros(n, np.int64)
+    np.add.at(added, place, numbers)
+    return added

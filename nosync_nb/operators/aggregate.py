@@ -1,4 +1,4 @@
-"""group_by.agg: SQL aggregates of groups, maintained by accumulators and ordered traces.
+"""group_by.agg: SQL aggregates of groups, maintained by accumulators and traces of values.
 
 A group whose accumulated row count is 0 disappears; grouping by nothing is one row that is always
 there. For each group that an epoch touches the row before is retracted and the row after is
@@ -8,7 +8,7 @@ inserted, unless they are equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from nosync_nb.arrays import all_true, any_zero
 from nosync_nb.batch import (
     Batch,
     Groups,
-    Index,
     Layout,
     Updates,
     arrange,
@@ -27,27 +26,20 @@ from nosync_nb.batch import (
     concat_updates,
     group,
 )
+from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import AggregateCall, Expression
-from nosync_nb.operators import accumulators
-from nosync_nb.operators.accumulators import SLOTS_PER_SUM, Slots
+from nosync_nb.operators import accumulators, totals
+from nosync_nb.operators.accumulators import Slots
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.extremes import extreme
 from nosync_nb.operators.linear import evaluate
+from nosync_nb.operators.looks import looked
+from nosync_nb.operators.plans import SPREADS, Feed, Plan, planned, sum_kind
+from nosync_nb.operators.presence import appeared, counts, owners
 from nosync_nb.rows import Column, Schema
-from nosync_nb.trace import Trace
+from nosync_nb.rows.types import FIXED
 
-_SLOT = "smallint"
-_FEW = 64
-
-
-class _Plan(NamedTuple):
-    """Where an aggregate call finds its numbers."""
-
-    call: AggregateCall
-    argument: int  # number of the argument expression, -1: none
-    counts: int  # slot that counts the non-null arguments
-    sums: int  # first slot of the sum, -1: none
-    ordered: int  # number of the ordered trace, -1: none
+Looks = dict[tuple[int, str], Column]
+"""(held trace, function) -> results before and after, for every group."""
 
 
 class Aggregate(Operator):
@@ -77,12 +69,14 @@ class Aggregate(Operator):
         self.key_types = tuple(schema.types[i] for i in keys)
         self.types = (*self.key_types, *(o.type for o in outputs))
         self.global_row = not keys
-        self.plans, self.arguments, self.ordered = _planned(calls)
-        key = self.output_key = tuple(range(len(keys)))
-        self.state = (
-            Layout((*self.key_types, _SLOT), key),
-            *(Layout((*self.key_types, t), key, len(keys)) for t in self.ordered.values()),
-        )
+        found = planned(calls)
+        self.plans, self.arguments, self.held = found.plans, found.arguments, found.held
+        self.winners = found.winners
+        self.by_rows = tuple(f for f in found.feeds if f.held < 0)
+        self.by_presence = tuple(f for f in found.feeds if f.held >= 0)
+        self.output_key = tuple(range(len(keys)))
+        self.state = found.layouts(self.key_types)
+        self.slot_type = FIXED[self.state[0].types[-1]]
         self.local = all(e.local for e in (*self.arguments, *outputs))
 
     def exchange(self) -> Layout:
@@ -102,10 +96,14 @@ class Aggregate(Operator):
         keys = [updates.columns[i] for i in self.keys]
         groups = group(keys, self.key_types, n) if n else self._one_group()
         changes = self._contributions(arguments, updates, groups)
+        looks: Looks = {}
+        if self.held:
+            for number, held in enumerate(self.held, 1):
+                values = [arguments[i] for i in held.arguments]
+                step.emitted[number] = self._arranged(values, keys, updates.diff, number)
+            looks = self._looks(groups, changes, step)
         step.emitted[0] = self._accumulated(groups, changes)
-        for number, i in enumerate(self.ordered):
-            step.emitted[number + 1] = self._arranged(arguments[i], keys, updates.diff, number)
-        return self._output(groups, changes, step)
+        return self._output(groups, changes, looks, step)
 
     def _one_group(self) -> Groups:
         one = np.zeros(1, np.int64)
@@ -119,46 +117,81 @@ class Aggregate(Operator):
             return {0: np.zeros(len(starts), np.int64)}
         diff = updates.diff[order]
         changes[0] = diff if len(starts) == len(diff) else np.add.reduceat(diff, starts)
-        number = None
-        done: set[int] = set()
-        for plan in self.plans:
-            if plan.argument < 0:
-                continue
-            if number is None:
-                number = np.zeros(len(order), np.int64)
-                number[starts[1:]] = 1
-                number = number.cumsum()
-            column = rows.take(arguments[plan.argument], order)
+        if not self.by_rows:
+            return changes
+        number = np.zeros(len(order), np.int64)
+        number[starts[1:]] = 1
+        number = number.cumsum()
+        for feed in self.by_rows:
+            column = rows.take(arguments[feed.argument], order)
             null = rows.null_mask(column)
-            if plan.counts not in done:
-                done.add(plan.counts)
-                counted = diff if null is None else np.where(null, 0, diff)
-                changes[plan.counts] = np.add.reduceat(counted, starts)
-            if plan.sums >= 0 and plan.sums not in done:
-                done.add(plan.sums)
-                self._sums(plan, column, null, diff, number, len(starts), changes)
+            counted = diff if null is None else np.where(null, 0, diff)
+            changes[feed.slots["count"]] = np.add.reduceat(counted, starts)
+            if len(feed.slots) > 1 and null is not None:
+                some = (~null).nonzero()[0]
+                column = rows.take(column, some)
+                self._add(feed, column, diff[some], number[some], len(starts), changes)
+            elif len(feed.slots) > 1:
+                self._add(feed, column, diff, number, len(starts), changes)
         return changes
 
-    def _sums(
+    def _add(
         self,
-        plan: _Plan,
+        feed: Feed,
         column: Column,
-        null: npt.NDArray[np.bool_] | None,
         diff: npt.NDArray[np.int64],
         number: npt.NDArray[np.int64],
         groups_count: int,
         changes: Slots,
     ) -> None:
-        """Adds the contributions of one summed argument to `changes`."""
-        if null is not None and null.any():
-            some = (~null).nonzero()[0]
-            column, diff, number = rows.take(column, some), diff[some], number[some]
-        type_ = self.arguments[plan.argument].type
-        parts = accumulators.contributions(column, type_, len(diff))
-        for offset, (index, values) in parts.items():
-            added = np.zeros(groups_count, np.int64)
-            np.add.at(added, number[index], values * diff[index])
-            changes[plan.sums + offset] = added
+        """Adds the contributions of non-null values, but for their count, to `changes`."""
+        type_ = self.arguments[feed.argument].type
+        for kind, base in feed.slots.items():
+            if kind == "count":
+                continue
+            parts = accumulators.contributions(kind, column, type_, len(diff))
+            for offset, (index, values) in parts.items():
+                added = np.zeros(groups_count, np.int64)
+                np.add.at(added, number[index], values * diff[index])
+                changes[base + offset] = added
+
+    def _looks(self, groups: Groups, changes: Slots, step: Step) -> Looks:
+        """What the held traces tell: results before and after, and contributions to `changes`."""
+        counted: dict[int, npt.NDArray[np.int64]] = {}
+        for number in {*(f.held for f in self.by_presence), *self.winners}:
+            batch = step.emitted[number]
+            if batch is not None:
+                counted[number] = counts(step.state[number], batch, step)
+        for feed in self.by_presence:
+            if feed.held in counted:
+                self._present(feed, counted[feed.held], groups, changes, step)
+        result: Looks = {}
+        for plan in self.plans:
+            which = (plan.held, plan.call.function)
+            if plan.held >= 0 and which not in result:
+                result[which] = looked(plan, counted.get(plan.held), groups, step)
+        return result
+
+    def _present(
+        self,
+        feed: Feed,
+        before: npt.NDArray[np.int64],
+        groups: Groups,
+        changes: Slots,
+        step: Step,
+    ) -> None:
+        """Adds what comes and goes in a held trace to `changes`."""
+        batch = step.emitted[feed.held]
+        assert batch is not None
+        diff = appeared(before, batch)
+        index = diff.nonzero()[0]
+        number, diff = owners(groups, batch, self.key_types)[index], diff[index]
+        count = np.zeros(len(groups.khash), np.int64)
+        np.add.at(count, number, diff)
+        changes[feed.slots["count"]] = count
+        if len(feed.slots) > 1:
+            column = rows.take(batch.columns[len(self.keys)], index)
+            self._add(feed, column, diff, number, len(count), changes)
 
     def _accumulated(self, groups: Groups, changes: Slots) -> Batch | None:
         """The change of the accumulator trace: a row (key, slot) with the number as its diff."""
@@ -172,7 +205,7 @@ class Aggregate(Operator):
                     continue
                 keys = [rows.take(k, index) for k in keys]
                 khash, numbers = khash[index], numbers[index]
-            slots = np.empty(len(numbers), np.int16)
+            slots = np.empty(len(numbers), self.slot_type)
             slots.fill(slot)
             parts.append(Updates([*keys, slots], numbers))
             hashes.append(khash)
@@ -185,19 +218,27 @@ class Aggregate(Operator):
         return arrange(layout, concat_updates(parts, layout.types), khash=khash)
 
     def _arranged(
-        self, argument: Column, keys: list[Column], diff: npt.NDArray[np.int64], number: int
+        self,
+        values: list[Column],
+        keys: list[Column],
+        diff: npt.NDArray[np.int64],
+        number: int,
     ) -> Batch | None:
-        """The change of an ordered trace: the non-null values of its argument."""
-        null = rows.null_mask(argument)
-        updates = Updates([*keys, argument], diff)
-        if null is not None and null.any():
-            updates = updates.take((~null).nonzero()[0])
-        return arrange(self.state[number + 1], updates) if updates else None
+        """The change of a held trace, without rows whose required values are null."""
+        updates = Updates([*keys, *values], diff)
+        keep = None
+        for value in values[: self.held[number - 1].required]:
+            null = rows.null_mask(value)
+            if null is not None:
+                keep = ~null if keep is None else keep & ~null
+        if keep is not None:
+            updates = updates.take(keep.nonzero()[0])
+        return arrange(self.state[number], updates) if updates else None
 
-    def _output(self, groups: Groups, changes: Slots, step: Step) -> Updates | None:
+    def _output(self, groups: Groups, changes: Slots, looks: Looks, step: Step) -> Updates | None:
         """Retracts the rows before and inserts the rows after."""
         n = len(groups.khash)
-        before = _stored(step.state[0], groups, step, alone=not self.arguments)
+        before = accumulators.stored(step.state[0], groups, step, alone=not self.arguments)
         slots: Slots = {}
         for slot in before.keys() | changes.keys():
             old = before.get(slot)
@@ -208,27 +249,23 @@ class Aggregate(Operator):
             there = np.array([not step.first, True])
         else:
             there = slots[0] > 0
-        extremes = self._extremes(groups, step) if self.ordered else {}
-        computed = Updates(
-            [
-                *(rows.concat([k, k], t) for k, t in self._keyed(groups)),
-                *(self._result(plan, slots, extremes, 2 * n) for plan in self.plans),
-            ],
-            there,
-        )
-        if all_true(there):
-            values = evaluate(self.outputs, self.inner, computed, step)
-            return self._difference(groups, there, None, values, n)
-        index = there.nonzero()[0]
-        if not len(index):
-            return None  # groups that hold rows fewer than 0 times, before and after
-        values = evaluate(self.outputs, self.inner, computed.take(index), step)
-        place = np.zeros(2 * n, np.int64)
-        place[index] = np.arange(len(index))
+        index = None if all_true(there) else there.nonzero()[0]
+        keys = [rows.concat([k, k], t) for k, t in zip(groups.keys, self.key_types, strict=True)]
+        if index is not None:
+            if not len(index):
+                return None  # groups that hold rows fewer than 0 times, before and after
+            keys = [rows.take(k, index) for k in keys]
+            slots = {slot: numbers[index] for slot, numbers in slots.items()}
+            looks = {which: rows.take(column, index) for which, column in looks.items()}
+        m = 2 * n if index is None else len(index)
+        results = [self._result(plan, slots, looks, m, step) for plan in self.plans]
+        computed = Updates([*keys, *results], there if index is None else there[index])
+        values = evaluate(self.outputs, self.inner, computed, step)
+        place = None
+        if index is not None:
+            place = np.zeros(2 * n, np.int64)
+            place[index] = np.arange(m)
         return self._difference(groups, there, place, values, n)
-
-    def _keyed(self, groups: Groups) -> list[tuple[Column, str]]:
-        return list(zip(groups.keys, self.key_types, strict=True))
 
     def _difference(
         self,
@@ -270,100 +307,34 @@ class Aggregate(Operator):
             changed = ~same if changed is None else changed | ~same
         return np.zeros(n, bool) if changed is None else changed
 
-    def _extremes(
-        self, groups: Groups, step: Step
-    ) -> dict[tuple[int, bool], list[tuple[npt.NDArray[np.bool_], Column]]]:
-        """For each ordered trace and end that is asked for: the extremes before and after."""
-        wanted = {(p.ordered, p.call.function == "max") for p in self.plans if p.ordered >= 0}
-        result = {}
-        for number, greatest in wanted:
-            old = step.state[number + 1]
-            emitted = step.emitted[number + 1]
-            new = old if emitted is None else old.with_batch(emitted)
-            result[number, greatest] = [
-                extreme(trace, groups.khash, groups.keys, greatest, step) for trace in (old, new)
-            ]
-        return result
-
-    def _result(self, plan: _Plan, slots: Slots, extremes: dict[Any, Any], n: int) -> Column:
-        """The column of one aggregate call for groups before and after."""
+    def _result(self, plan: Plan, slots: Slots, looks: Looks, n: int, step: Step) -> Column:
+        """The column of one aggregate call for `n` groups."""
         call = plan.call
-        if plan.ordered >= 0:
-            (has_old, old), (has_new, new) = extremes[plan.ordered, call.function == "max"]
-            return _spread(np.concatenate((has_old, has_new)), (old, new), call.type)
-        zero = np.zeros(n, np.int64)
-        count = slots.get(plan.counts, zero)
-        if plan.sums < 0:
+        function = call.function
+        if function == "count_star":
+            return slots[0]
+        if plan.held >= 0:
+            return looks[plan.held, function]
+        count = slots.get(plan.slots["count"])
+        count = np.zeros(n, np.int64) if count is None else count
+        if function == "count":
             return count
-        type_ = self.arguments[plan.argument].type
-        if call.function == "sum":
-            totals = accumulators.total(slots, plan.sums, type_, call.type, count)
-        elif type_ in ("float", "double"):
-            sums = accumulators.total(slots, plan.sums, type_, "double", count)
-            totals = [None if s is None else s / c for s, c in zip(sums, count.tolist())]  # noqa: B905
-        else:
-            numbers = accumulators.whole(slots, plan.sums, type_, n)
-            totals = [w / c if c else None for w, c in zip(numbers, count.tolist(), strict=True)]
-        return _column(totals, call.type)
-
-
-def _planned(
-    calls: Sequence[AggregateCall],
-) -> tuple[list[_Plan], list[Expression], dict[int, str]]:
-    """Shares slots and ordered traces between calls over equal arguments."""
-    arguments: list[Expression] = []
-    numbers: dict[str, int] = {}
-    ordered: dict[int, str] = {}
-    plans = []
-    for call in calls:
-        if call.argument is None:
-            plans.append(_Plan(call, -1, 0, -1, -1))
-            continue
-        number = numbers.setdefault(call.argument.fingerprint, len(arguments))
-        if number == len(arguments):
-            arguments.append(call.argument)
-        count = 1 + number * SLOTS_PER_SUM
-        if call.function in ("min", "max"):
-            ordered.setdefault(number, call.argument.type)
-            plans.append(_Plan(call, number, count, -1, list(ordered).index(number)))
-        else:
-            sums = -1 if call.function == "count" else count + 1
-            plans.append(_Plan(call, number, count, sums, -1))
-    return plans, arguments, ordered
-
-
-def _stored(trace: Trace, groups: Groups, step: Step, *, alone: bool) -> Slots:
-    """The numbers of groups as the accumulator trace holds them; `alone`: it has slot 0 only."""
-    n = len(groups.khash)
-    if alone:
-        found = trace.lookup(groups.khash, groups.keys, ())
-        if found is None:
-            return {}
-        step.touched += len(found.diff)
-        return {0: _added(found.probe, found.diff, n)}
-    slot_at = len(trace.layout.types) - 1
-    found = trace.lookup(groups.khash, groups.keys, (slot_at,))
-    if found is None:
-        return {}
-    step.touched += len(found.diff)
-    slots = np.asarray(found.columns[0])
-    result: Slots = {}
-    for slot in sorted(set(slots.tolist())) if len(slots) < 1000 else np.unique(slots).tolist():
-        index = (slots == slot).nonzero()[0]
-        result[slot] = _added(found.probe[index], found.diff[index], n)
-    return result
-
-
-def _added(place: Index, numbers: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
-    """`n` sums of the numbers that belong to each place."""
-    if len(place) <= _FEW:
-        sums = [0] * n
-        for at, number in zip(place.tolist(), numbers.tolist(), strict=True):
-            sums[at] += number
-        return np.array(sums, np.int64)
-    added = np.zeros(n, np.int64)
-    np.add.at(added, place, numbers)
-    return added
+        base, type_ = plan.slots.get("sum", 0), self.arguments[plan.argument].type
+        try:
+            if function == "sum":
+                found = totals.sums(slots, base, type_, call.type, count)
+            elif function == "avg":
+                found = totals.means(slots, base, type_, call.type, count)
+            elif function in SPREADS:
+                base = plan.slots[sum_kind("doubles", type_)]
+                found = totals.spreads(slots, base, plan.slots["squares"], function, count)
+            else:
+                found = totals.bits(slots, plan.slots["bits"], function, type_, count)
+        except ExpressionError as error:
+            if not step.stage:
+                raise
+            raise ExpressionError(f"stage '{step.stage}': {error}", hint=error.hint) from None
+        return _column(found, call.type)
 
 
 def _column(values: list[Any], type_: str) -> Column:
@@ -373,13 +344,3 @@ def _column(values: list[Any], type_: str) -> Column:
     if type_ == "double" and None not in values:
         return np.array(values, np.float64) + 0.0
     return rows.from_arrow(pa.array(values, rows.arrow_type(type_)), type_)
-
-
-def _spread(has: npt.NDArray[np.bool_], values: Sequence[Column], type_: str) -> Column:
-    """Values at the places where `has`, null elsewhere."""
-    column = rows.concat(list(values), type_)
-    if has.all():
-        return column
-    filled = rows.concat([column, rows.full_null(type_, 1)], type_)
-    place = np.where(has, has.cumsum() - 1, len(column))
-    return rows.take(filled, place)

@@ -1,7 +1,8 @@
-"""The least and the greatest value of a group, from a trace ordered by value inside each key.
+"""The least and the greatest rows of a group, from a trace ordered by value inside each key.
 
 The next winner after a retraction stands at the head of its group, so a look costs
-O(layers x k) rows, also in a group of a million; k grows only while what is found cancels.
+O(layers x k) rows, also in a group of a million; k grows only while what is found cancels, or
+while order codes do not tell: text whose first 8 bytes are equal, equal orders of min_by.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ _FIRST_LOOK = 4
 
 def extreme(
     trace: Trace, khash: Hashes, keys: Sequence[Column], greatest: bool, step: Step
-) -> tuple[npt.NDArray[np.bool_], Column]:
-    """The least (or greatest) value with positive count of each key.
+) -> tuple[npt.NDArray[np.bool_], list[Column]]:
+    """The least (or greatest) values with positive count of each key.
 
     Args:
-        trace: rows (key..., value), layout with `order` on the last column; no null values.
+        trace: rows (key..., value...), layout with `order` on the first value, which is not null;
+            further values decide where the first ones are equal.
         khash, keys: the groups to look at.
 
     Returns:
         which groups have a value, and the values (of the groups that have one, in order).
     """
     n = len(khash)
-    type_ = trace.layout.types[-1]
+    types = trace.layout.types[len(keys) :]
     pending = np.arange(n)
     groups: list[Index] = []
-    values: list[Column] = []
+    values: list[list[Column]] = []
     look = _FIRST_LOOK
     while len(pending):
         taken = [rows.take(k, pending) for k in keys]
@@ -48,10 +50,11 @@ def extreme(
         pending = pending[rest]
         look *= 8
     group = np.concatenate(groups) if groups else np.zeros(0, np.int64)
-    value = rows.concat(values, type_) if values else rows.empty(type_)
     has = np.zeros(n, bool)
     has[group] = True
-    return has, rows.take(value, group.argsort(kind="stable"))
+    order = group.argsort(kind="stable")
+    columns = [rows.concat([v[i] for v in values], t) for i, t in enumerate(types)]
+    return has, [rows.take(column, order) for column in columns]
 
 
 def _look(
@@ -61,14 +64,15 @@ def _look(
     greatest: bool,
     look: int,
     step: Step,
-) -> tuple[Index, Column, npt.NDArray[np.bool_]]:
+) -> tuple[Index, list[Column], npt.NDArray[np.bool_]]:
     """Looks at up to `look` rows of each group in each part.
 
     Returns:
         the groups resolved, their values, and which groups have rows that were not looked at.
     """
     n = len(khash)
-    type_ = trace.layout.types[-1]
+    types = trace.layout.types
+    own = len(keys)
     open_ = np.zeros(n, bool)
     horizon = np.full(n, 2**64 - 1 if not greatest else 0, np.uint64)
     probes: list[Index] = []
@@ -95,8 +99,7 @@ def _look(
         diffs.append(part.diff[index])
     none: Index = np.zeros(0, np.int64)
     if not probes:
-        return none, rows.empty(type_), open_
-    types = trace.layout.types
+        return none, [rows.empty(t) for t in types[own:]], open_
     probe, diff = np.concatenate(probes), np.concatenate(diffs)
     code = np.concatenate(codes)
     held = [rows.concat([c[i] for c in columns], t) for i, t in enumerate(types)]
@@ -106,23 +109,30 @@ def _look(
     for key, column, t in zip(keys, held, types, strict=False):
         good &= rows.equal(rows.take(key, probe), column, t)
     index = good.nonzero()[0]
-    winners = _winners(probe[index], rows.take(held[-1], index), type_, diff[index], greatest)
-    return probe[index][winners], rows.take(held[-1], index[winners]), open_
+    values = [rows.take(column, index) for column in held[own:]]
+    winners = _winners(probe[index], values, types[own:], diff[index], greatest)
+    return probe[index][winners], [rows.take(v, winners) for v in values], open_
 
 
 def _winners(
-    probe: Index, value: Column, type_: str, diff: npt.NDArray[np.int64], greatest: bool
+    probe: Index,
+    values: Sequence[Column],
+    types: Sequence[str],
+    diff: npt.NDArray[np.int64],
+    greatest: bool,
 ) -> Index:
     """The first row of each probe whose equal rows add up to a positive count."""
     if not len(probe):
         return probe
-    by_value = rows.sort_indices([value], [type_])
-    ordered = rows.take(value, by_value)
+    by_value = rows.sort_indices(values, types)
     last = len(by_value) - 1
     step = np.ones(len(by_value), np.int64)
     if last:
-        every = np.arange(last)
-        step[1:] = ~rows.equal(rows.take(ordered, every), rows.take(ordered, every + 1), type_)
+        one, next_ = by_value[:-1], by_value[1:]
+        same = np.ones(last, bool)
+        for value, type_ in zip(values, types, strict=True):
+            same &= rows.equal(rows.take(value, one), rows.take(value, next_), type_)
+        step[1:] = ~same
     rank = np.zeros(len(by_value), np.int64)
     rank[by_value] = step.cumsum()
     if greatest:

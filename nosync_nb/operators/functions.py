@@ -28,7 +28,15 @@ def tuples(columns: list[Column], schema: Schema, n: int) -> list[Any]:
     return [make(v) for v in zip(*values, strict=True)]
 
 
-def call(function: Callable[..., Any], stage: str, shown: Any, *arguments: Any) -> Any:
+def name_of(function: Callable[..., Any], operator: str = "") -> str:
+    """How messages call a function: `f()`, or `reduce(f)` if they are to name the operator."""
+    name = getattr(function, "__name__", "function")
+    return f"{operator}({name})" if operator else f"{name}()"
+
+
+def call(
+    function: Callable[..., Any], stage: str, shown: Any, *arguments: Any, operator: str = ""
+) -> Any:
     """Calls a user's function; what it raises becomes a StageError naming `shown`, the row.
 
     Raises:
@@ -39,14 +47,16 @@ def call(function: Callable[..., Any], stage: str, shown: Any, *arguments: Any) 
     except NosyncError:
         raise
     except Exception as error:
-        raise failed(function, stage, shown, error) from error
+        raise failed(function, stage, shown, error, operator=operator) from error
 
 
-def failed(function: Callable[..., Any], stage: str, shown: Any, error: Exception) -> StageError:
+def failed(
+    function: Callable[..., Any], stage: str, shown: Any, error: Exception, *, operator: str = ""
+) -> StageError:
     """The StageError for a function that raised `error` on the row `shown`."""
-    name = getattr(function, "__name__", "function")
+    name = name_of(function, operator)
     return StageError(
-        f"stage '{stage}': {name}() raised {type(error).__name__}: {error} on {shown!r}",
+        f"stage '{stage}': {name} raised {type(error).__name__}: {error} on {shown!r}",
         hint="mend the function or filter the row out; nothing of this epoch was applied",
         stage=stage,
         row=shown,
@@ -70,13 +80,15 @@ def results(produced: list[Any], schema: Schema, stage: str, what: str) -> list[
     return columns
 
 
-def as_rows(value: Any, function: Callable[..., Any], stage: str, shown: Any) -> list[Any]:
+def as_rows(
+    value: Any, function: Callable[..., Any], stage: str, shown: Any, *, operator: str = ""
+) -> list[Any]:
     """The rows a function returned or yielded, consumed inside the error handling."""
     if value is None:
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise StageError(
-            f"stage '{stage}': {getattr(function, '__name__', 'function')}() gave {value!r}"
+            f"stage '{stage}': {name_of(function, operator)} gave {value!r}"
             f" for {shown!r}, not an iterable of rows",
             hint="yield tuples, or return a list of tuples",
             stage=stage,
@@ -87,4 +99,4 @@ def as_rows(value: Any, function: Callable[..., Any], stage: str, shown: Any) ->
     except NosyncError:
         raise
     except Exception as error:
-        raise failed(function, stage, shown, error) from error
+        raise failed(function, stage, shown, error, operator=operator) from error

@@ -3,10 +3,14 @@
 The function sees the consolidated rows of the group in canonical order, a row n times, so that it
 cannot depend on how updates were batched, and is never called for an empty group. What it gave
 before is kept in a trace and retracted from there, never computed again.
+
+The rows are the function's to read. Changing the list, or values inside its rows, is an error:
+copies of a row are one object, so that a change of one would show in the others.
 """
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,10 +19,11 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
-from nosync_nb.errors import NegativeMultiplicityError
+from nosync_nb.errors import NegativeMultiplicityError, StageError
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.rows import Schema
+from nosync_nb.rows import Column, Schema
+from nosync_nb.rows.types import is_nested
 
 _LARGE_GROUP = 100_000
 
@@ -29,7 +34,7 @@ class Reduce(Operator):
     Args:
         keys: positions of the key columns.
         function: gets the key (a named tuple, or the value of a single key column) and a list of
-            named tuples; yields tuples of `output`.
+            named tuples, which it must not change; yields tuples of `output`.
     """
 
     name = "reduce"
@@ -43,6 +48,7 @@ class Reduce(Operator):
         self.output = output
         self.key_schema = Schema([schema.fields[i] for i in keys])
         self.types = (*self.key_schema.types, *output.types)
+        self.nested = any(map(is_nested, schema.types))
         self.layouts = (Layout(schema.types, self.keys),)
         self.output_key = tuple(range(len(keys)))
         self.state = (Layout(self.types, self.output_key),)
@@ -89,9 +95,12 @@ class Reduce(Operator):
         order = rows.sort_indices([probe, *columns], ("bigint", *self.schema.types))
         given = functions.tuples([rows.take(c, order) for c in columns], self.schema, len(order))
         counts = held.diff[order].tolist()
-        produced: list[Any] = []
+        produced: list[list[Any]] = []
         owners: list[int] = []
-        shown = functions.tuples(keys, self.key_schema, len(khash))
+        shown = [
+            key[0] if len(key) == 1 else key
+            for key in functions.tuples(keys, self.key_schema, len(khash))
+        ]
         start = 0
         probes = probe[order].tolist()
         while start < len(probes):
@@ -99,17 +108,33 @@ class Reduce(Operator):
             while stop < len(probes) and probes[stop] == probes[start]:
                 stop += 1
             group = probes[start]
-            key = shown[group]
-            result = self._call(key, given[start:stop], counts[start:stop], step)
-            produced += result
-            owners += [group] * len(result)
+            produced.append(self._call(shown[group], given[start:stop], counts[start:stop], step))
+            owners.append(group)
             start = stop
-        what = f"reduce({getattr(self.function, '__name__', 'f')})"
-        columns = functions.results(produced, self.output, step.stage, what)
-        owner = np.array(owners, np.int64)
+        columns = self._columns(produced, [shown[group] for group in owners], step)
+        owner = np.array(owners, np.int64).repeat([len(result) for result in produced])
         return Updates(
             [*(rows.take(k, owner) for k in keys), *columns], np.ones(len(owner), np.int64)
         )
+
+    def _columns(self, produced: list[list[Any]], shown: list[Any], step: Step) -> list[Column]:
+        """What the function gave for each group, as columns.
+
+        Raises:
+            StageError: if a row does not fit; names its group.
+        """
+        what = functions.name_of(self.function, self.name)
+        try:
+            every = [row for result in produced for row in result]
+            return functions.results(every, self.output, step.stage, what)
+        except StageError:
+            for key, result in zip(shown, produced, strict=True):
+                try:
+                    functions.results(result, self.output, step.stage, f"{what} of {key!r}")
+                except StageError as error:
+                    error.row = key
+                    raise
+            raise
 
     def _call(self, key: Any, group: list[Any], counts: list[int], step: Step) -> list[Any]:
         """Calls the function on one group."""
@@ -126,9 +151,18 @@ class Reduce(Operator):
                 " whenever one changes; an aggregate with agg() costs only the change",
                 stacklevel=2,
             )
-        shown = key[0] if len(key) == 1 else key
-        value = functions.call(self.function, step.stage, shown, shown, copies)
-        return functions.as_rows(value, self.function, step.stage, shown)
+        kept = copy.deepcopy(copies) if self.nested else tuple(copies)
+        value = functions.call(self.function, step.stage, key, key, copies, operator=self.name)
+        result = functions.as_rows(value, self.function, step.stage, key, operator=self.name)
+        if list(kept) != copies:
+            name = functions.name_of(self.function, self.name)
+            raise StageError(
+                f"stage '{step.stage}': {name} changed the rows it was given for {key!r}",
+                hint="work on a copy, as in sorted(rows) or list(rows)",
+                stage=step.stage,
+                row=key,
+            )
+        return result
 
 
 def _first_of_keys(delta: Batch, keys: Sequence[int]) -> Any:

@@ -1,0 +1,139 @@
+"""The aggregates: by name what they take, what type they give and what the operator computes.
+
+`AGGREGATORS` is the place to add a function. Several names may be one kernel: `every(x)` is the
+least of booleans. What depends on the order of rows in Spark, as `first(x)` does, is refused with
+what to write in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts
+
+
+class Aggregator(NamedTuple):
+    """An aggregate function.
+
+    Attributes:
+        kernel: what the operator computes.
+        result: type of the result by that of the first argument, None if it takes no such values.
+        remedy: what to do with values of a type it does not take; `{}` is its name.
+        arguments: how many it takes.
+        distinct: the kernel over distinct values; "" if that is the same function with
+            `AggregateCall.distinct` set.
+    """
+
+    kernel: str
+    result: Callable[[str], str | None]
+    remedy: str
+    arguments: int = 1
+    distinct: str = ""
+
+
+def _sum_type(type_: str) -> str | None:
+    if type_ in INTEGERS:
+        return "bigint"
+    if type_.startswith("decimal"):
+        precision, scale = decimal_parts(type_)
+        return f"decimal({min(38, precision + 10)},{scale})"
+    return "double" if type_ in FLOATS else None
+
+
+def _mean_type(type_: str) -> str | None:
+    if type_.startswith("decimal"):
+        precision, scale = decimal_parts(type_)
+        return f"decimal({min(38, precision + 4)},{min(38, scale + 4)})"
+    return "double" if type_ in (*INTEGERS, *FLOATS) else None
+
+
+def _spread_type(type_: str) -> str | None:
+    return None if _mean_type(type_) is None else "double"
+
+
+def _ordered(type_: str) -> str | None:
+    return None if "map<" in type_ else type_
+
+
+def _integer(type_: str) -> str | None:
+    return type_ if type_ in INTEGERS else None
+
+
+def _boolean(type_: str) -> str | None:
+    return type_ if type_ == "boolean" else None
+
+
+_NUMBER = "cast it, as in {}(cast(x as double))"
+_WHOLE = "cast it, as in {}(cast(x as bigint))"
+_TRUTH = "compare it, as in {}(x > 0)"
+_NO_MAP = "maps have no order; take a value, as in {}(x['key'])"
+_SETS = "maps cannot be compared; use {}(map_entries(x))"
+_NONE = "use another argument"
+
+
+def _extreme(kernel: str) -> Aggregator:
+    return Aggregator(kernel, _ordered, _NO_MAP, distinct=kernel)
+
+
+def _extreme_by(kernel: str) -> Aggregator:
+    return Aggregator(kernel, lambda type_: type_, _NONE, arguments=2, distinct=kernel)
+
+
+def _truth(kernel: str) -> Aggregator:
+    return Aggregator(kernel, _boolean, _TRUTH, distinct=kernel)
+
+
+def _spread(kernel: str) -> Aggregator:
+    return Aggregator(kernel, _spread_type, _NUMBER)
+
+
+AGGREGATORS: dict[str, Aggregator] = {
+    "count": Aggregator("count", lambda type_: "bigint", _NONE),
+    "sum": Aggregator("sum", _sum_type, _NUMBER),
+    "min": _extreme("min"),
+    "max": _extreme("max"),
+    "avg": Aggregator("avg", _mean_type, _NUMBER),
+    "mean": Aggregator("avg", _mean_type, _NUMBER),
+    "count_if": Aggregator("count_if", _boolean, _TRUTH),
+    "min_by": _extreme_by("min_by"),
+    "max_by": _extreme_by("max_by"),
+    "stddev": _spread("stddev_samp"),
+    "std": _spread("stddev_samp"),
+    "stddev_samp": _spread("stddev_samp"),
+    "stddev_pop": _spread("stddev_pop"),
+    "variance": _spread("var_samp"),
+    "var_samp": _spread("var_samp"),
+    "var_pop": _spread("var_pop"),
+    "bool_and": _truth("min"),
+    "every": _truth("min"),
+    "bool_or": _truth("max"),
+    "some": _truth("max"),
+    "any": _truth("max"),
+    "bit_and": Aggregator("bit_and", _integer, _WHOLE, distinct="bit_and"),
+    "bit_or": Aggregator("bit_or", _integer, _WHOLE, distinct="bit_or"),
+    "bit_xor": Aggregator("bit_xor", _integer, _WHOLE),
+    "collect_list": Aggregator(
+        "collect_list", lambda type_: f"array<{type_}>", _NONE, distinct="collect_set"
+    ),
+    "array_agg": Aggregator(
+        "collect_list", lambda type_: f"array<{type_}>", _NONE, distinct="collect_set"
+    ),
+    "collect_set": Aggregator(
+        "collect_set",
+        lambda type_: None if "map<" in type_ else f"array<{type_}>",
+        _SETS,
+        distinct="collect_set",
+    ),
+}
+
+_FIRST = "say by which order: min_by(x, o) is the x of the least o"
+_LAST = "say by which order: max_by(x, o) is the x of the greatest o"
+REFUSED = {
+    "first": _FIRST,
+    "first_value": _FIRST,
+    "last": _LAST,
+    "last_value": _LAST,
+    "any_value": "say which one: min(x), max(x) or min_by(x, o)",
+}
+"""Aggregates whose result depends on the order of rows, and what to write in their place."""

@@ -1,0 +1,82 @@
+"""reduce: what a function may not do is an error that names stage, operator and group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb.errors import StageError
+
+WRONG: dict[str, tuple[Callable[[Any, list[Any]], Any], str]] = {
+    "one row, not a list of rows": (lambda k, rows: (1, 2), "row 0 is 1, no tuple or dict"),
+    "values without tuples": (lambda k, rows: [1], "row 0 is 1, no tuple or dict"),
+    "too many values": (lambda k, rows: [(1, 2)], r"row 0 has 2 values for 1 columns: \(1, 2\)"),
+    "no values": (lambda k, rows: [()], "row 0 has 0 values for 1 columns"),
+    "another name": (lambda k, rows: [{"m": 1}], "unknown column 'm'"),
+    "another type": (lambda k, rows: [(1,), ("x",)], "column 'n', row 1: 'x' is no int"),
+    "a fraction": (lambda k, rows: [(1.5,)], "column 'n', row 0: 1.5 is not exactly int"),
+    "too large": (lambda k, rows: [(2**40,)], "1099511627776 does not fit int"),
+    "text": (lambda k, rows: "ab", "gave 'ab' for 'bad', not an iterable of rows"),
+    "a number": (lambda k, rows: 3, "gave 3 for 'bad', not an iterable of rows"),
+    "an error": (lambda k, rows: [(1 // 0,)], "raised ZeroDivisionError: .* on 'bad'"),
+    "an error while yielding": (
+        lambda k, rows: ((1 // 0,) for _ in rows),
+        "raised ZeroDivisionError: .* on 'bad'",
+    ),
+    "sorted in place": (
+        lambda k, rows: rows.sort(key=lambda row: -row.x) or [(1,)],
+        "changed the rows it was given for 'bad'",
+    ),
+    "emptied": (lambda k, rows: rows.clear() or [(1,)], "changed the rows it was given for 'bad'"),
+    "a list inside a row": (
+        lambda k, rows: rows[0].tags.append("z") or [(1,)],
+        "changed the rows it was given for 'bad'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_function_that_does_wrong_is_named_with_its_group_and_nothing_is_applied(
+    name: str, tmp_path: Path
+) -> None:
+    function, said = WRONG[name]
+
+    def sometimes(key: Any, rows: list[Any]) -> Any:
+        return function(key, rows) if key == "bad" else [(len(rows),)]
+
+    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
+        given = session.input("given", "k string, x int, tags array<string>")
+        stage = session.stage("sizes", given.group_by("k").reduce(sometimes, "n int"))
+        given.insert([("a", 1, ["p"]), ("b", 1, None)])
+        session.commit()
+        wrong = [("a", 2, None), ("bad", 1, ["p"]), ("bad", 2, [])]
+        given.insert(wrong)
+        with pytest.raises(StageError, match=said) as caught:
+            session.commit()
+        assert str(caught.value).startswith("stage 'sizes': reduce(sometimes)")
+        assert (caught.value.stage, caught.value.row) == ("sizes", "bad")
+        assert caught.value.hint
+        assert (session.now, stage.rows(at=1)) == (1, [("a", 1), ("b", 1)])
+        session.discard()
+        given.insert([("a", 2, None)])
+        session.commit()
+        assert stage.rows() == [("a", 2), ("b", 1)]
+
+
+def test_a_function_may_return_nothing_dicts_or_generators(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
+        given = session.input("given", "k int, x int")
+        given.insert([(k, k) for k in range(4)])
+        session.commit()
+        made: list[Callable[[], Any]] = [
+            lambda: None,
+            lambda: [{"n": 1}],
+            lambda: ((i,) for i in (2, 2)),
+            lambda: sorted([(3,)]),
+        ]
+        found = given.group_by("k").reduce(lambda key, rows: made[key](), "n int")
+        assert found.rows() == [(1, 1), (2, 2), (2, 2), (3, 3)]
