@@ -16,7 +16,7 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.identity import Identity, definition_fingerprint, function_fingerprint
 from nosync_nb.rows import Field, Schema
 
-SEMANTICS = 1  # raised when an operator starts to compute something else
+SEMANTICS = 2  # raised when an operator starts to compute something else
 
 Function = Callable[..., Any]
 
