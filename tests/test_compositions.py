@@ -9,18 +9,22 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from random import Random
+from typing import Any
+from unittest import mock
 
 import model
 import programs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import Bag, bag
 from strategies import Epoch, histories
 
 import nosync_nb
-from nosync_nb import Collection, Session
+from nosync_nb import Collection, Session, maintenance
 from nosync_nb.files import File, Files
+from nosync_nb.trace import Merge, Trace
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,6 +54,52 @@ def again(session: Session, folder: str, how: str, number: int) -> Session:
     shutil.copytree(session.path, copy)
     session.close()
     return nosync_nb.open(copy, takeover=True)
+
+
+def compact(session: Session, chance: Random) -> None:
+    """Merges some neighbouring layers of every trace, in proportion or not."""
+
+    def some(trace: Trace) -> Merge | None:
+        count = len(trace.layers)
+        start, stop = sorted(chance.sample(range(count + 1), 2)) if count > 1 else (0, 0)
+        return Merge(start, stop) if stop - start > 1 else None
+
+    with mock.patch.object(maintenance, "plan", some):
+        for number in session._version.traces:
+            maintenance._merge(session, number)
+
+
+@pytest.mark.spark
+@settings(max_examples=8)
+@given(programs.programs(["a", "b"], depth=4), st.integers(0, 2**32))
+def test_programs_give_the_same_on_executors_and_here(
+    spark: Any, program: programs.Program, seed: int
+) -> None:
+    found = []
+    for on in ("local", "spark"):
+        chance = Random(seed)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            nosync_nb.open(f"{folder}/log", spark=spark) as session,
+        ):
+            inputs = {name: session.input(name, programs.COLUMNS) for name in ("a", "b")}
+            session.define({"result": programs.build(program, inputs)}, on=on)
+            rows = []
+            held: list[tuple[str, Any]] = []
+            for _ in range(2):
+                for _ in range(6):
+                    held.append((chance.choice("ab"), (chance.randrange(4), chance.randrange(4))))
+                    inputs[held[-1][0]].insert([held[-1][1]])
+                for _ in range(2 if len(held) > 6 else 0):
+                    name, row = held.pop(chance.randrange(len(held)))
+                    inputs[name].remove([row])
+                session.commit()
+                rows.append(session["result"].rows())
+            found.append(rows)
+    assert repr(found[0]) == repr(found[1])
+    bags = [bag(row for name, row in held if name == each) for each in ("a", "b")]
+    wanted = programs.run(program, dict(zip("ab", bags, strict=True)))
+    assert bag(map(model.typed, found[0][-1])) == expected(wanted)
 
 
 @pytest.mark.filterwarnings("ignore:.*before the restart")
@@ -96,8 +146,10 @@ def follow(
             session.stage("result", programs.build(program, session.inputs))
         if number >= defined_at:
             assert held(session["result"]) == expected(wanted[number])
-        how = data.draw(st.sampled_from(["", "", "close", "kill"]), label="then")
-        if how:
+        how = data.draw(st.sampled_from(["", "compact", "close", "kill"]), label="then")
+        if how == "compact":
+            compact(session, data.draw(st.randoms(use_true_random=False)))
+        elif how:
             open_.append(again(session, folder, how, number))
             assert open_[-1].recovery.recomputed == 0
     for number in range(defined_at, len(history) + 1):
