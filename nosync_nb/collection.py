@@ -193,16 +193,22 @@ class Collection(Readable):
         return self.group_by().agg(**named)
 
     def join(
-        self, other: Collection, on: Names | Mapping[str, str], how: str = "inner"
+        self, other: Collection, on: Names | Mapping[str, str] | None = None, how: str = "inner"
     ) -> Collection:
-        """Joins on equal keys; null keys match nothing.
+        """Joins on equal keys; null keys match nothing, NaN matches NaN.
 
         Args:
-            on: a column, a list of columns, or a dict left column -> right column.
-            how: inner, left, semi or anti.
+            on: a column, a list of columns, or a dict left -> right whose sides are columns or
+                Spark SQL expressions: `on={"lower(name)": "name"}`. Integers of different width
+                match, as do other types of which one holds all values of the other.
+            how: inner, left, right, full, semi, anti; or cross, without `on`, which pairs all rows
+                and is refused above 5 million of them in an epoch.
 
         Returns:
-            the left columns (keys under the left name), then the right ones without keys.
+            the left columns (keys under the left name, in right and full with the right key where
+            there is no left row), then the right ones without keys; semi and anti: the left
+            columns. Computed keys do not appear, so the columns they read stay as they are; a
+            right key column matched by a left expression appears in right and full only.
 
         Raises:
             SchemaError: if keys differ in type or column names clash.

@@ -9,7 +9,7 @@ from nosync_nb.operators.distinct import (
     except_all,
     subtract,
 )
-from nosync_nb.operators.join import Join
+from nosync_nb.operators.join import CROSS_ROWS_MAX, Join
 from nosync_nb.operators.linear import (
     Concat,
     Consolidate,
@@ -27,6 +27,7 @@ from nosync_nb.operators.linear import (
 from nosync_nb.operators.reduce import Reduce
 
 __all__ = [
+    "CROSS_ROWS_MAX",
     "Aggregate",
     "Concat",
     "Consolidate",

@@ -2,7 +2,10 @@
 
 With A, B the inputs before the epoch and dA, dB their changes, the change of the join is
 `dA x B + (A + dA) x dB`, diffs multiplied. Null keys match nothing. Semi, anti and outer joins are
-compositions of this one with `distinct` (see `nosync_nb.collection`).
+compositions of this one with `distinct` (see `nosync_nb.joining`).
+
+A cross join is one by no columns: all rows have the same key. What it gives grows with the product
+of its sides, so an epoch of it is bounded, and refused before it takes the memory.
 """
 
 from __future__ import annotations
@@ -13,9 +16,13 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, concat_updates
+from nosync_nb.errors import StageError
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace
+
+CROSS_ROWS_MAX = 5_000_000
+"""How many rows a cross join may give in an epoch: some hundred megabytes of pairs."""
 
 
 class Join(Operator):
@@ -23,7 +30,7 @@ class Join(Operator):
 
     Args:
         left, right: column types of the inputs.
-        left_key, right_key: positions of the key columns, pairwise.
+        left_key, right_key: positions of the key columns, pairwise; none: a cross join.
         outputs: the output columns as (side, position), side 0 the left input.
     """
 
@@ -48,9 +55,12 @@ class Join(Operator):
         self.needs = tuple(tuple(i for s, i in outputs if s == side) for side in (0, 1))
 
     def step(self, step: Step) -> Updates | None:
+        halves = ((0, step.before[1]), (1, step.after[0]))
+        if not self.keys[0]:
+            _check_cross(halves, step)
         parts = [
             part
-            for side, trace in ((0, step.before[1]), (1, step.after[0]))
+            for side, trace in halves
             if (part := self._half(side, step.deltas[side], trace, step)) is not None
         ]
         if not parts:
@@ -81,6 +91,28 @@ class Join(Operator):
         for s, i in self.outputs:
             output.append(rows.take(columns[i], found.probe) if s == side else next(theirs))
         return Updates(output, diff[found.probe] * found.diff)
+
+
+def _check_cross(halves: Sequence[tuple[int, Trace | None]], step: Step) -> None:
+    """Refuses an epoch of a cross join that would give too many rows.
+
+    Raises:
+        StageError: if it would give more than `CROSS_ROWS_MAX`; names the sizes.
+    """
+    total, sizes = 0, []
+    for side, trace in halves:
+        delta = step.deltas[side]
+        changed, held = 0 if delta is None else len(delta.diff), trace.rows_count if trace else 0
+        if changed and held:
+            total += changed * held
+            sizes.append(f"{changed:,} changed rows of one side with {held:,} of the other")
+    if total > CROSS_ROWS_MAX:
+        raise StageError(
+            f"stage '{step.stage}': a cross join of {' and '.join(sizes)} would give {total:,}"
+            f" rows in one epoch, more than {CROSS_ROWS_MAX:,}",
+            hint="join on a key, filter or aggregate the sides first, or insert fewer rows a time",
+            stage=step.stage,
+        )
 
 
 def _present(keys: Sequence[Column]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
