@@ -169,6 +169,15 @@ class Collection(Readable):
         """The distinct rows that are not in the other (Spark's EXCEPT)."""
         return self._make("subtract", self.schema, (self, self._aligned(other, "subtract")))
 
+    def threshold(self, function: Callable[[int], int]) -> Collection:
+        """Each row `function(count)` times: `threshold(lambda n: n // 2)`, `threshold(bool)`.
+
+        Args:
+            function: gets the count of a row, always above 0, and returns an integer, 0 or more
+                (or a truth value: once or not at all). Deterministic.
+        """
+        return self._then("threshold", self.schema, {}, (function,))
+
     def consolidate(self) -> Collection:
         """The same collection, kept as state, so that cancelled changes stop here."""
         return self._then("consolidate", self.schema)
@@ -181,7 +190,7 @@ class Collection(Readable):
     # -- keyed ---------------------------------------------------------------------------------
 
     def group_by(self, *keys: str) -> Grouped:
-        """Groups by columns, to be followed by `.agg`, `.count` or `.reduce`."""
+        """Groups by columns, for `.agg`, `.count`, `.reduce`, `.top` or `.rank` to follow."""
         from nosync_nb.grouping import Grouped
 
         return Grouped(self, [self.schema.index(k) for k in _texts(keys, "group_by")])

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from nosync_nb.collection import Collection, Names
 from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.grouping import unused_name
 from nosync_nb.operators import CROSS_ROWS_MAX
 from nosync_nb.rows import Field, Schema, widens
 
@@ -135,18 +136,10 @@ def _keyed(side: Collection, keys: Sequence[str]) -> tuple[Collection, list[int]
             continue
         places.append(len(outputs))
         outputs.append(key)
-        fields.append(Field(_unused(fields), compiled.type))
+        fields.append(Field(unused_name(fields, "key"), compiled.type))
     if len(outputs) == len(schema):
         return side, places
     return side._then("select", Schema(fields), {"outputs": outputs}), places
-
-
-def _unused(fields: Sequence[Field]) -> str:
-    """A name that no column has."""
-    name = "key"
-    while any(f.name.lower() == name for f in fields):
-        name += "_"
-    return name
 
 
 def _same_types(
@@ -229,7 +222,7 @@ def _padded_left(sides: _Sides) -> Collection:
     back = [(b, a) for a, b in sides.pairs]
     lonely = _anti(sides._replace(left=sides.right, right=sides.left, pairs=back))
     schema, width = sides.schema(), len(lonely.schema)
-    keys = {a: b for a, b in reversed(sides.pairs)}
+    keys = dict(reversed(sides.pairs))
     missing = [i for i in range(sides.widths[0]) if i not in keys]
     types = [*lonely.schema.types, *(schema.types[i] for i in missing)]
     if missing:

@@ -5,6 +5,7 @@ from nosync_nb.operators.base import Evaluate, Operator, Step
 from nosync_nb.operators.distinct import (
     Multiplicity,
     Threshold,
+    ThresholdFunction,
     distinct,
     except_all,
     subtract,
@@ -24,11 +25,14 @@ from nosync_nb.operators.linear import (
     Select,
     Widen,
 )
+from nosync_nb.operators.ordering import By, Order
 from nosync_nb.operators.reduce import Reduce
+from nosync_nb.operators.top import Top
 
 __all__ = [
     "CROSS_ROWS_MAX",
     "Aggregate",
+    "By",
     "Concat",
     "Consolidate",
     "Evaluate",
@@ -41,12 +45,15 @@ __all__ = [
     "Multiplicity",
     "Negate",
     "Operator",
+    "Order",
     "Pad",
     "Reduce",
     "Row",
     "Select",
     "Step",
     "Threshold",
+    "ThresholdFunction",
+    "Top",
     "Widen",
     "distinct",
     "except_all",
