@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions.parse import Word, tokens
+from nosync_nb.expressions.parse import Word, parse, tokens
 
 
 class OrderTerm(NamedTuple):
@@ -23,7 +23,7 @@ def parse_order(text: str) -> list[OrderTerm]:
     """Cuts an order at its commas and reads the words behind each expression.
 
     Raises:
-        ExpressionError: if a term is empty or a string does not end.
+        ExpressionError: if a term is empty or no expression, or a string does not end.
     """
     if not isinstance(text, str):
         raise ExpressionError(f"by={text!r} is not text", hint="write by='delay desc, name'")
@@ -49,9 +49,8 @@ def _term(text: str, words: list[Word]) -> OrderTerm:
     if said and said[-1] in ("asc", "desc"):
         descending = said[-1] == "desc"
         words = words[:-1]
-    if not words:
-        raise ExpressionError(
-            f"by={text!r}: there is no column to order by", hint="write by='delay desc, name'"
-        )
-    sql = text[words[0].start : words[-1].end]
+    sql = text[words[0].start : words[-1].end] if words else ""
+    if not words or parse(sql).name is not None:
+        what = f"{sql!r} is not a column" if words else "there is no column to order by"
+        raise ExpressionError(f"by={text!r}: {what}", hint="write by='delay desc, name'")
     return OrderTerm(sql, descending, not descending if nulls_first is None else nulls_first)
