@@ -29,6 +29,8 @@ _NAMES = {
     "unionAll": "union_all",
     "exceptAll": "except_all",
     "dropDuplicates": "distinct",
+    "crossJoin": "join(other, how='cross')",
+    "limit": "group_by().top(n, by='...')",
     "orderBy": "head(n, by='...')",
     "sort": "head(n, by='...')",
     "toPandas": "to_pandas",

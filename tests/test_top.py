@@ -10,6 +10,7 @@ from typing import Any
 import model
 import numpy as np
 import pytest
+from batch_model import weak_hashes
 from checking import no_disk, run
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ import nosync_nb
 from nosync_nb import Collection, ExpressionError, SchemaError, Session, StageError, rows
 from nosync_nb.batch import Updates
 from nosync_nb.operators import By, Order, Step, ordering
+from nosync_nb.operators import top as kernel
 from nosync_nb.rows import Schema
 
 Order_ = Sequence[tuple[int, bool, bool]]  # position, descending, nulls first
@@ -27,7 +29,10 @@ Order_ = Sequence[tuple[int, bool, bool]]  # position, descending, nulls first
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_disk() -> Iterator[None]:
-    with no_disk():
+    """Does without the disk, and looks at so few rows at first that it must look again."""
+    with no_disk(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "_MORE", 0)
+        patch.setattr(kernel, "_FURTHER", 2)
         yield
 
 
@@ -188,6 +193,28 @@ def test_threshold_gives_as_many_copies_as_the_function_says(
     )
 
 
+@given(st.data(), orders)
+def test_groups_whose_hashes_collide_are_told_apart(data: st.DataObject, by: Order_) -> None:
+    of = ("string", "int", "boolean")
+    with weak_hashes():
+        run(
+            data,
+            {"a": of},
+            lambda a: (
+                a.group_by("c0")
+                .top(2, by=text(by))
+                .join(a.group_by("c0").rank("c1", 1).select("c0", "rank"), on="c0", how="full")
+            ),
+            lambda a: model.join(
+                top(a, [0], 2, by),
+                model.mapped(ranked(a, [0], 1, [(1, False, True)]), lambda r: (r[0], r[3])),
+                [(0, 0)],
+                "full",
+                (3, 2),
+            ),
+        )
+
+
 # -- order codes -------------------------------------------------------------------------------
 
 
@@ -240,6 +267,22 @@ def test_a_change_of_a_large_group_touches_few_rows(tmp_path: Path, by: str) -> 
             touched.append(session.stats["touched"] - before)
     assert touched[1] <= touched[0] + 100
     assert touched[1] < 400
+
+
+def test_rows_of_one_code_are_told_apart_wherever_they_lie(session: Session) -> None:
+    a = session.input("a", "k int, name string")
+    first = session.stage("first", a.group_by("k").top(2, by="name"))
+    last = session.stage("last", a.group_by("k").top(2, by="name desc"))
+    names = [f"one prefix {n:03}" for n in range(60)]
+    for start in (40, 0, 20):  # a layer each, all codes equal
+        a.insert([(0, name) for name in names[start : start + 20]])
+        session.commit()
+    assert [row.name for row in first.rows()] == names[:2]
+    assert [row.name for row in last.rows()] == names[-2:]
+    a.remove([(0, names[0]), (0, names[59])])
+    session.commit()
+    assert [row.name for row in first.rows()] == names[1:3]
+    assert [row.name for row in last.rows()] == names[57:59]
 
 
 def test_a_retraction_inside_the_top_brings_up_the_next_row(session: Session) -> None:

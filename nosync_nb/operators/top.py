@@ -31,6 +31,7 @@ from nosync_nb.rows import Column
 from nosync_nb.trace import Trace, ranges
 
 _MORE = 4  # rows looked at beyond those wanted, since some cancel
+_FURTHER = 8  # times as many at the next look
 
 
 class Top(Operator):
@@ -102,7 +103,7 @@ class Top(Operator):
             group_of = pending[np.asarray(found.columns[-1])]
             heads.append(Updates([*found.columns[:-1], group_of], found.diff))
             pending = pending[~done]
-            look *= 8
+            look *= _FURTHER
         return self._cut(concat_updates(heads, types)) if heads else no_updates(self.types)
 
     def _cut(self, head: Updates) -> Updates:
