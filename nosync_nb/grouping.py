@@ -109,7 +109,7 @@ class Grouped:
         fields = list(source.schema.fields)
         order: list[list[Any]] = []
         for term in parse_order(by) if by is not None else ():
-            compiled = source._compiled(term.sql)
+            compiled = stable(source, term.sql, what)
             if "map<" in compiled.type:
                 raise SchemaError(f"{what}: a map ({term.sql!r}) cannot be ordered by")
             place = compiled.columns[0] if compiled.is_column else len(outputs)
@@ -143,6 +143,20 @@ def _check_limits(what: str, k: int, offset: int) -> None:
             )
     if k + offset >= 2**31:
         raise SchemaError(f"{what}: k + offset is {k + offset}; the most is {2**31 - 1}")
+
+
+def stable(source: Collection, sql: str, what: str) -> Any:
+    """An expression to match or to order by, which must give the same for the same row again.
+
+    Raises:
+        ExpressionError: if it may not.
+    """
+    compiled = source._compiled(sql)
+    if not compiled.deterministic:
+        raise ExpressionError(
+            f"{what}: {sql!r} changes by itself", hint="store its value in a column of an input"
+        )
+    return compiled
 
 
 def unused_name(fields: list[Field], name: str) -> str:

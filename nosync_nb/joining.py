@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from nosync_nb.collection import Collection, Names
 from nosync_nb.errors import SchemaError, StageError
-from nosync_nb.grouping import unused_name
+from nosync_nb.grouping import stable, unused_name
 from nosync_nb.operators import CROSS_ROWS_MAX
 from nosync_nb.rows import Field, Schema, widens
 
@@ -92,7 +92,9 @@ def _matched(left: Collection, right: Collection, on: On, kind: str) -> _Sides:
     left, left_places = _keyed(left, [a for a, _ in named])
     right, right_places = _keyed(right, [b for _, b in named])
     pairs = list(zip(left_places, right_places, strict=True))
-    left, right = _same_types(left, right, pairs, [f"{a}" for a, _ in named], widths)
+    if kind in ("semi", "anti"):  # widened keys would change the left columns: match by copies
+        left, pairs = _copied(left, right, pairs)
+    left, right = _same_types(left, right, pairs, [a for a, _ in named], widths)
     # A plain right key repeats what the left side tells, but where there may be no left side.
     outer = kind in ("right", "full")
     gone = {b for a, b in pairs if not outer or a < widths[0]}
@@ -130,7 +132,7 @@ def _keyed(side: Collection, keys: Sequence[str]) -> tuple[Collection, list[int]
         if re.fullmatch(r"\w+", key) or key in schema:
             places.append(schema.index(key))
             continue
-        compiled = side._compiled(key)
+        compiled = stable(side, key, "join")
         if compiled.is_column:
             places.append(compiled.columns[0])
             continue
@@ -140,6 +142,25 @@ def _keyed(side: Collection, keys: Sequence[str]) -> tuple[Collection, list[int]
     if len(outputs) == len(schema):
         return side, places
     return side._then("select", Schema(fields), {"outputs": outputs}), places
+
+
+def _copied(
+    left: Collection, right: Collection, pairs: Sequence[tuple[int, int]]
+) -> tuple[Collection, list[tuple[int, int]]]:
+    """Repeats left keys of a narrower type as further columns, so that these can be widened."""
+    outputs = list(range(len(left.schema)))
+    fields = list(left.schema.fields)
+    found = []
+    for a, b in pairs:
+        place, narrow, wide = a, left.schema.types[a], right.schema.types[b]
+        if narrow != wide and widens(narrow, wide):
+            place = len(outputs)
+            outputs.append(a)
+            fields.append(Field(unused_name(fields, "key"), narrow))
+        found.append((place, b))
+    if len(outputs) > len(left.schema):
+        left = left._then("select", Schema(fields), {"outputs": outputs})
+    return left, found
 
 
 def _same_types(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from model import Bag
 
 import nosync_nb
-from nosync_nb import Collection, Input, SchemaError, Session, StageError
+from nosync_nb import Collection, ExpressionError, Input, SchemaError, Session, StageError
 from nosync_nb.operators import join as kernel
 
 KINDS = ("inner", "left", "right", "full", "semi", "anti")
@@ -203,6 +203,20 @@ def test_keys_of_different_width_meet_in_the_wider_type_also_in_outer_joins(
     full = a.join(b, on="k", how="full")
     assert full.schema.types == ("bigint", "int", "int")
     assert count(full) == {(1, 1, None): 1, (2, 2, 3): 1, (2**40, None, 4): 1}
+    for how, row in (("semi", (2, 2)), ("anti", (1, 1))):
+        found = a.join(b, on="k", how=how)
+        assert (found.schema, count(found)) == (a.schema, {row: 1})
+        assert b.join(a, on="k", how=how).schema == b.schema
+
+
+@given(data=st.data(), how=st.sampled_from(KINDS))
+def test_rows_of_wider_and_narrower_keys_meet(data: st.DataObject, how: str) -> None:
+    run(
+        data,
+        {"a": ("smallint", "float"), "b": ("int", "double")},
+        lambda a, b: a.join(b, on={"c0": "d0", "c1": "d1"}, how=how),
+        lambda a, b: model.join(a, b, [(0, 0), (1, 1)], how, (2, 2)),
+    )
 
 
 def test_keys_that_do_not_fit_are_refused_with_both_names_and_types(session: Session) -> None:
@@ -319,3 +333,13 @@ def test_joins_agree_with_spark_sql(how: str, tmp_path: Path, spark: Any) -> Non
         )
         wanted = model.bag(map(model.typed, map(tuple, theirs.collect())))
         assert held(joined) == wanted
+
+
+@pytest.mark.spark
+def test_keys_and_orders_that_change_by_themselves_are_refused(tmp_path: Path, spark: Any) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        a, b = sides(session)
+        with pytest.raises(ExpressionError, match="changes by itself"):
+            a.join(b, on={"rand()": "k"})
+        with pytest.raises(ExpressionError, match="changes by itself"):
+            a.group_by("k").top(1, by="rand()")

@@ -345,6 +345,25 @@ def test_windows_are_those_of_spark_sql(tmp_path: Path, spark: Any) -> None:
         assert_same(ours, theirs.select("k", "w.start", "w.end", "count"))
 
 
+@pytest.mark.spark
+def test_times_without_a_zone_stay_as_they_are_in_any_zone(tmp_path: Path, spark: Any) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+            a = session.input("a", "ts timestamp_ntz, z timestamp")
+            skipped = datetime(2013, 3, 31, 2, 30)  # no such time on the clocks of Berlin
+            a.insert([(skipped, skipped.replace(tzinfo=UTC))])
+            session.commit()
+            hour = floored(skipped, timedelta(hours=1))
+            for on, start in (("ts", hour), ("z", hour.replace(tzinfo=UTC))):
+                (row,) = windows.tumbling(a, on=on, every="1 hour", retain="1 day").rows()
+                assert (row.window_start, row.window_end) == (start, start + timedelta(hours=1))
+                assert (row.ts, row.z) == (skipped, skipped.replace(tzinfo=UTC))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
 def assert_same(ours: Collection, theirs: Any) -> None:
     """Equal rows, as often."""
     table = theirs.toArrow().to_pydict()
