@@ -32,7 +32,8 @@ def tumbling(
         on: the event time, a `timestamp` or `timestamp_ntz`; rows where it is null are left out.
         every: the length, such as "15 minutes" or a timedelta; windows begin at multiples of it
             since 1970-01-01 00:00, as Spark's do.
-        retain: drops old windows; see `retained`.
+        retain: drops windows that begin more than this, rounded up to whole windows, before the
+            newest one, and with them the rows that come too late; see `retained`.
 
     Returns:
         the columns, then `window_start` and `window_end` (exclusive); group by them.
@@ -53,7 +54,7 @@ def sliding(
     """Puts each row into all windows of length `size` that hold it; one begins `every` so often.
 
     Args:
-        on, retain: as for `tumbling`; `retain` counts whole steps of `every`.
+        on, retain: as for `tumbling`; `retain` is rounded up to whole steps of `every`.
 
     Returns:
         a copy of the row for each of its windows, with `window_start` and `window_end`.
@@ -74,8 +75,7 @@ def sliding(
             f"sliding: each row would be in {count} windows, more than {_WINDOWS_MAX}",
             hint="take a longer step: every=...",
         )
-    if retain is not None:
-        collection = retained(collection, on=on, retain=retain, grain=every)
+    steps = None if retain is None else _grains(retain, every)
     type_ = time_type(collection, on)
     time, name = with_micros(collection, on)
     names = _window_names(collection)
@@ -87,6 +87,8 @@ def sliding(
             part = part.filter(f"`{name}` < {start} + {long}L")
         parts.append(part.with_columns({names[0]: start, names[1]: f"{start} + {long}L"}))
     windows = parts[0].concat(*parts[1:]) if len(parts) > 1 else parts[0]
+    if steps is not None:
+        windows = _newest(windows, names[0], step, steps)
     return as_times(windows.drop(name), names, type_)
 
 
@@ -95,33 +97,44 @@ def retained(collection: Collection, *, on: str, retain: Length, grain: Length) 
 
     Time is cut into grains. A row is there while its grain begins at most `retain`, rounded up to
     whole grains, before the grain of the greatest event time in the collection. So a row at most
-    `retain` old is always there, one older than `retain` plus a grain never, and the rows of a
-    grain come and go together: no window is seen with a part of its rows. Rows that come too late
-    are dropped the same way. If the newest row is retracted, what it had pushed out is back.
-
-    Args:
-        grain: the length of the windows that are made of it.
+    `retain` old is always there, and the rows of a grain come and go together: what is made of a
+    grain is never made of a part of it. Rows that come too late are dropped the same way. If the
+    newest row is retracted, what it had pushed out is back.
 
     Raises:
         SchemaError: if `retain` is more than 10 000 grains.
 
-    Cost: a changed row costs a join; when the newest time enters a new grain, also
+    Cost: a changed row costs a join; when the newest time enters another grain, also
         `retain / grain` numbers and the rows of the grains that leave.
     """
-    width = length(grain, "grain")
-    grains = -(-length(retain, "retain") // width)
-    if grains > _GRAINS_MAX:
-        raise SchemaError(
-            f"retained: {retain!r} is {grains} times {grain!r}, more than {_GRAINS_MAX}",
-            hint="take a longer grain, or retain less",
-        )
+    grains = _grains(retain, grain)
     time_type(collection, on)
     time, name = with_micros(collection, on)
+    return _newest(time, name, length(grain, "grain"), grains).drop(name)
+
+
+def _grains(retain: Length, grain: Length) -> int:
+    """How many grains are kept behind the newest."""
+    grains = -(-length(retain, "retain") // length(grain, "grain"))
+    if grains > _GRAINS_MAX:
+        raise SchemaError(
+            f"retain={retain!r} is {grains} times {grain!r}, more than {_GRAINS_MAX}",
+            hint="retain less, or make the windows (or the grain) longer",
+        )
+    return grains
+
+
+def _newest(collection: Collection, micros: str, width: int, grains: int) -> Collection:
+    """The rows whose grain is at most so many behind the last one; a semi-join with their numbers.
+
+    The numbers change only when the last grain does, and all but a few cancel.
+    """
     number = unused(collection, "grain")
-    numbered = time.with_columns({number: f"(`{name}` - pmod(`{name}`, {width}L)) div {width}L"})
+    cut = f"(`{micros}` - pmod(`{micros}`, {width}L)) div {width}L"
+    numbered = collection.with_columns({number: cut})
     newest = numbered.agg(newest=f"max(`{number}`)").filter("newest is not null")
     kept = newest.flat_map(_back_from(grains), "number bigint")
-    return numbered.join(kept, on={number: "number"}, how="semi").drop(name, number)
+    return numbered.join(kept, on={number: "number"}, how="semi").drop(number)
 
 
 def sessions(

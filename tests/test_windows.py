@@ -126,26 +126,37 @@ def test_sessions_end_where_nothing_happens_for_the_gap(
     )
 
 
-def kept(bag: Bag, retain: timedelta, grain: timedelta) -> Bag:
-    """The rows whose grain is not too far behind the newest."""
-    there = model.filtered(bag, lambda r: r[1] is not None)
+def kept(bag: Bag, at: int, retain: timedelta, grain: timedelta) -> Bag:
+    """The rows whose grain, by the time in column `at`, is not too far behind the newest."""
+    there = model.filtered(bag, lambda r: r[at] is not None)
     if not there:
         return there
-    newest = floored(max(row[1] for row in there), grain)
+    newest = floored(max(row[at] for row in there), grain)
     least = newest - -(-retain // grain) * grain
-    return model.filtered(there, lambda r: floored(r[1], grain) >= least)
+    return model.filtered(there, lambda r: floored(r[at], grain) >= least)
 
 
-@given(st.data(), kinds, st.sampled_from([(5, 5), (12, 5), (60, 20)]))
-def test_rows_too_far_behind_the_newest_time_are_left_out(
-    data: st.DataObject, of: str, minutes: tuple[int, int]
+@given(st.data(), kinds, st.sampled_from([(5, 5, 5), (12, 5, 5), (60, 20, 20), (10, 20, 5)]))
+def test_windows_too_far_behind_the_newest_are_left_out_whole(
+    data: st.DataObject, of: str, minutes: tuple[int, int, int]
 ) -> None:
-    retain, grain = (n * MINUTE for n in minutes)
+    retain, size, every = (n * MINUTE for n in minutes)
     run(
         data,
         {"a": ("int", of)},
-        lambda a: windows.tumbling(a, on="c1", every=grain, retain=retain),
-        lambda a: windowed(kept(a, retain, grain), 1, grain, grain),
+        lambda a: windows.sliding(a, on="c1", size=size, every=every, retain=retain),
+        lambda a: kept(windowed(a, 1, size, every), 2, retain, every),
+        pools={"a": st.tuples(st.integers(0, 2), times(of))},
+    )
+
+
+@given(st.data(), kinds)
+def test_rows_too_far_behind_the_newest_time_are_left_out(data: st.DataObject, of: str) -> None:
+    run(
+        data,
+        {"a": ("int", of)},
+        lambda a: windows.retained(a, on="c1", retain="12 minutes", grain="5 minutes"),
+        lambda a: kept(a, 1, 12 * MINUTE, 5 * MINUTE),
         pools={"a": st.tuples(st.integers(0, 2), times(of))},
     )
 
