@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -283,6 +284,35 @@ def test_rows_of_one_code_are_told_apart_wherever_they_lie(session: Session) -> 
     session.commit()
     assert [row.name for row in first.rows()] == names[1:3]
     assert [row.name for row in last.rows()] == names[57:59]
+
+
+def test_a_top_goes_on_after_merges_and_a_restart_from_files(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    held: list[Row] = [(rng.randrange(3), rng.random(), str(n)) for n in range(12_000)]
+    by = [(1, True, False)]
+
+    def change(session: Session, rows_count: int) -> None:
+        for _ in range(12):
+            held.sort(key=lambda row: row[1])
+            gone, new = (
+                held[-3:],
+                [(rng.randrange(3), rng.random(), "n") for _ in range(rows_count)],
+            )
+            held[-3:] = new
+            session["a"].remove(gone)  # type: ignore[attr-defined]
+            session["a"].insert(new)  # type: ignore[attr-defined]
+            session.commit()
+            assert count(session["best"]) == top(model.bag(held), [0], 3, by)
+
+    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
+        a = session.input("a", "k int, x double, name string")
+        a.insert(held)
+        session.commit()
+        session.define({"best": a.group_by("k").top(3, by="x desc")}, on="local")
+        change(session, 3)
+    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
+        assert session.recovery.recomputed == 0
+        change(session, 1000)
 
 
 def test_a_retraction_inside_the_top_brings_up_the_next_row(session: Session) -> None:
