@@ -66,6 +66,9 @@ class Collection(Readable):
     def filter(self, predicate: str | Callable[[Any], Any]) -> Collection:
         """Keeps the rows for which a SQL predicate, or a function of the row, is true.
 
+        A function, here as everywhere, is taken as it is now, with the values it captures: what
+        becomes of them later does not reach it.
+
         Raises:
             ExpressionError: if the SQL cannot be understood or is not boolean.
         """
@@ -188,6 +191,29 @@ class Collection(Readable):
         """Each row once, with its count as a last column `count`."""
         schema = _distinct_names([*self.schema.fields, Field("count", "bigint")], "multiplicity")
         return self._then("multiplicity", schema)
+
+    # -- loops ---------------------------------------------------------------------------------
+
+    def iterate(
+        self, body: Callable[[Collection], Collection], rounds: int | None = None
+    ) -> Collection:
+        """Starts from this collection and applies `body` until nothing changes any more.
+
+        Args:
+            body: gets the loop's variable and returns its next value, of the same schema. It is
+                called once; other collections may be used inside, and loops nest.
+            rounds: apply it so often instead.
+
+        Raises:
+            StageError: if the body does not use its variable, or `rounds` is below 1.
+            SchemaError: if it returns other columns.
+            DivergenceError: at a commit, if the loop does not settle.
+
+        Cost: an epoch costs what changes in each round, not what is there.
+        """
+        from nosync_nb.iterating import iterate
+
+        return iterate(self, body, rounds)
 
     # -- keyed ---------------------------------------------------------------------------------
 

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nosync_nb import interrupts, maintenance, rows
+from nosync_nb import auditing, interrupts, maintenance, rows
 from nosync_nb.batch import Batch, Layout, Updates, concat_updates
 from nosync_nb.dataflow import Delta, Draft
 from nosync_nb.errors import DurabilityError, StageError
 from nosync_nb.graph import Stage
-from nosync_nb.reads import contents
 from nosync_nb.trace import empty_batch
 from nosync_nb.transaction import Change, InputChanges, Transaction
 
@@ -40,11 +39,12 @@ def commit(session: Session, transaction: Transaction, wait: Any, label: str | N
         check_level(wait)
     with session._lock:
         session._writable("commit")
-        version = session._version
+        snapshot = session._snapshot
+        version = snapshot.version
         inputs: dict[int, Delta] = {}
         for name, changes in transaction.inputs.items():
-            node = session._graph.named[_still(session, changes).name]
-            delta = changes.delta(contents(session, name))
+            node = snapshot.graph.named[_still(session, changes).name]
+            delta = changes.delta(snapshot.contents(name))
             if delta is not None:
                 inputs[node.id] = delta
         meta: dict[str, Any] = {}
@@ -83,7 +83,6 @@ def publish(session: Session, draft: Draft, meta: Mapping[str, Any]) -> int:
         utc = max(utc, session._times[-1])  # a clock that is set back does not mix up epochs
     with interrupts.deferred():
         position = session._position = session._store.write_epoch(draft, utc, meta)
-        session._version = draft.version()
         remember(session, draft)
         session._times.append(utc)
         session._unsynced.append((position.seq, draft.epoch))
@@ -91,6 +90,7 @@ def publish(session: Session, draft: Draft, meta: Mapping[str, Any]) -> int:
             session._once[key] = draft.epoch
         if "label" in meta:
             session._labels[meta["label"]] = draft.epoch
+        session._snapshot = session._snapshot.advanced(draft.version())
     session.stats["epochs"] += 1
     session.stats["merged"] += draft.merged
     return position.seq
@@ -120,6 +120,8 @@ def after(session: Session, draft: Draft) -> None:
     """Plans background work and tells subscribers; outside the lock."""
     if draft.epoch % MERGE_EVERY == 0:
         maintenance.plan_merges(session)
+    if draft.epoch % auditing.AUDIT_EVERY == 0:
+        auditing.audit(session)
     if session._store.log.checkpoint_due:
         maintenance.plan_checkpoint(session)
     for callback in session._subscribers:
@@ -175,7 +177,7 @@ def _added(session: Session, stage: Stage, change: Change) -> int:
         if changes is None:
             changes = inputs[name] = InputChanges(stage)
         try:
-            return changes.add(change, contents(session, name))
+            return changes.add(change, session._snapshot.contents(name))
         except BaseException:
             if fresh:
                 del inputs[name]

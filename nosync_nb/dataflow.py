@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge, no_updates
 from nosync_nb.graph import Graph, Node
-from nosync_nb.operators import Evaluate, Linear, Step
+from nosync_nb.operators import Evaluate, Linear, Place, Step
 from nosync_nb.trace import Layer, Trace, append
 from nosync_nb.trace.parts import PartRef
 
@@ -148,6 +148,9 @@ class Bulk(Protocol):
     ) -> Done:
         """Runs it there; with `fuse`, leaves a row-wise operator to the one that reads it."""
 
+    def inside(self, node: Node, step: Step) -> Place | None:
+        """Where the kernels inside a loop may run; None: all of them here."""
+
     def cleanup(self) -> None:
         """Ends a run, whether it succeeded or not."""
 
@@ -267,10 +270,8 @@ class Runner:
     def _rearrange(self, node: Node, old: Node, draft: Draft) -> None:
         """Makes the traces of a node that it did not have before."""
         missing = [each for each in node.traces.items() if each[1] not in old.traces.values()]
-        if not missing:
-            return
-        delta = contents(old, draft.traces)
-        if len(delta):
+        delta = contents(old, draft.traces) if missing else None
+        if delta:
             for layout, number in missing:
                 layer = delta.layer(layout, draft.epoch)
                 draft.traces[number] = self.empty[number].appended(layer)
@@ -300,6 +301,8 @@ class Runner:
             fuse = node.log is None and isinstance(operator, Linear)
             done = self.bulk.run(node, deltas, step, self.graph, fuse=fuse)
         else:
+            if not operator.spreads and self.bulk is not None:
+                step.place = self.bulk.inside(node, step)
             done = in_process(node, deltas, step)
         for number, held in zip(node.state, done.emitted, strict=True):
             if held is not None:
@@ -307,21 +310,18 @@ class Runner:
                 draft.logged.append((number, layout, held))
                 layer = Layer(draft.epoch, draft.epoch + 1, held.parts, held.refs)
                 self._append(number, layer, draft)
-        delta = done.delta
-        rows_out = 0
-        if delta is not None and len(delta):
-            rows_out = self._publish(node, delta, draft)
+        rows_out = self._publish(node, done.delta, draft) if done.delta else 0
         self._account(node, done, rows_out, time.perf_counter() - start, draft)
 
     def _account(self, node: Node, done: Done, rows_out: int, seconds: float, draft: Draft) -> None:
         """Adds an operator's work to its stage's."""
+        touched, placement = done.touched, done.placement
+        rows_out = rows_out if node.name else 0
         old = draft.work.get(node.stage)
-        placement = done.placement
         if old is not None:
-            seconds += old.seconds
+            touched, seconds = touched + old.touched, seconds + old.seconds
             placement = joined_placement(old.placement, placement)
-        touched = done.touched + (old.touched if old else 0)
-        rows_out = rows_out if node.name else (old.rows_out if old else 0)
+            rows_out = rows_out if node.name else old.rows_out
         draft.work[node.stage] = Work(rows_out, touched, seconds, placement)
 
     def _publish(self, node: Node, delta: Delta, draft: Draft) -> int:
@@ -372,7 +372,7 @@ def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
     delta = None
     if output is not None and len(output.diff):
         delta = Delta(operator.types, output)
-    return Done(delta, emitted, step.touched, "in process")
+    return Done(delta, emitted, step.touched, step.placement or "in process")
 
 
 def contents(node: Node, traces: Mapping[int, Trace]) -> Delta:

@@ -8,7 +8,6 @@ the new version, or, if a column they need is gone, become stale and say so.
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,27 +15,29 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nosync_nb import committing, interrupts, reads, replay, trust, versions
+from nosync_nb import committing, extending, interrupts, reads, replay, trust, versions
 from nosync_nb.collection import Collection
-from nosync_nb.dataflow import Runner, Version
-from nosync_nb.definition import Definition, check_name, reference, replaced
-from nosync_nb.errors import SchemaError, StageError, TrustError
-from nosync_nb.graph import Compiler, Graph, Stage
-from nosync_nb.inputs import Input
+from nosync_nb.dataflow import Draft, Runner, Version
+from nosync_nb.definition import Captured, Definition, check_name, reference, replaced
+from nosync_nb.errors import StageError, TrustError
+from nosync_nb.graph import Graph, Stage
 from nosync_nb.journal import catalog_json
-from nosync_nb.rows import Schema, infer_schema
+from nosync_nb.recovery import EXTEND, RECOMPUTE, STALE
+from nosync_nb.snapshot import Snapshot, seen, unknown
+from nosync_nb.trace.history import History
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session
 
-Catalog = dict[str, Stage]
+Catalog = Mapping[str, Stage]
 
 
 class StageReport(NamedTuple):
     """What defining a stage did.
 
-    `status` is new, unchanged, changed or followed (it reads something that changed); `rows` its
-    rows now; `seconds` what computing it took; `hint` what the user may want to do next.
+    `status` is new, unchanged, changed, followed (it reads something that changed), resumed,
+    extended (it resumed, and the epochs that it had missed were run) or stale; `rows` its rows
+    now; `seconds` what computing it took; `hint` what the user may want to do next.
     """
 
     name: str
@@ -48,70 +49,6 @@ class StageReport(NamedTuple):
     durability: str
     version: int
     hint: str | None = None
-
-
-def input_(session: Session, name: str, schema: Any, key: Any) -> Input:
-    """See `Session.input`."""
-    stage = session._catalog.get(name)
-    wanted = _schema(schema)
-    if stage is not None:
-        if not stage.is_input:
-            raise SchemaError(f"'{name}' is a stage, not an input", hint="use another name")
-        _same_input(stage, wanted, key)
-        return session[name]  # type: ignore[return-value]
-    if wanted is None:
-        raise SchemaError(
-            f"input '{name}' needs columns",
-            hint=f"session.input('{name}', 'id bigint, name string')",
-        )
-    places = None
-    if key is not None:
-        names = [key] if isinstance(key, str) else list(key)
-        places = tuple(wanted.index(k) for k in names)
-        for place in places:
-            if wanted.types[place].startswith("map"):
-                raise SchemaError(f"input '{name}': a map cannot be a key")
-    with session._lock:
-        session._writable("input")
-        options: dict[str, object] = {"uid": _unused(session, name)}
-        stage = Stage(name, wanted, key=places, begin=session.now, options=options)
-        _install(session, {**session._catalog, name: stage})
-    session._spark.follow()
-    return session[name]  # type: ignore[return-value]
-
-
-def _unused(session: Session, name: str) -> str:
-    """An identity that no input has, and under which no load is recorded: the name, if it is so."""
-    taken = {s.uid for s in session._catalog.values() if s.is_input}
-    recorded = any(mark.startswith(json.dumps([name])[:-1] + ",") for mark in session._once)
-    return f"{name}#{session._graph.numbers}" if name in taken or recorded else name
-
-
-def _schema(schema: Any) -> Schema | None:
-    if schema is None or isinstance(schema, Schema):
-        return schema
-    if isinstance(schema, str):
-        return Schema.parse(schema)
-    if type(schema).__module__.startswith("pyspark.sql"):
-        from nosync_nb.spark import ingest
-
-        return ingest.schema_of(schema)
-    return infer_schema(schema)
-
-
-def _same_input(stage: Stage, wanted: Schema | None, key: Any) -> None:
-    if wanted is not None and wanted != stage.schema:
-        raise SchemaError(
-            f"input '{stage.name}' has columns ({stage.schema.ddl}), not ({wanted.ddl})",
-            hint=f"use another name, or drop it first: session.drop('{stage.name}', cascade=True)",
-        )
-    names = None if key is None else [key] if isinstance(key, str) else list(key)
-    held = None if stage.key is None else [stage.schema.names[i] for i in stage.key]
-    if names is not None and names != held:
-        raise SchemaError(
-            f"input '{stage.name}' has key {held}, not {names}",
-            hint=f"leave key out, use another name, or drop it first: session.drop('{stage.name}')",
-        )
 
 
 def define(
@@ -136,24 +73,56 @@ def define(
                 catalog[name] = Stage(name, tree.schema, tree, begin=session.now, options=options)
                 changed.append(name)
             else:
-                new = replace(old, schema=tree.schema, definition=tree, options=dict(options))
+                kept = _demoted(old, tree, options)
+                new = replace(old, schema=tree.schema, definition=tree, options=kept)
                 catalog[name] = new
         decision = versions.decided(session, catalog, set(trees), changed, again=again)
         status = decision.status
         if decision.changes(session._catalog):
-            _install(
-                session,
-                decision.catalog,
-                replay_from=replay,
-                status=status,
-                anew=decision.anew,
-            )
+            _decided(session, decision, replay)
         for name, collection in collections.items():
             session._names[id(collection._definition)] = (collection._definition, name)
     seconds = time.perf_counter() - start
     session._spark.follow()
     wanted = [n for n in status if n in trees or status[n] != "unchanged"]
     return [_report(session, n, status[n], seconds) for n in wanted]
+
+
+def _demoted(old: Stage, tree: Definition, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a stage; one that was found not to be deterministic stays so till its edit."""
+    assert old.definition is not None
+    if not old.options.get("demoted"):
+        return dict(options)
+    names = {name: name for each in (tree, old.definition) for name in each.references()}
+    if tree.fingerprint(names) != old.definition.fingerprint(names):
+        return dict(options)
+    return {**options, "nondeterministic": True, "demoted": True}
+
+
+def resume(session: Session, *, extend: bool, differs: bool) -> None:
+    """Writes which stages go on after a recovery and which do not.
+
+    Args:
+        extend: brings those to now that have missed epochs and can have them.
+        differs: not the stages go on that the log says.
+    """
+    decision = versions.resumed(session, extend=extend)
+    if decision.extended or differs:
+        _decided(session, decision, None)
+
+
+def _decided(session: Session, decision: versions.Decision, replay_from: int | None) -> None:
+    """Installs a decision, and tells what became of stages that had stopped."""
+    missed = install(session, decision, replay_from=replay_from)
+    report = session.recovery
+    stale = {name for name, kind in report.stages.items() if kind == STALE}
+    for name in stale & decision.extended:
+        report.stages[name] = EXTEND
+    for name, why in decision.lost.items():
+        session._say(f"stage '{name}' had missed epochs and is computed anew, as {why}")
+        if name in stale:
+            report.stages[name] = RECOMPUTE
+    report.recomputed += sum(len(draft.work.keys() & stale) for draft in missed)
 
 
 def _refuse_inputs(session: Session, collections: Mapping[str, Any]) -> None:
@@ -205,53 +174,69 @@ def _trees(session: Session, collections: Mapping[str, Collection]) -> dict[str,
     return versions.ordered(trees)
 
 
-def _install(
+def install(
     session: Session,
-    catalog: Catalog,
+    decision: versions.Decision,
     *,
     replay_from: int | None = None,
-    status: Mapping[str, str] | None = None,
-    anew: AbstractSet[str] = frozenset(),
     renamed: Graph | None = None,
-) -> None:
-    """Compiles a catalog, computes what is new, writes the definition and makes it visible."""
-    for stage in catalog.values():
-        if stage.reason is not None:
-            stage.options.setdefault("last", session.now)
+) -> list[Draft]:
+    """Compiles a catalog, computes what is new, writes the definition and makes it visible.
+
+    Returns:
+        past epochs of stages that had missed them.
+    """
+    status = decision.status
+    catalog = {name: _stopped(stage, session.now) for name, stage in decision.catalog.items()}
     old = renamed or session._graph
-    compiler = Compiler(old, session._types, now=session.now, anew=anew)
-    graph = compiler.compile(catalog)
+    graph = replay.compiled(
+        catalog,
+        old,
+        session._types,
+        now=session.now,
+        anew=decision.anew,
+        extended=decision.extended,
+    )
     runner = Runner(graph, session._spark.evaluate, session._spark.bulk())
     before = session._version
     session._catalog_now = catalog
     try:
-        drafts, draft = replay.computed(session, graph, runner, catalog, replay_from, status or {})
+        missed, base = committing.run(session, lambda: extending.extended(session, graph, old))
+        drafts, draft = replay.computed(session, base, runner, catalog, replay_from, status)
     except BaseException:
         session._graph.numbers = graph.numbers
         raise
     finally:
         session._catalog_now = session._catalog
     draft.traces = {n: draft.traces[n] for n, _ in graph.layouts() if n in draft.traces}
+    extending.with_gaps(catalog, graph, base.past)
     content = catalog_json(catalog, graph, session._seal)
     with interrupts.deferred():
-        session._position = session._store.write_definition(draft, before, content, {})
+        session._position = session._store.write_definition(draft, before, content, missed)
         session._upkeep.catalog = content
-        session._catalog = session._catalog_now = catalog
-        session._graph = graph
+        session._catalog_now = catalog
         session._runner = runner
+        history = session._store.history
         begun = set(session._named_logs)
         session._named_logs = named_logs(graph)
-        for number in session._named_logs.keys() - begun:
-            session._store.history.begin(number, catalog[session._named_logs[number]].begin)
-        for past in drafts:
+        hide(history, session._named_logs, catalog)
+        for past in (*missed, *drafts, draft):
             committing.remember(session, past)
         for number in begun - session._named_logs.keys():
-            session._store.history.drop(number)
-        session._version = Version(before.epoch, draft.traces)
-        committing.remember(session, draft)
+            history.drop(number)
+        version = Version(before.epoch, draft.traces)
+        session._snapshot = Snapshot(version, graph, catalog, seen(history))
     for stage in catalog.values():
-        if stage.reason is not None and (status or {}).get(stage.name) == "stale":
+        if stage.reason is not None and status.get(stage.name) == "stale":
             session._say(f"stage '{stage.name}' is stale: {stage.reason}")
+    return missed
+
+
+def _stopped(stage: Stage, now: int) -> Stage:
+    """A stage that stops now, if it does; the one that others see is left as it is."""
+    if stage.reason is None or "last" in stage.options:
+        return stage
+    return replace(stage, options={**stage.options, "last": now})
 
 
 def named_logs(graph: Graph) -> dict[int, str]:
@@ -259,24 +244,33 @@ def named_logs(graph: Graph) -> dict[int, str]:
     return {n.log: n.name for n in graph if n.name and n.log is not None}
 
 
+def hide(history: History, logs: Mapping[int, str], catalog: Catalog) -> None:
+    """Makes unreadable what cannot be told apart: epochs before a stage, and those it skipped."""
+    for number, name in logs.items():
+        history.begin(number, catalog[name].begin)
+        for lower, upper in catalog[name].gaps:
+            history.hide(number, lower, upper)
+
+
 def _report(session: Session, name: str, status: str, seconds: float) -> StageReport:
-    stage = session._catalog[name]
+    snapshot = session._snapshot
+    stage = snapshot.stage(name)
+    last = snapshot.last(stage)
     work = session._work.get(name)
-    disk = min(session._durable_epoch(), session._epoch_of(stage))
     hint = None
     if status == "changed":
         hint = _readable_from(session, stage)
     if stage.reason:
         hint = f"stale: {stage.reason}"
-    computed = status in ("new", "changed", "followed")
+    computed = status in ("new", "changed", "followed", "extended")
     return StageReport(
         name,
         status,
-        int(reads.state(session, name, session._epoch_of(stage), session._version).diff.sum()),
-        session._epoch_of(stage),
+        int(reads.state(snapshot, name, last).diff.sum()),
+        last,
         (work.seconds if work else seconds) if computed else 0.0,
         work.placement if work and computed else "nothing to do",
-        f"durable through {disk}",
+        f"durable through {min(session._durable_epoch(), last)}",
         stage.version,
         hint,
     )
@@ -297,7 +291,7 @@ def drop(session: Session, names: Sequence[str], *, cascade: bool) -> None:
         gone = set(names)
         for name in names:
             if name not in session._catalog:
-                raise reads.unknown(session, name)
+                raise unknown(session._catalog, name)
         for name in names:
             readers = [d for d in session._graph.dependants(name) if "@" not in d]
             if not cascade and set(readers) - gone:
@@ -309,7 +303,7 @@ def drop(session: Session, names: Sequence[str], *, cascade: bool) -> None:
         gone |= {n for n in session._catalog if n.partition("@")[0] in gone}
         _refuse_pending(session, gone, "drop")
         catalog = {n: s for n, s in session._catalog.items() if n not in gone}
-        _install(session, catalog)
+        install(session, versions.kept(catalog))
         session._names = {k: v for k, v in session._names.items() if v[1] not in gone}
     session._spark.follow()
 
@@ -319,11 +313,11 @@ def rename(session: Session, old: str, new: str) -> None:
     with session._lock:
         session._writable("rename")
         if old not in session._catalog:
-            raise reads.unknown(session, old)
+            raise unknown(session._catalog, old)
         if new in session._catalog:
             raise StageError(f"'{new}' is there already", hint="drop it first")
         _refuse_pending(session, {old}, "rename")
-        catalog: Catalog = {}
+        catalog: dict[str, Stage] = {}
         for name, stage in session._catalog.items():
             if stage.definition is not None:
                 by_id = {
@@ -342,7 +336,7 @@ def rename(session: Session, old: str, new: str) -> None:
             )
             for n in session._graph
         )
-        _install(session, catalog, renamed=Graph(nodes, session._graph.numbers))
+        install(session, versions.kept(catalog), renamed=Graph(nodes, session._graph.numbers))
         session._names = {k: (d, new if n == old else n) for k, (d, n) in session._names.items()}
 
 
@@ -363,14 +357,22 @@ def _refuse_pending(session: Session, names: AbstractSet[str], what: str) -> Non
             )
 
 
-def seal(session: Session, function: Any) -> bytes | None:
+def seal(session: Session, captured: Captured) -> bytes | None:
     """A function as signed bytes; None, with a warning, if it or the key cannot be had."""
+    after = "after a restart its stage is stale until its cell is run"
+    if captured.why is not None:
+        warnings.warn(
+            f"{trust.unsealable(captured.function, captured.why)}; identity: this kernel;"
+            f" {after}, and until then what it captures must not change",
+            stacklevel=2,
+        )
+        return None
     try:
         if session._key is None:
             session._key = trust.user_key()
-        return trust.seal(function, key=session._key)
-    except (StageError, TrustError) as error:
-        warnings.warn(
-            f"{error}; after a restart its stage is stale until its cell is run", stacklevel=2
+        return trust.seal(
+            captured.function, key=session._key, identity=captured.found, pickle=captured.pickle
         )
+    except TrustError as error:
+        warnings.warn(f"{error}; {after}", stacklevel=2)
         return None

@@ -1,8 +1,8 @@
 """What a stage *is*, as data: operators, expressions and schemas in a tree.
 
 A `Definition` can be written to the log, compared by fingerprint and compiled again after a
-restart. Only the user's Python functions are not data; they are kept beside it and identified by
-`nosync_nb.identity`.
+restart. Only the user's Python functions are not data; they are kept beside it, as they were when
+they were given, and identified by `nosync_nb.identity`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from keyword import iskeyword
 from typing import Any
 
+from nosync_nb import pickles
 from nosync_nb.errors import SchemaError
-from nosync_nb.identity import definition_fingerprint, function_fingerprint
+from nosync_nb.identity import Identity, definition_fingerprint, function_fingerprint
 from nosync_nb.rows import Field, Schema
 
 SEMANTICS = 1  # raised when an operator starts to compute something else
@@ -21,36 +22,69 @@ Function = Callable[..., Any]
 
 
 class Captured:
-    """A function of the user with the identity it had when it was first asked for.
+    """A function of the user as it was when it was given: code, captured values, identity.
 
-    A function may capture a list that grows while its stage runs. That does not make another stage
-    of one that is there; describing it again does.
+    What runs is a private copy. Its globals, closure cells, defaults and what they hold are those
+    that were identified, whatever becomes of the notebook's own, and a retraction years later
+    cancels what was inserted. A copy may change what it captured: nobody else sees that, it makes
+    no other stage, and it is forgotten at a restart. A function that cannot be copied runs as it
+    is.
+
+    Failure: 1. A stage keeps rows above a global LIMIT. 2. LIMIT is set to another value in a
+    later cell. 3. A row is removed, judged by the new value, and does not cancel.
 
     Args:
         identity: if it is known, as it is for a function that came back from the log.
         text: how the log holds it.
+
+    Attributes:
+        found: its fingerprint and what that comes from; None for one of the log.
+        pickle: the bytes of the copy, until the log has them.
+        why: why there is no copy, in words for the user.
     """
 
-    __slots__ = ("_identity", "_text", "function")
+    __slots__ = ("_identity", "_text", "found", "function", "pickle", "why")
 
     def __init__(
         self, function: Function, identity: str | None = None, text: str | None = None
     ) -> None:
         self.function = function
+        self.found: Identity | None = None
+        self.pickle: bytes | None = None
+        self.why: str | None = None
         self._identity = identity
         self._text = (text,) if identity is not None else None
+        if identity is None:
+            self._take()
 
     @property
     def identity(self) -> str:
-        """Equal for equal functions."""
+        """Equal for equal functions; one that cannot be identified is itself in this kernel."""
         if self._identity is None:
-            self._identity = identify(self.function)
+            self._take()  # what it captures may be bound by now
+        if self._identity is None:
+            self._identity = kernel_identity(self.function)
         return self._identity
 
-    def text(self, seal: Callable[[Function], str | None]) -> str | None:
+    def _take(self) -> None:
+        """Identifies the function, and from then on is a copy of it."""
+        self.found = function_fingerprint(self.function)
+        self._identity = self.found.fingerprint
+        self.why = self.found.reason
+        if self._identity is None:
+            return
+        try:
+            data = pickles.dumps(self.function, self.found.modules)
+            self.function = pickles.loads(data)
+            self.pickle = data
+        except Exception as error:  # whatever the user's objects raise
+            self.why = f"{type(error).__name__}: {error}"
+
+    def text(self, seal: Callable[[Captured], str | None]) -> str | None:
         """How the log holds it: made once by `seal`; None if it cannot be stored."""
         if self._text is None:
-            self._text = (seal(self.function),)
+            self._text = (seal(self),)
+            self.pickle = None
         return self._text[0]
 
 
@@ -159,6 +193,22 @@ def reference(name: str, schema: Schema) -> Definition:
     return Definition("ref", schema, (), {"name": name})
 
 
+def free_levels(tree: Definition, known: dict[int, frozenset[int]] | None = None) -> frozenset[int]:
+    """The levels of the loops whose variables a tree uses without being the loop itself."""
+    known = {} if known is None else known
+    found = known.get(id(tree))
+    if found is None:
+        if tree.op == "variable":
+            found = frozenset((tree.params["level"],))
+        else:
+            parts = [free_levels(each, known) for each in tree.inputs]
+            found = frozenset().union(*parts)
+            if tree.op == "iterate":
+                found -= {tree.params["level"]}
+        known[id(tree)] = found
+    return found
+
+
 def replaced(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:
     """The tree with sub-trees (by identity) replaced, sharing what did not change."""
     if id(tree) in by_id:
@@ -172,11 +222,8 @@ def replaced(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:
 _kernel_identities: dict[int, tuple[Function, str]] = {}
 
 
-def identify(function: Function) -> str:
-    """The identity of a function; one that cannot be identified is itself in this kernel only."""
-    identity = function_fingerprint(function)
-    if identity.fingerprint is not None:
-        return identity.fingerprint
+def kernel_identity(function: Function) -> str:
+    """The identity of a function that is recognised in this kernel only."""
     held = _kernel_identities.setdefault(
         id(function), (function, f"kernel-{len(_kernel_identities)}-{id(function):x}")
     )

@@ -56,13 +56,15 @@ class Epochs(Sequence[Epoch]):
         return f"<epochs {self._range[0]} to {self._range[-1]}>"
 
 
-def resolved(session: Session, at: Any) -> int:
+def resolved(session: Session, at: Any, now: int) -> int:
     """The epoch that `at` names: a number, a negative offset, a label or a datetime.
+
+    Args:
+        now: the last epoch that the reader sees; others may have committed more.
 
     Raises:
         TimeError: if it names none; tells what there is.
     """
-    now = session.now
     if isinstance(at, bool):
         raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")
     if hasattr(at, "__index__"):
@@ -72,21 +74,11 @@ def resolved(session: Session, at: Any) -> int:
             raise TimeError(f"epoch {at} is not readable", hint=f"epochs 0 to {now} are")
         return int(number)
     if isinstance(at, str):
-        if at in session._labels:
-            return session._labels[at]
+        labelled = session._labels.get(at)
+        if labelled is not None and labelled <= now:
+            return labelled
         known = ", ".join(session._labels) or "none"
         raise TimeError(f"no epoch is labelled '{at}'", hint=f"labels: {known}")
     if isinstance(at, datetime):
-        return bisect.bisect_right(session._times, at.timestamp())
+        return bisect.bisect_right(session._times, at.timestamp(), 0, now)
     raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")
-
-
-def check_readable(name: str, first: int, last: int, epoch: int) -> None:
-    """Raises TimeError if a stage cannot be read at an epoch; names the neighbours."""
-    if first <= epoch <= last:
-        return
-    near = first if epoch < first else last
-    raise TimeError(
-        f"'{name}' is not readable at epoch {epoch}",
-        hint=f"it is from {first} to {last}; the nearest is {near}",
-    )

@@ -16,10 +16,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from nosync_nb.batch import Layout
-from nosync_nb.definition import Definition, reference
+from nosync_nb.definition import Definition
+from nosync_nb.errors import ExpressionError
 from nosync_nb.identity import definition_fingerprint
 from nosync_nb.kernels import Types, chain, is_linear, operator
-from nosync_nb.operators import Operator
+from nosync_nb.looping import check_stable, compile_loop
+from nosync_nb.operators import Kept, Linear, Operator
 from nosync_nb.rows import Schema
 
 NO_LAYOUT = Layout(())
@@ -52,6 +54,11 @@ class Stage:
     def uid(self) -> str:
         """What an input stays, whatever it is called: its first name, unless that was taken."""
         return str(self.options.get("uid", self.name))
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """The epochs `[lower, upper)` that cannot be told apart, as it caught up in one step."""
+        return tuple((a, b) for a, b in self.options.get("gaps", ()))  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -131,6 +138,8 @@ class Compiler:
         types: asks Spark for types of expressions that only it knows.
         now: the last epoch.
         anew: stages whose nodes are not reused, even if they are equal.
+        extended: stages whose nodes are reused although they have missed epochs.
+        refused: nodes that are not reused.
     """
 
     def __init__(
@@ -140,13 +149,18 @@ class Compiler:
         *,
         now: int = 0,
         anew: AbstractSet[str] = frozenset(),
+        extended: AbstractSet[str] = frozenset(),
+        refused: AbstractSet[int] = frozenset(),
     ) -> None:
         self.types = types
         self.now = now
         self.anew = anew
+        self.extended = extended
         self.live = True
+        self.keeping = False
+        self.extending = False
         self.numbers = old.numbers
-        self.reusable = {(n.fingerprint, n.name): n for n in old}
+        self.reusable = {(n.fingerprint, n.name): n for n in old if n.id not in refused}
         self.nodes: dict[int, Node] = {}
         self.by_fingerprint: dict[str, Node] = {}
         self.named: dict[str, Node] = {}
@@ -161,7 +175,8 @@ class Compiler:
         Raises:
             NosyncError: if a definition does not fit its inputs any more.
         """
-        for stage in catalog.values():
+        # A stage that has stopped may have lost its functions: whom it shares with must not get it.
+        for stage in sorted(catalog.values(), key=lambda each: each.reason is not None):
             self.add(stage)
         self._stop()
         for node in self.nodes.values():
@@ -172,6 +187,8 @@ class Compiler:
         """Adds one named collection; what it refers to must be there already."""
         name = stage.name
         self.live = not stage.frozen and stage.reason is None
+        self.keeping = bool(stage.options.get("nondeterministic"))
+        self.extending = name in self.extended
         self.schemas[name] = stage.schema
         if stage.frozen:
             node = self._frozen(stage)
@@ -220,6 +237,8 @@ class Compiler:
         if tree.is_ref:
             return self.named[tree.name]
         fingerprint = tree.fingerprint(self.fingerprints)
+        if self.keeping:
+            fingerprint = definition_fingerprint({"kept": fingerprint})
         known = self.by_fingerprint.get(fingerprint)
         if known is not None and not self._behind(known):
             return known
@@ -229,12 +248,17 @@ class Compiler:
 
     def _operator(self, tree: Definition, fingerprint: str, name: str | None, stage: str) -> Node:
         """The node of an operator: fuses row-wise chains, asks inputs for arrangements."""
-        if is_linear(tree):
+        made: Operator
+        if tree.op == "iterate":
+            made, outside = compile_loop(tree, self.fingerprints, self.types)
+            check_stable(made, stage, keeping=self.keeping)
+            inputs = [self._sub(each, stage) for each in outside]
+        elif is_linear(tree):
             links = [tree]
             while is_linear(links[0].inputs[0]) and self.uses.get(id(links[0].inputs[0]), 0) < 2:
                 links.insert(0, links[0].inputs[0])
             inputs = [self._sub(links[0].inputs[0], stage)]
-            made: Operator = chain(links, self.types)
+            made = self._kept(chain(links, self.types), inputs[0], stage)
         else:
             inputs = [self._sub(i, stage) for i in tree.inputs]
             made = operator(tree, self.types)
@@ -248,6 +272,21 @@ class Compiler:
         if len(node.state) != len(made.state):
             node.state = tuple(self._number() for _ in made.state)
         return node
+
+    def _kept(self, made: Linear, source: Node, stage: str) -> Operator:
+        """A row-wise operator, with its results kept if they may differ next time.
+
+        Raises:
+            ExpressionError: if they do differ and the stage was not defined so.
+        """
+        if self.keeping and (made.asks or not made.stable):
+            return Kept(source.types, made)
+        if not made.stable and stage:
+            raise ExpressionError(
+                f"stage '{stage}': an expression of {made.name} gives something else each time",
+                hint="define the stage --nondeterministic: it keeps what came out",
+            )
+        return made
 
     def _node(self, fingerprint: str, name: str | None, stage: str, types: tuple[str, ...]) -> Node:
         """A new node, or a copy of the equal one of the old graph; placed last."""
@@ -271,8 +310,10 @@ class Compiler:
         return node
 
     def _behind(self, node: Node) -> bool:
-        """Whether a node has stopped and missed epochs, and what is compiled has not."""
-        return self.live and node.stopped is not None and node.stopped < self.now
+        """Whether a node has missed epochs, and what is compiled needs it as of now."""
+        if not self.live or self.extending:
+            return False
+        return node.stopped is not None and node.stopped < self.now
 
     def _fits(self, tree: Definition) -> bool:
         """Whether what a definition reads has the columns that it was made for."""
@@ -282,6 +323,7 @@ class Compiler:
         """A stage that cannot be compiled over what it reads: its log and traces, no operator."""
         old = next(n for (_, name), n in self.reusable.items() if name == stage.name)
         node = self._node(old.fingerprint, stage.name, stage.name, stage.schema.types)
+        node.state = ()
         self.wanted[node.id] = list(old.traces)
         return node
 
@@ -348,8 +390,3 @@ def frozen_copy(stage: Stage, node: Node) -> Stage:
     key = None if layout.key is None else list(layout.key)
     options = {**stage.options, "log": node.log, "trace": trace, "key": key}
     return replace(stage, name=f"{stage.name}@{stage.version}", frozen=True, options=options)
-
-
-def referred(stage: Stage) -> Definition:
-    """A reference to a stage or input."""
-    return reference(stage.name, stage.schema)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb import committing
+from nosync_nb import committing, repeats
 from nosync_nb import rows as values
 from nosync_nb.batch import Updates
 from nosync_nb.collection import Collection
@@ -26,6 +26,8 @@ class Input(Collection):
 
     def insert(self, rows: Any, *, once: Any = None) -> int:
         """Adds rows. With `once=KEY`, only if no epoch of this history has recorded that key.
+
+        Without a key, rows equal to those that an epoch before a restart inserted are warned of.
 
         Raises:
             SchemaError: if rows do not fit, or (keyed input) a key is null or there already.
@@ -81,6 +83,8 @@ class Input(Collection):
         count = committing.take(session, name, kind, rows)
         if mark is not None:
             session._record(mark)
+        elif kind == "insert" and count:
+            repeats.tell(session, name)
         return count
 
     def _keyed(self, method: str) -> tuple[int, ...]:

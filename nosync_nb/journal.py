@@ -10,12 +10,12 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.batch import Layout
 from nosync_nb.dataflow import Held
-from nosync_nb.definition import Captured, Definition, Function
+from nosync_nb.definition import Captured, Definition
 from nosync_nb.errors import CorruptLogError, TrustError
 from nosync_nb.graph import Graph, Stage
 from nosync_nb.log import codec
@@ -25,8 +25,9 @@ from nosync_nb.trace.parts import PartRef
 EPOCH, DEFINITION, REPLAY = 1, 2, 3
 """Kinds of frames; REPLAY: past epochs of logs that the next definition begins to use."""
 
-INLINE, FILES, TRACE, RESET = 0, 1, 2, 3
-"""Kinds of entries: a log's batch inline; in files; files of a trace's layer; a whole trace."""
+INLINE, FILES, TRACE, RESET, PAST = 0, 1, 2, 3, 4
+"""Kinds of entries: a log's batch inline; in files; files of a trace's layer; a whole trace; the
+payload of an epoch that a stage had missed."""
 
 _HEAD = struct.Struct("<QdI")
 _ENTRY = struct.Struct("<IBI")
@@ -91,6 +92,20 @@ def entry(number: int, layout: Layout, held: Held) -> Entry:
     return Entry(number, INLINE, codec.encode(batch.columns, layout.types, batch.diff))
 
 
+def past(payload: bytes) -> Entry:
+    """The entry of a missed epoch, in the definition after which the stage has it."""
+    return Entry(0, PAST, payload)
+
+
+def changes(payload: Payload) -> Iterator[tuple[int, Entry]]:
+    """The entries of a payload, and of the epochs in it, each with its epoch."""
+    for each in payload.entries:
+        if each.kind == PAST:
+            yield from changes(unpack(each.data))
+        else:
+            yield payload.epoch, each
+
+
 def refs(data: bytes | memoryview) -> tuple[PartRef, ...]:
     """The file references of an entry."""
     return tuple(PartRef(*r) for r in json.loads(bytes(data)))
@@ -111,7 +126,7 @@ def catalog_json(catalog: Mapping[str, Stage], graph: Graph, seal: Any) -> dict[
     """Everything that defines the dataflow, JSON-able.
 
     Args:
-        seal: turns a function into signed bytes, or None if it cannot be stored.
+        seal: turns a captured function into signed bytes, or None if it cannot be stored.
     """
     functions: list[Captured] = []
     stages = []
@@ -146,9 +161,9 @@ def catalog_json(catalog: Mapping[str, Stage], graph: Graph, seal: Any) -> dict[
     return {"stages": stages, "functions": texts, "nodes": nodes, "numbers": graph.numbers}
 
 
-def _sealed_text(function: Function, seal: Any) -> str | None:
+def _sealed_text(captured: Captured, seal: Any) -> str | None:
     """A function as it stands in the catalog."""
-    sealed = seal(function)
+    sealed = seal(captured)
     return None if sealed is None else base64.b64encode(sealed).decode()
 
 
@@ -194,7 +209,7 @@ def catalog_from_json(data: Mapping[str, Any], unseal: Any) -> dict[str, Stage]:
             each["frozen"],
             each["reason"],
             each["begin"],
-            each["options"],
+            dict(each["options"]),
         )
     return catalog
 

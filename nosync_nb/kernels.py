@@ -174,6 +174,11 @@ def operator(definition: Definition, types: Types | None = None) -> ops.Operator
     if definition.op in _PIECES:
         return chain([definition], types)
     make = _OPERATORS.get(definition.op)
+    if definition.op == "variable":
+        raise StageError(
+            "the variable of a loop is used outside of it",
+            hint="its last value is what iterate() returns",
+        )
     if make is None:
         raise StageError(
             f"operator '{definition.op}' is unknown to this version",

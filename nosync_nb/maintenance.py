@@ -6,9 +6,10 @@ between epochs, under the session's lock, if what they replace is still live.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from nosync_nb.batch import Batch, Layout, merge
 from nosync_nb.dataflow import Held, Version
 from nosync_nb.errors import DurabilityError, NosyncError
-from nosync_nb.reads import contents
+from nosync_nb.snapshot import seen
 from nosync_nb.store import SPILL_ROWS
 from nosync_nb.trace import Layer, adopt, plan
 from nosync_nb.trace.packing import Packed
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from nosync_nb.session import Session
 
 RANGE_ROWS = 1 << 20
+EXPORTS_MAX = 64
+"""DataFrames whose files are kept; older ones fail, and say so, once their files were merged."""
+
 PATIENCE_FRAMES = 256
 """Frames after which a checkpoint that failed is tried again."""
 
@@ -38,12 +42,15 @@ class Upkeep:
         retired: files that are not needed since the last checkpoint.
         expiring: files that were not needed any more before it.
         patience: the frame from which on a failed checkpoint is tried again.
+        exports: the files that Spark DataFrames read when they are executed. Nobody tells when a
+            DataFrame, or one made of it, is gone: the last ones are kept until the session ends.
     """
 
     catalog: Mapping[str, Any] = field(default_factory=dict)
     retired: set[str] = field(default_factory=set)
     expiring: set[str] = field(default_factory=set)
     patience: int = 0
+    exports: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=EXPORTS_MAX))
 
 
 def plan_merges(session: Session) -> None:
@@ -90,7 +97,8 @@ def _merge(session: Session, number: int) -> None:
         if adopted is None:
             session._upkeep.retired |= {ref.path for ref in held.refs}
             return
-        session._version = Version(version.epoch, {**version.traces, number: adopted})
+        merged = Version(version.epoch, {**version.traces, number: adopted})
+        session._snapshot = session._snapshot.advanced(merged)
         session._upkeep.retired |= files
         session.stats["merges"] += 1
 
@@ -120,10 +128,12 @@ def checkpoint(session: Session) -> None:
     """Writes the state of now, so that the next opening reads only what follows it.
 
     IMPORTANT: the log's position, the version and the plan of what is packed are taken under one
-    lock, so that what follows the position is exactly what is in none of them.
+    lock, so that what follows the position is exactly what is in none of them; and a session that
+    only read until now gets its operators' state first, or the checkpoint would be without it.
     """
     store = session._store
     with session._lock:
+        session._ready()
         version, graph, position = session._version, session._graph, session._position
         if position is None:
             return
@@ -144,6 +154,7 @@ def checkpoint(session: Session) -> None:
             pass
         payload = store.checkpoint_payload(version, graph, meta, times)
         store.log.write_checkpoint(payload, position)
+        store.log.trim()
     except BaseException:
         session._upkeep.patience = store.log.head.seq + PATIENCE_FRAMES
         with session._lock:
@@ -151,7 +162,8 @@ def checkpoint(session: Session) -> None:
         raise
     session.stats["checkpoints"] += 1
     with session._lock:
-        expired, upkeep.expiring = upkeep.expiring, retired
+        read = upkeep.expiring.intersection(chain.from_iterable(list(upkeep.exports)))
+        expired, upkeep.expiring = upkeep.expiring, retired | read
         live = named_files(session) | _files_of(version)
     store.remove(expired - live)
 
@@ -162,6 +174,7 @@ def _adopt(session: Session, packed: Packed) -> bool:
         history = session._store.history
         before = history.files()
         adopted = history.adopt(packed)
+        session._snapshot = session._snapshot._replace(history=seen(history))
         session._upkeep.retired |= before - history.files() if adopted else {packed.new.name}
         return adopted
 
@@ -179,8 +192,8 @@ def _files_of(version: Version) -> set[str]:
 
 def layers(session: Session, name: str) -> list[dict[str, Any]]:
     """The layers of a stage, oldest first: interval (inclusive), rows, bytes, persistence."""
-    stage = session._catalog[name]
-    trace = contents(session, name)
+    snapshot = session._snapshot
+    stage, trace = snapshot.stage(name), snapshot.contents(name)
     disk = session._durable_epoch()
     result = []
     for layer in trace.layers:

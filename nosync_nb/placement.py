@@ -11,10 +11,10 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from nosync_nb.batch import Layout
-from nosync_nb.dataflow import SMALL_ROWS, Delta, Done, Held, Loose
+from nosync_nb.batch import Batch, Layout, Updates, concat_updates
+from nosync_nb.dataflow import SMALL_ROWS, Delta, Done, Held, Loose, joined_placement
 from nosync_nb.graph import Graph, Node
-from nosync_nb.operators import Linear, Step
+from nosync_nb.operators import Linear, Operator, Step
 from nosync_nb.trace.parts import open_updates
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ class Placement:
 
     def wants(self, node: Node, deltas: list[Delta | None], graph: Graph) -> bool:
         """Whether an operator's run over these changes is for executors."""
-        stage = self._session._catalog_now.get(node.stage)
-        asked = "auto" if stage is None else stage.options.get("on", "auto")
-        if asked == "local" or not self._installed:
+        asked = self._asked(node)
+        if asked == "local" or node.operator is None or not node.operator.spreads:
             return False
         if asked == "spark":
             return any(d is not None for d in deltas)
@@ -46,6 +45,52 @@ class Placement:
             if rows > SMALL_ROWS and delta.in_files:
                 return True
         return False
+
+    def _asked(self, node: Node) -> str:
+        """What the user said of a stage: auto, local or spark."""
+        stage = self._session._catalog_now.get(node.stage)
+        asked = "auto" if stage is None else str(stage.options.get("on", "auto"))
+        return asked if self._installed else "local"
+
+    def inside(self, node: Node, step: Step) -> Inside | None:
+        """Where the kernels inside a loop may run: those of large rounds on executors."""
+        asked = self._asked(node)
+        if asked == "local":
+            return None
+        rows_min = 0 if asked == "spark" else self._session.spark_rows
+        return Inside(self, node, step, rows_min)
+
+    def run_inside(
+        self, node: Node, operator: Operator, step: Step, number: int
+    ) -> tuple[Updates | None, str]:
+        """Runs one kernel of a loop on executors; its output, and the jobs."""
+        from nosync_nb.spark import bulk
+
+        spark = self._session._spark.require(f"stage '{node.stage}'")
+        inputs = []
+        for delta, layout, before in zip(step.deltas, operator.layouts, step.before, strict=True):
+            arranged = isinstance(delta, Batch) and layout is not None
+            exchange = layout or operator.exchange()
+            types = operator.types if exchange is None else exchange.types
+            if delta is None:
+                inputs.append(bulk.BulkInput(None, types, None, None, before))
+            elif arranged:
+                inputs.append(bulk.BulkInput([delta], types, layout, None, before))
+            else:
+                updates = Updates(delta.columns, delta.diff)
+                inputs.append(bulk.BulkInput([updates], types, None, None, before))
+        folder = self._session._store.parts
+        found = bulk.run(
+            spark, operator, inputs, step.state, [], folder,
+            stage=node.stage, first=step.first,
+            stem=f"bulk{node.id}-{self._session.now}-{number}",
+        )  # fmt: skip
+        self._temporary += [*found.loose, *(r for refs in found.emitted for r in refs or ())]
+        step.touched += found.touched
+        if not found.loose:
+            return None, found.jobs.text
+        parts = [open_updates(folder, ref, operator.types) for ref in found.loose]
+        return concat_updates(parts, operator.types), found.jobs.text
 
     def run(
         self,
@@ -144,3 +189,25 @@ class Placement:
         if layouts and wanted in delta.held:
             return bulk.BulkInput(list(delta.held[wanted].parts), delta.types, wanted, pre, before)
         return bulk.BulkInput([delta.updates], delta.types, None, pre, before)
+
+
+class Inside:
+    """Runs kernels of one loop in one epoch on executors."""
+
+    def __init__(self, placement: Placement, node: Node, step: Step, rows_min: int) -> None:
+        self._placement = placement
+        self._node = node
+        self._step = step
+        self._rows_min = rows_min
+        self._number = 0
+
+    def wants(self, rows: int) -> bool:
+        """Whether so many rows are for executors."""
+        return rows > self._rows_min
+
+    def run(self, operator: Operator, step: Step) -> Updates | None:
+        """Runs one kernel there."""
+        self._number += 1
+        found, jobs = self._placement.run_inside(self._node, operator, step, self._number)
+        self._step.placement = joined_placement(self._step.placement, jobs)
+        return found

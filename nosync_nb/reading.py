@@ -130,9 +130,10 @@ class Readable:
             worst = int(batch.diff.argmin())
             one = np.array([worst])
             row = tuples([rows.take(c, one) for c in batch.columns], self.schema, 1)[0]
+            now = self._session.now
             raise NegativeMultiplicityError(
                 f"{self._title()}: row {tuple(row)!r} is there {int(batch.diff[worst])} times at"
-                f" epoch {self._session.now if at is None else resolved(self._session, at)}",
+                f" epoch {now if at is None else resolved(self._session, at, now)}",
                 hint="a row was removed that was not there; .changes() tells by how much, insert"
                 " it, or remove it where it came from",
             )

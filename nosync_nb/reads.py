@@ -1,19 +1,21 @@
 """Reads: the rows of a collection at an epoch, its changes, and when it may not be read.
 
-Readers take the session's version once and work on it without a lock.
+Readers take the session's snapshot once and work on it without a lock.
 """
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.batch import Batch, Layout, arrange, merge
 from nosync_nb.dataflow import Runner, Version
 from nosync_nb.definition import Definition
-from nosync_nb.epochs import check_readable, resolved
+from nosync_nb.epochs import resolved
 from nosync_nb.errors import StageError, TimeError
+from nosync_nb.frontier import Ranges, check_readable
 from nosync_nb.graph import Compiler, Graph, Stage
+from nosync_nb.rows import Schema
+from nosync_nb.snapshot import Snapshot
 from nosync_nb.trace import Layer, Trace, empty_batch
 
 if TYPE_CHECKING:
@@ -21,109 +23,109 @@ if TYPE_CHECKING:
     from nosync_nb.session import Session
 
 
-def unknown(session: Session, name: str) -> StageError:
-    """The error of a name that is not known."""
-    near = get_close_matches(name, session._catalog, 1)
-    known = f"did you mean '{near[0]}'? " if near else ""
-    return StageError(
-        f"there is no stage or input '{name}'",
-        hint=f"{known}known are: {', '.join(session._catalog) or 'none'}",
-        stage=name,
-    )
-
-
-def contents(session: Session, name: str) -> Trace:
-    """Any trace of a named collection, as it is now."""
-    node = session._graph.named[name]
-    layout, number = next(iter(node.traces.items()))
-    return session._version.traces.get(number) or Trace(layout)
-
-
 def read(session: Session, collection: Readable, at: Any) -> Batch:
     """The consolidated rows of a collection at an epoch."""
+    seen = session._snapshot
     name = collection.name
-    version = session._version
-    epoch = version.epoch if at is None else resolved(session, at)
+    epoch = seen.epoch if at is None else resolved(session, at, seen.epoch)
     if at is None:
-        refuse_pending(session, collection._definition, name)
-        if name is not None and session._catalog[name].frozen:
-            epoch = session._epoch_of(session._catalog[name])
+        refuse_pending(session, seen, collection._definition, name)
     if name is None:
-        return scratch(session, collection._definition, None if at is None else epoch)
-    return state(session, name, epoch, version)
+        return scratch(session, seen, collection._definition, epoch)
+    stage = _known(seen, name, collection.schema)
+    if at is None and stage.frozen:
+        epoch = seen.last(stage)
+    return state(seen, name, epoch)
 
 
-def state(session: Session, name: str, epoch: int, version: Version) -> Batch:
+def state(seen: Snapshot, name: str, epoch: int) -> Batch:
     """The rows of a named collection at an epoch."""
-    stage = session._catalog[name]
-    node = session._graph.named[name]
-    if epoch == stage.options.get("last", version.epoch):
+    stage = seen.stage(name)
+    node = seen.graph.named[name]
+    if epoch == seen.last(stage):
         for number in node.traces.values():
-            trace = version.traces.get(number)
+            trace = seen.version.traces.get(number)
             if trace is not None:
                 return trace.consolidated()
         return empty_batch(node.log_layout)
     assert node.log is not None
-    _check(session, name, epoch)
-    found = session._store.history.state(node.log, epoch)
+    _check(seen, stage, epoch)
+    found = seen.history.state(node.log, epoch)
     layout = node.log_layout
     return merge(layout, found) if found else empty_batch(layout)
 
 
-def snapshot_trace(session: Session, name: str, at: Any) -> tuple[int, Trace]:
+def trace_at(session: Session, seen: Snapshot, name: str, at: Any) -> tuple[int, Trace]:
     """The epoch that `at` names, and a named collection as it was then, as a trace."""
-    if name not in session._catalog:
-        raise unknown(session, name)
-    version = session._version
-    epoch = version.epoch if at is None else resolved(session, at)
-    stage = session._catalog[name]
-    if epoch == version.epoch and session._epoch_of(stage) == epoch and not stage.reason:
-        for number in session._graph.named[name].traces.values():
-            trace = version.traces.get(number)
+    stage = seen.stage(name)
+    epoch = seen.epoch if at is None else resolved(session, at, seen.epoch)
+    if at is None and stage.frozen:
+        epoch = seen.last(stage)
+    if epoch == seen.last(stage):
+        for number in seen.graph.named[name].traces.values():
+            trace = seen.version.traces.get(number)
             if trace is not None:
                 return epoch, trace
-    batch = state(session, name, epoch, version)
+    batch = state(seen, name, epoch)
     return epoch, _trace(batch.layout, batch, epoch)
 
 
-def _check(session: Session, name: str, epoch: int) -> None:
-    stage = session._catalog[name]
-    last = session._epoch_of(stage)
+def _known(seen: Snapshot, name: str, schema: Schema) -> Stage:
+    """A named collection, if it still has the columns that the reader knows.
+
+    Raises:
+        StageError: if it was dropped, or edited so that its rows would be taken for others.
+    """
+    stage = seen.stage(name)
+    if stage.schema != schema:
+        raise StageError(
+            f"'{name}' was edited: it has columns ({stage.schema.ddl}), not ({schema.ddl})",
+            hint=f"take it as it is now: session['{name}']",
+            stage=name,
+        )
+    return stage
+
+
+def _check(seen: Snapshot, stage: Stage, epoch: int) -> None:
+    last = seen.last(stage)
     if stage.reason is not None and epoch > last:
         raise TimeError(
-            f"stage '{name}' is stale since epoch {last}: {stage.reason}",
+            f"stage '{stage.name}' is stale since epoch {last}: {stage.reason}",
             hint=f"run the cell that defines it, or read what it was: .rows(at={last})",
         )
-    check_readable(name, stage.begin, last, epoch)
+    check_readable(stage.name, epoch, Ranges.of(range(stage.begin, last + 1)))
 
 
 def changes(session: Session, collection: Readable, after: Any, upto: Any) -> Batch:
     """Net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
+    seen = session._snapshot
     name = collection.name
     if name is None:
         raise StageError(
             "an unnamed collection has no history", hint="name it: session.stage('name', c)"
         )
-    stage, node = session._catalog[name], session._graph.named[name]
+    stage, node = _known(seen, name, collection.schema), seen.graph.named[name]
     assert node.log is not None
-    last = session._epoch_of(stage) if upto is None else resolved(session, upto)
-    first = None if after is None else resolved(session, after)
-    _check(session, name, last)
+    last = seen.last(stage) if upto is None else resolved(session, upto, seen.epoch)
+    first = None if after is None else resolved(session, after, seen.epoch)
+    _check(seen, stage, last)
     if first is not None:
-        _check(session, name, first)
-        found = session._store.history.changes(node.log, first, last)
+        _check(seen, stage, first)
+        found = seen.history.changes(node.log, first, last)
     else:
-        found = session._store.history.state(node.log, last)
+        found = seen.history.state(node.log, last)
     return merge(node.log_layout, found) if found else empty_batch(node.log_layout)
 
 
 def history_of(session: Session, collection: Readable) -> list[range]:
     """The readable epochs of a collection."""
+    seen = session._snapshot
     name = collection.name
     if name is None:
         return []
-    stage = session._catalog[name]
-    return [range(stage.begin, session._epoch_of(stage) + 1)]
+    last, log = seen.last(seen.stage(name)), seen.graph.named[name].log
+    assert log is not None
+    return seen.history.epochs(log, last)
 
 
 def check_size(session: Session, count: int, name: str | None) -> None:
@@ -136,7 +138,9 @@ def check_size(session: Session, count: int, name: str | None) -> None:
         )
 
 
-def refuse_pending(session: Session, definition: Definition, name: str | None) -> None:
+def refuse_pending(
+    session: Session, seen: Snapshot, definition: Definition, name: str | None
+) -> None:
     """Raises if what is read would not show changes that wait."""
     pending = session._current.pending
     if not pending:
@@ -153,33 +157,26 @@ def refuse_pending(session: Session, definition: Definition, name: str | None) -
                 " reads the last epoch",
             )
         reached.add(each)
-        stage = session._catalog.get(each)
+        stage = seen.catalog.get(each)
         if stage is not None and stage.definition is not None:
             names |= set(stage.definition.references()) - reached
 
 
-def scratch(session: Session, definition: Definition, epoch: int | None) -> Batch:
-    """Evaluates an unnamed collection from scratch; nothing of it is kept.
-
-    Args:
-        epoch: as of which epoch; None: now.
-    """
-    version = session._version
-    at = version.epoch if epoch is None else epoch
-    catalog = {
-        n: Stage(n, session._catalog[n].schema) for n in dict.fromkeys(definition.references())
-    }
+def scratch(session: Session, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
+    """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
+    read = {p.name: p.schema for p in definition.walk() if p.is_ref}
+    catalog = {n: Stage(n, _known(seen, n, schema).schema) for n, schema in read.items()}
     existing = Compiler(Graph(), session._types).compile(catalog)
     traces = {}
     for name in catalog:
-        batch = state(session, name, at, version)
+        batch = state(seen, name, epoch)
         (layout, number), *_ = existing.named[name].traces.items()
-        traces[number] = _trace(layout, arrange(layout, batch.updates), at)
+        traces[number] = _trace(layout, arrange(layout, batch.updates), epoch)
     graph = Compiler(existing, session._types).compile(
         {**catalog, "": Stage("", definition.schema, definition)}
     )
     runner = Runner(graph, session._spark.evaluate)
-    draft = runner.first_run(Version(at, traces), existing)
+    draft = runner.first_run(Version(epoch, traces), existing)
     node = graph.nodes[next(reversed(graph.nodes))]
     for number in node.traces.values():
         trace = draft.traces.get(number)
@@ -213,7 +210,7 @@ def explain(session: Session, collection: Any) -> str:
     definition = collection._definition
     name = collection.name
     if definition.is_ref and name is not None:
-        stage = session._catalog[name]
+        stage = session._snapshot.stage(name)
         show(definition, 0)
         if stage.definition is not None:
             show(stage.definition, 1)

@@ -16,12 +16,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nosync_nb import journal, trust, versions
+from nosync_nb import defining, journal, trust, versions
 from nosync_nb.dataflow import Runner, Version
-from nosync_nb.defining import named_logs
-from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
+from nosync_nb.defining import hide, named_logs
+from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, TrustError
 from nosync_nb.graph import Compiler, Graph, Stage
+from nosync_nb.rebasing import rebased
 from nosync_nb.recovery import READ, STALE, RecoveryReport
+from nosync_nb.repeats import Repeats
+from nosync_nb.snapshot import Snapshot, seen
 from nosync_nb.store import Store, Told
 
 if TYPE_CHECKING:
@@ -51,9 +54,11 @@ def recover(session: Session) -> None:
         report.lost = list(range(epoch + 1, log.noted + 1))
         missing = store.sweep()
         report.notes += [f"'{name}' is missing: what it holds cannot be read" for name in missing]
-    session._version = Version(epoch, {})
+    session._snapshot = Snapshot(Version(epoch, {}), Graph(), {}, seen(store.history))
     if data is not None:
         _restore(session, data, epoch)
+    if log.mode == "w" and epoch:
+        session._repeats = Repeats(epoch)
     report.resumed_at = epoch
 
 
@@ -79,41 +84,68 @@ def _told(
 def _restore(session: Session, data: Mapping[str, Any], epoch: int) -> None:
     """Makes what a catalog names readable."""
     store = session._store
-    catalog = _catalog(session, data, epoch)
+    catalog, behind = _catalog(session, data, epoch)
     # Numbers that a definition took which never came about are not given again.
-    taken = (e.number for each in store.tail for e in each.payload.entries)
+    taken = (e.number for each in store.tail for _, e in journal.changes(each.payload))
     old = Graph(journal.restored_nodes(data), max((data["numbers"], *taken)))
-    _publish(session, data, catalog, old)
+    _begin(session, data, catalog, old)
     store.remember(old, store.tail)
-    session._version = Version(epoch, store.restored(old))
+    version = Version(epoch, store.restored(old))
+    session._snapshot = Snapshot(version, old, catalog, seen(store.history))
     if store.log.mode == "r":
         store.release()
     else:
-        session._unready = lambda: _complete(session, old)
+        live = {each["name"]: each["reason"] is None for each in data["stages"]}
+        differs = any(live[n] != (s.reason is None) for n, s in catalog.items())
+        session._unready = lambda: _complete(session, old, differs=differs, behind=behind)
+        if behind:
+            session._ready()
 
 
-def _complete(session: Session, old: Graph) -> None:
-    """Compiles the stages and restores their state, so that they can go on."""
+def _complete(session: Session, old: Graph, *, differs: bool, behind: bool) -> None:
+    """Compiles the stages and restores their state, so that they can go on.
+
+    Failure: 1. A stage is stale, as its key is not there; epochs pass. 2. The session ends, and
+    the key is back. 3. The stage is read as of now, and lacks those epochs. Hence the log says that
+    a stage has stopped before the first epoch that it misses.
+
+    Args:
+        differs: not the stages go on that the log says.
+        behind: some have missed epochs and may have them.
+    """
     store, version = session._store, session._version
     compiler = Compiler(old, session._types, now=version.epoch)
     graph = compiler.compile(session._catalog)
     traces = store.restored(graph)
     traces.update((n, t) for n, t in version.traces.items() if n in traces)
-    session._graph = graph
     session._runner = Runner(graph, session._spark.evaluate, session._spark.bulk())
-    session._version = Version(version.epoch, traces)
+    whole = Version(version.epoch, traces)
+    session._snapshot = session._snapshot._replace(version=whole, graph=graph)
     store.release()
+    try:
+        defining.resume(session, extend=behind, differs=differs)
+    except NosyncError as error:
+        if not behind:
+            raise
+        session.recovery.notes.append(f"a stage has missed epochs and stays stale: {error}")
+        defining.resume(session, extend=False, differs=differs)
 
 
-def _catalog(session: Session, data: Mapping[str, Any], epoch: int) -> dict[str, Stage]:
-    """The catalog with its functions; decides which stages are stale."""
+def _catalog(
+    session: Session, data: Mapping[str, Any], epoch: int
+) -> tuple[dict[str, Stage], bool]:
+    """The catalog with its functions; decides which stages are stale.
+
+    Returns: also whether some of them could go on if they had the epochs that they missed.
+    """
     if session._store.log.mode == "r":
-        return journal.catalog_from_json(data, None)
+        return journal.catalog_from_json(data, None), False
+    behind = False
     catalog = journal.catalog_from_json(data, lambda sealed: _unseal(session, sealed))
     for stage in catalog.values():
         if stage.definition is None or stage.frozen:
             continue
-        fresh = versions.rebased(replace(stage, reason=None), catalog)
+        fresh = rebased(replace(stage, reason=None), catalog, session._types)
         why = fresh.reason or versions.halted(stage, catalog)
         if why is not None:
             stage.reason = why
@@ -121,19 +153,19 @@ def _catalog(session: Session, data: Mapping[str, Any], epoch: int) -> dict[str,
         elif stage.options.get("last") == epoch:
             stage.reason = None
             del stage.options["last"]
-    return catalog
+        else:
+            behind = behind or stage.reason is not None
+    return catalog, behind
 
 
-def _publish(
+def _begin(
     session: Session, data: Mapping[str, Any], catalog: dict[str, Stage], graph: Graph
 ) -> None:
-    """Makes a catalog and its graph those of the session."""
-    session._catalog = session._catalog_now = catalog
+    """Makes a catalog that of the session, except for readers."""
+    session._catalog_now = catalog
     session._upkeep.catalog = data
-    session._graph = graph
     session._named_logs = named_logs(graph)
-    for number, name in session._named_logs.items():
-        session._store.history.begin(number, catalog[name].begin)
+    hide(session._store.history, session._named_logs, catalog)
     session.recovery.stages = {
         n: STALE if s.reason else READ
         for n, s in catalog.items()
@@ -174,14 +206,16 @@ def follow(session: Session) -> None:
             reload(session)
             return
         tail = store.decoded(frames)
-        before, old = session._version, session._graph
+        before = session._snapshot
+        graph, catalog = before.graph, before.catalog
         epoch, data = _told(session, tail, before.epoch, None)
         if data is not None:
-            catalog = _catalog(session, data, epoch)
-            _publish(session, data, catalog, Graph(journal.restored_nodes(data), data["numbers"]))
-        store.remember(session._graph, tail)
-        traces = store.followed_by(session._graph, before, old, tail)
-        session._version = Version(epoch, traces)
+            graph = Graph(journal.restored_nodes(data), data["numbers"])
+            catalog, _ = _catalog(session, data, epoch)
+            _begin(session, data, catalog, graph)
+        store.remember(graph, tail)
+        traces = store.followed_by(graph, before.version, before.graph, tail)
+        session._snapshot = Snapshot(Version(epoch, traces), graph, catalog, seen(store.history))
 
 
 def reload(session: Session) -> None:

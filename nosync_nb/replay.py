@@ -12,16 +12,20 @@ are changes of logs that nobody knows, and their numbers are not given again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from nosync_nb import committing
-from nosync_nb.batch import Batch, Layout, arrange, merge
-from nosync_nb.dataflow import Delta, Draft, Held, Runner, Version
+from nosync_nb.batch import Batch, Layout, arrange
+from nosync_nb.dataflow import Draft, Runner, Version
 from nosync_nb.errors import TimeError
-from nosync_nb.graph import Graph, Node, Stage
+from nosync_nb.graph import Compiler, Graph, Node, Stage
+from nosync_nb.kernels import Types
 from nosync_nb.maintenance import merged_parts
-from nosync_nb.trace import Layer, Trace, adopt, empty_batch, plan
+from nosync_nb.past import Past
+from nosync_nb.trace import Layer, Trace, adopt, plan
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session
@@ -31,7 +35,7 @@ COMPACT_EVERY = 16
 
 
 class Span(NamedTuple):
-    """The part of a graph that is replayed.
+    """The part of a graph that is computed for past epochs.
 
     Attributes:
         graph: its nodes; the named collections it reads have lost their operators.
@@ -43,12 +47,37 @@ class Span(NamedTuple):
     sources: list[Node]
     new: set[int]
 
+    @property
+    def logs(self) -> set[int]:
+        """The logs of what is wanted."""
+        return {number for number, _ in self._wanted.logs()}
+
+    @property
+    def traces(self) -> set[int]:
+        """The traces of what is wanted."""
+        return {number for number, _ in self._wanted.layouts()}
+
+    @property
+    def _wanted(self) -> Graph:
+        return Graph(self.graph.nodes[i] for i in self.new)
+
+
+class Base(NamedTuple):
+    """What a definition starts from: the graph and the version before it, and the past.
+
+    Stages that it extends are in all three as they are afterwards.
+    """
+
+    graph: Graph
+    version: Version
+    past: Past
+
 
 def computed(
     session: Session,
-    graph: Graph,
+    base: Base,
     runner: Runner,
-    catalog: Mapping[str, Stage],
+    catalog: dict[str, Stage],
     asked: int | None,
     status: Mapping[str, str],
 ) -> tuple[list[Draft], Draft]:
@@ -57,29 +86,72 @@ def computed(
     Returns:
         the past epochs, already written, and the draft as of now.
     """
-    old = session._graph
-    found = span(graph, old)
+    graph = runner.graph
+    found = span(graph, wanted(graph, base.graph))
     edited = any(s in ("changed", "followed") for s in status.values())
     first = None
     if found.new and (edited or asked is not None):
-        first = first_epoch(session, found, catalog, asked)
+        first = first_epoch(session, base, found, catalog, asked)
     if first is None or first == session.now:
-        draft = committing.run(session, lambda: runner.first_run(session._version, old))
+        draft = committing.run(session, lambda: runner.first_run(base.version, base.graph))
         return [], draft
-    drafts, traces = committing.run(session, lambda: run(session, found, first))
+    drafts, traces = committing.run(session, lambda: run(session, base.past, found, first))
     for past in drafts:
         session._store.write_replay(past)
     for node in graph:
         if node.id in found.new and node.name:
-            catalog[node.name].begin = first
-    draft = runner.first_run(session._version, Graph(graph, graph.numbers), old)
+            catalog[node.name] = replace(catalog[node.name], begin=first)
+    draft = runner.first_run(base.version, Graph(graph, graph.numbers), base.graph)
     draft.traces.update(traces)
     return drafts, draft
 
 
-def span(graph: Graph, old: Graph) -> Span:
-    """What must run to compute the nodes of `graph` that `old` has not."""
-    new = {n for n in graph.nodes.keys() - old.nodes.keys() if graph.nodes[n].operator is not None}
+def compiled(
+    catalog: Mapping[str, Stage],
+    old: Graph,
+    types: Types | None,
+    *,
+    now: int,
+    anew: AbstractSet[str],
+    extended: AbstractSet[str],
+) -> Graph:
+    """The graph of a new catalog; see `Compiler`.
+
+    An unnamed part that nobody had to remember is passed on change by change and held nowhere. If
+    something new reads it, it is made anew, as its output until now is not known.
+    """
+    refused: set[int] = set()
+    while True:
+        compiler = Compiler(old, types, now=now, anew=anew, extended=extended, refused=refused)
+        graph = compiler.compile(catalog)
+        hollow = _hollow(graph, old)
+        if not hollow:
+            return graph
+        refused |= hollow
+
+
+def _hollow(graph: Graph, old: Graph) -> set[int]:
+    """The nodes of before that hold nothing, and of which all is needed now."""
+    found: set[int] = set()
+    for node in graph:
+        if node.id not in old.nodes:
+            found.update(i for i in node.inputs if _forgets(old.nodes.get(i)))
+        elif node.log is not None and _forgets(old.nodes[node.id]):
+            found.add(node.id)
+    return found
+
+
+def _forgets(node: Node | None) -> bool:
+    return node is not None and node.log is None
+
+
+def wanted(graph: Graph, old: Graph) -> set[int]:
+    """The nodes of `graph` that `old` has not, and that can be computed."""
+    return {n for n in graph.nodes.keys() - old.nodes.keys() if graph.nodes[n].operator is not None}
+
+
+def span(graph: Graph, new: set[int]) -> Span:
+    """What must run to compute some nodes: they, and what is unnamed below them."""
     needed: set[int] = set()
     sources: set[int] = set()
     waiting = list(new)
@@ -104,7 +176,11 @@ def span(graph: Graph, old: Graph) -> Span:
 
 
 def first_epoch(
-    session: Session, found: Span, catalog: Mapping[str, Stage], asked: int | None
+    session: Session,
+    base: Base,
+    found: Span,
+    catalog: Mapping[str, Stage],
+    asked: int | None,
 ) -> int | None:
     """The epoch to replay from, or None if it is not worth it.
 
@@ -116,72 +192,66 @@ def first_epoch(
     """
     names = [n.name for n in found.sources if n.name]
     begin = max((catalog[n].begin for n in names), default=session.now)
+    readable = base.past.readable(found.sources)
     if asked is not None:
-        if not begin <= asked <= session.now:
+        if not begin <= asked <= session.now or asked not in readable:
             raise TimeError(
                 f"cannot replay from epoch {asked}: what is read is readable from {begin} to"
                 f" {session.now}",
                 hint=f"use --replay {begin}",
             )
         return asked
+    begin = readable.neighbours(begin)[1] or begin
     rows = sum(
-        session._version.traces[number].rows_count
+        base.version.traces[number].rows_count
         for node in found.sources
-        for number in list(session._graph.nodes[node.id].traces.values())[:1]
-        if number in session._version.traces
+        for number in list(base.graph.nodes[node.id].traces.values())[:1]
+        if number in base.version.traces
     )
     epochs = session.now - begin
     cheap = rows <= session.replay_rows and epochs <= EPOCHS_MAX
     return begin if cheap and epochs > 0 else None
 
 
-def run(session: Session, found: Span, first: int) -> tuple[list[Draft], dict[int, Trace]]:
+def run(
+    session: Session, past: Past, found: Span, first: int
+) -> tuple[list[Draft], dict[int, Trace]]:
     """Replays the epochs from `first` to now.
 
     Returns:
         a draft for each epoch in which something changed, and the new nodes' traces at the end.
     """
-    own = {number for number, _ in Graph(found.graph.nodes[i] for i in found.new).layouts()}
-    logs = {number for number, _ in Graph(found.graph.nodes[i] for i in found.new).logs()}
+    own, logs = found.traces, found.logs
     sources = Graph(found.sources, found.graph.numbers)
     runner = Runner(found.graph, session._spark.evaluate, session._spark.bulk())
     traces: dict[int, Trace] = {}
     for node in found.sources:
-        batch = _history(session, node, None, first)
+        batch = past.state(node, first)
         for layout, number in node.traces.items():
-            arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
-            layer = Layer(first, first + 1, (arranged,))
-            traces[number] = Trace(layout, (layer,) if len(arranged) else ())
+            traces[number] = whole(layout, batch, first)
     draft = runner.first_run(Version(first, traces), sources)
-    drafts = [_kept(draft, logs)]
+    drafts = [kept(draft, logs)]
     runner.bulk = None
-    for epoch in range(first + 1, session.now + 1):
-        inputs = {}
-        for node in found.sources:
-            batch = _history(session, node, epoch - 1, epoch)
-            if len(batch):
-                inputs[node.id] = Delta(node.types, batch.updates, {batch.layout: Held((batch,))})
+    steps = [e for e in past.readable(found.sources) if e > first]
+    for before, epoch in pairwise([first, *steps]):
+        deltas = {node.id: past.delta(node, before, epoch) for node in found.sources}
+        inputs = {i: delta for i, delta in deltas.items() if delta is not None}
         if inputs:
             draft = runner.epoch(draft.version(), inputs, epoch)
-            drafts.append(_kept(draft, logs))
+            drafts.append(kept(draft, logs))
         if epoch % COMPACT_EVERY == 0:
             draft.traces = {n: _compact(t) for n, t in draft.traces.items()}
+    past.skip(logs, first, steps)
     return drafts, {n: t for n, t in draft.traces.items() if n in own}
 
 
-def _history(session: Session, node: Node, after: int | None, upto: int) -> Batch:
-    """The state of a named collection at an epoch, or its change after another."""
-    assert node.log is not None
-    history = session._store.history
-    if after is None:
-        found = history.state(node.log, upto)
-    else:
-        found = history.changes(node.log, after, upto)
-    layout: Layout = node.log_layout
-    return merge(layout, found) if found else empty_batch(layout)
+def whole(layout: Layout, batch: Batch, epoch: int) -> Trace:
+    """All that a collection holds at an epoch, as a trace of one layer."""
+    arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
+    return Trace(layout, (Layer(epoch, epoch + 1, (arranged,)),) if len(arranged) else ())
 
 
-def _kept(draft: Draft, logs: set[int]) -> Draft:
+def kept(draft: Draft, logs: set[int]) -> Draft:
     """What of a draft is to be written: changes of new logs, without traces."""
     kept = Draft(Version(draft.epoch, {}), draft.epoch)
     kept.logged = [each for each in draft.logged if each[0] in logs]

@@ -123,8 +123,8 @@ def changes_of(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, Entry]]
     """The entries of payloads by log or trace."""
     found: dict[int, list[tuple[int, Entry]]] = {}
     for payload in payloads:
-        for entry in payload.entries:
-            found.setdefault(entry.number, []).append((payload.epoch, entry))
+        for epoch, entry in journal.changes(payload):
+            found.setdefault(entry.number, []).append((epoch, entry))
     return found
 
 

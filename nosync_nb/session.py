@@ -8,9 +8,10 @@
     session.commit()
     slow.rows()
 
-Commits, definitions and rewinds take one lock. Readers take the current `Version`, which never
-changes, and do not wait. An epoch is computed, written to the log, checked for ownership, and then
-published by one assignment; if anything before that fails, everything is as it was.
+Commits, definitions and rewinds take one lock. Readers take the current `Snapshot`, which never
+changes, once, and do not wait. An epoch or a definition is computed, written to the log, checked
+for ownership, and then published by one assignment; if anything before that fails, everything is as
+it was.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
-from nosync_nb import committing, defining, maintenance, reads, recovering
+from nosync_nb import committing, declaring, defining, maintenance, reads, recovering
 from nosync_nb.batch import Batch
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Runner, Version
-from nosync_nb.definition import Definition, check_name, reference
+from nosync_nb.definition import Captured, Definition, check_name, reference
 from nosync_nb.epochs import Epochs
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, StageError
 from nosync_nb.frontier import Frontier
@@ -39,6 +40,8 @@ from nosync_nb.inputs import Input
 from nosync_nb.log import Position
 from nosync_nb.reading import Readable
 from nosync_nb.recovery import RecoveryReport
+from nosync_nb.repeats import Repeats
+from nosync_nb.snapshot import Snapshot, seen
 from nosync_nb.sparks import Sparks, SparkTypes
 from nosync_nb.store import Store
 from nosync_nb.transaction import InputChanges, Transaction
@@ -72,17 +75,16 @@ class Session:
         self._lock = threading.RLock()
         self._running: int | None = None  # the thread that runs stages
         self._closed = False
-        self._catalog: dict[str, Stage] = {}
-        self._catalog_now = self._catalog  # what is being compiled, for placement
-        self._graph = Graph()
+        self._snapshot = Snapshot(Version(0, {}), Graph(), {}, seen(store.history))
+        self._catalog_now: Mapping[str, Stage] = {}  # what is being compiled, for placement
         self._runner = Runner(self._graph)
-        self._version = Version(0, {})
         self._named_logs: dict[int, str] = {}
         self._shared = Transaction()
         self._local = threading.local()
         self._names: dict[int, tuple[Definition, str]] = {}
         self._labels: dict[str, int] = {}
         self._once: dict[str, int] = {}
+        self._repeats: Repeats | None = None  # what inserts are compared with after a recovery
         self._times = array("d")
         self._unsynced: deque[tuple[int, int]] = deque()
         self._durable = 0
@@ -120,7 +122,7 @@ class Session:
         Raises:
             SchemaError: if it is there with another schema or key; quotes both.
         """
-        return defining.input_(self, check_name(name, "input"), schema, key)
+        return declaring.input_(self, check_name(name, "input"), schema, key)
 
     def commit(
         self, wait: Literal["disk", "replicas"] | None = None, label: str | None = None
@@ -146,7 +148,7 @@ class Session:
         block = EpochBlock()
         mark = None if once is None else f"epoch:{once}"
         block.skipped = mark is not None and self._seen(mark)
-        transaction = Transaction(label)
+        transaction = Transaction(label, keyed=mark is not None)
         outer = getattr(self._local, "transaction", None)
         self._local.transaction = transaction
         try:
@@ -200,6 +202,18 @@ class Session:
 
     # -- stages ------------------------------------------------------------------------------
 
+    def iterate(
+        self, body: Callable[..., Any], rounds: int | None = None, **sources: Collection
+    ) -> dict[str, Collection]:
+        """Several loop variables together: each may use the others (mutual recursion).
+
+        `session.iterate(lambda even, odd: (..., ...), even=start, odd=none)` gives the last value
+        of each, by name; all of them take a round at once. See `Collection.iterate`.
+        """
+        from nosync_nb.iterating import iterate_together
+
+        return iterate_together(body, rounds, sources)
+
     def stage(self, name: str, collection: Collection) -> Collection:
         """Names a collection, so that it is kept, maintained, logged and readable at any epoch.
 
@@ -229,6 +243,14 @@ class Session:
         options = {"on": on, "persist": persist, "nondeterministic": nondeterministic}
         return defining.define(self, collections, options, replay=replay, again=again)
 
+    def _demote(self, name: str) -> None:
+        """Goes on with a stage as one that is not deterministic, though its cell says nothing."""
+        stage = self._catalog[name]
+        assert stage.definition is not None
+        options = {**stage.options, "nondeterministic": True, "demoted": True}
+        collections = {name: Collection(self, stage.definition)}
+        defining.define(self, collections, options, replay=None, again=False)
+
     def drop(self, *names: str, cascade: bool = False) -> None:
         """Forgets stages or inputs; with `cascade`, what reads them too."""
         defining.drop(self, names, cascade=cascade)
@@ -238,12 +260,9 @@ class Session:
         defining.rename(self, old, check_name(new, "stage"))
 
     def __getitem__(self, name: str) -> Collection:
-        stage = self._catalog.get(name)
-        if stage is None:
+        if name not in self:
             self.refresh()
-            stage = self._catalog.get(name)
-        if stage is None:
-            raise reads.unknown(self, name)
+        stage = self._snapshot.stage(name)
         kind = Input if stage.is_input else Collection
         return kind(self, reference(name, stage.schema), name)
 
@@ -254,13 +273,15 @@ class Session:
     def stages(self) -> dict[str, Collection]:
         """The stages by name, without frozen versions."""
         self.refresh()
-        return {n: self[n] for n, s in self._catalog.items() if not s.is_input and not s.frozen}
+        found = [s for s in self._catalog.values() if not s.is_input and not s.frozen]
+        return {s.name: Collection(self, reference(s.name, s.schema), s.name) for s in found}
 
     @property
     def inputs(self) -> dict[str, Input]:
         """The inputs by name."""
         self.refresh()
-        return {n: self[n] for n, s in self._catalog.items() if s.is_input}  # type: ignore[misc]
+        found = [s for s in self._catalog.values() if s.is_input]
+        return {s.name: Input(self, reference(s.name, s.schema), s.name) for s in found}
 
     @property
     def graph(self) -> dict[str, tuple[str, ...]]:
@@ -275,20 +296,23 @@ class Session:
     @property
     def now(self) -> int:
         """The last epoch; 0 is "empty, before everything"."""
-        return self._version.epoch
+        return self._snapshot.version.epoch
 
     def epochs(self) -> Epochs:
         """The epochs readable for all live stages, with time and label."""
-        begins = [s.begin for s in self._catalog.values() if not s.frozen and s.reason is None]
-        return Epochs(max(begins, default=0), self.now, self._times, self._labels)
+        seen = self._snapshot
+        live = [s for s in seen.catalog.values() if not s.frozen and s.reason is None]
+        begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
+        return Epochs(max(begins, default=0), seen.epoch, self._times, self._labels)
 
     @property
     def frontiers(self) -> dict[str, Frontier]:
         """For each stage and input the last epoch in memory and on disk, inclusive."""
+        seen = self._snapshot
         disk = self._durable_epoch()
         return {
-            n: Frontier(self._epoch_of(s), min(disk, self._epoch_of(s)), None)
-            for n, s in self._catalog.items()
+            n: Frontier(last, min(disk, last), None)
+            for n, last in ((n, seen.last(s)) for n, s in seen.catalog.items())
         }
 
     def recovery_frontier(self, failure: Literal["kernel", "power", "disk"] = "kernel") -> int:
@@ -308,9 +332,19 @@ class Session:
             self._durable = waiting.popleft()[1]
         return self._durable
 
-    def _epoch_of(self, stage: Stage) -> int:
-        last = stage.options.get("last")
-        return self.now if last is None else int(last)  # type: ignore[call-overload]
+    # Parts of the snapshot, for who holds the lock: a reader who takes two may get two moments.
+
+    @property
+    def _version(self) -> Version:
+        return self._snapshot.version
+
+    @property
+    def _graph(self) -> Graph:
+        return self._snapshot.graph
+
+    @property
+    def _catalog(self) -> Mapping[str, Stage]:
+        return self._snapshot.catalog
 
     # -- the rest of the public surface --------------------------------------------------------
 
@@ -432,9 +466,9 @@ class Session:
     def _check_size(self, count: int, name: str | None) -> None:
         reads.check_size(self, count, name)
 
-    def _seal(self, function: Any) -> bytes | None:
+    def _seal(self, captured: Captured) -> bytes | None:
         """A function as signed bytes, or None if it cannot be stored."""
-        return defining.seal(self, function)
+        return defining.seal(self, captured)
 
     # -- for inputs ------------------------------------------------------------------------------
 
@@ -465,10 +499,14 @@ class Session:
             )
         maintenance.raise_background(self)
         if self._unready is not None:
-            with self._lock:
-                if self._unready is not None:
-                    self._unready()
-                    self._unready = None
+            self._ready()
+
+    def _ready(self) -> None:
+        """Does what is to be done before the first write, once."""
+        with self._lock:
+            if self._unready is not None:
+                self._unready()
+                self._unready = None
 
 
 class EpochBlock:

@@ -12,7 +12,7 @@ from nosync_nb.batch import Layout
 from nosync_nb.dataflow import Held
 from nosync_nb.errors import ExpressionError
 from nosync_nb.placement import Placement
-from nosync_nb.reads import refuse_pending, snapshot_trace
+from nosync_nb.reads import refuse_pending, trace_at
 from nosync_nb.rows import Column, Schema
 
 if TYPE_CHECKING:
@@ -113,11 +113,15 @@ class Sparks:
         from nosync_nb.spark import views
 
         session = self._session
+        seen = session._snapshot
         given: Any = None
         if collection.name is not None:
             if at is None:
-                refuse_pending(session, collection._definition, collection.name)
-            given = snapshot_trace(session, collection.name, at)[1]
+                refuse_pending(session, seen, collection._definition, collection.name)
+            given = trace_at(session, seen, collection.name, at)[1]
+            files = frozenset(ref.path for layer in given.layers for ref in layer.files)
+            if files and given.rows_count > views.SMALL_ROWS:
+                session._upkeep.exports.append(files)
         else:
             given = collection._read(at)
         return views.to_spark(spark, given, collection.schema, session._store.parts)
@@ -162,8 +166,9 @@ class Sparks:
         from nosync_nb.spark.serving import Snapshot
 
         session = self._session
-        epoch, trace = snapshot_trace(session, name, at)
-        return Snapshot(epoch, session._catalog[name].schema, trace, session._store.parts)
+        seen = session._snapshot
+        epoch, trace = trace_at(session, seen, name, at)
+        return Snapshot(epoch, seen.stage(name).schema, trace, session._store.parts)
 
     def close(self) -> None:
         """Drops the views; never stops a Spark session."""

@@ -122,11 +122,17 @@ class Store:
         return self.log.append(journal.REPLAY, payload)
 
     def write_definition(
-        self, draft: Draft, before: Version, catalog: Mapping[str, Any], meta: Mapping[str, Any]
+        self, draft: Draft, before: Version, catalog: Mapping[str, Any], missed: Iterable[Draft]
     ) -> Position:
-        """Writes a definition's frame: the catalog, and what new nodes made of what was there."""
-        entries = self._entries(draft, before)
-        payload = journal.pack(draft.epoch, time.time(), {**meta, "catalog": catalog}, entries)
+        """Writes a definition's frame: the catalog, and what new nodes made of what was there.
+
+        Args:
+            missed: past epochs of stages that had lagged behind; all of them count, or none.
+        """
+        now = time.time()
+        past = (journal.pack(each.epoch, now, {}, self._entries(each)) for each in missed)
+        entries = [*map(journal.past, past), *self._entries(draft, before)]
+        payload = journal.pack(draft.epoch, now, {"catalog": catalog}, entries)
         return self.log.append(journal.DEFINITION, payload)
 
     def _entries(self, draft: Draft, before: Version | None = None) -> list[Entry]:
@@ -276,7 +282,7 @@ class Store:
         for _, _, layers in self.meta.get("layers", {}).values():
             named.update(ref[0] for _, _, refs in layers for ref in refs or ())
         for told in self.tail:
-            for entry in told.payload.entries:
+            for _, entry in journal.changes(told.payload):
                 named.update(ref.path for ref in journal.named(entry))
         return named
 

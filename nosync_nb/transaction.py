@@ -97,18 +97,20 @@ class InputChanges:
 class Transaction:
     """Pending changes that will be one epoch, all or none.
 
-    `once` holds the keys of repeatable loads that this epoch records.
+    `once` holds the keys of repeatable loads that this epoch records; `keyed` says that all of it
+    is such a load.
     """
 
     label: str | None = None
     inputs: dict[str, InputChanges] = field(default_factory=dict)
     once: list[str] = field(default_factory=list)
+    keyed: bool = False
     ender: Callable[[Transaction, bool, Any, Any], Any] | None = None
 
     @property
     def pending(self) -> dict[str, InputChanges]:
         """The inputs with changes that wait."""
-        return {n: c for n, c in self.inputs.items() if c.parts}
+        return {n: c for n, c in list(self.inputs.items()) if c.parts}
 
     def __bool__(self) -> bool:
         return bool(self.once) or any(c.parts for c in self.inputs.values())

@@ -26,11 +26,10 @@ import os
 import secrets
 import stat
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
+from nosync_nb import pickles
 from nosync_nb.errors import DurabilityError, StageError, TrustError
 from nosync_nb.files import Files
 from nosync_nb.identity import Identity, function_fingerprint, package_version
@@ -43,8 +42,6 @@ _ID_BYTES = 8
 _MAC_BYTES = 32
 _LOCK_WAIT_S = 10.0
 _RUN_CELL = "run the stage's cell"
-
-_registering = threading.Lock()
 
 
 def key_path() -> str:
@@ -116,7 +113,12 @@ def _read_key(files: Files, path: str) -> bytes:
 
 
 def seal(
-    function: Function, *, key: bytes, context: str = "", identity: Identity | None = None
+    function: Function,
+    *,
+    key: bytes,
+    context: str = "",
+    identity: Identity | None = None,
+    pickle: bytes | None = None,
 ) -> bytes:
     """Makes the signed bytes of a function.
 
@@ -124,20 +126,18 @@ def seal(
         key: from `user_key`.
         context: what the function belongs to; `unseal` must be given the same.
         identity: of the function, if it is known already.
+        pickle: what `pickles.dumps` made of it when it had this identity.
 
     Raises:
         StageError: if the function has no fingerprint or cannot be pickled: no log can hold it.
     """
-    import cloudpickle
-
     identity = identity or function_fingerprint(function)
     if identity.fingerprint is None:
-        raise _unsealable(function, identity.reason or "it has no fingerprint")
+        raise unsealable(function, identity.reason or "it has no fingerprint")
     try:
-        with _by_value(cloudpickle, identity.modules):
-            payload: bytes = cloudpickle.dumps(function)
+        payload = pickle or pickles.dumps(function, identity.modules)
     except Exception as error:
-        raise _unsealable(function, f"{type(error).__name__}: {error}") from error
+        raise unsealable(function, f"{type(error).__name__}: {error}") from error
     header = json.dumps(
         {**_environment(), "packages": identity.versions, "fingerprint": identity.fingerprint}
     ).encode()
@@ -166,17 +166,15 @@ def unseal(data: bytes, *, key: bytes, context: str = "") -> Function:
     size = int.from_bytes(signed[:4], "big")
     _check_environment(json.loads(signed[4 : 4 + size]))
 
-    import cloudpickle
-
     try:
-        function = cloudpickle.loads(signed[4 + size :])
+        function = pickles.loads(signed[4 + size :])
     except Exception as error:
         raise TrustError(
             f"a function of the log cannot be loaded: {type(error).__name__}: {error}",
             hint=_RUN_CELL,
         ) from error
     assert callable(function)
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _mac(key: bytes, context: str, signed: bytes) -> bytes:
@@ -221,22 +219,7 @@ def _check_version(name: str, there: str, here: str | None) -> None:
         )
 
 
-@contextmanager
-def _by_value(cloudpickle: Any, names: tuple[str, ...]) -> Iterator[None]:
-    """Makes cloudpickle store these modules of the user with the function."""
-    with _registering:
-        before = cloudpickle.list_registry_pickle_by_value()
-        modules = [sys.modules[n] for n in names if n in sys.modules and n not in before]
-        try:
-            for module in modules:
-                cloudpickle.register_pickle_by_value(module)
-            yield
-        finally:
-            for module in modules:
-                cloudpickle.unregister_pickle_by_value(module)
-
-
-def _unsealable(function: Function, reason: str) -> StageError:
+def unsealable(function: Function, reason: str) -> StageError:
     """The error for a function that no log can hold."""
     name = getattr(function, "__name__", type(function).__name__)
     return StageError(

@@ -1,10 +1,11 @@
 """Versions: what a definition changes, decided purely.
 
 Equal by fingerprint: nothing. Else a stage gets a new version, the old one stays readable as
-`name@version`, and what reads the stage follows by name. A stage that cannot follow, as a column or
-a function is missing, or as it reads such a stage, is *stale*: it stops and keeps its last epoch.
-It resumes as soon as nothing is missing: where it stopped, if no epoch has passed since; else as a
-new version, computed as of now.
+`name@version`, and what reads the stage follows by name. A stage that cannot follow, as a column
+that it uses or a function is missing, or as it reads such a stage, is *stale*: it stops and keeps
+its last epoch. As soon as nothing is missing it goes on where it stopped, and epochs that have
+passed since are run. Only if what it reads cannot be read as of then any more, it is a new version,
+computed as of now.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from nosync_nb.definition import Definition, reference, replaced
+from nosync_nb import extending
+from nosync_nb.definition import Definition
 from nosync_nb.errors import StageError
 from nosync_nb.graph import Compiler, Graph, Stage, frozen_copy
 from nosync_nb.journal import Unknown
+from nosync_nb.rebasing import rebased
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session
@@ -30,13 +33,20 @@ class Decision(NamedTuple):
     Attributes:
         catalog: the new catalog, what is read first.
         status: by stage: new, unchanged, changed, followed (it reads something that changed),
-            resumed or stale.
+            resumed, extended (it resumed and had missed epochs) or stale.
         anew: stages whose results must not be taken over, although their definition is equal.
+        lost: stages that resumed and could not be extended, with the reason.
     """
 
     catalog: Catalog
     status: dict[str, str]
     anew: set[str]
+    lost: dict[str, str]
+
+    @property
+    def extended(self) -> set[str]:
+        """The stages that go on where they stopped, with the epochs that they missed."""
+        return {name for name, status in self.status.items() if status == "extended"}
 
     def changes(self, before: Mapping[str, Stage]) -> bool:
         """Whether anything changes for a catalog."""
@@ -44,6 +54,36 @@ class Decision(NamedTuple):
             status != "unchanged" and not (status == "stale" and before[name].reason)
             for name, status in self.status.items()
         )
+
+
+def kept(catalog: Catalog) -> Decision:
+    """That nothing changes for the stages of a catalog."""
+    return Decision(catalog, {}, set(), {})
+
+
+def resumed(session: Session, *, extend: bool) -> Decision:
+    """Decides which of the stages that have stopped go on after a recovery.
+
+    Args:
+        extend: those go on that have missed epochs and can have them; the others need their cells.
+    """
+    old = {n.name: n.fingerprint for n in session._graph if n.name}
+    compiler = Compiler(Graph(), session._types)
+    made = kept({})
+    for name, stage in session._catalog.items():
+        made.catalog[name] = stage
+        compiler.fingerprints[name] = old[name]
+        if stage.definition is None or stage.frozen or stage.reason is None or not extend:
+            continue
+        fresh = rebased(replace(stage, reason=None), made.catalog, session._types)
+        if fresh.reason or halted(fresh, made.catalog):
+            continue
+        same = compiler.stage_fingerprint(fresh) == old[name]
+        if same and extending.unreadable(session, stage, made.catalog) is None:
+            options = {k: v for k, v in stage.options.items() if k != "last"}
+            made.catalog[name] = replace(fresh, options=options)
+            made.status[name] = "extended"
+    return made
 
 
 def decided(
@@ -62,7 +102,7 @@ def decided(
     old = {n.name: n.fingerprint for n in session._graph if n.name}
     compiler = Compiler(Graph(), session._types)
     prints = compiler.fingerprints
-    made = Decision({}, {}, set())
+    made = kept({})
     trees = {n: s.definition for n, s in catalog.items() if s.definition and not s.frozen}
     for name in [*(n for n in catalog if n not in trees), *ordered(trees)]:
         stage = catalog[name]
@@ -71,7 +111,7 @@ def decided(
             prints[name] = old[name]
             continue
         before = session._catalog.get(name)
-        stage = rebased(replace(stage, reason=None), made.catalog)
+        stage = rebased(replace(stage, reason=None), made.catalog, session._types)
         why = stage.reason or halted(stage, made.catalog)
         if why is None:
             prints[name] = compiler.stage_fingerprint(stage)
@@ -109,20 +149,36 @@ def _live(
         made.status[name] = "new"
         made.catalog[name] = stage
         return
+    options.update((k, v) for k, v in before.options.items() if k == "gaps")
     stopped = before.reason is not None
-    if same and not redo and (not stopped or before.options.get("last") == session.now):
-        made.status[name] = "resumed" if stopped else "unchanged"
-        made.catalog[name] = replace(stage, version=before.version, options=options)
-        return
+    if same and not redo:
+        status = "unchanged"
+        if stopped:
+            missed = session._snapshot.last(before) < session.now
+            status = "extended" if missed else "resumed"
+            why = extending.unreadable(session, before, _as_it_was(made))
+            if why is not None:
+                made.lost[name] = why
+        if name not in made.lost:
+            made.status[name] = status
+            made.catalog[name] = replace(stage, version=before.version, options=options)
+            return
+    options.pop("gaps", None)
     if same:
         made.anew.add(name)
     kept = frozen_copy(before, session._graph.named[name])
-    kept.options["last"] = session._epoch_of(before)
+    kept.options["last"] = session._snapshot.last(before)
     made.catalog[kept.name] = kept
     made.status[name] = "changed" if named else "followed"
     made.catalog[name] = replace(
         stage, version=before.version + 1, begin=session.now, options=options
     )
+
+
+def _as_it_was(made: Decision) -> Catalog:
+    """What goes on as it was."""
+    kept = ("unchanged", "resumed", "extended")
+    return {n: s for n, s in made.catalog.items() if made.status.get(n, kept[0]) in kept}
 
 
 def trees_read(stage: Stage) -> set[str]:
@@ -142,39 +198,6 @@ def halted(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
         if catalog[name].reason is not None:
             return f"it reads '{name}', which is stale"
     return None
-
-
-def rebased(stage: Stage, catalog: Mapping[str, Stage]) -> Stage:
-    """The stage over the present columns of what it reads; missing ones make it stale."""
-    assert stage.definition is not None
-    by_id: dict[int, Definition] = {}
-    for part in stage.definition.walk():
-        if not part.is_ref:
-            continue
-        source = catalog.get(part.name)
-        if source is None:
-            raise StageError(
-                f"stage '{stage.name}' reads '{part.name}', which is not there",
-                hint=f"define '{part.name}' first",
-                stage=stage.name,
-            )
-        if source.schema == part.schema:
-            continue
-        fresh = reference(part.name, source.schema)
-        held = {f.name: (i, f.type) for i, f in enumerate(source.schema.fields)}
-        for field in part.schema.fields:
-            have = held.get(field.name, (0, "no such column"))[1]
-            if have != field.type:
-                why = (
-                    f"it reads column '{field.name}' ({field.type}) of '{part.name}',"
-                    f" which now has {have}"
-                )
-                return replace(stage, reason=why)
-        places = [held[f.name][0] for f in part.schema.fields]
-        by_id[id(part)] = Definition("select", part.schema, (fresh,), {"outputs": places})
-    if not by_id:
-        return stage
-    return replace(stage, definition=replaced(stage.definition, by_id))
 
 
 def ordered(trees: Mapping[str, Definition]) -> dict[str, Definition]:

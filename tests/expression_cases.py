@@ -6,7 +6,9 @@ Each case is an expression over columns `x_<type>` and `y_<type>`, which run thr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,9 @@ INTEGERS = ("tinyint", "smallint", "int", "bigint")
 NUMBERS = (*INTEGERS, "float", "double")
 TIMES = ("date", "timestamp", "timestamp_ntz")
 ALL = (*NUMBERS, *TIMES, "boolean", "string")
+DECIMALS = ("decimal(10,2)", "decimal(18,0)", "decimal(26,6)", "decimal(38,10)")
+COMPARED = (*DECIMALS, "binary")
+"""Types whose values are compared, and nothing else."""
 
 _WHOLE = [None, 0, 1, -1, 2, -3, 7, 10, 100, 113]
 _REAL = [None, 0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.4999999, 1e-30, 1e30, 100.0, -7.25]
@@ -32,7 +37,37 @@ def _limits(bits: int) -> list[int]:
     return [-top, 1 - top, top - 1, top - 2, top // 2]
 
 
+_EXACT = ["0", "1", "-1", "2", "-3", "7", "100", "113", "2147483647", "-2147483648", "46340"]
+_CENTS = [*_EXACT[:8], "1.5", "2.50", "-0.5", "-7.25", "0.01", "-0.01", "99999999.99"]
+_MICRO = [*_EXACT, "1.5", "2.5", "-0.5", "0.000001", "2.500001", "9223372036854775807"]
+_MICRO += ["-9223372036854775808", "9007199254740993", "999999999999999999.999999"]
+
+
+def _decimals(texts: list[str]) -> list[object]:
+    return [None, *map(Decimal, texts)]
+
+
 VALUES: dict[str, list[object]] = {
+    "decimal(10,2)": _decimals(_CENTS),
+    "decimal(18,0)": _decimals([*_EXACT, "9" * 18, "-" + "9" * 18, "9007199254740993"]),
+    "decimal(26,6)": _decimals(_MICRO),
+    "decimal(38,10)": _decimals(
+        [*_MICRO, "0.0000000001", "9" * 28 + "." + "9" * 10, "-" + "9" * 28]
+    ),
+    "binary": [
+        None,
+        b"",
+        b"\0",
+        b"a",
+        b"ab",
+        b"abc",
+        b"b",
+        b"\x1f",
+        b"\x7f",
+        b"\x80",
+        b"\xff\0",
+        b"A",
+    ],
     "tinyint": _WHOLE + _limits(8),
     "smallint": [*_WHOLE, *_limits(16), 181, 182, -182],
     "int": [*_WHOLE, *_limits(32), 46340, 46341, -46341, 3_000_000],
@@ -73,7 +108,14 @@ _LENGTH = max(map(len, VALUES.values()))
 _SQUARE = max(len(values) for type_, values in VALUES.items() if type_ != "string")
 
 
-def columns(pairs: list[tuple[int, int]], types: tuple[str, ...] = ALL) -> tuple[Schema, list]:
+def label(type_: str) -> str:
+    """Returns a type as a part of a column's name."""
+    return re.sub(r"\W+", "_", type_).strip("_")
+
+
+def columns(
+    pairs: list[tuple[int, int]], types: tuple[str, ...] = (*ALL, *COMPARED)
+) -> tuple[Schema, list]:
     """Returns the schema and the columns of object form for pairs of value numbers."""
     fields, made = [], []
     for side, name in enumerate("xy"):
@@ -82,7 +124,7 @@ def columns(pairs: list[tuple[int, int]], types: tuple[str, ...] = ALL) -> tuple
             column = [values[pair[side] % len(values)] for pair in pairs]
             if type_ == "float":
                 column = [None if v is None else float(np.float32(v)) for v in column]
-            fields.append((f"{name}_{type_}", type_))
+            fields.append((f"{name}_{label(type_)}", type_))
             made.append(objects(column))
     return Schema(fields), made
 
@@ -178,6 +220,7 @@ def comparison_cases() -> Iterator[Case]:
             for step in (0, 3, 7):
                 yield Case(mixed[(k + step) % len(mixed)].format(a, b))
     yield from _beside_literals()
+    yield from _exact_cases()
     for number in NUMBERS:
         yield Case(f"x_{number} in (1, 2, null)")
         yield Case(f"x_{number} in (1, 2, 7, 10, 100, -1, -3, 0, 113, 5)")
@@ -219,6 +262,41 @@ def _beside_literals() -> Iterator[Case]:
     for op in _OPERATORS:
         yield Case(f"x_double {op} 100")
         yield Case(f"x_int {op} 100")
+
+
+def _exact_cases() -> Iterator[Case]:
+    """Comparisons of decimals and of bytes."""
+    for type_ in COMPARED:
+        x, y = f"x_{label(type_)}", f"y_{label(type_)}"
+        for op in ("=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>"):
+            yield Case(f"{x} {op} {y}")
+        yield Case(f"{x} between {y} and {x}")
+        yield Case(f"{x} is distinct from {y}")
+        yield Case(f"equal_null({x}, {y})")
+        yield Case(f"case when {x} < {y} then 1 when {x} > {y} then 2 end")
+    for k, (a, b) in enumerate([*_pairs(DECIMALS), *_pairs((*DECIMALS, *INTEGERS))]):
+        if a[2:] != b[2:]:
+            for step in (0, 3):
+                yield Case(f"x_{label(a[2:])} {_OPERATORS[(k + step) % 7]} y_{label(b[2:])}")
+    for k, type_ in enumerate(DECIMALS):
+        x = f"x_{label(type_)}"
+        for n, literal in enumerate(("2", "-3", "3000000000", "2.5", "-0.5", "7.000", "0.0000001")):
+            yield Case(f"{x} {_OPERATORS[(n + k) % 7]} {literal}")
+            yield Case(f"{literal} {_OPERATORS[(n + k + 2) % 7]} {x}")
+        yield Case(f"{x} in (1, 2.5, -3)")
+        yield Case(f"{x} not in (2.5, null)")
+        yield Case(f"{x} in (100)")
+        yield Case(f"{x} between -0.5 and 100")
+        yield Case(f"case {x} when 1 then 'one' when 2.5 then 'more' end")
+    for number in INTEGERS:
+        yield Case(f"x_{number} = 2.5")
+        yield Case(f"-0.5 <=> x_{number}")
+        yield Case(f"x_{number} in (1.5, 2)")
+    for literal in ("X''", "X'00'", "x'1f'", "X'6162'", "X'123'", "X'FF00'"):
+        yield Case(f"x_binary >= {literal}")
+        yield Case(f"{literal} = x_binary")
+    yield Case("x_binary in (X'61', X'FF', X'80')")
+    yield Case("x_binary not in (X'61', null)")
 
 
 def logic_cases() -> Iterator[Case]:

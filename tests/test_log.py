@@ -322,6 +322,86 @@ def test_two_checkpoints_are_kept(path: str) -> None:
     assert len(list(Path(path).glob("checkpoint-*"))) == 2
 
 
+def filled(path: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, list[Position]]:
+    """A log of some thirty segments, with a checkpoint after every ten of its hundred frames."""
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
+    made = open_log(path)
+    positions = []
+    for number in range(100):
+        positions.append(made.append(1, b"%d" % number * 20))
+        if number % 10 == 9:
+            made.write_checkpoint(b"state %d" % number)
+    return made, positions
+
+
+def test_segments_before_both_checkpoints_are_deleted_and_nothing_else(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, positions = filled(path, monkeypatch)
+    before = segment_paths(path)
+    gone = made.trim()
+    assert [one.name for one in before] == gone + [one.name for one in segment_paths(path)]
+    assert 0 < len(segment_paths(path)) < len(before) // 3
+    assert made.trim() == []
+    assert made.read(positions[90]).payload == b"90" * 20
+    assert made.verify() == 100
+    made.append(1, b"after")
+    made.close()
+    with open_log(path) as again:
+        assert again.checkpoint == b"state 99"
+        assert [frame.payload for frame in again.frames()] == [b"after"]
+        assert again.verify() == 101
+        assert again.trim() == []
+    newest, _ = sorted(Path(path).glob("checkpoint-*"), reverse=True)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with open_log(path) as again:
+        assert again.checkpoint == b"state 89"
+        assert [frame.payload for frame in again.frames()][-1] == b"after"
+
+
+def test_a_reader_of_trimmed_frames_has_to_open_again(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
+    with open_log(path) as made:
+        made.append(1, b"first")
+        with Log.open(path, mode="r", machine=FakeMachine()) as reader:
+            for number in range(40):
+                made.append(1, b"%d" % number * 20)
+                if number % 10 == 9:
+                    made.write_checkpoint(b"state")
+            assert made.trim()
+            with pytest.raises(DurabilityError, match="open it again"):
+                reader.refresh()
+
+
+def test_a_crash_between_two_deletions_leaves_the_rest_to_the_next_time(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = filled(path, monkeypatch)
+    unlink, left = HastyFiles.unlink, [3]
+
+    def crash(files: HastyFiles, where: str) -> None:
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        unlink(files, where)
+
+    monkeypatch.setattr(HastyFiles, "unlink", crash)
+    with pytest.raises(KeyboardInterrupt):
+        made.trim()
+    monkeypatch.setattr(HastyFiles, "unlink", unlink)
+    count = len(segment_paths(path))
+    made.close()
+    with open_log(path) as again:
+        assert again.verify() == 100
+        again.append(1, b"more")
+        again.write_checkpoint(b"newest")
+        assert len(again.trim()) > 10
+        assert len(segment_paths(path)) < count // 3
+        assert again.verify() == 101
+
+
 def test_reading_a_damaged_old_frame_names_the_file(path: str) -> None:
     with open_log(path) as first:
         position = first.append(1, b"abc")

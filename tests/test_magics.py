@@ -324,6 +324,22 @@ def test_a_dd_cell_without_collections_says_so(notebook: Notebook) -> None:
     assert notebook.names["x"] == 5
 
 
+def test_a_stage_keeps_a_captured_value_until_its_cell_runs_again(notebook: Notebook) -> None:
+    cell = "%%dd\nlate = flights.filter(lambda row: row.delay > LIMIT)"
+    notebook.ok("LIMIT = 8")
+    notebook.ok(cell)
+    assert rows(notebook, "late") == [("AA", 10), ("AA", 30)]
+    notebook.ok("LIMIT = 20")
+    notebook.ok('flights.remove([("AA", 10)])')
+    assert rows(notebook, "late") == [("AA", 30)]
+    notebook.ok('flights.insert([("UA", 15)])')
+    assert rows(notebook, "late") == [("AA", 30), ("UA", 15)]
+    assert "changed" in notebook.ok(cell)
+    assert rows(notebook, "late") == [("AA", 30)]
+    assert [r.delay for r in nosync.session()["late@1"].rows()] == [30, 15]
+    assert "unchanged" in notebook.ok(cell)
+
+
 # -- looking ---------------------------------------------------------------------------------------
 
 
@@ -357,6 +373,23 @@ def test_diff_shows_what_came_and_went(notebook: Notebook) -> None:
     assert "from epoch 1 to 2: +1 −1" in shown
     assert "from epoch 0 to 1: +3 −0" in notebook.ok("%dd diff flights 0 1")
     assert "earlier one first" in notebook.fails("%dd diff delays 2 1")
+
+
+def test_show_and_diff_take_every_name_of_an_epoch(notebook: Notebook) -> None:
+    notebook.ok('with nosync.epoch(label="day 2"): flights.insert([("UA", 99)])')
+    notebook.ok('flights.insert([("UA", 100)])')
+    assert "delays at epoch 2" in notebook.ok("%dd show delays --at 'day 2'")
+    assert "from epoch 1 to 2: +1 −0" in notebook.ok("%dd diff flights 1 'day 2'")
+    assert "from epoch 1 to 2: +1 −0" in notebook.ok("%dd diff flights -2 -1")
+    assert "from epoch 2 to 3: +1 −0" in notebook.ok("%dd diff flights 'day 2'")
+    times = {e.number: e.committed_at.isoformat() for e in nosync.session().epochs() if e.number}
+    assert "delays at epoch 2" in notebook.ok(f"%dd show delays --at {times[2]}")
+    spaced = times[2].replace("T", " ")
+    assert "from epoch 1 to 2: +1" in notebook.ok(f"%dd diff flights {times[1]} '{spaced}'")
+    assert "from epoch 0 to 3: +5" in notebook.ok("%dd diff flights '2001-01-01' 2999-01-01T00:00")
+    assert "labels: day 2" in notebook.fails("%dd show delays --at 'day 3'")
+    assert "labels: day 2" in notebook.fails("%dd diff delays 'day 3'")
+    assert "epochs 0 to 3 are" in notebook.fails("%dd diff delays 1 9")
 
 
 def test_versions_are_compared(notebook: Notebook) -> None:

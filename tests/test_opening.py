@@ -414,7 +414,7 @@ def test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners(
     session.stage("counts", numbers.group_by("x").agg(n="count(*)"))
     eager, lazy = opened(mode="r"), opened(mode="r")
     for round_ in range(1, 13):
-        session["numbers"].insert([(x,) for x in range(10)])
+        session["numbers"].insert([(x,) for x in range(10)], once=round_)
         session.commit()
         for number in list(session._version.traces):
             maintenance._merge(session, number)

@@ -38,6 +38,28 @@ def stages(session: Session) -> dict[str, Collection]:
         "pairs": crossed(nodes, edges.group_by("b").count()),
         "total": edges.agg(n="count(*)", mean="avg(v)"),
         "minus": edges.select("a").except_all(nodes.select("k AS a")),
+        "reached": nodes.select("k AS a").iterate(
+            lambda value: (
+                value.join(
+                    edges.filter("a IS NOT NULL").select("a", "(a * 5 + length(b)) % 15 AS next"),
+                    on="a",
+                )
+                .select("next AS a")
+                .concat(nodes.select("k AS a").filter("a % 4 = 0"))
+                .distinct()
+            )
+        ),
+        "nearest": nodes.filter("k % 5 = 0")
+        .select("k AS a", "0 AS hops")
+        .iterate(
+            lambda value: (
+                value.join(edges.select("a", "(a * 7 + 1) % 13 AS next"), on="a")
+                .select("next AS a", "hops + 1 AS hops")
+                .concat(nodes.filter("k % 5 = 0").select("k AS a", "0 AS hops"))
+                .group_by("a")
+                .agg(hops="min(hops)")
+            )
+        ),
         "shout": edges.select("upper(b) AS u", "a").map(
             lambda row: (row.u, row.a), "u string, a bigint"
         ),

@@ -391,23 +391,25 @@ def test_a_function_sees_no_empty_group_and_a_stage_added_later_agrees(session: 
     assert count(early) == count(late) == {(1, 3): 1}
 
 
-def test_a_captured_value_that_changes_makes_no_other_stage_until_it_is_described_again(
-    session: Session,
-) -> None:
+def test_a_function_changes_a_copy_of_what_it_captured(session: Session) -> None:
     calls: list[str] = []
 
-    def noted(row: Any) -> tuple[str]:
+    def noted(row: Any) -> tuple[str, int]:
         calls.append(row.x)
-        return (row.x,)
+        return (row.x, len(calls))
 
     a = session.input("a", "x string")
-    copied = session.stage("copied", a.map(noted, "x string"))
+    noting = session.stage("noting", a.map(noted, "x string, calls int"))
     change(session, a, {("a",): 1})
-    (report,) = session.define({"other": a.distinct()})
-    assert (report.name, report.status, copied.count()) == ("other", "new", 1)
-    assert calls == ["a"]
-    (report,) = session.define({"copied": a.map(noted, "x string")})
+    change(session, a, {("b",): 1})
+    assert count(noting) == {("a", 1): 1, ("b", 2): 1}
+    assert calls == []
+    (report,) = session.define({"noting": a.map(noted, "x string, calls int")})
+    assert report.status == "unchanged"
+    calls.append("of the user")
+    (report,) = session.define({"noting": a.map(noted, "x string, calls int")})
     assert report.status == "changed"
+    assert count(noting) == {("a", 2): 1, ("b", 3): 1}
 
 
 def test_a_function_that_no_log_can_hold_is_warned_of_once(session: Session) -> None:

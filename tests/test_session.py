@@ -117,7 +117,7 @@ def test_an_edited_stage_is_a_new_version_and_its_readers_follow_by_name(session
     fly(session, ("DL", "LGA", 99.0), ("EV", "LGA", 70.0))
     assert values(session["slow_carriers"]) == ["AA", "DL"]
     assert len(session["slow@1"]) == 2
-    with pytest.raises(TimeError, match="'slow' is not readable at epoch 0"):
+    with pytest.raises(TimeError, match="stage 'slow': epoch 0 is not readable, only 1"):
         session["slow"].rows(at=0)
 
 

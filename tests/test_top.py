@@ -216,6 +216,43 @@ def test_groups_whose_hashes_collide_are_told_apart(data: st.DataObject, by: Ord
         )
 
 
+@given(st.data())
+def test_top_and_threshold_work_inside_a_loop(data: st.DataObject) -> None:
+    """The shortest ways to each place, and the places that can be reached."""
+
+    def build(starts: Collection, edges: Collection) -> Collection:
+        def shorter(ways: Collection) -> Collection:
+            on = ways.join(edges, on={"c0": "d0"}).select("d1 AS c0", "c1 + d2 AS c1")
+            return starts.concat(on).group_by("c0").top(1, by="c1")
+
+        def further(places: Collection) -> Collection:
+            on = places.join(edges, on={"c0": "d0"}).select("d1 AS c0")
+            return starts.select("c0").concat(on).threshold(lambda n: min(n, 1))
+
+        reached = starts.select("c0").iterate(further)
+        return starts.iterate(shorter).join(reached, on="c0", how="full")
+
+    def oracle(starts: Bag, edges: Bag) -> Bag:
+        def shorter(ways: Bag) -> Bag:
+            on = model.join(ways, edges, [(0, 0)], "inner", (2, 3))
+            sums = model.mapped(on, lambda r: (r[2], r[1] + r[3]))
+            return top(model.concat(starts, sums), [0], 1, [(1, False, True)])
+
+        return model.iterated(starts, shorter)
+
+    place = st.integers(0, 3)
+    run(
+        data,
+        {"a": ("int", "int"), "b": ("int", "int", "int")},
+        build,
+        oracle,
+        pools={
+            "a": st.tuples(place, st.integers(0, 2)),
+            "b": st.tuples(place, place, st.integers(1, 3)),
+        },
+    )
+
+
 # -- order codes -------------------------------------------------------------------------------
 
 

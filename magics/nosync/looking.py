@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from nosync.subcommand import Subcommand, moment
+from nosync.subcommand import Subcommand, epoch_of, moment
 from nosync_widgets import formats
 from nosync_widgets.pages import changed_rows
 from nosync_widgets.pictures import graph_picture
@@ -48,17 +48,14 @@ def _rows_now(collection: Any) -> tuple[str | None, str]:
 def _show(notebook: Notebook, arguments: Namespace) -> Any:
     collection = _collection(notebook, arguments.stage)
     limit = arguments.limit or notebook.settings.limit
-    at = arguments.at
-    if isinstance(at, int) and at < 0:
-        at += notebook.session().now
-    return collection_table(collection, at=at, limit=limit)
+    return collection_table(collection, at=_epoch(notebook, arguments.at), limit=limit)
 
 
 def _diff(notebook: Notebook, arguments: Namespace) -> Any:
     session = notebook.session()
     collection = _collection(notebook, arguments.stage)
-    upto = session.now if arguments.upto is None else arguments.upto
-    after = arguments.after
+    upto = session.now if arguments.upto is None else epoch_of(session, arguments.upto)
+    after = _epoch(notebook, arguments.after)
     if after is None:
         after = Timeline(collection.history()).before(upto)
     if after is not None and after > upto:
@@ -90,12 +87,13 @@ def _travel(notebook: Notebook, arguments: Namespace) -> Any:
     if stage is None:
         raise UsageError("%dd travel: there is no stage yet; define one in a %%dd cell")
     _collection(notebook, stage)
+    at = _epoch(notebook, arguments.at)
     view = notebook.views.get(stage)
     if view is None:
-        view = notebook.views[stage] = TravelView(session, stage, at=arguments.at)
+        view = notebook.views[stage] = TravelView(session, stage, at=at)
     else:
         view.refresh(reload=True)
-        view.travel(arguments.at)
+        view.travel(at)
     # A saved notebook that is opened without its kernel shows this and not the widget.
     text, html = view.static()
     title = view.title()
@@ -164,6 +162,11 @@ def _compare(notebook: Notebook, arguments: Namespace) -> Any:
     )
 
 
+def _epoch(notebook: Notebook, at: int | str | None) -> int | None:
+    """The epoch that an argument names, None if it was left out."""
+    return None if at is None else epoch_of(notebook.session(), at)
+
+
 def _collection(notebook: Notebook, name: str) -> Any:
     """The collection of that name, or a UsageError that lists the names."""
     session = notebook.session()
@@ -175,7 +178,8 @@ def _collection(notebook: Notebook, name: str) -> Any:
 
 _STAGE = (["stage"], {"help": "name of a stage or input"})
 _LIMIT = (["--limit"], {"type": int, "help": "rows shown, instead of NoSync.limit"})
-_AT = (["--at"], {"type": moment, "help": "epoch, label, or negative offset"})
+_MOMENT = "epoch, label, negative offset, or '2026-01-31 18:00'"
+_AT = (["--at"], {"type": moment, "help": _MOMENT})
 
 COMMANDS = (
     Subcommand("status", "inputs and stages: rows, epochs, what is safe", _status),
@@ -186,8 +190,8 @@ COMMANDS = (
         _diff,
         [
             _STAGE,
-            (["after"], {"type": int, "nargs": "?", "help": "by default the epoch before"}),
-            (["upto"], {"type": int, "nargs": "?", "help": "by default now"}),
+            (["after"], {"type": moment, "nargs": "?", "help": "by default the epoch before"}),
+            (["upto"], {"type": moment, "nargs": "?", "help": f"by default now; {_MOMENT}"}),
             _LIMIT,
         ],
     ),
@@ -201,7 +205,7 @@ COMMANDS = (
         "travel",
         "a slider over the epochs of a stage",
         _travel,
-        [(["stage"], {"nargs": "?"}), (["--at"], {"type": int, "help": "the first epoch shown"})],
+        [(["stage"], {"nargs": "?"}), _AT],
     ),
     Subcommand("layers", "how a trace is kept", _layers, [(["stage"], {"nargs": "?"})]),
     Subcommand("graph", "which stage reads which", _graph),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -22,8 +23,34 @@ class Subcommand(NamedTuple):
 
 
 def moment(text: str) -> int | str:
-    """Reads an epoch, a negative offset, or a label."""
+    """Reads an epoch, a negative offset, or the text of a label or a datetime."""
     try:
         return int(text)
     except ValueError:
         return text
+
+
+def epoch_of(session: Any, at: int | str) -> int:
+    """The epoch that a `moment` names: as the API's `at` does; a datetime is written in ISO form.
+
+    Raises:
+        TimeError: if it names none; tells what there is.
+    """
+    from nosync_nb.epochs import resolved
+    from nosync_nb.errors import TimeError
+
+    try:
+        return resolved(session, at, session.now)
+    except TimeError:
+        when = _datetime(at)
+        if when is None:
+            raise
+        return resolved(session, when, session.now)
+
+
+def _datetime(text: int | str) -> datetime | None:
+    """A datetime in ISO form, local if it names no zone; None if the text is none."""
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None

@@ -104,6 +104,10 @@ class Binder:
     def _literal(self, tree: Any) -> Node:
         return LiteralNode(tree.this, "string") if tree.is_string else number(tree.this)
 
+    def _bytes(self, tree: Any) -> Node:
+        digits = str(tree.this)
+        return LiteralNode(bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2)), "binary")
+
     def _negative(self, tree: Any) -> Node:
         inner = tree.this
         if isinstance(inner, exp.Literal) and not inner.is_string:
@@ -201,6 +205,7 @@ _SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], Node]] = {
     exp.Paren: lambda binder, tree: binder.bind(tree.this),
     exp.Column: Binder._column,
     exp.Literal: Binder._literal,
+    exp.HexString: Binder._bytes,
     exp.Boolean: lambda binder, tree: LiteralNode(bool(tree.this), "boolean"),
     exp.Null: lambda binder, tree: LiteralNode(None, VOID),
     exp.Neg: Binder._negative,

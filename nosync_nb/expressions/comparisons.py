@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.expressions import numbers, texts
+from nosync_nb.expressions import exact, numbers, texts
 from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value, to_common
 from nosync_nb.expressions.kernel import Kernel, TextKernel
 from nosync_nb.expressions.nodes import (
@@ -26,7 +26,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
 def comparison(kernels: numbers.Kernels, text: TextKernel) -> Rule:
-    """A comparison of two values of any fixed type, or of two texts."""
+    """A comparison of two values of any fixed type, of two texts, decimals or byte strings."""
 
     def rule(name: str, arguments: list[Node], utc: bool) -> Node:
         count(name, arguments, 2)
@@ -37,6 +37,8 @@ def comparison(kernels: numbers.Kernels, text: TextKernel) -> Rule:
             whole_number = _beside_decimal(name, right)
             if whole_number is not None:
                 right = whole_number
+        if exact.fits((left, right)):
+            return StrictNode(name, "boolean", exact.COMPARISONS[name], (left, right))
         left, right = to_common([left, right], utc=utc)
         if left.type == "string":
             return StrictNode(name, "boolean", text, (left, right))
@@ -61,14 +63,14 @@ COMPARISONS: dict[str, Rule] = {
 
 
 def _beside_decimal(name: str, literal: LiteralNode) -> LiteralNode | None:
-    """Returns the integer with which comparing gives the same as with a decimal literal."""
+    """Returns the integer with which comparing gives the same as with a decimal literal, if any."""
     value = literal.value
     if not isinstance(value, Decimal):
         return None
     floor = int(value // 1) - (1 if value < 0 and value % 1 else 0)
     is_whole = value == floor
     if not is_whole and name in ("=", "<>"):
-        raise NotProvedError("an integer equal to a fraction")
+        return None
     number = floor if is_whole or name in (">", "<=") else floor + 1
     type_ = "int" if -(2**31) <= number < 2**31 else "bigint"
     if not -(2**63) <= number < 2**63:
@@ -99,12 +101,16 @@ def in_(name: str, arguments: list[Node], utc: bool) -> Node:
     """`x in (...)` of literals."""
     if len(arguments) < 2:
         raise NotProvedError("in nothing")
-    value, *listed = to_common(arguments, utc=utc)
+    given = [arguments[0], *(x for x in arguments[1:] if x.type != VOID)]
+    exactly = len(given) > 1 and exact.fits(given)
+    value, *listed = arguments if exactly else to_common(arguments, utc=utc)
     literals = [x for x in listed if isinstance(x, LiteralNode)]
     if len(literals) < len(listed):
         raise NotProvedError("in a list that is not of literals")
     wanted = [x.value for x in literals if x.value is not None]
-    if value.type == "string":
+    if exactly:
+        matches = StrictNode(name, "boolean", exact.one_of(wanted), (value,))
+    elif value.type == "string":
         matches = StrictNode(name, "boolean", texts.one_of(frozenset(wanted)), (value,))
     else:
         values = np.array(wanted, FIXED[value.type])

@@ -59,6 +59,7 @@ class Log:
         self.notes = found.notes
         self.noted = found.noted
         self._checkpoint = found.checkpoint
+        self._before: Mark | None = None  # that of the checkpoint before the newest one
         self._tail = found.tail.frames
         self._end = found.tail.end
         self._live = found.live
@@ -231,7 +232,27 @@ class Log:
         state = Checkpoint(mark, self.generation, payload)
         checkpoint.write(self._files, self.path, state)
         writer.check()
+        self._before = self._checkpoint.mark if self._checkpoint else None
         self._checkpoint = state._replace(payload=b"")
+
+    def trim(self) -> list[str]:
+        """Deletes the segments before both kept checkpoints; returns their names.
+
+        Nobody can read their frames any more. The oldest goes first, so that after a crash the
+        links still lead to those that are left.
+        """
+        writer = self._writing()
+        if self._before is None:
+            return []
+        writer.check()
+        newest, offset = writer.segments[-1].key, self._before.offset
+        needed, _ = segments.back(self._files, self.path, newest, offset)
+        if not needed or needed[0].start.offset > offset:
+            return []
+        older, _ = segments.back(self._files, self.path, needed[0].before, 0)
+        for segment in older:
+            self._files.unlink(os.path.join(self.path, segment.name))
+        return [segment.name for segment in older]
 
     def refresh(self) -> list[Frame]:
         """Returns the frames that the owner has published since the last look.
@@ -255,7 +276,7 @@ class Log:
         return found.frames
 
     def verify(self) -> int:
-        """Reads and verifies every frame from the beginning; returns how many there are.
+        """Reads and verifies every frame that is kept; returns the number of the last one.
 
         Raises:
             CorruptLogError: names the file and the place of the first damage.
@@ -263,6 +284,11 @@ class Log:
         names = self._files.names(self.path)
         head = self.head
         chain = segments.linked(self._files, self.path, names)
+        for name in reversed(checkpoint.listed(names)):
+            state = checkpoint.read(self._files, self.path, name)
+            if chain.missing is not None and isinstance(state, Checkpoint):  # what was trimmed
+                since = state.mark.offset
+                chain = segments.linked(self._files, self.path, names, since=since)
         if not chain.live:
             return 0
         mark = chain.live[0].start

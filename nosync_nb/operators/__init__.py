@@ -1,7 +1,7 @@
 """Operators: one kernel each, run in process or on executors."""
 
 from nosync_nb.operators.aggregate import Aggregate
-from nosync_nb.operators.base import Evaluate, Operator, Step
+from nosync_nb.operators.base import Evaluate, Operator, Place, Step
 from nosync_nb.operators.distinct import (
     Multiplicity,
     Threshold,
@@ -11,6 +11,7 @@ from nosync_nb.operators.distinct import (
     subtract,
 )
 from nosync_nb.operators.join import CROSS_ROWS_MAX, Join
+from nosync_nb.operators.kept import Kept
 from nosync_nb.operators.linear import (
     Concat,
     Consolidate,
@@ -40,6 +41,7 @@ __all__ = [
     "FilterFunction",
     "FlatMap",
     "Join",
+    "Kept",
     "Linear",
     "Map",
     "Multiplicity",
@@ -47,6 +49,7 @@ __all__ = [
     "Operator",
     "Order",
     "Pad",
+    "Place",
     "Reduce",
     "Row",
     "Select",

@@ -78,7 +78,7 @@ class Aggregate(Operator):
         self.types = (*self.key_types, *(o.type for o in outputs))
         self.global_row = not keys
         self.plans, self.arguments, self.ordered = _planned(calls)
-        key = tuple(range(len(keys)))
+        key = self.output_key = tuple(range(len(keys)))
         self.state = (
             Layout((*self.key_types, _SLOT), key),
             *(Layout((*self.key_types, t), key, len(keys)) for t in self.ordered.values()),

@@ -11,13 +11,23 @@ by range of the key hash, in this process or on executors, with equal results.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from nosync_nb.batch import Batch, Layout, Updates
 from nosync_nb.rows import Column, Schema
 from nosync_nb.trace import Trace
 
 Evaluate = Callable[[Sequence[Any], Schema, list[Column], int], list[Column]]
+
+
+class Place(Protocol):
+    """Runs the kernels inside a loop elsewhere, one at a time; see `nosync_nb.placement`."""
+
+    def wants(self, rows: int) -> bool:
+        """Whether a kernel over so many changed rows is to run there."""
+
+    def run(self, operator: Operator, step: Step) -> Updates | None:
+        """The output of a kernel's step; what it emits is dropped."""
 
 
 class Step:
@@ -33,6 +43,8 @@ class Step:
         evaluate: asks Spark for expressions that have no proved local form.
         first: whether this is the operator's first epoch.
         touched: rows read or written, counted by kernels.
+        place: where a loop may run its kernels; None: here.
+        placement: where they ran, if not here.
     """
 
     __slots__ = (
@@ -42,6 +54,8 @@ class Step:
         "emitted",
         "evaluate",
         "first",
+        "place",
+        "placement",
         "stage",
         "state",
         "touched",
@@ -67,6 +81,8 @@ class Step:
         self.first = first
         self.evaluate = evaluate
         self.touched = 0
+        self.place: Place | None = None
+        self.placement = ""
 
 
 class Operator:
@@ -78,6 +94,8 @@ class Operator:
         layouts: for each input the order its trace must have, or None if only its change is used.
         state: layouts of the operator's own traces.
         global_row: whether there is output before any input (a global aggregate).
+        output_key: for operators that work by key, the positions of the key in the output.
+        spreads: whether executors can run it on slices by key.
     """
 
     name = "operator"
@@ -85,6 +103,8 @@ class Operator:
     layouts: tuple[Layout | None, ...] = (None,)
     state: tuple[Layout, ...] = ()
     global_row = False
+    output_key: tuple[int, ...] | None = None
+    spreads = True
 
     def step(self, step: Step) -> Updates | None:
         """Computes the change of the output; None or no rows if there is none."""
@@ -93,3 +113,9 @@ class Operator:
     def exchange(self) -> Layout | None:
         """The layout by which changes must be cut for slices to be independent; None: any cut."""
         return next((layout for layout in self.layouts if layout is not None), None)
+
+    def grouping(self, port: int) -> Layout:
+        """The layout by whose key an input is cut, for operators that work by key."""
+        layout = self.layouts[port] or self.exchange()
+        assert layout is not None, f"{self.name} does not work by key"
+        return layout

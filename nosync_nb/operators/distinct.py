@@ -54,6 +54,7 @@ class Threshold(Operator):
         self.types = tuple(types)
         self.function = function
         self.layouts = (Layout(self.types),) * inputs
+        self.output_key = tuple(range(len(self.types)))
 
     def step(self, step: Step) -> Updates | None:
         changed = _changed(step)
@@ -78,6 +79,7 @@ class ThresholdFunction(Operator):
         self.schema = schema
         self.types = schema.types
         self.layouts = (Layout(self.types),)
+        self.output_key = tuple(range(len(self.types)))
 
     def step(self, step: Step) -> Updates | None:
         changed = _changed(step)
@@ -127,6 +129,7 @@ class Multiplicity(Operator):
     def __init__(self, types: Sequence[str]) -> None:
         self.types = (*types, "bigint")
         self.layouts = (Layout(tuple(types)),)
+        self.output_key = tuple(range(len(types)))
 
     def step(self, step: Step) -> Updates | None:
         changed = _changed(step)

@@ -22,7 +22,8 @@ from nosync_nb.rows import Column
 from nosync_nb.trace import Trace
 
 CROSS_ROWS_MAX = 5_000_000
-"""How many rows a cross join may give in an epoch: some hundred megabytes of pairs."""
+"""How many rows a cross join may give at once, for what changed on one side in an epoch: some
+hundred megabytes of pairs."""
 
 
 class Join(Operator):
@@ -45,7 +46,7 @@ class Join(Operator):
         outputs: Sequence[tuple[int, int]],
     ) -> None:
         self.keys = (tuple(left_key), tuple(right_key))
-        self.layouts = (
+        self.layouts: tuple[Layout, Layout] = (
             Layout(tuple(left), tuple(left_key)),
             Layout(tuple(right), tuple(right_key)),
         )
@@ -55,25 +56,41 @@ class Join(Operator):
         self.needs = tuple(tuple(i for s, i in outputs if s == side) for side in (0, 1))
 
     def step(self, step: Step) -> Updates | None:
-        halves = ((0, step.before[1]), (1, step.after[0]))
-        if not self.keys[0]:
-            _check_cross(halves, step)
         parts = [
-            part
-            for side, trace in halves
-            if (part := self._half(side, step.deltas[side], trace, step)) is not None
+            part[0]
+            for side, trace in ((0, step.before[1]), (1, step.after[0]))
+            if (part := self.pairs(side, step.deltas[side], trace, step)) is not None
         ]
         if not parts:
             return None
         return concat_updates(parts, self.types)
 
-    def _half(
-        self, side: int, delta: Updates | Batch | None, other: Trace | None, step: Step
-    ) -> Updates | None:
-        """Pairs the change of one side with the trace of the other."""
+    def beside(self, side: int, types: Sequence[str]) -> Join:
+        """The same join where side `side` has more columns, which follow the output."""
+        left, right = (list(layout.types) for layout in self.layouts)
+        wider = (left, right)[side]
+        more = [(side, len(wider) + i) for i in range(len(types))]
+        wider += types
+        return Join(left, right, *self.keys, [*self.outputs, *more])
+
+    def pairs(
+        self,
+        side: int,
+        delta: Updates | Batch | None,
+        other: Trace | None,
+        step: Step,
+        beside: tuple[int, ...] = (),
+    ) -> tuple[Updates, list[Column]] | None:
+        """Pairs the change of one side with the trace of the other.
+
+        Args:
+            beside: positions of columns of the trace that are wanted beside the output.
+        """
         if delta is None or other is None or not other.layers:
             return None
         assert isinstance(delta, Batch)
+        if not self.keys[0]:
+            _check_cross(len(delta), other.rows_count, step)
         step.touched += len(delta)
         columns, khash, diff = delta.columns, delta.khash, delta.diff
         keys = [columns[i] for i in self.keys[side]]
@@ -82,7 +99,7 @@ class Join(Operator):
             columns = [rows.take(c, present) for c in columns]
             keys = [columns[i] for i in self.keys[side]]
             khash, diff = khash[present], diff[present]
-        found = other.lookup(khash, keys, self.needs[1 - side])
+        found = other.lookup(khash, keys, (*self.needs[1 - side], *beside))
         if found is None:
             return None
         step.touched += len(found.diff)
@@ -90,26 +107,20 @@ class Join(Operator):
         output: list[Column] = []
         for s, i in self.outputs:
             output.append(rows.take(columns[i], found.probe) if s == side else next(theirs))
-        return Updates(output, diff[found.probe] * found.diff)
+        return Updates(output, diff[found.probe] * found.diff), list(theirs)
 
 
-def _check_cross(halves: Sequence[tuple[int, Trace | None]], step: Step) -> None:
-    """Refuses an epoch of a cross join that would give too many rows.
+def _check_cross(changed: int, held: int, step: Step) -> None:
+    """Refuses a cross join of changed rows that would give too many rows.
 
     Raises:
         StageError: if it would give more than `CROSS_ROWS_MAX`; names the sizes.
     """
-    total, sizes = 0, []
-    for side, trace in halves:
-        delta = step.deltas[side]
-        changed, held = 0 if delta is None else len(delta.diff), trace.rows_count if trace else 0
-        if changed and held:
-            total += changed * held
-            sizes.append(f"{changed:,} changed rows of one side with {held:,} of the other")
-    if total > CROSS_ROWS_MAX:
+    if changed * held > CROSS_ROWS_MAX:
         raise StageError(
-            f"stage '{step.stage}': a cross join of {' and '.join(sizes)} would give {total:,}"
-            f" rows in one epoch, more than {CROSS_ROWS_MAX:,}",
+            f"stage '{step.stage}': a cross join of {changed:,} changed rows of one side with"
+            f" {held:,} of the other would give {changed * held:,} rows, more than"
+            f" {CROSS_ROWS_MAX:,}",
             hint="join on a key, filter or aggregate the sides first, or insert fewer rows a time",
             stage=step.stage,
         )

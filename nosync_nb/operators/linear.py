@@ -27,6 +27,8 @@ class Row:
 
     name = "row"
     local = True
+    stable = True  # expressions that give the same whenever they are evaluated
+    asks = False  # calls a function of the user
 
     def apply(self, updates: Updates, step: Step) -> Updates:
         """The updates after this piece."""
@@ -67,6 +69,7 @@ class Filter(Row):
         self.predicate = predicate
         self.schema = schema
         self.local = predicate.local
+        self.stable = predicate.deterministic
 
     def apply(self, updates: Updates, step: Step) -> Updates:
         (value,) = evaluate([self.predicate], self.schema, updates, step)
@@ -83,6 +86,7 @@ class Select(Row):
         self.schema = schema
         self.expressions = [o for o in outputs if not isinstance(o, int)]
         self.local = all(e.local for e in self.expressions)
+        self.stable = all(e.deterministic for e in self.expressions)
 
     def apply(self, updates: Updates, step: Step) -> Updates:
         columns = updates.columns
@@ -138,6 +142,7 @@ class Map(Row):
     """Calls a Python function on each row; it returns one tuple."""
 
     name = "map"
+    asks = True
 
     def __init__(self, function: Callable[[Any], Any], schema: Schema, output: Schema) -> None:
         self.function = function
@@ -155,6 +160,7 @@ class FlatMap(Row):
     """Calls a Python function on each row; it yields any number of tuples."""
 
     name = "flat_map"
+    asks = True
 
     def __init__(self, function: Callable[[Any], Any], schema: Schema, output: Schema) -> None:
         self.function = function
@@ -178,6 +184,7 @@ class FilterFunction(Row):
     """Keeps the rows for which a Python function returns a true value."""
 
     name = "filter"
+    asks = True
 
     def __init__(self, function: Callable[[Any], Any], schema: Schema) -> None:
         self.function = function
@@ -197,6 +204,8 @@ class Linear(Operator):
         self.types = tuple(types)
         self.name = "+".join(p.name for p in pieces)
         self.local = all(p.local for p in pieces)
+        self.stable = all(p.stable for p in pieces)
+        self.asks = any(p.asks for p in pieces)
 
     def step(self, step: Step) -> Updates | None:
         delta = step.deltas[0]

@@ -44,7 +44,8 @@ class Reduce(Operator):
         self.key_schema = Schema([schema.fields[i] for i in keys])
         self.types = (*self.key_schema.types, *output.types)
         self.layouts = (Layout(schema.types, self.keys),)
-        self.state = (Layout(self.types, tuple(range(len(keys)))),)
+        self.output_key = tuple(range(len(keys)))
+        self.state = (Layout(self.types, self.output_key),)
 
     def step(self, step: Step) -> Updates | None:
         delta, trace = step.deltas[0], step.after[0]

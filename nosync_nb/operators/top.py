@@ -58,7 +58,7 @@ class Top(Operator):
     ) -> None:
         self.inputs = tuple(types)
         self.width = width
-        self.keys = tuple(keys)
+        self.keys = self.output_key = tuple(keys)
         self.by = tuple(by)
         self.first = offset
         self.last = offset + k

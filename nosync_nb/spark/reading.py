@@ -9,10 +9,12 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch
-from nosync_nb.errors import NegativeMultiplicityError
+from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError, StageError
 from nosync_nb.rows import Schema
 from nosync_nb.spark.blocks import Ranges
 from nosync_nb.spark.tasks import Stored
+from nosync_nb.trace.arrow_file import DISK
+from nosync_nb.trace.parts import PartRef
 
 RECORD_ROWS = 1 << 16
 
@@ -57,11 +59,23 @@ def expanded(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
 def reader(
     stored: Stored, folder: str, schema: Schema, ranges: Ranges
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function that turns numbers of ranges into their rows."""
+    """A function that turns numbers of ranges into their rows.
+
+    It raises StageError if files were deleted, as nobody kept them for it.
+    """
+    names = {p.path for parts in stored.layers for p in parts if isinstance(p, PartRef)}
 
     def read(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for record in records:
             for place in record.column(0).to_pylist():
-                yield from ranged(stored, folder, schema, ranges, place)
+                try:
+                    yield from ranged(stored, folder, schema, ranges, place)
+                except CorruptLogError:
+                    if names.issubset(DISK.names(folder)):
+                        raise
+                    raise StageError(
+                        "the files that this DataFrame reads were merged and deleted since",
+                        hint="make it again with to_spark(), or read a view, which follows",
+                    ) from None
 
     return read

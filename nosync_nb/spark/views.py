@@ -36,6 +36,7 @@ def to_spark(spark: Spark, given: Batch | Trace, schema: Schema, folder: str) ->
     Raises:
         NegativeMultiplicityError: a row is there fewer than zero times; of many rows, when the
             DataFrame is executed.
+        StageError: when the DataFrame is executed, if the caller did not keep the files.
     """
     trace = given if isinstance(given, Trace) else _of(given)
     if trace.rows_count <= SMALL_ROWS:

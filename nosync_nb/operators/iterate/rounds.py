@@ -1,0 +1,141 @@
+"""Traces inside a loop: rows with the rounds at which they changed.
+
+Earlier epochs are complete, so they are collapsed as in any trace; rounds never are, since what
+changes in a later epoch at round 3 must meet what was there at round 3. Rounds are columns, last.
+Times are compared as vectors: a row counts at time T if every round of it is at most T's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.batch import Batch, Hashes, Index, Layout, Updates, arrange, merge
+from nosync_nb.rows import Column
+from nosync_nb.trace import Found, Layer, Trace, append
+
+Time = tuple[int, ...]
+ROUND = "int"
+
+
+def timed(layout: Layout, depth: int) -> Layout:
+    """The layout of a trace inside `depth` loops."""
+    types, key, order = layout
+    places = tuple(range(len(types))) if key is None else key
+    return Layout((*types, *(ROUND,) * depth), places, order)
+
+
+class Split(NamedTuple):
+    """What a trace holds for some keys at a time, and the later times at which it changes.
+
+    `later` holds (time, probes): the least upper bounds with the time that was asked for.
+    """
+
+    probe: Index
+    updates: Updates
+    later: list[tuple[Time, Index]]
+
+
+class State:
+    """One trace of a loop while an epoch runs: what was there, and what this epoch adds.
+
+    Args:
+        trace: what earlier epochs left.
+        depth: the number of rounds of a row.
+    """
+
+    __slots__ = ("added", "depth", "trace", "width")
+
+    def __init__(self, trace: Trace, depth: int) -> None:
+        self.trace = trace
+        self.depth = depth
+        self.width = len(trace.layout.types) - depth
+        self.added: list[Batch] = []
+
+    def append(self, batch: Batch, time: Time) -> None:
+        """Adds a change of one time. The batch is of the same key, without rounds."""
+        n = len(batch)
+        layout = self.trace.layout
+        marks: list[Column] = []
+        for each in time:
+            mark = np.empty(n, np.int32)
+            mark.fill(each)
+            marks.append(mark)
+        rhash = None
+        if len(layout.types) <= 64:
+            rhash = rows.extend_hashes(batch.rhash, marks, (ROUND,) * self.depth, n)
+        updates = Updates([*batch.columns, *marks], batch.diff)
+        made = arrange(layout, updates, khash=batch.khash, rhash=rhash)
+        self.added.append(made)
+        layers = self.trace.layers
+        at = layers[-1].upper if layers else 0
+        self.trace, _ = append(self.trace, Layer(at, at + 1, (made,)))
+
+    def emitted(self) -> Batch | None:
+        """All that this epoch adds."""
+        if not self.added:
+            return None
+        batch = merge(self.trace.layout, self.added)
+        return batch if len(batch) else None
+
+    def at(self, time: Time, khash: Hashes, keys: Sequence[Column]) -> Split | None:
+        """What the trace holds at `time` for keys; None if it knows nothing of them."""
+        found = self.trace.lookup(khash, keys)
+        return None if found is None else split(found, self.width, time)
+
+
+def split(found: Found, width: int, time: Time) -> Split:
+    """Tells what is there at a time from what comes later.
+
+    Args:
+        width: the columns before the rounds.
+        time: as many rounds as the rows have, or more.
+    """
+    columns, diff, probe = found.columns, found.diff, found.probe
+    marks = columns[width:]
+    values = columns[:width]
+    early: npt.NDArray[np.bool_] | None = None
+    for mark, limit in zip(marks, time, strict=False):
+        least = np.asarray(mark) <= limit
+        early = least if early is None else early & least
+    if early is None or bool(early.all()):
+        return Split(probe, Updates(values, diff), [])
+    now, late = early.nonzero()[0], (~early).nonzero()[0]
+    bounds = [np.maximum(np.asarray(m)[late], t) for m, t in zip(marks, time, strict=False)]
+    later = [
+        (
+            (*(int(b[first]) for b in bounds), *time[len(marks) :]),
+            probe[late[index]],
+        )
+        for first, index in runs(bounds)
+    ]
+    taken = Updates([rows.take(c, now) for c in values], diff[now])
+    return Split(probe[now], taken, later)
+
+
+def runs(columns: Sequence[npt.NDArray[np.int32]]) -> list[tuple[int, Index]]:
+    """The rows grouped by equal values: (a row of the group, all rows of it)."""
+    order = np.lexsort(tuple(reversed(columns)))
+    changes = np.zeros(len(order) - 1, bool)
+    for column in columns:
+        sorted_ = column[order]
+        changes |= sorted_[1:] != sorted_[:-1]
+    return [(int(part[0]), part) for part in np.split(order, changes.nonzero()[0] + 1)]
+
+
+def by_time(updates: Updates, marks: Sequence[Column], time: Time) -> list[tuple[Time, Updates]]:
+    """Updates made at `time` from rows that carry rounds: each at the bound of both."""
+    if not marks:
+        return [(time, updates)]
+    bounds = [np.maximum(np.asarray(m), t) for m, t in zip(marks, time, strict=False)]
+    rest = time[len(marks) :]
+    if all(bool((b == t).all()) for b, t in zip(bounds, time, strict=False)):
+        return [(time, updates)]
+    return [
+        ((*(int(b[first]) for b in bounds), *rest), updates.take(index))
+        for first, index in runs(bounds)
+    ]

@@ -1,0 +1,152 @@
+"""Repeats: an insert after a restart that equals one from before it is told, not refused.
+
+A notebook that is run again after a crash inserts again what is there already, unless its loads
+are repeatable (`once=KEY`, `set`). So after a recovery the inserts into inputs without key are
+compared with what the recovered epochs changed: one call by itself, and all calls that wait
+together, as an epoch does not remember its calls.
+
+It is a help, not a guard: it looks at the first and the last epochs of a long history, and only
+for the first epochs after a recovery. Nothing is written for it, and until an insert has as many
+rows as an old epoch, nothing is hashed for it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.errors import CorruptLogError, TimeError
+from nosync_nb.transaction import Change
+
+if TYPE_CHECKING:
+    from nosync_nb.session import Session
+
+EPOCHS_MAX = 64
+"""Epochs after a recovery in which inserts are compared."""
+
+COMPARED_MAX = 128
+"""Epochs at either end of the recovered history that they are compared with."""
+
+_CALLER = 4  # frames from the warning to the user's insert
+
+
+class Digest(NamedTuple):
+    """What equal multisets of rows have in common, and others do not but by a rare chance."""
+
+    rows: int
+    sum: int
+    squares: int
+
+
+class Repeats:
+    """What a session knows of the inserts from before its recovery.
+
+    Args:
+        upto: the epoch that was recovered.
+    """
+
+    def __init__(self, upto: int) -> None:
+        self.upto = upto
+        self._known: dict[int, dict[int, dict[Digest, int]]] = {}
+
+    def known(self, session: Session, name: str) -> dict[int, dict[Digest, int]]:
+        """The recovered epochs that only added rows to an input, by rows and digest.
+
+        Cost: at the first call for an input O(rows of those epochs), at most 256 of them; rows
+        that lie in files have their hashes there.
+        """
+        number = session._graph.named[name].log
+        assert number is not None
+        found = self._known.get(number)
+        if found is None:
+            found = self._known[number] = {}
+            for epoch in self._epochs(session, number):
+                digest = _of_epoch(session, number, epoch)
+                if digest is not None:
+                    found.setdefault(digest.rows, {})[digest] = epoch
+        return found
+
+    def _epochs(self, session: Session, number: int) -> Iterator[int]:
+        """The epochs to compare with: the first and the last ones that can be read."""
+        ranges = session._store.history.epochs(number, self.upto)
+        count = sum(map(len, ranges))
+        epochs = chain.from_iterable(ranges)
+        yield from islice(epochs, COMPARED_MAX)
+        yield from islice(epochs, max(0, count - 2 * COMPARED_MAX), None)
+
+
+def tell(session: Session, name: str) -> None:
+    """Warns if the insert that was just taken is equal to one from before the restart.
+
+    It tells of each such epoch once.
+    """
+    repeats = session._repeats
+    if repeats is None:
+        return
+    if session.now >= repeats.upto + EPOCHS_MAX:
+        session._repeats = None
+        return
+    transaction = session._current
+    if transaction.keyed or session._catalog[name].key is not None:
+        return
+    changes = transaction.inputs[name].changes
+    if any(change.kind != "insert" for change in changes):
+        changes = changes[-1:]
+    known = repeats.known(session, name)
+    types = session._catalog[name].schema.types
+    for calls in (changes[-1:], changes)[: len(changes)]:
+        same = known.get(sum(len(call.updates.diff) for call in calls))
+        if not same:
+            continue
+        epoch = same.pop(_of_calls(calls, types), None)
+        if epoch is not None:
+            warnings.warn(_told(name, calls, epoch), stacklevel=_CALLER)
+            return
+
+
+def _told(name: str, calls: Sequence[Change], epoch: int) -> str:
+    """What the user is told."""
+    count = sum(len(call.updates.diff) for call in calls)
+    return (
+        f"input '{name}': the {count} rows to insert are those that epoch {epoch} inserted before"
+        f" the restart; they will be there twice\n"
+        f"Hint: insert(rows, once=KEY) takes a load once, set(rows) makes the input equal to rows;"
+        " session.discard() drops what waits"
+    )
+
+
+def _of_epoch(session: Session, number: int, epoch: int) -> Digest | None:
+    """The digest of what an epoch added to an input; None if it added nothing, or took away."""
+    try:
+        batches = session._store.history.changes(number, epoch - 1, epoch)
+    except (TimeError, CorruptLogError):  # thinned out, or not readable: nothing to compare with
+        return None
+    batches = [batch for batch in batches if len(batch)]
+    if not batches or any((batch.diff < 0).any() for batch in batches):
+        return None
+    return _digest((batch.rhash, batch.diff) for batch in batches)
+
+
+def _of_calls(calls: Sequence[Change], types: Sequence[str]) -> Digest:
+    """The digest of the rows of some inserts."""
+    return _digest(
+        (rows.hash_columns(u.columns, types, len(u.diff)), u.diff)
+        for u in (call.updates for call in calls)
+    )
+
+
+def _digest(parts: Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]) -> Digest:
+    """Adds up hashes and counts of rows; the order and the parts do not matter."""
+    count = sums = squares = 0
+    for hashes, diff in parts:
+        times = diff.view(np.uint64)
+        count += int(diff.sum())
+        sums += int((hashes * times).sum())
+        squares += int((hashes * hashes * times).sum())
+    return Digest(count, sums % 2**64, squares % 2**64)

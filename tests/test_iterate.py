@@ -1,0 +1,343 @@
+"""Loops: what they mean, that they keep nothing of what is gone, what they cost, what they refuse.
+
+Random loops are in test_compositions.py; here are those that end by themselves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import nosync_nb
+from nosync_nb import Collection, DivergenceError, SchemaError, Session, StageError
+
+EDGES = "src int, dst int"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with nosync_nb.open(tmp_path / "log") as session:
+        yield session
+
+
+def bag(collection: Collection, at: Any = None) -> dict[Any, int]:
+    """The rows with their counts."""
+    return dict(Counter(tuple(row) for row in collection.rows(at=at)))
+
+
+def net(collection: Collection) -> dict[Any, int]:
+    """The net changes of the last epoch."""
+    now = collection._session.now
+    table = collection.changes(after=now - 1, upto=now).to_pydict()
+    return {tuple(row[:-1]): row[-1] for row in zip(*table.values(), strict=True)}
+
+
+def state_rows(session: Session, stage: str) -> int:
+    """The rows that a stage's operators remember, added up over their layers."""
+    node = session._graph.named[stage]
+    version = session._version
+    total = 0
+    for number in node.state:
+        if number in version.traces:
+            total += len(version.traces[number].consolidated())
+    return total
+
+
+def reach(roots: Collection, edges: Collection) -> Collection:
+    """What can be reached from the roots."""
+    return roots.iterate(
+        lambda r: r.join(edges, on={"node": "src"}).select("dst as node").concat(roots).distinct()
+    )
+
+
+def closure(edges: Collection) -> Collection:
+    """All paths."""
+    return edges.iterate(
+        lambda paths: (
+            paths.join(edges.rename({"src": "mid", "dst": "end"}), on={"dst": "mid"})
+            .select("src", "end as dst")
+            .concat(edges)
+            .distinct()
+        )
+    )
+
+
+# -- public cases ------------------------------------------------------------------------------
+
+
+def test_case_8_what_was_reached_through_an_edge_goes_with_it(session: Session) -> None:
+    edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
+    stage = session.stage("reach", reach(roots, edges))
+    roots.insert([(1,)])
+    edges.insert([(1, 2), (2, 3), (3, 2)])
+    session.commit()
+    assert bag(stage) == {(1,): 1, (2,): 1, (3,): 1}
+    edges.remove([(1, 2)])
+    session.commit()
+    assert net(stage) == {(2,): -1, (3,): -1}, "the cycle does not keep itself alive"
+
+
+def test_case_9_a_fixpoint_over_itself_and_a_closure(session: Session) -> None:
+    start = session.input("start", "node int")
+    one = session.stage("one", start.iterate(lambda v: v.concat(start).distinct()))
+    edges = session.input("edges", EDGES)
+    paths = session.stage("paths", closure(edges))
+    start.insert([(1,)])
+    edges.insert([(0, 1), (1, 2)])
+    session.commit()
+    assert bag(one) == {(1,): 1}
+    assert bag(paths) == {(0, 1): 1, (1, 2): 1, (0, 2): 1}
+    edges.remove([(0, 1)])
+    session.commit()
+    assert bag(paths) == {(1, 2): 1}
+
+
+# -- meaning -----------------------------------------------------------------------------------
+
+
+def test_rounds_apply_the_body_so_often(session: Session) -> None:
+    numbers = session.input("numbers", "n int")
+    stages = [
+        session.stage(f"after_{k}", numbers.iterate(lambda v: v.select("n + 1 as n"), rounds=k))
+        for k in (1, 2, 5)
+    ]
+    numbers.insert([(0,), (10,)])
+    session.commit()
+    assert [bag(s) for s in stages] == [{(k,): 1, (10 + k,): 1} for k in (1, 2, 5)]
+    numbers.remove([(10,)])
+    session.commit()
+    assert [bag(s) for s in stages] == [{(k,): 1} for k in (1, 2, 5)]
+
+
+def test_two_variables_that_need_each_other(session: Session) -> None:
+    edges, start = session.input("edges", EDGES), session.input("start", "node int")
+
+    def step(side: Collection) -> Collection:
+        return side.join(edges, on={"node": "src"}).select("dst as node")
+
+    none = start.filter("false")
+    found = session.iterate(
+        lambda even, odd: (
+            step(odd).concat(start).distinct(),
+            step(even).distinct(),
+        ),
+        even=start,
+        odd=none,
+    )
+    even = session.stage("even", found["even"])
+    odd = session.stage("odd", found["odd"])
+    start.insert([(0,)])
+    edges.insert([(0, 1), (1, 2), (2, 3), (3, 3)])
+    session.commit()
+    assert bag(even) == {(0,): 1, (2,): 1, (3,): 1}
+    assert bag(odd) == {(1,): 1, (3,): 1}
+    edges.remove([(3, 3)])
+    session.commit()
+    assert bag(even) == {(0,): 1, (2,): 1}
+    assert net(odd) == {}
+
+
+def test_two_equal_loops_do_not_disturb_each_other(session: Session) -> None:
+    edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
+    first = session.stage("first", reach(roots, edges))
+    both = session.stage("both", reach(roots, edges).concat(reach(roots, edges)))
+    roots.insert([(1,)])
+    edges.insert([(1, 2), (2, 1), (2, 3)])
+    session.commit()
+    edges.remove([(2, 3)])
+    session.commit()
+    assert bag(first) == {(1,): 1, (2,): 1}
+    assert bag(both) == {(1,): 2, (2,): 2}
+
+
+def test_the_past_of_a_loop_is_there(session: Session) -> None:
+    edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
+    stage = session.stage("reach", reach(roots, edges))
+    roots.insert([(0,)])
+    for i in range(5):
+        edges.insert([(i, i + 1)])
+        session.commit()
+    assert [len(bag(stage, at)) for at in range(6)] == [0, 2, 3, 4, 5, 6]
+
+
+# -- nothing stays -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", [closure, lambda edges: closure(closure(edges))])
+def test_a_chain_that_comes_and_goes_leaves_no_row_and_no_state(
+    session: Session, build: Callable[[Collection], Collection]
+) -> None:
+    edges = session.input("edges", EDGES)
+    stage = session.stage("paths", build(edges))
+    chain = [(i, i + 1) for i in range(12)]
+    for _ in range(10):
+        edges.insert(chain)
+        session.commit()
+        assert len(bag(stage)) == 12 * 13 // 2
+        edges.remove(chain)
+        session.commit()
+        assert bag(stage) == {}
+        assert state_rows(session, "paths") == 0
+
+
+def test_a_nested_loop_leaves_no_state(session: Session) -> None:
+    edges = session.input("edges", EDGES)
+
+    def around(value: Collection) -> Collection:
+        inner = value.iterate(
+            lambda paths: (
+                paths.join(value.rename({"src": "mid", "dst": "end"}), on={"dst": "mid"})
+                .select("src", "end as dst")
+                .concat(value)
+                .distinct()
+            )
+        )
+        return inner.filter("src < dst").concat(edges).distinct()
+
+    stage = session.stage("paths", edges.iterate(around))
+    rows = [(0, 1), (1, 2), (2, 0), (2, 3)]
+    for _ in range(3):
+        edges.insert(rows)
+        session.commit()
+        assert (0, 3) in bag(stage)
+        edges.remove(rows)
+        session.commit()
+        assert bag(stage) == {}
+        assert state_rows(session, "paths") == 0
+
+
+# -- recovery ----------------------------------------------------------------------------------
+
+
+def test_the_epoch_after_a_restart_is_right(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
+        session.stage("reach", reach(roots, edges))
+        roots.insert([(1,)])
+        edges.insert([(1, 2), (2, 3), (3, 2), (3, 4)])
+        session.commit()
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert session.recovery.recomputed == 0
+        before = session.stats["touched"]
+        session["edges"].remove([(3, 4)])
+        session.commit()
+        assert net(session["reach"]) == {(4,): -1}
+        assert session.stats["touched"] - before < 30, "the loop was not run again"
+        session["edges"].remove([(1, 2)])
+        session.commit()
+        assert bag(session["reach"]) == {(1,): 1}
+
+
+# -- work --------------------------------------------------------------------------------------
+
+
+def test_work_follows_the_change_and_not_the_size(tmp_path: Path) -> None:
+    touched = []
+    for size in (1_000, 10_000):
+        rng = np.random.default_rng(1)
+        with nosync_nb.open(tmp_path / f"log{size}", spark_rows=1 << 40) as session:
+            edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
+            session.stage("reach", reach(roots, edges))
+            roots.insert([(0,)])
+            made = rng.integers(0, size, (2, 5 * size)).astype(np.int32)
+            edges.insert(pa.table({"src": made[0], "dst": made[1]}))
+            session.commit()
+            before = session.stats["touched"]
+            for i in range(20):  # leaves: a new node behind node 0 comes and goes
+                edges.insert([(0, size + i)])
+                session.commit()
+                edges.remove([(0, size + i)])
+                session.commit()
+            touched.append(session.stats["touched"] - before)
+    assert touched[1] <= 2 * touched[0]
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+
+def refused(session: Session, error: type[Exception], match: str, make: Callable[[], Any]) -> None:
+    before = session.now, set(session.stages)
+    with pytest.raises(error, match=match):
+        make()
+    assert (session.now, set(session.stages)) == before
+
+
+def test_bad_loops_are_refused_where_they_are_written(session: Session, tmp_path: Path) -> None:
+    edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
+    kept: list[Collection] = []
+
+    def keeps(value: Collection) -> Collection:
+        kept.append(value)
+        return value.distinct()
+
+    def case(error: type[Exception], match: str, make: Callable[[], Any]) -> None:
+        refused(session, error, match, make)
+
+    case(StageError, "does not use its variable", lambda: roots.iterate(lambda r: roots))
+    case(StageError, "rounds=0", lambda: roots.iterate(lambda r: r, rounds=0))
+    case(StageError, "rounds=-1", lambda: roots.iterate(lambda r: r, rounds=-1))
+    case(StageError, "rounds=True", lambda: roots.iterate(lambda r: r, rounds=True))
+    case(StageError, "returned None", lambda: roots.iterate(lambda r: None))  # type: ignore[arg-type,return-value]
+    case(SchemaError, "node int", lambda: roots.iterate(lambda r: r.select("node as other")))
+    case(SchemaError, "schemas differ", lambda: edges.iterate(lambda e: e.select("src")))
+    edges.iterate(keeps)
+    case(StageError, "outside", lambda: roots.iterate(lambda r: kept[0].select("src as node")))
+    case(StageError, "outside", lambda: session.stage("leaked", kept[0].filter("src > 1")))
+    case(StageError, "outside", lambda: kept[0].rows())
+    with nosync_nb.open(tmp_path / "other") as other:
+        theirs = other.input("theirs", "node int")
+        case(StageError, "another session", lambda: roots.iterate(lambda r: r.concat(theirs)))
+    case(StageError, "a value for each", lambda: session.iterate(lambda a, b: a, a=roots, b=roots))
+    case(StageError, "no variables", lambda: session.iterate(lambda: ()))
+
+
+def test_a_loop_that_oscillates_names_its_period_and_rows(session: Session) -> None:
+    numbers = session.input("numbers", "n int")
+    all_ = session.input("all", "n int")
+    session.stage("flip", numbers.iterate(lambda v: all_.except_all(v)))
+    all_.insert([(1,), (2,)])
+    numbers.insert([(1,)])
+    with pytest.raises(DivergenceError, match=r"'flip'.*every 2 rounds.*\((1|2),\)"):
+        session.commit()
+    assert session.now == 0
+    session.discard()
+    assert bag(session["flip"]) == {}
+    all_.insert([(3,)])
+    numbers.insert([(3,)])
+    with pytest.raises(DivergenceError):
+        session.commit()
+
+
+def test_a_loop_that_grows_without_end_is_stopped(session: Session) -> None:
+    numbers = session.input("numbers", "n int")
+    session.stage("grow", numbers.iterate(lambda v: v.select("n + 1 as n").concat(numbers)))
+    numbers.insert([(0,)])
+    with pytest.raises(DivergenceError, match=r"'grow'.*did not settle in 10001 rounds"):
+        session.commit()
+    assert session.now == 0
+
+
+def test_an_oscillation_that_begins_later_is_found(session: Session) -> None:
+    edges = session.input("edges", EDGES)
+    gate = session.input("gate", "n int")
+
+    def body(value: Collection) -> Collection:
+        return edges.select("src as n").join(gate, on="n", how="semi").except_all(value)
+
+    session.stage("flip", gate.filter("n < 0").iterate(body))
+    edges.insert([(1, 1)])
+    session.commit()
+    gate.insert([(1,)])
+    with pytest.raises(DivergenceError, match="every 2 rounds"):
+        session.commit()
+    assert session.now == 1
+    session.discard()
+    gate.insert([(2,)])
+    session.commit()
+    assert bag(session["flip"]) == {}

@@ -1,0 +1,143 @@
+"""Stages whose source lost a column: who does not use it follows, who does is stale and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Collection, Session
+
+Build = Callable[[Collection, Collection], Collection]
+
+FOLLOW: dict[str, Build] = {
+    "filter": lambda p, c: p.filter("age >= 18"),
+    "select": lambda p, c: p.select("name", "age + 1 AS next"),
+    "drop": lambda p, c: p.filter("age >= 18").select("name").distinct(),
+    "distinct": lambda p, c: p.distinct(),
+    "negate": lambda p, c: p.concat(p.negate(), p),
+    "except_all": lambda p, c: p.except_all(p.filter("age < 18")),
+    "subtract": lambda p, c: p.subtract(p.filter("age < 18")),
+    "multiplicity": lambda p, c: p.multiplicity().filter("count > 1"),
+    "consolidate": lambda p, c: p.consolidate(),
+    "aggregate": lambda p, c: p.group_by("age").agg(n="count(*)", first="min(name)"),
+    "global": lambda p, c: p.agg(oldest="max(age)"),
+    "join": lambda p, c: p.join(c, on="name"),
+    "join right": lambda p, c: c.join(p, on="name"),
+    "left join": lambda p, c: p.join(c, on="name", how="left"),
+    "semi join": lambda p, c: p.join(c, on="name", how="semi"),
+    "anti join": lambda p, c: p.join(c, on="name", how="anti"),
+    "widened": lambda p, c: p.select("name", "age").concat(c.select("name", "1 AS age")),
+    "self join": lambda p, c: p.join(p.select("name", "age AS other"), on="name"),
+}
+USE: dict[str, Build] = {
+    "filter": lambda p, c: p.filter("age >= 18 and City = 'rome'"),
+    "select": lambda p, c: p.select("name", "city"),
+    "expression": lambda p, c: p.select("upper(city) AS big"),
+    "key": lambda p, c: p.group_by("city").agg(n="count(*)"),
+    "aggregate": lambda p, c: p.group_by("age").agg(n="count(city)"),
+    "join": lambda p, c: p.join(c.select("name AS city", "phone"), on="city"),
+    "later": lambda p, c: p.filter("age > 0").distinct().join(c, on="name").filter("city > ''"),
+    "function": lambda p, c: p.map(lambda row: (row.name,), "name string"),
+    "predicate": lambda p, c: p.filter(lambda row: row.age > 18),
+    "reduce": lambda p, c: p.group_by("age").reduce(lambda key, rows: [(len(rows),)], "n int"),
+    "one side": lambda p, c: p.concat(c.select("name", "1 AS age", "'x' AS city")),
+}
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with nosync_nb.open(tmp_path / "log") as made:
+        made.input("people", "name string, age int, city string")
+        made.input("calls", "name string, phone int")
+        made.stage("grown", made["people"].filter("age > 0"))
+        insert(made, ("ann", 20, "rome"), ("ann", 20, "oslo"), ("bob", 10, "rome"))
+        yield made
+
+
+def insert(session: Session, *people: tuple[str, int, str]) -> None:
+    session.inputs["people"].insert(list(people))
+    session.inputs["calls"].insert([(people[0][0], 1)])
+    session.commit()
+
+
+def lose_city(session: Session) -> None:
+    session.stage("grown", session["people"].filter("age > 0").select("name", "age"))
+
+
+def check(session: Session, build: Build) -> None:
+    """The stage is what its cell would make of it now."""
+    expected = build(session["grown"], session["calls"])
+    assert session["reader"].schema == expected.schema
+    assert session["reader"].rows() == expected.rows()
+
+
+@pytest.mark.parametrize("name", FOLLOW)
+@pytest.mark.parametrize("again", [False, True], ids=["", "reopened"])
+def test_a_stage_that_does_not_use_what_is_gone_follows(
+    session: Session, tmp_path: Path, name: str, again: bool
+) -> None:
+    build = FOLLOW[name]
+    session.stage("reader", build(session["grown"], session["calls"]))
+    before = session["reader"].rows()
+    lose_city(session)
+    assert session._catalog["reader"].reason is None
+    if again:
+        session.close()
+        session = nosync_nb.open(tmp_path / "log")
+        assert session.recovery.stages["reader"] == "read"
+    check(session, build)
+    assert session["reader@1"].rows() == before
+    insert(session, ("cy", 30, "rome"), ("ann", 20, "rome"))
+    check(session, build)
+    session.close()
+
+
+@pytest.mark.parametrize("name", USE)
+def test_a_stage_that_uses_what_is_gone_is_stale_and_says_so(session: Session, name: str) -> None:
+    session.stage("reader", USE[name](session["grown"], session["calls"]))
+    before = session["reader"].rows()
+    lose_city(session)
+    reason = session._catalog["reader"].reason
+    assert reason == "it reads column 'city' (string) of 'grown', which now has no such column"
+    insert(session, ("cy", 30, "rome"))
+    assert session["reader"].rows(at=1) == before
+
+
+def test_what_reads_a_follower_is_judged_by_what_it_has_left(session: Session) -> None:
+    session.stage("adults", session["grown"].filter("age >= 18"))
+    session.stage("ages", session["adults"].select("age").distinct())
+    session.stage("cities", session["adults"].select("city").distinct())
+    lose_city(session)
+    reasons = {n: session._catalog[n].reason for n in ("adults", "ages", "cities")}
+    assert reasons == {
+        "adults": None,
+        "ages": None,
+        "cities": "it reads column 'city' (string) of 'adults', which now has no such column",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "follows"), [("select", True), ("aggregate", True), ("filter", False), ("join", False)]
+)
+def test_a_column_of_another_type_is_not_passed_for_one_that_is_gone(
+    session: Session, name: str, follows: bool
+) -> None:
+    session.stage("reader", FOLLOW[name](session["grown"], session["calls"]))
+    people = session["people"].filter("age > 0")
+    session.stage("grown", people.select("name", "age", "length(city) AS city"))
+    reason = session._catalog["reader"].reason
+    if follows:
+        assert reason is None
+        check(session, FOLLOW[name])
+    else:
+        why = "it reads column 'city' (string) of 'grown', which now has int"
+        assert reason == why
+
+
+def test_a_stage_all_of_whose_columns_are_gone_is_stale(session: Session) -> None:
+    session.stage("reader", session["grown"].distinct())
+    session.stage("grown", session["people"].select("age * 2 AS twice"))
+    assert "column 'name'" in str(session._catalog["reader"].reason)

@@ -1,0 +1,52 @@
+"""DataFrames that `to_spark` gives: what they read lazily is there when they are executed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import nosync_nb
+from nosync_nb import Session, maintenance
+
+pytestmark = pytest.mark.spark
+
+
+def merged_away(session: Session) -> None:
+    """Merges what lies in files, until nothing but a DataFrame needs the files of before."""
+    numbers = session.inputs["numbers"]
+    for start in (200_000, 400_000, 600_000):
+        numbers.insert(pa.table({"x": np.arange(start, start + 120_000)}))
+        session.commit()
+    for number in list(session._version.traces):
+        maintenance._merge(session, number)
+    for _ in range(4):
+        session.commit()
+        maintenance.checkpoint(session)
+
+
+def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        numbers = session.input("numbers", "x bigint")
+        numbers.insert(pa.table({"x": np.arange(120_000)}))
+        session.commit()
+        (first,) = {ref.path for ref in session._snapshot.contents("numbers").layers[0].files}
+        frame = numbers.to_spark()
+        derived = frame.selectExpr("x % 2 AS odd").groupBy("odd").count()
+        merged_away(session)
+        assert first not in {
+            ref.path for each in session._snapshot.contents("numbers").layers for ref in each.files
+        }
+        assert {tuple(row) for row in derived.collect()} == {(0, 60_000), (1, 60_000)}
+        session._upkeep.exports.clear()  # as if many were made since
+        for _ in range(2):
+            session.commit()
+            maintenance.checkpoint(session)
+        assert first not in os.listdir(session._store.parts)
+        with pytest.raises(Exception, match="this DataFrame reads were merged and deleted"):
+            frame.selectExpr("sum(x)").collect()
+        assert numbers.to_spark().count() == 480_000
