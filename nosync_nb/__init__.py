@@ -1,5 +1,6 @@
 """NoSync's engine: incremental, durable, time-travelling collections, on Spark."""
 
+from nosync_nb import windows
 from nosync_nb.collection import Collection
 from nosync_nb.errors import (
     CorruptLogError,
@@ -40,4 +41,5 @@ __all__ = [
     "TimeError",
     "TrustError",
     "open",
+    "windows",
 ]

@@ -29,6 +29,8 @@ _NAMES = {
     "unionAll": "union_all",
     "exceptAll": "except_all",
     "dropDuplicates": "distinct",
+    "crossJoin": "join(other, how='cross')",
+    "limit": "group_by().top(n, by='...')",
     "orderBy": "head(n, by='...')",
     "sort": "head(n, by='...')",
     "toPandas": "to_pandas",
@@ -172,6 +174,15 @@ class Collection(Readable):
         """The distinct rows that are not in the other (Spark's EXCEPT)."""
         return self._make("subtract", self.schema, (self, self._aligned(other, "subtract")))
 
+    def threshold(self, function: Callable[[int], int]) -> Collection:
+        """Each row `function(count)` times: `threshold(lambda n: n // 2)`, `threshold(bool)`.
+
+        Args:
+            function: gets the count of a row, always above 0, and returns an integer, 0 or more
+                (or a truth value: once or not at all). Deterministic.
+        """
+        return self._then("threshold", self.schema, {}, (function,))
+
     def consolidate(self) -> Collection:
         """The same collection, kept as state, so that cancelled changes stop here."""
         return self._then("consolidate", self.schema)
@@ -207,7 +218,7 @@ class Collection(Readable):
     # -- keyed ---------------------------------------------------------------------------------
 
     def group_by(self, *keys: str) -> Grouped:
-        """Groups by columns, to be followed by `.agg`, `.count` or `.reduce`."""
+        """Groups by columns, for `.agg`, `.count`, `.reduce`, `.top` or `.rank` to follow."""
         from nosync_nb.grouping import Grouped
 
         return Grouped(self, [self.schema.index(k) for k in _texts(keys, "group_by")])
@@ -219,16 +230,22 @@ class Collection(Readable):
         return self.group_by().agg(**named)
 
     def join(
-        self, other: Collection, on: Names | Mapping[str, str], how: str = "inner"
+        self, other: Collection, on: Names | Mapping[str, str] | None = None, how: str = "inner"
     ) -> Collection:
-        """Joins on equal keys; null keys match nothing.
+        """Joins on equal keys; null keys match nothing, NaN matches NaN.
 
         Args:
-            on: a column, a list of columns, or a dict left column -> right column.
-            how: inner, left, semi or anti.
+            on: a column, a list of columns, or a dict left -> right whose sides are columns or
+                Spark SQL expressions: `on={"lower(name)": "name"}`. Integers of different width
+                match, as do other types of which one holds all values of the other.
+            how: inner, left, right, full, semi, anti; or cross, without `on`, which pairs all rows
+                and is refused above 5 million of them in an epoch.
 
         Returns:
-            the left columns (keys under the left name), then the right ones without keys.
+            the left columns (keys under the left name, in right and full with the right key where
+            there is no left row), then the right ones without keys; semi and anti: the left
+            columns. Computed keys do not appear, so the columns they read stay as they are; a
+            right key column matched by a left expression appears in right and full only.
 
         Raises:
             SchemaError: if keys differ in type or column names clash.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.errors import ExpressionError, SchemaError
-from nosync_nb.expressions import compile_aggregates
+from nosync_nb.expressions import compile_aggregates, parse_order
 from nosync_nb.rows import Field, Schema, infer_schema
 
 if TYPE_CHECKING:
@@ -18,9 +18,12 @@ _SAMPLE_ROWS = 100
 
 
 class Grouped:
-    """A collection grouped by columns; ends in `.agg`, `.count` or `.reduce`."""
+    """A collection grouped by columns; ends in `.agg`, `.count`, `.reduce`, `.top` or `.rank`."""
 
     def __init__(self, collection: Collection, keys: list[int]) -> None:
+        for name, type_ in (collection.schema.fields[i] for i in keys):
+            if "map<" in type_:
+                raise SchemaError(f"group_by: a map ('{name}') cannot be a key")
         self._collection = collection
         self._keys = keys
 
@@ -86,6 +89,95 @@ class Grouped:
         if len({f.name.lower() for f in fields}) < len(fields):
             raise SchemaError("reduce: a result has the name of a key", hint="name it differently")
         return source._then("reduce", Schema(fields), {"keys": self._keys}, (function,))
+
+    def top(self, k: int, by: str | None = None, offset: int = 0) -> Collection:
+        """The first `k` rows of each group, copies counted, after the first `offset`.
+
+        Args:
+            by: `"x desc, y nulls last"`, columns or Spark SQL expressions; nulls come first, and
+                last if descending, unless said otherwise. Ties are broken by the whole row in
+                canonical order, which is also what `by=None` orders by.
+
+        Returns:
+            the columns as they are; without keys of the group, the first rows of all.
+
+        Cost: O(k + offset) rows for each group that changes, however large it is, and the rows
+        that share the first 64 bits of the order with the last of them (a bigint, a timestamp, the
+        first 8 bytes of a text).
+        """
+        return self._top("top", k, by, offset, None)
+
+    def rank(self, by: str, k: int, name: str = "rank", offset: int = 0) -> Collection:
+        """The rows of `top(k, by, offset)` with their rank, as Spark's `rank()`: ties share it.
+
+        Returns:
+            the columns, and the rank from 1 as column `name`.
+        """
+        return self._top("rank", k, by, offset, name)
+
+    def _top(self, what: str, k: int, by: str | None, offset: int, name: str | None) -> Collection:
+        source = self._collection
+        _check_limits(what, k, offset)
+        width = len(source.schema)
+        outputs: list[Any] = list(range(width))
+        fields = list(source.schema.fields)
+        order: list[list[Any]] = []
+        for term in parse_order(by) if by is not None else ():
+            compiled = stable(source, term.sql, what)
+            if "map<" in compiled.type:
+                raise SchemaError(f"{what}: a map ({term.sql!r}) cannot be ordered by")
+            place = compiled.columns[0] if compiled.is_column else len(outputs)
+            if not compiled.is_column:
+                outputs.append(term.sql)
+                fields.append(Field(unused_name(fields, "by"), compiled.type))
+            order.append([place, term.descending, term.nulls_first])
+        given = source
+        if len(outputs) > width:
+            given = source._then("select", Schema(fields), {"outputs": outputs})
+        coded = Schema([*fields, Field(unused_name(fields, "order"), "bigint")])
+        given = given._then("order", coded, {"by": order})
+        result = list(source.schema.fields)
+        if name is not None:
+            if any(f.name.lower() == name.lower() for f in result):
+                raise SchemaError(
+                    f"rank: there is a column '{name}' already", hint="say name='another'"
+                )
+            result.append(Field(name, "int"))
+        params = {"keys": self._keys, "by": order, "width": width, "k": k, "offset": offset}
+        return given._then("top", Schema(result), {**params, "rank": name is not None})
+
+
+def _check_limits(what: str, k: int, offset: int) -> None:
+    """Refuses numbers of rows that are none."""
+    for name, given, least in (("k", k, 1), ("offset", offset, 0)):
+        if isinstance(given, bool) or not isinstance(given, int) or given < least:
+            raise SchemaError(
+                f"{what}: {name}={given!r} is not an integer of {least} or more",
+                hint=f"write .{what}(3, by='x desc')",
+            )
+    if k + offset >= 2**31:
+        raise SchemaError(f"{what}: k + offset is {k + offset}; the most is {2**31 - 1}")
+
+
+def stable(source: Collection, sql: str, what: str) -> Any:
+    """An expression to match or to order by, which must give the same for the same row again.
+
+    Raises:
+        ExpressionError: if it may not.
+    """
+    compiled = source._compiled(sql)
+    if not compiled.deterministic:
+        raise ExpressionError(
+            f"{what}: {sql!r} changes by itself", hint="store its value in a column of an input"
+        )
+    return compiled
+
+
+def unused_name(fields: list[Field], name: str) -> str:
+    """A name that no column has."""
+    while any(f.name.lower() == name for f in fields):
+        name += "_"
+    return name
 
 
 def result_schema(

@@ -65,6 +65,10 @@ def _pad(d: Definition, types: Types | None) -> ops.Row:
     return ops.Pad(d.schema.types[len(d.inputs[0].schema) :])
 
 
+def _order(d: Definition, types: Types | None) -> ops.Row:
+    return ops.Order(d.inputs[0].schema.types, [ops.By(*b) for b in d.params["by"]])
+
+
 def _negate(d: Definition, types: Types | None) -> ops.Row:
     return ops.Negate()
 
@@ -106,6 +110,17 @@ def _multiplicity(d: Definition, types: Types | None) -> ops.Operator:
     return ops.Multiplicity(d.inputs[0].schema.types)
 
 
+def _threshold(d: Definition, types: Types | None) -> ops.Operator:
+    return ops.ThresholdFunction(d.functions[0], d.schema)
+
+
+def _top(d: Definition, types: Types | None) -> ops.Operator:
+    p = d.params
+    by = [ops.By(*b) for b in p["by"]]
+    given = d.inputs[0].schema.types
+    return ops.Top(given, p["width"], p["keys"], by, p["k"], p["offset"], p["rank"])
+
+
 def _concat(d: Definition, types: Types | None) -> ops.Operator:
     return ops.Concat(d.schema.types, len(d.inputs))
 
@@ -122,6 +137,7 @@ _PIECES: dict[str, Callable[[Definition, Types | None], ops.Row]] = {
     "widen": _widen,
     "pad": _pad,
     "negate": _negate,
+    "order": _order,
 }
 _OPERATORS: dict[str, Callable[[Definition, Types | None], ops.Operator]] = {
     "join": _join,
@@ -131,6 +147,8 @@ _OPERATORS: dict[str, Callable[[Definition, Types | None], ops.Operator]] = {
     "except_all": _except_all,
     "subtract": _subtract,
     "multiplicity": _multiplicity,
+    "threshold": _threshold,
+    "top": _top,
     "concat": _concat,
     "consolidate": _consolidate,
 }

@@ -435,6 +435,8 @@ def date_cases() -> Iterator[Case]:
         yield Case(f"date_add(x_{type_}, 30)")
     for unit in ("year", "quarter", "month", "day", "hour", "minute"):
         yield Case(f"extract({unit} from x_timestamp)")
+    yield Case("unix_micros(x_timestamp)")
+    yield Case("timestamp_micros(unix_micros(x_timestamp) - pmod(unix_micros(x_timestamp), 7L))")
     yield Case("date_diff(x_date, y_date)")
     for number in ("tinyint", "smallint", "int"):
         yield Case(f"date_add(x_date, y_{number})")

@@ -27,6 +27,15 @@ def count_rows(key: Any, group: list[Any]) -> list[tuple[int]]:
     return [(sum((row.c1 or 0) + 1 for row in group) % 4,)]
 
 
+def some_copies(count: int) -> int:
+    """A function for threshold: two of three or more, none of one."""
+    return min(count // 2, 2)
+
+
+def _parity(row: Row) -> Row:
+    return (*row, None if row[1] is None else row[1] % 2)
+
+
 def _modulo(row: Row) -> Row:
     return (row[0], None if row[1] is None else (row[1] + 1) % 4)
 
@@ -73,6 +82,18 @@ UNARY: dict[str, tuple[Callable[[Collection], Collection], Callable[[Bag], Bag]]
         lambda c: c.multiplicity().select("c0", "cast(count % 4 as int) as c1"),
         lambda b: model.mapped(model.multiplicity(b), lambda r: (r[0], r[2] % 4)),
     ),
+    "top": (
+        lambda c: c.group_by("c0").top(2, by="c1 desc"),
+        lambda b: model.top(b, [0], 2, [(1, True)]),
+    ),
+    "later": (
+        lambda c: c.group_by().top(3, by="c1 % 2, c0", offset=1),
+        lambda b: model.mapped(
+            model.top(model.mapped(b, _parity), [], 3, [(2, False), (0, False)], 1),
+            lambda r: r[:2],
+        ),
+    ),
+    "threshold": (lambda c: c.threshold(some_copies), lambda b: model.threshold(b, some_copies)),
 }
 """Operators on one collection."""
 
@@ -80,6 +101,19 @@ UNARY: dict[str, tuple[Callable[[Collection], Collection], Callable[[Bag], Bag]]
 def _compose(a: Collection, b: Collection) -> Collection:
     return (
         a.rename({"c0": "a0", "c1": "a1"}).join(b, on={"a1": "c0"}).select("a0 as c0", "c1 as c1")
+    )
+
+
+def _outer(how: str) -> tuple[Any, Any]:
+    """An outer join, of which the one or the other value is kept."""
+    return (
+        lambda a, b: a.join(b.rename({"c1": "d1"}), on="c0", how=how).select(
+            "c0", "coalesce(d1, c1) as c1"
+        ),
+        lambda a, b: model.mapped(
+            model.join(a, b, [(0, 0)], how, (2, 2)),
+            lambda r: (r[0], r[1] if r[2] is None else r[2]),
+        ),
     )
 
 
@@ -97,6 +131,9 @@ BINARY: dict[
         lambda a, b: a.join(b, on="c0", how="anti"),
         lambda a, b: model.join(a, b, [(0, 0)], "anti", (2, 2)),
     ),
+    "left": _outer("left"),
+    "right": _outer("right"),
+    "full": _outer("full"),
     "compose": (
         _compose,
         lambda a, b: model.mapped(

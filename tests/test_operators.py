@@ -6,118 +6,24 @@ beside the state, the changes, the past, and the same expression without a name 
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import model
 import pytest
+from checking import no_disk, run
 from hypothesis import given
 from hypothesis import strategies as st
-from model import Bag, Row, bag
-from strategies import (
-    Epoch,
-    all_types,
-    ddl,
-    histories,
-    schemas,
-    types,
-)
+from model import Bag, Row
+from strategies import all_types, schemas, types
 
-import nosync_nb
-from nosync_nb import Collection, Session
-from nosync_nb.files import File, Files
-
-Build = Callable[..., Collection]
-Oracle = Callable[..., Bag]
+from nosync_nb import Collection
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_disk() -> Iterator[None]:
-    """Does without waiting for the disk, which is not the matter here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(File, "sync", lambda file: None)
-        patch.setattr(Files, "sync_folder", lambda files, path: None)
+    with no_disk():
         yield
-
-
-@contextmanager
-def opened() -> Iterator[Session]:
-    """A session over an empty folder."""
-    with tempfile.TemporaryDirectory() as folder, nosync_nb.open(f"{folder}/log") as session:
-        yield session
-        assert session.spark is None, "these tests are of the engine alone"
-
-
-def held(collection: Collection, at: int | None = None) -> Bag:
-    """What a collection holds, with the types of its values."""
-    return bag(map(model.typed, collection.rows(at=at)))
-
-
-def expected(wanted: Bag) -> Bag:
-    """A bag with the types of its values."""
-    return bag(map(model.typed, model.rows(wanted)))
-
-
-def changed(collection: Collection, after: int, upto: int) -> Bag:
-    """The net changes of (after, upto], with the types of values."""
-    table = collection.changes(after=after, upto=upto).to_pydict()
-    diffs = table.pop("diff")
-    return model.summed(
-        (model.typed(row), n) for *row, n in zip(*table.values(), diffs, strict=True)
-    )
-
-
-def apply(session: Session, inputs: Mapping[str, Any], epoch: Epoch) -> None:
-    """Gives the calls of an epoch to the inputs and commits."""
-    for name, calls in epoch.calls.items():
-        for change in calls:
-            (inputs[name].insert if change.insert else inputs[name].remove)(change.rows)
-    session.commit()
-
-
-def check(
-    history: Sequence[Epoch],
-    schemas_: Mapping[str, str],
-    build: Build,
-    oracle: Oracle,
-    defined_at: int = 0,
-) -> None:
-    """Runs a history; the stage must equal the oracle at every epoch from `defined_at` on."""
-    with opened() as session:
-        inputs = {name: session.input(name, schema) for name, schema in schemas_.items()}
-        stage = session.stage("result", build(*inputs.values())) if not defined_at else None
-        wanted = {0: oracle(*(bag() for _ in inputs))}
-        for number, epoch in enumerate(history, 1):
-            apply(session, inputs, epoch)
-            wanted[number] = oracle(*(epoch.after[name] for name in inputs))
-            if number == defined_at:
-                stage = session.stage("result", build(*inputs.values()))
-            if stage is not None:
-                assert held(stage) == expected(wanted[number])
-        assert stage is not None
-        for number in range(defined_at, len(history) + 1):
-            assert held(stage, at=number) == expected(wanted[number])
-        for number in range(defined_at + 1, len(history) + 1):
-            new, old = expected(wanted[number]), expected(wanted[number - 1])
-            assert changed(stage, number - 1, number) == model.concat(new, model.negated(old))
-        assert held(build(*inputs.values())) == expected(wanted[len(history)])
-
-
-def run(
-    data: st.DataObject,
-    inputs: Mapping[str, Sequence[str]],
-    build: Build,
-    oracle: Oracle,
-    **options: Any,
-) -> None:
-    """Draws a history over inputs of these column types and checks it."""
-    history = data.draw(histories(inputs, **options), label="history")
-    defined_at = data.draw(st.integers(0, len(history)), label="defined at")
-    prefixes = dict(zip(inputs, ("c", "d"), strict=False))
-    named = {name: ddl(of, prefixes[name]) for name, of in inputs.items()}
-    check(history, named, build, oracle, defined_at)
 
 
 # -- linear ------------------------------------------------------------------------------------
@@ -264,7 +170,7 @@ def test_consolidate_changes_nothing(data: st.DataObject, of: tuple[str, ...]) -
 
 # -- keyed -------------------------------------------------------------------------------------
 
-HOW = ("inner", "left", "semi", "anti")
+HOW = ("inner", "left", "right", "full", "semi", "anti")
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -39,6 +39,12 @@ def stages(session: Session) -> dict[str, Collection]:
         ),
         "left_": nodes.join(edges, on={"k": "a"}, how="left"),
         "lonely": nodes.join(edges, on={"k": "a"}, how="anti"),
+        "all_pairs": edges.join(nodes, on={"a % 12": "k", "b": "lower(w)"}, how="full"),
+        "nobody": edges.join(nodes, on={"a": "k"}, how="right"),
+        "best": edges.group_by("b").top(3, by="v desc nulls first, a % 5", offset=1),
+        "places": edges.group_by().rank(by="v, b desc", k=20),
+        "twice": edges.select("a", "b").threshold(lambda n: n // 2),
+        "pairs": crossed(nodes, edges.group_by("b").count()),
         "total": edges.agg(n="count(*)", mean="avg(v)"),
         "minus": edges.select("a").except_all(nodes.select("k AS a")),
         "reached": nodes.select("k AS a").iterate(
@@ -67,6 +73,12 @@ def stages(session: Session) -> dict[str, Collection]:
             lambda row: (row.u, row.a), "u string, a bigint"
         ),
     }
+
+
+def crossed(left: Collection, right: Collection) -> Collection:
+    """All pairs, which is warned of."""
+    with pytest.warns(UserWarning, match="cross"):
+        return left.join(right, how="cross")
 
 
 def history(path: Path, on: str, spark: Any, seed: int) -> list[Rows]:

@@ -7,13 +7,16 @@ from nosync_nb.expressions.expression import (
     compile_expression,
     expand_select,
 )
+from nosync_nb.expressions.ordering import OrderTerm, parse_order
 
 __all__ = [
     "AggregateCall",
     "Aggregation",
     "Expression",
+    "OrderTerm",
     "Types",
     "compile_aggregates",
     "compile_expression",
     "expand_select",
+    "parse_order",
 ]

@@ -203,6 +203,18 @@ def clock(function: Callable[[Any], Any]) -> Rule:
     return rule
 
 
+def micros(source: str, result: str) -> Rule:
+    """`unix_micros` and `timestamp_micros`, in any time zone."""
+
+    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+        count(name, arguments, 1)
+        if arguments[0].type != source:
+            raise NotProvedError(f"{name} of {arguments[0].type}")
+        return StrictNode(name, result, Kernel(lambda a: a), arguments)
+
+    return rule
+
+
 def truncated(kernels: Callable[[str], Kernel | None], type_: str, place: int) -> Rule:
     """`trunc(date, unit)` and `date_trunc(unit, timestamp)`."""
 

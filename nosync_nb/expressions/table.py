@@ -145,6 +145,8 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "hour": rules.clock(dates.hour),
     "minute": rules.clock(dates.minute),
     "second": rules.clock(dates.second),
+    "unix_micros": rules.micros("timestamp", "bigint"),
+    "timestamp_micros": rules.micros("bigint", "timestamp"),
     "date_add": _ADD_DAYS,
     "dateadd": _ADD_DAYS,
     "date_sub": _SUB_DAYS,

@@ -5,11 +5,12 @@ from nosync_nb.operators.base import Evaluate, Operator, Place, Step
 from nosync_nb.operators.distinct import (
     Multiplicity,
     Threshold,
+    ThresholdFunction,
     distinct,
     except_all,
     subtract,
 )
-from nosync_nb.operators.join import Join
+from nosync_nb.operators.join import CROSS_ROWS_MAX, Join
 from nosync_nb.operators.kept import Kept
 from nosync_nb.operators.linear import (
     Concat,
@@ -25,10 +26,14 @@ from nosync_nb.operators.linear import (
     Select,
     Widen,
 )
+from nosync_nb.operators.ordering import By, Order
 from nosync_nb.operators.reduce import Reduce
+from nosync_nb.operators.top import Top
 
 __all__ = [
+    "CROSS_ROWS_MAX",
     "Aggregate",
+    "By",
     "Concat",
     "Consolidate",
     "Evaluate",
@@ -42,6 +47,7 @@ __all__ = [
     "Multiplicity",
     "Negate",
     "Operator",
+    "Order",
     "Pad",
     "Place",
     "Reduce",
@@ -49,6 +55,8 @@ __all__ = [
     "Select",
     "Step",
     "Threshold",
+    "ThresholdFunction",
+    "Top",
     "Widen",
     "distinct",
     "except_all",

@@ -8,13 +8,17 @@ A negative accumulated count is no presence, and never "1".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Index, Layout, Updates, concat_updates, merge
+from nosync_nb.errors import StageError
+from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
+from nosync_nb.rows import Schema
 from nosync_nb.trace import Trace
 
 Counts = npt.NDArray[np.int64]
@@ -60,6 +64,61 @@ class Threshold(Operator):
         diff = self.function(_counts(changed, step.after, step)) - before
         index = diff.nonzero()[0]
         return Updates([rows.take(c, index) for c in changed.columns], diff[index])
+
+
+class ThresholdFunction(Operator):
+    """Maps the count of a row to its count in the output, by a function of the user.
+
+    The function is asked for counts above 0 only, once for each count in an epoch.
+    """
+
+    name = "threshold"
+
+    def __init__(self, function: Callable[[int], Any], schema: Schema) -> None:
+        self.function = function
+        self.schema = schema
+        self.types = schema.types
+        self.layouts = (Layout(self.types),)
+        self.output_key = tuple(range(len(self.types)))
+
+    def step(self, step: Step) -> Updates | None:
+        changed = _changed(step)
+        if changed is None:
+            return None
+        known: dict[int, int] = {}
+        (before,) = _counts(changed, step.before, step)
+        (after,) = _counts(changed, step.after, step)
+        old = self._copies(before, changed, step, known)
+        diff = self._copies(after, changed, step, known) - old
+        index = diff.nonzero()[0]
+        return Updates([rows.take(c, index) for c in changed.columns], diff[index])
+
+    def _copies(self, counts: Counts, changed: Batch, step: Step, known: dict[int, int]) -> Counts:
+        """The function's value for each count; 0 for counts that are not positive."""
+        for place, count in enumerate(counts.tolist()):
+            if count > 0 and count not in known:
+                known[count] = self._call(count, place, changed, step)
+        return np.array([known.get(n, 0) for n in counts.tolist()], np.int64)
+
+    def _call(self, count: int, place: int, changed: Batch, step: Step) -> int:
+        """Calls the function.
+
+        Raises:
+            StageError: if it raises, or gives no integer or a negative one; names a row.
+        """
+        one = [rows.take(c, np.array([place])) for c in changed.columns]
+        (row,) = functions.tuples(one, self.schema, 1)
+        value = functions.call(self.function, step.stage, row, count)
+        if isinstance(value, int | np.integer | np.bool_) and 0 <= value < 2**63:
+            return int(value)
+        name = getattr(self.function, "__name__", "function")
+        raise StageError(
+            f"stage '{step.stage}': threshold({name}) gave {value!r} for the count {count} of"
+            f" {row!r}",
+            hint="return how many copies of the row there are: an integer, 0 or more",
+            stage=step.stage,
+            row=row,
+        )
 
 
 class Multiplicity(Operator):

@@ -2,7 +2,10 @@
 
 With A, B the inputs before the epoch and dA, dB their changes, the change of the join is
 `dA x B + (A + dA) x dB`, diffs multiplied. Null keys match nothing. Semi, anti and outer joins are
-compositions of this one with `distinct` (see `nosync_nb.collection`).
+compositions of this one with `distinct` (see `nosync_nb.joining`).
+
+A cross join is one by no columns: all rows have the same key. What it gives grows with the product
+of its sides, so an epoch of it is bounded, and refused before it takes the memory.
 """
 
 from __future__ import annotations
@@ -13,9 +16,14 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, concat_updates
+from nosync_nb.errors import StageError
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace
+
+CROSS_ROWS_MAX = 5_000_000
+"""How many rows a cross join may give at once, for what changed on one side in an epoch: some
+hundred megabytes of pairs."""
 
 
 class Join(Operator):
@@ -23,7 +31,7 @@ class Join(Operator):
 
     Args:
         left, right: column types of the inputs.
-        left_key, right_key: positions of the key columns, pairwise.
+        left_key, right_key: positions of the key columns, pairwise; none: a cross join.
         outputs: the output columns as (side, position), side 0 the left input.
     """
 
@@ -81,6 +89,8 @@ class Join(Operator):
         if delta is None or other is None or not other.layers:
             return None
         assert isinstance(delta, Batch)
+        if not self.keys[0]:
+            _check_cross(len(delta), other.rows_count, step)
         step.touched += len(delta)
         columns, khash, diff = delta.columns, delta.khash, delta.diff
         keys = [columns[i] for i in self.keys[side]]
@@ -98,6 +108,22 @@ class Join(Operator):
         for s, i in self.outputs:
             output.append(rows.take(columns[i], found.probe) if s == side else next(theirs))
         return Updates(output, diff[found.probe] * found.diff), list(theirs)
+
+
+def _check_cross(changed: int, held: int, step: Step) -> None:
+    """Refuses a cross join of changed rows that would give too many rows.
+
+    Raises:
+        StageError: if it would give more than `CROSS_ROWS_MAX`; names the sizes.
+    """
+    if changed * held > CROSS_ROWS_MAX:
+        raise StageError(
+            f"stage '{step.stage}': a cross join of {changed:,} changed rows of one side with"
+            f" {held:,} of the other would give {changed * held:,} rows, more than"
+            f" {CROSS_ROWS_MAX:,}",
+            hint="join on a key, filter or aggregate the sides first, or insert fewer rows a time",
+            stage=step.stage,
+        )
 
 
 def _present(keys: Sequence[Column]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:

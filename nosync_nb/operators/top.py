@@ -1,0 +1,178 @@
+"""top: the first copies of each group by an order, from a trace ordered by it inside each key.
+
+For each group that an epoch touches, the copies at its head before and after are read and
+compared; so a retraction among them brings up the next row. That costs O(layers x (offset + k))
+rows for a group of any size, and grows only with rows whose codes are equal to the last one's
+(operators/ordering.py) and while what is found cancels. A negative count is no presence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.batch import (
+    Batch,
+    Hashes,
+    Index,
+    Layout,
+    Updates,
+    arrange,
+    concat_updates,
+    group,
+    no_updates,
+)
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.ordering import By, ranks
+from nosync_nb.rows import Column
+from nosync_nb.trace import Trace, ranges
+
+_MORE = 4  # rows looked at beyond those wanted, since some cancel
+_FURTHER = 8  # times as many at the next look
+
+
+class Top(Operator):
+    """The copies `[offset, offset + k)` of each group; ties are broken by the whole row.
+
+    Args:
+        types: columns of the input: own ones, computed ones to order by, the order code.
+        width: the number of own columns, which are the output.
+        by: what to order by, in exact terms.
+        rank: adds a last column, 1 + the copies of the group that come strictly before by `by`.
+    """
+
+    name = "top"
+
+    def __init__(
+        self,
+        types: Sequence[str],
+        width: int,
+        keys: Sequence[int],
+        by: Sequence[By],
+        k: int,
+        offset: int,
+        rank: bool,
+    ) -> None:
+        self.inputs = tuple(types)
+        self.width = width
+        self.keys = self.output_key = tuple(keys)
+        self.by = tuple(by)
+        self.first = offset
+        self.last = offset + k
+        self.rank = rank
+        self.types = (*types[:width], "int") if rank else tuple(types[:width])
+        self.layouts = (Layout(self.inputs, self.keys, len(types) - 1),)
+
+    def step(self, step: Step) -> Updates | None:
+        delta = step.deltas[0]
+        if delta is None or not len(delta.diff):
+            return None
+        assert isinstance(delta, Batch)
+        step.touched += len(delta)
+        keys = [delta.columns[i] for i in self.keys]
+        groups = group(keys, [self.inputs[i] for i in self.keys], len(delta))
+        parts = []
+        for trace, sign in ((step.before[0], -1), (step.after[0], 1)):
+            if trace is not None and trace.layers:
+                found = self._window(trace, groups.khash, groups.keys, step)
+                parts.append(Updates(found.columns, sign * found.diff))
+        if not parts:
+            return None
+        return arrange(Layout(self.types), concat_updates(parts, self.types)).updates
+
+    def _window(self, trace: Trace, khash: Hashes, keys: Sequence[Column], step: Step) -> Updates:
+        """The output of some groups: looks at their heads, further while too little is found."""
+        pending = np.arange(len(khash))
+        heads: list[Updates] = []
+        look = self.last + _MORE
+        types = (*self.inputs, "bigint")
+        while len(pending):
+            taken = [rows.take(k, pending) for k in keys]
+            head, open_ = _look(trace, khash[pending], taken, look, step)
+            held = arrange(Layout(types, (len(self.inputs),)), head)
+            there = (held.diff > 0).nonzero()[0]
+            found = Updates(held.columns, np.minimum(held.diff, self.last)).take(there)
+            probe = np.asarray(found.columns[-1])
+            count = np.zeros(len(pending), np.int64)
+            np.add.at(count, probe, found.diff)
+            done = ~open_ | (count >= self.last)
+            found = found.take(done[probe].nonzero()[0])
+            group_of = pending[np.asarray(found.columns[-1])]
+            heads.append(Updates([*found.columns[:-1], group_of], found.diff))
+            pending = pending[~done]
+            look *= _FURTHER
+        return self._cut(concat_updates(heads, types)) if heads else no_updates(self.types)
+
+    def _cut(self, head: Updates) -> Updates:
+        """The copies between offset and offset + k of each group, of rows that begin it."""
+        if not head:
+            return no_updates(self.types)
+        own, types = head.columns[: self.width], self.inputs[: self.width]
+        place = np.empty(len(head.diff), np.int64)
+        place[rows.sort_indices(own, types)] = np.arange(len(place))
+        numbers = ranks(head.columns, self.inputs, self.by)
+        probe = np.asarray(head.columns[-1])
+        order = np.lexsort((place, *reversed(numbers), probe))
+        probe, diff = probe[order], head.diff[order]
+        new = np.ones(len(order), bool)
+        new[1:] = probe[1:] != probe[:-1]
+        end = diff.cumsum()
+        base = (end - diff)[new][new.cumsum() - 1]
+        end -= base
+        begin = end - diff
+        kept = np.minimum(end, self.last) - np.maximum(begin, self.first)
+        some = (kept > 0).nonzero()[0]
+        columns = [rows.take(c, order[some]) for c in own]
+        if self.rank:
+            for number in numbers:
+                new[1:] |= number[order][1:] != number[order][:-1]
+            rank = begin[new][new.cumsum() - 1] + 1
+            columns.append(rank[some].astype(np.int32))
+        return Updates(columns, kept[some])
+
+
+def _look(
+    trace: Trace, khash: Hashes, keys: Sequence[Column], look: int, step: Step
+) -> tuple[Updates, npt.NDArray[np.bool_]]:
+    """Looks at up to `look` rows of each group in each part.
+
+    Returns:
+        the rows of the groups below the first code of which some may not have been seen, with the
+        number of the group as last column; and which groups have rows that were not looked at.
+    """
+    n = len(khash)
+    types = trace.layout.types
+    open_ = np.zeros(n, bool)
+    horizon = np.full(n, 2**64 - 1, np.uint64)
+    probes: list[Index] = []
+    codes: list[Hashes] = []
+    taken: list[Updates] = []
+    for part in trace.parts():
+        low = part.khash.searchsorted(khash)
+        high = part.khash.searchsorted(khash, "right")
+        count = np.minimum(high - low, look)
+        if not count.any():
+            continue
+        assert part.code is not None
+        more = high - low > look
+        if more.any():
+            open_ |= more
+            edge = part.code[(low + count - 1)[more]]
+            horizon[more] = np.minimum(horizon[more], edge)
+        index = ranges(low, count)
+        probes.append(np.arange(n).repeat(count))
+        codes.append(part.code[index])
+        taken.append(part.updates.take(index))
+    if not taken:
+        return no_updates((*types, "bigint")), open_
+    probe, code = np.concatenate(probes), np.concatenate(codes)
+    step.touched += len(probe)
+    seen = concat_updates(taken, types)
+    good = (code < horizon[probe]) | ~open_[probe]
+    for key, place in zip(keys, trace.layout.key or (), strict=True):
+        good &= rows.equal(rows.take(key, probe), seen.columns[place], types[place])
+    found = seen.take(good.nonzero()[0])
+    return Updates([*found.columns, probe[good]], found.diff), open_
