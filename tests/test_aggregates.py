@@ -13,10 +13,10 @@ import model
 import pytest
 from aggregate_model import Call
 from batch_model import weak_hashes
+from checking import opened, run
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import all_types, types
-from test_operators import opened, run
 
 import nosync_nb
 from nosync_nb import Collection
