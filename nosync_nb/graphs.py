@@ -36,7 +36,7 @@ def reachable(edges: Collection, roots: Collection) -> Collection:
     Cost: the first run follows each edge that can be reached once, in as many rounds as the
     farthest node is away. An epoch follows the edges of nodes that come, go, or get nearer.
     Ends: yes; no node comes twice.
-    Source: McSherry et al., Differential dataflow, CIDR 2013, section 2.
+    Source: McSherry et al., Differential dataflow, CIDR 2013.
     """
     links, start = _edges(edges), _nodes("roots", edges, roots)
     return start.iterate(
@@ -96,12 +96,18 @@ def connected_components(edges: Collection, nodes: Collection | None = None) -> 
     Returns:
         rows (node, component): the component is named by its least node.
 
-    Cost: each edge carries each least node that comes by; as many rounds as the component is wide.
-    An epoch follows the nodes whose name changes, or comes by another way.
+    Only nodes that are less than all their neighbours set out with a name, since no other can be
+    the least of a component.
+
+    Cost: each edge carries each lesser name that comes by; as many rounds as the component is
+    wide. An epoch follows the nodes whose name changes, or comes by another way.
     Ends: yes; names only get less.
-    Source: Murray et al., Naiad, SOSP 2013, section 6.
+    Source: Murray et al., Naiad, SOSP 2013.
     """
-    return _least(_named(_all_nodes(edges, nodes)), _neighbours(edges), "src", "dst")
+    both = _neighbours(edges)
+    named = _named(_all_nodes(edges, nodes))
+    lesser = both.filter("dst < src").select("src AS node")
+    return _least(named.join(lesser, on="node", how="anti"), both, "src", "dst")
 
 
 def strongly_connected_components(edges: Collection, nodes: Collection | None = None) -> Collection:
@@ -121,8 +127,8 @@ def strongly_connected_components(edges: Collection, nodes: Collection | None = 
     Cost: two runs of names through the edges that are left, for each round of the loop around;
     a random graph takes a few. State: what changed in each round of each round.
     Ends: yes; edges only go.
-    Source: McSherry, the SCC example of timely and differential dataflow, 2015; Orzan, On
-    distributed verification and verified distribution, 2004, section 5 (colouring).
+    Source: Orzan, On distributed verification and verified distribution, 2004 (colouring); as a
+    nested loop: McSherry et al., Differential dataflow, CIDR 2013.
     """
     named = _named(_all_nodes(edges, nodes))
 
@@ -164,8 +170,9 @@ def pagerank(
     Returns:
         rows (node, rank bigint).
 
-    Cost: each edge once a round at first. An epoch follows the shares that change: a link comes to
-    all pages within `rounds` links, unless its share is rounded away before.
+    Cost: each edge once a round at first. An epoch follows the shares that change, up to `rounds`
+    links far, until rounding hides them. NOTE: where all is near all, one link changes all ranks,
+    and an epoch costs as much as the first run; fewer rounds are what helps.
     Ends: after `rounds`.
     Source: Page et al., The PageRank citation ranking, 1999.
     """
