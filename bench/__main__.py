@@ -2,7 +2,7 @@
 
 make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
-make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history
+make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, loops
 """
 
 from __future__ import annotations
@@ -184,7 +184,55 @@ def history(options: argparse.Namespace, goals: Goals) -> None:
     goals.add("disk per update / its bytes, all history kept", each / update_bytes, 4)
 
 
-SECTIONS = {"r1": r1, "peers": peers, "load": load, "recovery": recovery, "history": history}
+def loops(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures distances under single changes of edges, and the peers on the same changes."""
+    nodes, edges = (20_000, 100_000) if options.quick else (100_000, 500_000)
+    columns = (
+        "one edge in, one out         ",
+        "     edges",
+        "p50 ms",
+        "p99",
+        "rows p50",
+        "rows p99",
+    )
+    table = Table("Loops: distances from a node", *columns, "load s", "x ours")
+    epochs, few = (300, 5) if options.quick else (2000, 20)
+    sizes = ("--nodes", nodes, "--edges", edges)
+    found = run("-m", "bench.loops", *sizes, "--epochs", epochs)
+    ours, rows = epochs_of(found), percentiles(found["touched"])
+    shown = (ours["p50"], ours["p99"], rows["p50"], rows["p99"], found["load_seconds"], None)
+    table.row("NoSync", f"{edges:,}", *shown)
+    anew = found["again_ms"]
+    table.row("NoSync, a new stage each time", f"{edges:,}", anew, *[None] * 4, anew / ours["p50"])
+    goals.add(f"distances, {edges:,} edges, epoch, median, ms", ours["p50"], 10)
+
+    def peer(title: str, script: str, *flags: str | int, python: Path | None = None) -> None:
+        try:
+            theirs = run(TOP / "bench" / script, *flags, *sizes, python=python)
+        except MeasurementError as error:
+            print(f"{title}: not measured\n{error}")
+            return
+        each = epochs_of(theirs)
+        figures = (each["p50"], each["p99"], None, None, theirs.get("load_seconds"))
+        table.row(title, f"{edges:,}", *figures, each["p50"] / ours["p50"])
+
+    peer("networkx, all of it again", "peer_graphs.py", "networkx", "--epochs", few)
+    if PATHWAY.exists():
+        peer("SciPy, all of it again", "peer_graphs.py", "scipy", "--epochs", few, python=PATHWAY)
+        script = "peer_pathway_loops.py"
+        peer("Pathway, iterate", script, "--epochs", epochs // 2, python=PATHWAY)
+    else:
+        print("SciPy, Pathway: not installed (make bench installs them)")
+
+
+SECTIONS = {
+    "r1": r1,
+    "peers": peers,
+    "load": load,
+    "recovery": recovery,
+    "history": history,
+    "loops": loops,
+}
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ class MeasurementError(Exception):
     """A measurement did not end well; the message is the end of its output."""
 
 
-def run(*arguments: str | int, python: Path | None = None) -> dict[str, Any]:
+def run(*arguments: str | int | Path, python: Path | None = None) -> dict[str, Any]:
     """Runs a module of this package in a process of its own and reads the JSON it prints last."""
     command = [str(python or sys.executable), *map(str, arguments)]
     done = subprocess.run(

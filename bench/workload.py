@@ -87,3 +87,55 @@ def node_names(values: Values) -> list[str]:
 def label_names(values: Values) -> list[str]:
     """Writes labels as the strings of R1s."""
     return [f"label-{value:03d}" for value in values.tolist()]
+
+
+class Network:
+    """The workload of loops: a random graph whose edges change one by one, and a node to begin at.
+
+    An epoch brings one new random edge and takes an old one away; no edge is removed twice. Asked
+    is how many edges away each node is.
+    """
+
+    def __init__(self, nodes_count: int, edges_count: int, *, seed: int = 1) -> None:
+        self.nodes_count = nodes_count
+        self.edges_count = edges_count
+        self._rng = np.random.default_rng(seed)
+        self.src, self.dst = self._rng.integers(0, nodes_count, (2, edges_count))
+        self.root = int(self.src[0])
+
+    def epochs(self, count: int) -> list[Change]:
+        """Returns `count` epochs."""
+        gone = self._rng.choice(self.edges_count, size=count, replace=False)
+        new = self._rng.integers(0, self.nodes_count, (2, count))
+        return [
+            Change(
+                new[0, i : i + 1],
+                new[1, i : i + 1],
+                np.array([self.edges_count + i]),
+                self.src[gone[i : i + 1]],
+                self.dst[gone[i : i + 1]],
+                gone[i : i + 1],
+            )
+            for i in range(count)
+        ]
+
+    def edges(self, changes: list[Change]) -> tuple[Values, Values]:
+        """Returns the edges after these epochs."""
+        kept = np.ones(self.edges_count + len(changes), bool)
+        kept[[change.gone_ids[0] for change in changes]] = False
+        src = np.concatenate([self.src, *(change.src for change in changes)])
+        dst = np.concatenate([self.dst, *(change.dst for change in changes)])
+        return src[kept], dst[kept]
+
+    def expected(self, changes: list[Change]) -> Values:
+        """Returns how far each node is after these epochs, -1 if it cannot be reached."""
+        src, dst = self.edges(changes)
+        found = np.full(self.nodes_count, -1)
+        found[self.root] = 0
+        for far in range(1, self.nodes_count):
+            reached = dst[found[src] == far - 1]
+            reached = reached[found[reached] < 0]
+            if not len(reached):
+                break
+            found[reached] = far
+        return found

@@ -18,6 +18,7 @@ from nosync_nb.errors import (
 )
 from nosync_nb.frontier import Frontier
 from nosync_nb.inputs import Input
+from nosync_nb.lazy import __getattr__ as __getattr__
 from nosync_nb.opening import open
 from nosync_nb.recovery import RecoveryReport
 from nosync_nb.session import Session
@@ -40,6 +41,7 @@ __all__ = [
     "StageError",
     "TimeError",
     "TrustError",
+    "graphs",
     "open",
     "windows",
 ]

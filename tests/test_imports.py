@@ -61,3 +61,16 @@ def test_nosync_has_the_names_of_the_engine_as_the_same_objects() -> None:
     own = set(nosync.__all__)
     for name in set(nosync_nb.__all__) - own:
         assert getattr(nosync, name) is getattr(nosync_nb, name)
+
+
+def test_graphs_are_loaded_when_they_are_named(tmp_path: Path) -> None:
+    code = """
+import sys, nosync_nb
+assert "nosync_nb.graphs" not in sys.modules
+assert nosync_nb.graphs.k_core is sys.modules["nosync_nb.graphs"].k_core
+assert not hasattr(nosync_nb, "grafs")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
