@@ -1,6 +1,5 @@
 """NoSync's engine: incremental, durable, time-travelling collections, on Spark."""
 
-from nosync_nb import windows
 from nosync_nb.collection import Collection
 from nosync_nb.errors import (
     CorruptLogError,

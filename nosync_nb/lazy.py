@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-_MODULES = ("graphs",)
+_MODULES = ("graphs", "windows")
 
 
 def __getattr__(name: str) -> ModuleType:
