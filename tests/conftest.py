@@ -24,7 +24,7 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("nightly", parent=settings.get_profile("ci"), max_examples=5_000)
+settings.register_profile("nightly", parent=settings.get_profile("ci"), max_examples=10_000)
 CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if CI else "default"))
 

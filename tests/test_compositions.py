@@ -146,9 +146,12 @@ def follow(
             session.stage("result", programs.build(program, session.inputs))
         if number >= defined_at:
             assert held(session["result"]) == expected(wanted[number])
-        how = data.draw(st.sampled_from(["", "compact", "close", "kill"]), label="then")
+        ways = ["", "compact", "checkpoint", "close", "kill"]
+        how = data.draw(st.sampled_from(ways), label="then")
         if how == "compact":
             compact(session, data.draw(st.randoms(use_true_random=False)))
+        elif how == "checkpoint":
+            maintenance.checkpoint(session)
         elif how:
             open_.append(again(session, folder, how, number))
             assert open_[-1].recovery.recomputed == 0

@@ -36,6 +36,8 @@ def extreme(
     """
     n = len(khash)
     types = trace.layout.types[len(keys) :]
+    if not trace.layers:
+        return np.zeros(n, bool), [rows.empty(t) for t in types]
     pending = np.arange(n)
     groups: list[Index] = []
     values: list[list[Column]] = []
