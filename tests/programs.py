@@ -18,7 +18,7 @@ from nosync_nb import Collection
 
 Program = tuple[Any, ...]
 COLUMNS = "c0 int, c1 int"
-VALUES = st.sampled_from([0, 1, 2, 3]) | st.none()
+VALUES = st.sampled_from([0, 1, 2, 3, 4, None])
 ROWS = st.tuples(VALUES, VALUES)
 
 
@@ -169,7 +169,11 @@ def programs(draw: st.DrawFn, inputs: Sequence[str], depth: int = 6, variables: 
     body = draw(programs(inputs, depth - 2, variables + 1))
     if not uses(body, variables):
         body = ("concat", ("variable", variables), body)
-    return ("iterate", draw(below), body, draw(st.integers(1, 3)))
+    if draw(st.booleans()):  # what most loops do: go a step on from what is there, start again
+        step = ("compose", body, ("input", draw(st.sampled_from(list(inputs)))))
+        body = ("concat", step, draw(programs(inputs, max(1, depth - 4), variables + 1)))
+        body = (draw(st.sampled_from(["distinct", "min", "count", "swap"])), body)
+    return ("iterate", draw(below), body, draw(st.integers(1, 6)))
 
 
 def uses(program: Program, variable: int) -> bool:

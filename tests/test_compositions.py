@@ -102,6 +102,7 @@ def test_programs_give_the_same_on_executors_and_here(
     assert bag(map(model.typed, found[0][-1])) == expected(wanted)
 
 
+@settings(max_examples=4 * settings.default.max_examples)
 @pytest.mark.filterwarnings("ignore:.*before the restart")
 @given(st.data(), programs.programs(["a", "b"]))
 def test_programs_equal_evaluation_from_scratch(
@@ -109,7 +110,7 @@ def test_programs_equal_evaluation_from_scratch(
 ) -> None:
     kinds = {"a": ("int", "int"), "b": ("int", "int")}
     pools = dict.fromkeys(kinds, programs.ROWS)
-    history = data.draw(histories(kinds, pools=pools), label="history")
+    history = data.draw(histories(kinds, pools=pools, pool_size=10), label="history")
     defined_at = data.draw(st.integers(0, len(history)), label="defined at")
     with tempfile.TemporaryDirectory() as folder:
         open_ = [nosync_nb.open(f"{folder}/log")]

@@ -306,6 +306,7 @@ def test_a_stage_that_lost_a_column_and_has_it_back_counts_on(keys: Keys) -> Non
     assert [tuple(row) for row in session["cities"].rows()] == [("rome", 3)]
 
 
+@pytest.mark.filterwarnings("ignore:.*before the restart")
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_stops_and_comes_back_every_readable_epoch_is_right(keys: Keys, seed: int) -> None:
     chance = random.Random(seed)
