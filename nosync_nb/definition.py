@@ -202,9 +202,10 @@ def free_levels(tree: Definition, known: dict[int, frozenset[int]] | None = None
             found = frozenset((tree.params["level"],))
         else:
             parts = [free_levels(each, known) for each in tree.inputs]
+            if tree.op == "iterate":  # sources, then bodies
+                bodies = len(parts) // 2
+                parts[bodies:] = [each - {tree.params["level"]} for each in parts[bodies:]]
             found = frozenset().union(*parts)
-            if tree.op == "iterate":
-                found -= {tree.params["level"]}
         known[id(tree)] = found
     return found
 

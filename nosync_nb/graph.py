@@ -21,7 +21,7 @@ from nosync_nb.errors import ExpressionError
 from nosync_nb.identity import definition_fingerprint
 from nosync_nb.kernels import Types, chain, is_linear, operator
 from nosync_nb.looping import check_stable, compile_loop
-from nosync_nb.operators import Kept, Linear, Operator
+from nosync_nb.operators import Kept, Linear, Operator, ThresholdFunction
 from nosync_nb.rows import Schema
 
 NO_LAYOUT = Layout(())
@@ -262,6 +262,8 @@ class Compiler:
         else:
             inputs = [self._sub(i, stage) for i in tree.inputs]
             made = operator(tree, self.types)
+            if self.keeping and isinstance(made, ThresholdFunction):
+                made = ThresholdFunction(made.function, made.schema, keeps=True)
         for node, layout in zip(inputs, made.layouts, strict=True):
             if layout is not None:
                 self._keep(node, Layout(node.types))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from nosync_nb.collection import Collection
 from nosync_nb.definition import Definition, free_levels
@@ -17,10 +18,13 @@ from nosync_nb.rows import Field, Schema
 
 _nesting = threading.local()
 _TAG = "_variable"
+_variables: WeakKeyDictionary[Definition, tuple[Definition, ...]] = WeakKeyDictionary()
+"""The variables of each loop, so that those of another loop are told apart from them."""
 
 
 def iterate(source: Collection, body: Callable[[Any], Any], rounds: int | None) -> Collection:
     """Repeats a body on one variable; see `Collection.iterate`."""
+    _check_body(body)
     (found,) = _traced({"value": source}, lambda values: {"value": body(values["value"])}, rounds)
     return Collection(source._session, found)
 
@@ -29,6 +33,7 @@ def iterate_together(
     body: Callable[..., Any], rounds: int | None, sources: Mapping[str, Any]
 ) -> dict[str, Collection]:
     """Repeats a body on several variables; see `Session.iterate`."""
+    _check_body(body)
     if not sources:
         raise StageError(
             "iterate: no variables", hint="name them: iterate(lambda a, b: ..., a=first, b=second)"
@@ -54,6 +59,13 @@ def iterate_together(
     return {n: Collection(session, d) for n, d in zip(sources, found, strict=True)}
 
 
+def _check_body(body: Any) -> None:
+    if not callable(body):
+        raise StageError(
+            f"iterate: {body!r} is no function", hint="write iterate(lambda value: ...)"
+        )
+
+
 def _traced(
     sources: Mapping[str, Collection], body: Callable[[Any], Mapping[str, Any]], rounds: int | None
 ) -> list[Definition]:
@@ -67,6 +79,8 @@ def _traced(
         )
     around: list[list[Definition]] = getattr(_nesting, "around", [])
     level = len(around)
+    for source in sources.values():
+        _check_inside(source._definition, {id(d) for each in around for d in each})
     variables = {}
     for index, (name, source) in enumerate(sources.items()):
         definition = Definition("variable", source.schema, (), {"level": level, "index": index})
@@ -86,18 +100,27 @@ def _traced(
                 " nothing",
                 hint="use what the body is given, or leave the loop out",
             )
-    return _outputs(list(sources.values()), results, level, rounds)
+    own = tuple(v._definition for v in variables.values())
+    return _outputs(list(sources.values()), results, level, rounds, own)
 
 
 def _check_inside(tree: Definition, active: set[int]) -> None:
     """Raises if a tree uses the variable of a loop that is over."""
     known: dict[int, frozenset[int]] = {}
+    seen: set[int] = set()
     waiting = [tree]
     while waiting:
         each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
         if each.op == "variable" and id(each) not in active:
             raise outside()
-        if each.op != "iterate" and free_levels(each, known):
+        if each.op == "iterate":
+            if each not in _variables:
+                continue  # it came out of a log, whole
+            active = active | {id(own) for own in _variables[each]}
+        if free_levels(each, known):
             waiting += each.inputs
 
 
@@ -132,17 +155,24 @@ def _of(name: str, sources: Mapping[str, Any]) -> str:
 
 
 def _outputs(
-    sources: list[Collection], results: list[Definition], level: int, rounds: int | None
+    sources: list[Collection],
+    results: list[Definition],
+    level: int,
+    rounds: int | None,
+    variables: tuple[Definition, ...],
 ) -> list[Definition]:
     """The loop's definition; several variables leave it as one collection, tagged."""
     inputs = (*(s._definition for s in sources), *results)
     params = {"level": level, "rounds": rounds}
     if len(sources) == 1:
-        return [Definition("iterate", sources[0].schema, inputs, params)]
+        loop = Definition("iterate", sources[0].schema, inputs, params)
+        _variables[loop] = variables
+        return [loop]
     fields = [Field(_TAG, "int")]
     for number, source in enumerate(sources):
         fields += [Field(f"{number}_{i}", t) for i, t in enumerate(source.schema.types)]
     both = Definition("iterate", Schema(fields), inputs, params)
+    _variables[both] = variables
     outputs = []
     at = 1
     for number, source in enumerate(sources):

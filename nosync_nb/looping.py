@@ -130,7 +130,13 @@ def _port(plan: Plan, tree: Definition, active: Active, layout: Layout | None) -
 def _node(plan: Plan, tree: Definition, active: Active) -> int:
     """The node of a definition, built once in the loops that it depends on."""
     free = plan.free(tree)
-    depth = max(place for place, (level, _, _) in enumerate(active, 1) if level in free)
+    places = [place for place, (level, _, _) in enumerate(active, 1) if level in free]
+    if len(places) < len(free):
+        raise StageError(
+            "the variable of a loop is used outside of it",
+            hint="its last value is what iterate() returns",
+        )
+    depth = max(places)
     active = active[:depth]
     if tree.op == "variable":
         return active[-1][2][int(tree.params["index"])]

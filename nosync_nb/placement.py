@@ -9,6 +9,7 @@ below that stay in this process, where they cost milliseconds. A stage defined `
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.batch import Batch, Layout, Updates, concat_updates
@@ -61,17 +62,21 @@ class Placement:
         return Inside(self, node, step, rows_min)
 
     def run_inside(
-        self, node: Node, operator: Operator, step: Step, number: int
+        self,
+        node: Node,
+        operator: Operator,
+        step: Step,
+        given: Sequence[tuple[str, ...]],
+        number: int,
     ) -> tuple[Updates | None, str]:
         """Runs one kernel of a loop on executors; its output, and the jobs."""
         from nosync_nb.spark import bulk
 
         spark = self._session._spark.require(f"stage '{node.stage}'")
         inputs = []
-        for delta, layout, before in zip(step.deltas, operator.layouts, step.before, strict=True):
+        each = zip(step.deltas, operator.layouts, step.before, given, strict=True)
+        for delta, layout, before, types in each:
             arranged = isinstance(delta, Batch) and layout is not None
-            exchange = layout or operator.exchange()
-            types = operator.types if exchange is None else exchange.types
             if delta is None:
                 inputs.append(bulk.BulkInput(None, types, None, None, before))
             elif arranged:
@@ -205,9 +210,11 @@ class Inside:
         """Whether so many rows are for executors."""
         return rows > self._rows_min
 
-    def run(self, operator: Operator, step: Step) -> Updates | None:
+    def run(
+        self, operator: Operator, step: Step, types: Sequence[tuple[str, ...]]
+    ) -> Updates | None:
         """Runs one kernel there."""
         self._number += 1
-        found, jobs = self._placement.run_inside(self._node, operator, step, self._number)
+        found, jobs = self._placement.run_inside(self._node, operator, step, types, self._number)
         self._step.placement = joined_placement(self._step.placement, jobs)
         return found

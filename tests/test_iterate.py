@@ -16,6 +16,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Collection, DivergenceError, SchemaError, Session, StageError
+from nosync_nb.operators.iterate.settle import Watch
 
 EDGES = "src int, dst int"
 
@@ -283,6 +284,7 @@ def test_bad_loops_are_refused_where_they_are_written(session: Session, tmp_path
     case(StageError, "rounds=0", lambda: roots.iterate(lambda r: r, rounds=0))
     case(StageError, "rounds=-1", lambda: roots.iterate(lambda r: r, rounds=-1))
     case(StageError, "rounds=True", lambda: roots.iterate(lambda r: r, rounds=True))
+    case(StageError, "no function", lambda: roots.iterate(5))  # type: ignore[arg-type]
     case(StageError, "returned None", lambda: roots.iterate(lambda r: None))  # type: ignore[arg-type,return-value]
     case(SchemaError, "node int", lambda: roots.iterate(lambda r: r.select("node as other")))
     case(SchemaError, "schemas differ", lambda: edges.iterate(lambda e: e.select("src")))
@@ -290,6 +292,22 @@ def test_bad_loops_are_refused_where_they_are_written(session: Session, tmp_path
     case(StageError, "outside", lambda: roots.iterate(lambda r: kept[0].select("src as node")))
     case(StageError, "outside", lambda: session.stage("leaked", kept[0].filter("src > 1")))
     case(StageError, "outside", lambda: kept[0].rows())
+    case(StageError, "outside", lambda: kept[0].iterate(lambda w: w.distinct()))
+    inner: list[Collection] = []
+
+    def nests(value: Collection) -> Collection:
+        inner.append(
+            value.select("src").iterate(lambda w: w.concat(value.select("dst")).distinct())
+        )
+        return value.distinct()
+
+    edges.iterate(nests)
+    case(StageError, "outside", lambda: inner[0].rows())
+    case(
+        StageError,
+        "outside",
+        lambda: roots.iterate(lambda r: r.concat(inner[0].select("src as node"))),
+    )
     with nosync_nb.open(tmp_path / "other") as other:
         theirs = other.input("theirs", "node int")
         case(StageError, "another session", lambda: roots.iterate(lambda r: r.concat(theirs)))
@@ -341,3 +359,66 @@ def test_an_oscillation_that_begins_later_is_found(session: Session) -> None:
     gate.insert([(2,)])
     session.commit()
     assert bag(session["flip"]) == {}
+
+
+def test_a_round_runs_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[tuple[int, ...]] = []
+    begin = Watch.begin
+
+    def noted(watch: Watch, time: tuple[int, ...]) -> None:
+        rounds.append(time)
+        begin(watch, time)
+
+    monkeypatch.setattr(Watch, "begin", noted)
+    numbers = session.input("numbers", "n int")
+    session.stage(
+        "nested",
+        numbers.iterate(
+            lambda v: (
+                v.iterate(lambda w: w.select("n - 1 as n").filter("n > 0").concat(v).distinct())
+                .filter("n % 2 = 1")
+                .concat(numbers)
+                .distinct()
+            )
+        ),
+    )
+    numbers.insert([(4,)])
+    session.commit()
+    assert len(rounds) == len(set(rounds))
+    assert max(r for r in rounds if len(r) == 1) == (1,)
+
+
+def test_a_loop_may_take_as_many_rounds_as_it_is_said(session: Session) -> None:
+    numbers = session.input("numbers", "n int")
+    session.stage("down", numbers.iterate(lambda v: v.select("if(n > 0, n - 1, n) as n")))
+    numbers.insert([(9_000,)])
+    session.commit()
+    assert bag(session["down"]) == {(0,): 1}
+
+
+@pytest.mark.spark
+def test_operators_that_change_columns_run_on_executors_inside_a_loop(
+    tmp_path: Path, spark: Any
+) -> None:
+    found = []
+    for rows_min in (0, 1 << 40):
+        path = tmp_path / str(rows_min)
+        with nosync_nb.open(path, spark=spark, spark_rows=rows_min) as session:
+            numbers = session.input("numbers", "n bigint")
+
+            def body(value: Collection) -> Collection:
+                pairs = value.join(value.rename({"n": "m"}).with_columns(k="m % 2"), on={"n": "m"})
+                texts = pairs.select("cast(n + k + 1 as string) as t", "n", "k")
+                return (
+                    texts.map(lambda row: (int(row.t),), "n bigint")
+                    .filter("n < 20")
+                    .concat(value)
+                    .distinct()
+                )
+
+            session.stage("grown", numbers.iterate(body))
+            numbers.insert([(1,), (2,)])
+            session.commit()
+            found.append(bag(session["grown"]))
+    assert found[0] == found[1]
+    assert len(found[0]) > 5

@@ -61,6 +61,18 @@ def test_a_retraction_takes_back_what_was_given(session: Session) -> None:
     assert set(bag(tags)).isdisjoint(first), "what was forgotten is asked for anew"
 
 
+def test_a_threshold_takes_back_what_it_gave(session: Session) -> None:
+    numbers = session.input("numbers", "n int")
+    define(session, some=numbers.threshold(lambda n: random.randrange(1, 1000)))
+    numbers.insert([(1,), (1,), (1,)])
+    session.commit()
+    for _ in range(3):
+        assert session["some"].count() > 0
+        numbers.remove([(1,)])
+        session.commit()
+    assert bag(session["some"]) == {}
+
+
 def test_what_was_given_survives_a_restart(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "n int")

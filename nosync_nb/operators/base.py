@@ -26,8 +26,14 @@ class Place(Protocol):
     def wants(self, rows: int) -> bool:
         """Whether a kernel over so many changed rows is to run there."""
 
-    def run(self, operator: Operator, step: Step) -> Updates | None:
-        """The output of a kernel's step; what it emits is dropped."""
+    def run(
+        self, operator: Operator, step: Step, types: Sequence[tuple[str, ...]]
+    ) -> Updates | None:
+        """The output of a kernel's step; what it emits is dropped.
+
+        Args:
+            types: the column types of each input.
+        """
 
 
 class Step:

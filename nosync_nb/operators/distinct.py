@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Index, Layout, Updates, concat_updates, merge
+from nosync_nb.batch import Batch, Index, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.errors import StageError
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
@@ -70,12 +70,19 @@ class ThresholdFunction(Operator):
     """Maps the count of a row to its count in the output, by a function of the user.
 
     The function is asked for counts above 0 only, once for each count in an epoch.
+
+    Args:
+        keeps: takes back what it gave, from a trace of its own, and does not ask again.
     """
 
     name = "threshold"
 
-    def __init__(self, function: Callable[[int], Any], schema: Schema) -> None:
+    def __init__(
+        self, function: Callable[[int], Any], schema: Schema, *, keeps: bool = False
+    ) -> None:
         self.function = function
+        if keeps:
+            self.state = (Layout(schema.types),)
         self.schema = schema
         self.types = schema.types
         self.layouts = (Layout(self.types),)
@@ -86,12 +93,18 @@ class ThresholdFunction(Operator):
         if changed is None:
             return None
         known: dict[int, int] = {}
-        (before,) = _counts(changed, step.before, step)
+        if self.state:
+            (old,) = _counts(changed, step.state, step)
+        else:
+            (before,) = _counts(changed, step.before, step)
+            old = self._copies(before, changed, step, known)
         (after,) = _counts(changed, step.after, step)
-        old = self._copies(before, changed, step, known)
         diff = self._copies(after, changed, step, known) - old
         index = diff.nonzero()[0]
-        return Updates([rows.take(c, index) for c in changed.columns], diff[index])
+        change = Updates([rows.take(c, index) for c in changed.columns], diff[index])
+        if self.state and len(index):
+            step.emitted[0] = arrange(self.state[0], change)
+        return change
 
     def _copies(self, counts: Counts, changed: Batch, step: Step, known: dict[int, int]) -> Counts:
         """The function's value for each count; 0 for counts that are not positive."""

@@ -158,5 +158,6 @@ def from_scratch(
     inner = Step(deltas, before, after, state, stage=step.stage, first=True, evaluate=step.evaluate)
     rows_count = sum(len(d.diff) for d in deltas if d is not None)
     if step.place is not None and step.place.wants(rows_count):
-        return step.place.run(operator, inner)
+        given = [operator.grouping(port).types for port in range(len(deltas))]
+        return step.place.run(operator, inner, given)
     return operator.step(inner)

@@ -141,7 +141,6 @@ class _Run:
             heapq.heappop(heap)  # of rounds around it that were not run any more
         while heap and heap[0][:depth] == prefix:
             time = heapq.heappop(heap)
-            self.known.discard((id(scope), time))
             if scope.rounds is not None and time[-1] >= scope.rounds:
                 continue
             watch.begin(time)
@@ -150,6 +149,7 @@ class _Run:
                     self.loop(item, time)
                 else:
                     self._node(item, time, watch)
+            self.known.discard((id(scope), time))  # not before: what it makes is of this time too
             watch.end()
 
     def _deliver(self, node: int, port: int, time: Time, updates: Updates) -> None:
@@ -232,7 +232,8 @@ class _Run:
         step = Step(deltas, none, none, (), stage=self.step.stage, evaluate=self.step.evaluate)
         place = self.step.place
         if place is not None and place.wants(sum(len(d.diff) for d in deltas if d is not None)):
-            found = place.run(operator, step)
+            types = [self._types(node, port) for port in range(len(node.ports))]
+            found = place.run(operator, step, types)
         else:
             found = operator.step(step)
         self.touched += step.touched
@@ -332,7 +333,8 @@ class _Run:
         before: list[Trace | None] = [None, None]
         deltas[side], before[other] = delta, trace
         step = Step(deltas, before, before, (), stage=self.step.stage)
-        found = place.run(operator.beside(other, (ROUND,) * marks), step)
+        wider = operator.beside(other, (ROUND,) * marks)
+        found = place.run(wider, step, [layout.types for layout in wider.layouts])
         self.touched += step.touched
         if found is None:
             return None
