@@ -46,20 +46,25 @@ class Workload:
         self.label = self._rng.permutation(self.nodes_count) % LABELS
 
     def epochs(self, count: int) -> Iterator[Change]:
-        """Yields `count` epochs; no edge is removed twice."""
+        """Yields `count` epochs; no edge is removed twice.
+
+        When all edges of the beginning are gone, those of the first epochs go, in their order.
+        """
         rng = self._rng
-        gone = rng.choice(self.edges_count, size=count * REMOVALS, replace=False)
+        first_count = min(count, self.edges_count // REMOVALS)
+        gone = rng.choice(self.edges_count, size=first_count * REMOVALS, replace=False)
+        inserted: list[tuple[Values, Values, Values]] = []
         for number in range(count):
-            ids = gone[number * REMOVALS : (number + 1) * REMOVALS]
             first = self.edges_count + number * INSERTS
-            yield Change(
-                rng.integers(0, self.nodes_count, INSERTS),
-                rng.integers(0, self.nodes_count, INSERTS),
-                np.arange(first, first + INSERTS),
-                self.src[ids],
-                self.dst[ids],
-                ids,
-            )
+            src = rng.integers(0, self.nodes_count, INSERTS)
+            dst = rng.integers(0, self.nodes_count, INSERTS)
+            inserted.append((src, dst, np.arange(first, first + INSERTS)))
+            if number < first_count:
+                ids = gone[number * REMOVALS : (number + 1) * REMOVALS]
+                old = self.src[ids], self.dst[ids], ids
+            else:
+                old = inserted[number - first_count]
+            yield Change(*inserted[-1], *old)
 
     def updates_count(self, changes: list[Change]) -> int:
         """Returns the updates of these epochs: rows of edges, and of the result out and in."""
