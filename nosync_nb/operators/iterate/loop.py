@@ -49,7 +49,6 @@ class Loop(Operator):
         nodes: all nodes, of inner loops too.
         scope: the outermost loop.
         inputs: for each input from outside the layout it is read in, or None.
-        input_types: their column types.
         state: layouts of the nodes' traces, and the number of rounds in each.
         output: the node that leaves the outermost loop.
     """
@@ -262,7 +261,7 @@ class _Run:
     # -- joins ---------------------------------------------------------------------------------
 
     def _join(self, number: int, node: Inner, time: Time, inbox: dict[int, list[Updates]]) -> None:
-        """DA with B as it was, then A with its change with dB; each pair at its bound."""
+        """Pairs dA with B as it was, then A and its change with dB; each pair at its bound."""
         operator = node.operator
         assert isinstance(operator, Join)
         deltas = []
