@@ -156,6 +156,12 @@ def test_an_interrupt_cancels_spark_and_leaves_everything_as_it_was(
         kernel.interrupt()
     reply = kernel.finish(running)
     assert reply.status == "error"
+    # Spark cancels behind the call, in order: what a later job's end follows is done and told.
+    kernel.run(
+        "assert spark.range(1).count() == 1\n"
+        "spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()",
+        timeout=120,
+    )
     assert "[]" in kernel.run("print(spark.sparkContext.statusTracker().getActiveJobsIds())")
     assert "['delays']" in kernel.run("print(list(nosync.session().stages))")
     assert VALUES in kernel.run(PRINT)
