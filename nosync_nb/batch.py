@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.arrays import all_true, any_true, any_zero, starts_of
+from nosync_nb.arrays import all_true, any_true, any_zero
 from nosync_nb.errors import ExpressionError
 from nosync_nb.rows import Column
 from nosync_nb.rows.encoding import encode_column
@@ -156,20 +156,51 @@ def arrange(
     columns, diff = updates
     n = len(diff)
     types, key, order = layout
-    if key is None or key == _every(len(types)):
+    if key is None or key == every(len(types)):
         if rhash is None:
             rhash = rows.hash_columns(columns, types, n)
         khash = rhash
     else:
         if khash is None:
             khash = rows.hash_columns([columns[i] for i in key], [types[i] for i in key], n)
-        if rhash is None and key == _every(len(key)) and 0 < len(types) <= 64:
+        if rhash is None and key == every(len(key)) and 0 < len(types) <= 64:
             first = len(key)
             rhash = rows.extend_hashes(khash, columns[first:], types[first:], n)
         if rhash is None:
             rhash = rows.hash_columns(columns, types, n)
     code = None if order is None else rows.order_codes(columns[order], types[order])
     return _sorted(layout, columns, khash, rhash, diff, code)
+
+
+UNORDERED = Layout(())
+"""The layout of batches whose rows are consolidated, and in no order."""
+
+NO_HASHES: Hashes = np.zeros(0, np.uint64)
+"""The hashes of such a batch that nobody will ask for them."""
+
+
+def unordered(layout: Layout, updates: Updates) -> Batch | None:
+    """Updates of few distinct rows as a batch in no order, with the hashes that a layout asks for.
+
+    None if two rows are equal, or might be: then sorting them is the way.
+
+    Cost: that of hashing the keys; the sort of `arrange` is saved.
+    """
+    columns, diff = updates
+    n = len(diff)
+    types, key, _ = layout
+    if key is None:
+        key = every(len(types))
+    khash = rhash = rows.hash_columns([columns[i] for i in key], [types[i] for i in key], n)
+    if len(set(khash.tolist())) < n:
+        if key == every(len(types)):
+            return None
+        rhash = rows.hash_columns(columns, types, n)
+        if len(set(rhash.tolist())) < n:
+            return None
+    if any_zero(diff):
+        return None
+    return Batch(UNORDERED, columns, khash, rhash, diff)
 
 
 def arrange_distinct(layout: Layout, updates: Updates, khash: Hashes) -> Batch:
@@ -188,7 +219,7 @@ def arrange_distinct(layout: Layout, updates: Updates, khash: Hashes) -> Batch:
 
 
 @lru_cache(maxsize=128)
-def _every(n: int) -> tuple[int, ...]:
+def every(n: int) -> tuple[int, ...]:
     """The first `n` positions."""
     return tuple(range(n))
 
@@ -258,8 +289,8 @@ def _consolidated(
             return Batch(layout, columns, khash, rhash, diff, code)
         return _pick(Batch(layout, columns, khash, rhash, diff, code), diff.nonzero()[0], None)
     again = same.nonzero()[0]
-    if not _rows_equal(columns, layout.types, again):
-        return _collided(layout, columns, khash, rhash, diff, code, same)
+    if not rows_equal(columns, layout.types, again):
+        return collided(layout, columns, khash, rhash, diff, code, same)
     batch = Batch(layout, columns, khash, rhash, diff, code)
     return _summed(batch, same)
 
@@ -305,7 +336,7 @@ def _pick(batch: Batch, index: Index, diff: Diffs | None) -> Batch:
     )
 
 
-def _rows_equal(columns: list[Column], types: Sequence[str], first: Index) -> bool:
+def rows_equal(columns: list[Column], types: Sequence[str], first: Index) -> bool:
     """Whether each row of `first` has the value of the row after it."""
     for column, type_ in zip(columns, types, strict=True):
         same = rows.equal(rows.take(column, first), rows.take(column, first + 1), type_)
@@ -314,7 +345,7 @@ def _rows_equal(columns: list[Column], types: Sequence[str], first: Index) -> bo
     return True
 
 
-def _collided(
+def collided(
     layout: Layout,
     columns: list[Column],
     khash: Hashes,
@@ -343,50 +374,3 @@ def _collided(
     batch = _pick(Batch(layout, columns, khash, rhash, diff, code), sort, None)
     equal = (run[sort][1:] == run[sort][:-1]) & (rank[sort][1:] == rank[sort][:-1])
     return _summed(batch, equal)
-
-
-class Groups(NamedTuple):
-    """Rows sorted into groups of equal keys: group g is `order[starts[g]:starts[g + 1]]`."""
-
-    order: Index
-    starts: Index
-    khash: Hashes
-    keys: list[Column]
-
-
-def group(keys: list[Column], types: Sequence[str], n: int) -> Groups:
-    """Sorts rows into groups by key, ascending in key hash.
-
-    Cost: O(n log n).
-    """
-    khash = rows.hash_columns(keys, types, n)
-    order = khash.argsort(kind="stable")
-    khash = khash[order]
-    same = khash[1:] == khash[:-1]
-    keys = [rows.take(c, order) for c in keys]
-    if not any_true(same):
-        return Groups(order, np.arange(n), khash, keys)
-    if not _rows_equal(keys, types, same.nonzero()[0]):
-        order, khash, keys, same = _apart(order, khash, keys, types, same)
-    starts = starts_of(same)
-    return Groups(order, starts, khash[starts], [rows.take(c, starts) for c in keys])
-
-
-def _apart(
-    order: Index,
-    khash: Hashes,
-    keys: list[Column],
-    types: Sequence[str],
-    same: npt.NDArray[np.bool_],
-) -> tuple[Index, Hashes, list[Column], npt.NDArray[np.bool_]]:
-    """Brings keys of equal hash and different value apart: the slow path of `group`."""
-    n = len(order)
-    layout = Layout((*types, "bigint"), _every(len(types)))
-    ones = np.ones(n, np.int64)
-    apart = _collided(layout, [*keys, order], khash, khash, ones, None, same)
-    *keys, order = apart.columns
-    index = np.arange(n - 1)
-    same = np.ones(max(n - 1, 0), bool)
-    for column, type_ in zip(keys, types, strict=True):
-        same &= rows.equal(rows.take(column, index), rows.take(column, index + 1), type_)
-    return order, apart.khash, keys, same

@@ -18,7 +18,8 @@ import numpy as np
 
 from nosync_nb import auditing, interrupts, maintenance, rows
 from nosync_nb.batch import Batch, Layout, Updates, concat_updates
-from nosync_nb.dataflow import Delta, Draft
+from nosync_nb.dataflow import Draft
+from nosync_nb.delta import Delta
 from nosync_nb.errors import DurabilityError, StageError
 from nosync_nb.graph import Stage
 from nosync_nb.trace import empty_batch

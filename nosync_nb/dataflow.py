@@ -13,14 +13,11 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge, no_updates
+from nosync_nb.batch import NO_HASHES, UNORDERED, Batch, Layout, Updates
+from nosync_nb.delta import SMALL_ROWS, Delta, Held, layer_of
 from nosync_nb.graph import Graph, Node
-from nosync_nb.operators import Evaluate, Linear, Place, Step
+from nosync_nb.operators import Evaluate, Linear, Memo, Place, Step
 from nosync_nb.trace import Layer, Trace, append
-from nosync_nb.trace.parts import PartRef
-
-SMALL_ROWS = 4096
-"""A change of at most so many rows is small: it stays in this process, in the log's frame."""
 
 
 class Version(NamedTuple):
@@ -28,104 +25,6 @@ class Version(NamedTuple):
 
     epoch: int
     traces: Mapping[int, Trace]
-
-
-class Held(NamedTuple):
-    """A change as parts disjoint in key hash, each with the file that holds it, if any."""
-
-    parts: tuple[Batch, ...]
-    refs: tuple[PartRef, ...] = ()
-
-
-class Loose(NamedTuple):
-    """Updates in files without order, as one operator leaves them for the next."""
-
-    parts: tuple[Updates, ...]
-    refs: tuple[PartRef, ...]
-
-
-class Delta:
-    """The change of one node in one epoch, in as many layouts as somebody asked for.
-
-    Args:
-        held: the change arranged, by layout.
-        loose: the change as executors left it for the next operator.
-        later: (change, row-wise operator, step): to be computed where it is needed, so that
-            executors can do it on the way to the next operator.
-        from_frame: whether it came as a Spark DataFrame.
-    """
-
-    __slots__ = ("_updates", "from_frame", "held", "later", "loose", "types")
-
-    def __init__(
-        self,
-        types: tuple[str, ...],
-        updates: Updates | None = None,
-        held: dict[Layout, Held] | None = None,
-        *,
-        loose: Loose | None = None,
-        later: tuple[Delta, Linear, Step] | None = None,
-        from_frame: bool = False,
-    ) -> None:
-        self.types = types
-        self._updates = updates
-        self.held = held if held is not None else {}
-        self.loose = loose
-        self.later = later
-        self.from_frame = from_frame
-
-    def __len__(self) -> int:
-        """The rows of the change; of one to be computed later, those it is computed from."""
-        if self._updates is not None:
-            return len(self._updates.diff)
-        if self.later is not None:
-            return len(self.later[0])
-        if self.loose is not None:
-            return sum(ref.rows for ref in self.loose.refs)
-        return sum(len(p) for p in next(iter(self.held.values())).parts)
-
-    @property
-    def in_files(self) -> bool:
-        """Whether the rows lie in part files, where executors can read them."""
-        if self.later is not None:
-            return self.later[0].in_files
-        return self.loose is not None or any(held.refs for held in self.held.values())
-
-    @property
-    def updates(self) -> Updates:
-        """The change as updates in any order."""
-        if self._updates is None:
-            if self.later is not None:
-                source, operator, step = self.later
-                step.deltas = (source.updates,)
-                self._updates = operator.step(step) or no_updates(self.types)
-            elif self.loose is not None:
-                self._updates = concat_updates(self.loose.parts, self.types)
-            else:
-                held = next(iter(self.held.values()))
-                self._updates = concat_updates([p.updates for p in held.parts], self.types)
-        return self._updates
-
-    def batch(self, layout: Layout) -> Batch:
-        """The change arranged; consolidated even if the updates are not."""
-        held = self.held.get(layout)
-        if held is not None:
-            return held.parts[0] if len(held.parts) == 1 else merge(layout, held.parts)
-        other = next(iter(self.held.values()), None)
-        if other is not None and len(other.parts) == 1:
-            known = other.parts[0]
-            batch = arrange(layout, known.updates, rhash=known.rhash)
-        else:
-            batch = arrange(layout, self.updates)
-        self.held[layout] = Held((batch,))
-        return batch
-
-    def layer(self, layout: Layout, epoch: int) -> Layer:
-        """The change as a layer over `[epoch, epoch + 1)`."""
-        held = self.held.get(layout)
-        if held is None or not held.refs:
-            held = Held((self.batch(layout),))
-        return Layer(epoch, epoch + 1, held.parts, held.refs)
 
 
 class Done(NamedTuple):
@@ -165,9 +64,12 @@ class Work(NamedTuple):
 
 
 class Draft:
-    """The state after an epoch, not yet visible."""
+    """The state after an epoch, not yet visible.
 
-    __slots__ = ("deltas", "epoch", "logged", "merged", "traces", "work")
+    `small`: no change in it is too large for a frame of the log, and none lies in files.
+    """
+
+    __slots__ = ("deltas", "epoch", "logged", "merged", "small", "traces", "work")
 
     def __init__(self, version: Version, epoch: int) -> None:
         self.epoch = epoch
@@ -176,6 +78,7 @@ class Draft:
         self.logged: list[tuple[int, Layout, Held]] = []
         self.work: dict[str, Work] = {}
         self.merged = 0
+        self.small = False
 
     def version(self) -> Version:
         """The version this draft becomes."""
@@ -197,6 +100,18 @@ class Runner:
         self.evaluate = evaluate
         self.bulk = bulk
         self.empty = {number: Trace(layout) for number, layout in graph.layouts()}
+        self._ports: dict[int, list[int | None]] = {}
+        """For each node the numbers of the traces of its inputs that its operator looks into."""
+        self._sorted: dict[int, Layout] = {}
+        """The order in which somebody wants the change of a node each epoch."""
+        for node in graph:
+            if node.operator is None or node.frozen:
+                continue
+            ports = self._ports[node.id] = []
+            for layout, i in zip(node.operator.layouts, node.inputs, strict=True):
+                ports.append(None if layout is None else graph.nodes[i].traces[layout])
+                if layout is not None and node.operator.sorts:
+                    self._sorted[i] = layout
 
     def epoch(self, version: Version, inputs: Mapping[int, Delta], epoch: int) -> Draft:
         """Runs the changes of inputs through all stages.
@@ -204,6 +119,7 @@ class Runner:
         Cost: in proportion to the changes and what they touch, whatever the state holds.
         """
         draft = Draft(version, epoch)
+        draft.small = True
         before = version.traces
         for node in self.graph:
             if node.frozen:
@@ -291,8 +207,7 @@ class Runner:
         assert operator is not None
         old: list[Trace | None] = []
         now: list[Trace | None] = []
-        for layout, i in zip(operator.layouts, node.inputs, strict=True):
-            number = None if layout is None else self.graph.nodes[i].traces[layout]
+        for number in self._ports[node.id]:
             old.append(None if number is None else before.get(number, self.empty[number]))
             now.append(None if number is None else draft.traces.get(number, self.empty[number]))
         state = [before.get(s, self.empty[s]) for s in node.state]
@@ -303,13 +218,16 @@ class Runner:
         else:
             if not operator.spreads and self.bulk is not None:
                 step.place = self.bulk.inside(node, step)
+            if operator.memoizes and not first:
+                step.memo = state[0].take_memo() or Memo()
             done = in_process(node, deltas, step)
         for number, held in zip(node.state, done.emitted, strict=True):
             if held is not None:
                 layout = self.empty[number].layout
                 draft.logged.append((number, layout, held))
-                layer = Layer(draft.epoch, draft.epoch + 1, held.parts, held.refs)
-                self._append(number, layer, draft)
+                self._append(number, layer_of(held, layout, draft.epoch), draft)
+        if step.memo is not None and node.state[0] in draft.traces:
+            draft.traces[node.state[0]].memos = [step.memo]
         rows_out = self._publish(node, done.delta, draft) if done.delta else 0
         self._account(node, done, rows_out, time.perf_counter() - start, draft)
 
@@ -332,23 +250,38 @@ class Runner:
         layout = node.log_layout
         held = delta.held.get(layout)
         if held is None or not held.refs:
-            if layout not in node.traces and len(delta) <= SMALL_ROWS:
-                # Any order consolidates; the log's own is made when history is packed or read.
-                batch = delta.batch(next(iter(node.traces)))
-            else:
-                batch = delta.batch(layout)
+            batch = self._consolidated(node, delta)
             if not len(batch):
                 return 0
             held = Held((batch,))
-            delta = Delta(delta.types, batch.updates, delta.held)
+            if batch.layout is not UNORDERED:
+                delta = Delta(delta.types, batch.updates, delta.held)
         draft.deltas[node.id] = delta
         draft.logged.append((node.log, layout, held))
         for wanted, number in node.traces.items():
             self._append(number, delta.layer(wanted, draft.epoch), draft)
         return sum(map(len, held.parts))
 
+    def _consolidated(self, node: Node, delta: Delta) -> Batch:
+        """A change as the log has it; if it is small in whatever order costs least."""
+        layout = node.log_layout
+        if len(delta) > SMALL_ROWS:
+            return delta.batch(layout)
+        wanted = self._sorted.get(node.id)
+        if wanted is not None:
+            return delta.batch(wanted)
+        # Any order consolidates; the log's own is made when history is packed or read.
+        if layout not in node.traces:
+            layout = next(iter(node.traces))
+        if node.operator is not None and node.operator.distinct and not delta.held:
+            columns, diff = delta.updates
+            return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
+        return delta.hashed(layout)
+
     def _append(self, number: int, layer: Layer, draft: Draft) -> None:
         trace = draft.traces.get(number) or self.empty[number]
+        if layer.files or layer.rows_count > SMALL_ROWS:
+            draft.small = False
         if layer.files or (trace.layers and trace.layers[-1].upper > layer.lower):
             draft.traces[number] = trace.appended(layer)
             return
@@ -364,8 +297,10 @@ def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
     for layout, delta in zip(operator.layouts, deltas, strict=True):
         if delta is None:
             given.append(None)
+        elif layout is None:
+            given.append(delta.updates)
         else:
-            given.append(delta.updates if layout is None else delta.batch(layout))
+            given.append(delta.batch(layout) if operator.sorts else delta.hashed(layout))
     step.deltas = given
     output = operator.step(step)
     emitted = [None if b is None or not len(b) else Held((b,)) for b in step.emitted]

@@ -75,11 +75,12 @@ class Input(Collection):
     def _change(self, kind: str, rows: Any, once: Any) -> int:
         name = self._held_name()
         session = self._session
-        uid = session._catalog[name].uid
-        mark = None if once is None else json.dumps([uid, kind, _plain(once)])
-        if mark is not None and session._seen(mark):
-            session._say(f"input '{name}': {once!r} is there already, nothing to do")
-            return 0
+        mark = None
+        if once is not None:
+            mark = json.dumps([session._catalog[name].uid, kind, _plain(once)])
+            if session._seen(mark):
+                session._say(f"input '{name}': {once!r} is there already, nothing to do")
+                return 0
         count = committing.take(session, name, kind, rows)
         if mark is not None:
             session._record(mark)

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.batch import Layout
-from nosync_nb.dataflow import Held
 from nosync_nb.definition import Captured, Definition
+from nosync_nb.delta import Held
 from nosync_nb.errors import CorruptLogError, TrustError
 from nosync_nb.graph import Graph, Stage
 from nosync_nb.log import codec

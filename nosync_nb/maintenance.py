@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nosync_nb.batch import Batch, Layout, merge
-from nosync_nb.dataflow import Held, Version
+from nosync_nb.dataflow import Version
+from nosync_nb.delta import Held
 from nosync_nb.errors import DurabilityError, NosyncError
 from nosync_nb.snapshot import seen
 from nosync_nb.store import SPILL_ROWS

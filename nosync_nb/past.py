@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from nosync_nb.batch import Batch, arrange, merge
-from nosync_nb.dataflow import Delta, Draft, Held
+from nosync_nb.dataflow import Draft
+from nosync_nb.delta import Delta, Held
 from nosync_nb.frontier import Interval, Ranges
 from nosync_nb.graph import Node
 from nosync_nb.trace import empty_batch

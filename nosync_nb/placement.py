@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.batch import Batch, Layout, Updates, concat_updates
-from nosync_nb.dataflow import SMALL_ROWS, Delta, Done, Held, Loose, joined_placement
+from nosync_nb.dataflow import Done, joined_placement
+from nosync_nb.delta import SMALL_ROWS, Delta, Held, Loose
 from nosync_nb.graph import Graph, Node
 from nosync_nb.operators import Linear, Operator, Step
 from nosync_nb.trace.parts import open_updates

@@ -42,7 +42,7 @@ class Deferred(Layer):
     `rows_count` may be more than there are: updates that cancel are counted.
     """
 
-    __slots__ = ("_make", "_parts")
+    __slots__ = ("_make",)
 
     def __init__(
         self,
@@ -52,16 +52,14 @@ class Deferred(Layer):
         make: Callable[[], tuple[Batch, ...]],
         files: tuple[PartRef, ...] = (),
     ) -> None:
-        assert lower < upper, (lower, upper)
-        self.lower, self.upper = lower, upper
-        self.files = files
+        super().__init__(lower, upper, (), files)
         self.rows_count = rows_count
         self.level = (rows_count | 1).bit_length() >> 1
+        self.looked = True  # a young layer after it is not joined with it
         self._make: Callable[[], tuple[Batch, ...]] | None = make
-        self._parts: tuple[Batch, ...] = ()
 
     @property
-    def parts(self) -> tuple[Batch, ...]:  # type: ignore[override]
+    def parts(self) -> tuple[Batch, ...]:
         """The rows; what they are made from is let go."""
         make = self._make
         if make is not None:

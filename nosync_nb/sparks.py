@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.batch import Layout
-from nosync_nb.dataflow import Held
+from nosync_nb.delta import Held
 from nosync_nb.errors import ExpressionError
 from nosync_nb.placement import Placement
 from nosync_nb.reads import refuse_pending, trace_at

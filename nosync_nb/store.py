@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 from nosync_nb import journal, restoring
 from nosync_nb.batch import Batch, Layout, arrange, concat_updates
-from nosync_nb.dataflow import Draft, Held, Version
+from nosync_nb.dataflow import Draft, Version
+from nosync_nb.delta import SMALL_ROWS, Held
 from nosync_nb.files import Files
 from nosync_nb.graph import Graph
 from nosync_nb.journal import Entry, Payload
@@ -111,7 +112,10 @@ class Store:
 
     def write_epoch(self, draft: Draft, utc: float, meta: Mapping[str, Any]) -> Position:
         """Writes an epoch's frame, after which it survives the death of this process."""
-        entries = self._entries(draft)
+        if draft.small and SMALL_ROWS <= SPILL_ROWS:
+            entries = [journal.entry(*each) for each in draft.logged]
+        else:
+            entries = self._entries(draft)
         position = self.log.append(journal.EPOCH, journal.pack(draft.epoch, utc, meta, entries))
         self.log.note(draft.epoch)
         return position

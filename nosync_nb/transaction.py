@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, group, merge
-from nosync_nb.dataflow import Delta, Held
+from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
+from nosync_nb.delta import Delta, Held
 from nosync_nb.errors import SchemaError
 from nosync_nb.graph import Stage
+from nosync_nb.groups import group
 from nosync_nb.operators.functions import tuples
 from nosync_nb.rows import Schema
 from nosync_nb.trace import Trace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 from typing import Any
@@ -30,9 +31,9 @@ from nosync_nb.batch import (
     add_runs,
     arrange,
     concat_updates,
-    group,
     merge,
     no_updates,
+    unordered,
 )
 from nosync_nb.errors import ExpressionError
 
@@ -110,34 +111,32 @@ def test_cuts_of_the_key_range_are_disjoint_and_complete(data: st.DataObject) ->
 
 
 @given(st.data(), BUCKETS)
-def test_groups_hold_the_rows_of_one_key_each(data: st.DataObject, buckets: int | None) -> None:
-    kinds = data.draw(layouts()).types
-    updates = data.draw(updates_of(kinds, data.draw(pools(kinds)), max_size=20))
-    n = len(updates.diff)
-    if buckets is None:
-        found = group(updates.columns, kinds, n)
-    else:
-        with weak_hashes(buckets):
-            found = group(updates.columns, kinds, n)
-    texts = encoded(updates.columns, kinds, n)
-    ends = [*found.starts.tolist(), n][1:]
-    members = [found.order[a:b].tolist() for a, b in zip(found.starts.tolist(), ends, strict=True)]
-    keys = encoded(found.keys, kinds, len(members))
-    assert sorted(i for some in members for i in some) == list(range(n))
-    assert len(set(keys)) == len(keys) == len(set(texts))
-    for key, some in zip(keys, members, strict=True):
-        assert {texts[i] for i in some} == {key}
-    assert (np.diff(found.khash.astype(object)) >= 0).all()
+def test_distinct_rows_need_no_order(data: st.DataObject, buckets: int | None) -> None:
+    layout = data.draw(layouts())
+    updates = data.draw(updates_of(layout.types, data.draw(pools(layout.types)), max_size=5))
+    with contextlib.nullcontext() if buckets is None else weak_hashes(buckets):
+        found = unordered(layout, updates)
+        sorted_ = arrange(layout, updates)
+    expected = counted([sorted_])
+    if found is None:
+        return
+    assert len(found) == len(expected) == len(sorted_), "no row stands in it twice"
+    assert expected == count(found.updates, layout.types)
+    assert sorted(found.khash.tolist()) == sorted_.khash.tolist()
 
 
-def test_a_group_by_nothing_is_one_group() -> None:
-    found = group([], (), 3)
-    assert found.starts.tolist() == [0]
-    assert sorted(found.order.tolist()) == [0, 1, 2]
+def test_rows_that_might_be_equal_are_sorted() -> None:
+    def loose(listed: list[Any]) -> bool:
+        columns = [np.array([row[i] for row, _ in listed]) for i in (0, 1)]
+        diff = np.array([n for _, n in listed])
+        return unordered(PAIRS, Updates(columns, diff)) is not None
 
-
-def test_no_rows_make_no_groups() -> None:
-    assert group([np.zeros(0, np.int64)], ("bigint",), 0).starts.tolist() == []
+    assert loose([((1, 2), 1), ((1, 3), -1), ((2, 2), 5)])
+    assert not loose([((1, 2), 1), ((1, 2), -1)])
+    assert not loose([((1, 2), 1), ((1, 2), 1)])
+    assert not loose([((1, 2), 0)])
+    with weak_hashes():
+        assert not loose([((i, i), 1) for i in range(3)])
 
 
 def test_a_batch_that_cancels_entirely_has_no_rows() -> None:

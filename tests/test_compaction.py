@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nosync_nb.batch import Batch, Layout, merge
+from nosync_nb.batch import Batch, Layout, Updates, merge
 from nosync_nb.trace import Layer, Trace, adopt, append, compaction, plan
-from nosync_nb.trace.compaction import INLINE_ROWS, LAYERS_MAX, WIDTH, YOUNG_ROWS
+from nosync_nb.trace.compaction import INLINE_ROWS, JOINED_MAX, LAYERS_MAX, WIDTH, YOUNG_ROWS
 
 LAYOUT = Layout(("bigint", "bigint"), (0,))
 
@@ -38,13 +38,17 @@ class Compaction(RuleBasedStateMachine):
             max_size=6,
         ),
         skipped=st.integers(0, 2),
+        ordered=st.booleans(),
     )
-    def append(self, rows: list[Any], skipped: int) -> None:
+    def append(self, rows: list[Any], skipped: int, ordered: bool) -> None:
         lower = self.epoch + skipped
         batch = numbers(LAYOUT, rows)
         self.expected.update(count(batch.updates, LAYOUT.types))
         self.expected = nonzero(self.expected)
-        self.trace, merged = append(self.trace, Layer(lower, lower + 1, (batch,)))
+        layer = Layer(lower, lower + 1, (batch,))
+        if not ordered:
+            layer = Layer.young(lower, lower + 1, LAYOUT, (backwards(batch),), len(batch))
+        self.trace, merged = append(self.trace, layer)
         self.epoch = lower + 1
         assert merged <= INLINE_ROWS
 
@@ -72,7 +76,7 @@ class Compaction(RuleBasedStateMachine):
         if adopted is not None:
             self.trace = adopted
 
-    @invariant()
+    @rule()
     def the_sum_is_that_of_the_batches(self) -> None:
         found = self.trace.consolidated()
         check(found)
@@ -83,6 +87,14 @@ class Compaction(RuleBasedStateMachine):
         layers = self.trace.layers
         assert all(a.upper <= b.lower for a, b in pairwise(layers))
         assert not layers or layers[-1].upper == self.epoch
+
+    def teardown(self) -> None:
+        self.the_sum_is_that_of_the_batches()
+
+
+def backwards(batch: Batch) -> Updates:
+    """The updates of a batch in another order than its own."""
+    return batch.updates.take(np.arange(len(batch))[::-1])
 
 
 Compaction.TestCase.settings = settings(stateful_step_count=30)
@@ -97,6 +109,13 @@ class Sized(Batch):
 
     def __len__(self) -> int:
         return self.rows
+
+
+def looked(lower: int, upper: int, rows: int) -> Layer:
+    """A layer that somebody looked into, as of a trace that operators read each epoch."""
+    layer = Layer(lower, upper, (Sized(rows),))
+    assert layer.parts
+    return layer
 
 
 def sized(_: Layout, batches: list[Any]) -> Sized:
@@ -124,7 +143,7 @@ def test_work_per_epoch_and_copies_are_bounded(rows: int) -> None:
     epochs = 4000
     with mock.patch.object(compaction, "merge", sized):
         for epoch in range(1, epochs):
-            trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            trace, merged = append(trace, looked(epoch, epoch + 1, rows))
             assert merged <= INLINE_ROWS
             inline += merged
             trace, more = perform(trace)
@@ -144,7 +163,7 @@ def test_copies_stay_bounded_for_batches_of_any_size(seed: int) -> None:
         for epoch in range(2000):
             rows = int(2 ** random.uniform(0, 16))
             appended += rows
-            trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            trace, merged = append(trace, looked(epoch, epoch + 1, rows))
             assert merged <= INLINE_ROWS
             trace, more = perform(trace)
             copied += merged + more
@@ -160,12 +179,42 @@ def test_the_committing_thread_and_the_worker_never_want_the_same_layer() -> Non
             planned = plan(trace)
             inputs = () if planned is None else trace.layers[planned.start : planned.stop]
             rows = int(2 ** random.uniform(0, 13))
-            trace, _ = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+            trace, _ = append(trace, looked(epoch, epoch + 1, rows))
             if inputs:
                 output = Layer(inputs[0].lower, inputs[-1].upper, (Sized(1),))
                 assert adopt(trace, inputs, output) is not None
                 assert inputs[-1].rows_count > YOUNG_ROWS
             trace, _ = perform(trace)
+
+
+def test_epochs_that_nobody_looks_into_are_sorted_once() -> None:
+    trace = Trace(LAYOUT)
+    sorted_ = 0
+    for epoch in range(JOINED_MAX - 1):
+        rows = [((epoch, i), 1) for i in range(4)]
+        batch = numbers(LAYOUT, rows)
+        trace, merged = append(trace, Layer(epoch, epoch + 1, (batch,)))
+        sorted_ += merged
+    assert sorted_ == 0
+    (layer,) = trace.layers
+    assert (layer.lower, layer.upper, layer.rows_count) == (0, JOINED_MAX - 1, 4 * (JOINED_MAX - 1))
+    assert len(layer.parts[0]) == layer.rows_count
+    layer.parts[0]._check()
+    trace, _ = append(trace, Layer(99, 100, (numbers(LAYOUT, [((0, 0), -1)]),)))
+    assert len(trace.layers) == 2, "what somebody looked into stays as it is"
+
+
+def test_joined_epochs_are_put_in_order_before_they_are_many() -> None:
+    trace = Trace(LAYOUT)
+    for epoch in range(4 * JOINED_MAX):
+        batch = numbers(LAYOUT, [((epoch % 7, 0), 1)])
+        trace, merged = append(trace, Layer(epoch, epoch + 1, (batch,)))
+        assert merged == 0 or (epoch + 1) % JOINED_MAX == 0
+        assert trace.layers[-1].pieces_count < JOINED_MAX
+    found = trace.consolidated()
+    check(found)
+    assert sorted(found.columns[0].tolist()) == list(range(7))
+    assert found.diff.sum() == 4 * JOINED_MAX
 
 
 def test_levels_grow_fourfold() -> None:

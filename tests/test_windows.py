@@ -216,7 +216,7 @@ def latest(left: Bag, right: Bag, tolerance: Any) -> Bag:
             r
             for r in right
             if None not in (row[0], row[1], r[1])
-            and r[0] == row[0]
+            and model.order(r[0]) == model.order(row[0])  # NaN is a key as any other
             and r[1] <= row[1]
             and (tolerance is None or row[1] - r[1] <= tolerance)
         ]

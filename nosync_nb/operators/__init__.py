@@ -26,6 +26,7 @@ from nosync_nb.operators.linear import (
     Select,
     Widen,
 )
+from nosync_nb.operators.memo import Memo
 from nosync_nb.operators.ordering import By, Order
 from nosync_nb.operators.reduce import Reduce
 from nosync_nb.operators.top import Top
@@ -44,6 +45,7 @@ __all__ = [
     "Kept",
     "Linear",
     "Map",
+    "Memo",
     "Multiplicity",
     "Negate",
     "Operator",

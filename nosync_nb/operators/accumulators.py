@@ -20,6 +20,7 @@ Source: exact summation by exponent bins, as in Demmel and Nguyen, ARITH 2013.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.batch import Groups, Index
+from nosync_nb.batch import Hashes, Index
 from nosync_nb.operators.base import Step
 from nosync_nb.rows import Column
 from nosync_nb.rows.encoding import unscaled
@@ -168,17 +169,19 @@ def _chunk(result: Parts, numbers: Ints, sign: Ints, whole: Ints, lowest: Ints) 
             result[slot] = found
 
 
-def stored(trace: Trace, groups: Groups, step: Step, *, alone: bool) -> Slots:
+def stored(
+    trace: Trace, khash: Hashes, keys: Sequence[Column], step: Step, *, alone: bool
+) -> Slots:
     """The numbers of groups as the accumulator trace holds them; `alone`: it has slot 0 only."""
-    n = len(groups.khash)
+    n = len(khash)
     if alone:
-        found = trace.lookup(groups.khash, groups.keys, ())
+        found = trace.lookup(khash, keys, ())
         if found is None:
             return {}
         step.touched += len(found.diff)
         return {0: _added(found.probe, found.diff, n)}
     slot_at = len(trace.layout.types) - 1
-    found = trace.lookup(groups.khash, groups.keys, (slot_at,))
+    found = trace.lookup(khash, keys, (slot_at,))
     if found is None:
         return {}
     step.touched += len(found.diff)

@@ -8,6 +8,7 @@ inserted, unless they are equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,19 @@ import pyarrow as pa
 from nosync_nb import rows
 from nosync_nb.arrays import all_true, any_zero
 from nosync_nb.batch import (
+    NO_HASHES,
+    UNORDERED,
     Batch,
-    Groups,
+    Index,
     Layout,
     Updates,
     arrange,
     arrange_distinct,
     concat_updates,
-    group,
 )
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import AggregateCall, Expression
+from nosync_nb.groups import Groups, group, group_few
 from nosync_nb.operators import accumulators, totals
 from nosync_nb.operators.accumulators import Slots
 from nosync_nb.operators.base import Operator, Step
@@ -53,6 +56,8 @@ class Aggregate(Operator):
     """
 
     name = "agg"
+    distinct = True
+    memoizes = True
 
     def __init__(
         self,
@@ -94,7 +99,11 @@ class Aggregate(Operator):
             updates = Updates(delta.columns, delta.diff)
         arguments = evaluate(self.arguments, self.schema, updates, step) if self.arguments else []
         keys = [updates.columns[i] for i in self.keys]
-        groups = group(keys, self.key_types, n) if n else self._one_group()
+        groups = None
+        if step.memo is not None and not self.held:
+            groups = group_few(keys, self.key_types, n)
+        if groups is None:
+            groups = group(keys, self.key_types, n) if n else self._one_group()
         changes = self._contributions(arguments, updates, groups)
         looks: Looks = {}
         if self.held:
@@ -107,7 +116,7 @@ class Aggregate(Operator):
 
     def _one_group(self) -> Groups:
         one = np.zeros(1, np.int64)
-        return Groups(np.zeros(0, np.int64), one, rows.hash_columns([], (), 1), [])
+        return Groups(np.zeros(0, np.int64), one, [])
 
     def _contributions(self, arguments: list[Column], updates: Updates, groups: Groups) -> Slots:
         """The change of each slot of each group."""
@@ -196,26 +205,28 @@ class Aggregate(Operator):
     def _accumulated(self, groups: Groups, changes: Slots) -> Batch | None:
         """The change of the accumulator trace: a row (key, slot) with the number as its diff."""
         parts = []
-        hashes = []
+        owners: list[Index | None] = []
         for slot, numbers in changes.items():
-            keys, khash = groups.keys, groups.khash
+            keys, index = groups.keys, None
             if any_zero(numbers):
                 index = numbers.nonzero()[0]
                 if not len(index):
                     continue
-                keys = [rows.take(k, index) for k in keys]
-                khash, numbers = khash[index], numbers[index]
+                keys, numbers = [rows.take(k, index) for k in keys], numbers[index]
             slots = np.empty(len(numbers), self.slot_type)
             slots.fill(slot)
             parts.append(Updates([*keys, slots], numbers))
-            hashes.append(khash)
+            owners.append(index)
         if not parts:
             return None
         layout = self.state[0]
+        if groups.values is not None:  # few, and no two are equal: they can wait for their order
+            columns, diff = concat_updates(parts, layout.types)
+            return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
+        hashes = [groups.khash if index is None else groups.khash[index] for index in owners]
         if len(parts) == 1:
             return arrange_distinct(layout, parts[0], hashes[0])
-        khash = hashes[0] if len(hashes) == 1 else np.concatenate(hashes)
-        return arrange(layout, concat_updates(parts, layout.types), khash=khash)
+        return arrange(layout, concat_updates(parts, layout.types), khash=np.concatenate(hashes))
 
     def _arranged(
         self,
@@ -235,16 +246,30 @@ class Aggregate(Operator):
             updates = updates.take(keep.nonzero()[0])
         return arrange(self.state[number], updates) if updates else None
 
+    def _stored(self, groups: Groups, step: Step) -> Slots:
+        """The numbers of groups before this epoch."""
+
+        def look(index: Index | None) -> Slots:
+            khash, keys = groups.khash, groups.keys
+            if index is not None and len(index) < len(khash):
+                khash, keys = khash[index], [rows.take(k, index) for k in keys]
+            return accumulators.stored(step.state[0], khash, keys, step, alone=alone)
+
+        alone = not self.arguments
+        return look(None) if step.memo is None else step.memo.stored(groups, look)
+
     def _output(self, groups: Groups, changes: Slots, looks: Looks, step: Step) -> Updates | None:
         """Retracts the rows before and inserts the rows after."""
-        n = len(groups.khash)
-        before = accumulators.stored(step.state[0], groups, step, alone=not self.arguments)
+        n = len(groups)
+        before = self._stored(groups, step)
         slots: Slots = {}
         for slot in before.keys() | changes.keys():
             old = before.get(slot)
             old = np.zeros(n, np.int64) if old is None else old
             change = changes.get(slot)
             slots[slot] = np.concatenate((old, old if change is None else old + change))
+        if step.memo is not None:
+            step.memo.keep(slots, n)
         if self.global_row:
             there = np.array([not step.first, True])
         else:
@@ -265,19 +290,26 @@ class Aggregate(Operator):
         if index is not None:
             place = np.zeros(2 * n, np.int64)
             place[index] = np.arange(m)
-        return self._difference(groups, there, place, values, n)
+        return self._difference(groups, keys, there, place, values, n)
 
     def _difference(
         self,
         groups: Groups,
+        keys: list[Column],
         there: npt.NDArray[np.bool_],
         place: npt.NDArray[np.int64] | None,
         values: list[Column],
         n: int,
     ) -> Updates | None:
-        """The rows before with -1 and after with +1, without those that are the same."""
+        """The rows before with -1 and after with +1, without those that are the same.
+
+        Args:
+            keys: those of the rows, before and then after.
+        """
         if place is None:
             changed = self._unlike(values, n)
+            if all_true(changed):
+                return Updates([*keys, *values], _signs(n))
             old_rows = new_rows = changed.nonzero()[0]
         else:
             same = there[:n] & there[n:]
@@ -335,6 +367,14 @@ class Aggregate(Operator):
                 raise
             raise ExpressionError(f"stage '{step.stage}': {error}", hint=error.hint) from None
         return _column(found, call.type)
+
+
+@lru_cache(maxsize=128)
+def _signs(n: int) -> npt.NDArray[np.int64]:
+    """-1 for each of `n` rows, then +1 for each."""
+    signs = np.repeat(np.array([-1, 1]), n)
+    signs.flags.writeable = False
+    return signs
 
 
 def _column(values: list[Any], type_: str) -> Column:

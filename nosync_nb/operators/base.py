@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from nosync_nb.batch import Batch, Layout, Updates
+from nosync_nb.operators.memo import Memo
 from nosync_nb.rows import Column, Schema
 from nosync_nb.trace import Trace
 
@@ -51,6 +52,7 @@ class Step:
         touched: rows read or written, counted by kernels.
         place: where a loop may run its kernels; None: here.
         placement: where they ran, if not here.
+        memo: what the operator remembers of `state[0]`, if it may; see memo.py.
     """
 
     __slots__ = (
@@ -60,6 +62,7 @@ class Step:
         "emitted",
         "evaluate",
         "first",
+        "memo",
         "place",
         "placement",
         "stage",
@@ -88,6 +91,7 @@ class Step:
         self.evaluate = evaluate
         self.touched = 0
         self.place: Place | None = None
+        self.memo: Memo | None = None
         self.placement = ""
 
 
@@ -102,6 +106,10 @@ class Operator:
         global_row: whether there is output before any input (a global aggregate).
         output_key: for operators that work by key, the positions of the key in the output.
         spreads: whether executors can run it on slices by key.
+        sorts: whether changes must come in the order of their layout; else they may be batches in
+            no order, with the hashes of their keys.
+        distinct: whether no two rows of an output are equal.
+        memoizes: whether it keeps a memo beside its first own trace.
     """
 
     name = "operator"
@@ -111,6 +119,9 @@ class Operator:
     global_row = False
     output_key: tuple[int, ...] | None = None
     spreads = True
+    sorts = True
+    distinct = False
+    memoizes = False
 
     def step(self, step: Step) -> Updates | None:
         """Computes the change of the output; None or no rows if there is none."""

@@ -36,6 +36,7 @@ class Join(Operator):
     """
 
     name = "join"
+    sorts = False
 
     def __init__(
         self,

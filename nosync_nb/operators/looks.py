@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.arrays import all_true
-from nosync_nb.batch import Groups, Index
+from nosync_nb.batch import Index
+from nosync_nb.groups import Groups
 from nosync_nb.operators import winners
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.extremes import extreme

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Groups, Index
+from nosync_nb.batch import Batch, Index
+from nosync_nb.groups import Groups
 from nosync_nb.operators.base import Step
 from nosync_nb.trace import Trace, ranges
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.arrays import any_true, starts_of
-from nosync_nb.batch import Batch, Groups, Index, Layout, Updates, arrange, concat_updates
+from nosync_nb.batch import Batch, Index, Layout, Updates, arrange, concat_updates
+from nosync_nb.groups import Groups
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.extremes import extreme
 from nosync_nb.operators.presence import owners

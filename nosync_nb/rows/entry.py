@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows.arrow import Column, canonical_floats, column_of, single
 from nosync_nb.rows.schema import spark_type
-from nosync_nb.rows.types import FLOATS, INTEGERS, arrow_type, is_nested
+from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, arrow_type, is_nested
 from nosync_nb.rows.values import build
 
 _ndarray = np.ndarray
+_chunked = pa.ChunkedArray
 _INSIDE_OUT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
 
@@ -42,6 +43,13 @@ def adopt(array: Any, type_: str) -> Column:
 
 def adopt_same(array: Any, type_: str) -> Column:
     """Returns a copied column of an Arrow array whose type is known to be the wanted one."""
+    dtype = FIXED.get(type_)
+    if dtype is not None and dtype.kind == "i":
+        if array.__class__ is _chunked and array.num_chunks == 1:
+            array = array.chunk(0)
+        if array.__class__ is not _chunked and not array.null_count and (n := len(array)):
+            buffer = array.buffers()[1]
+            return np.frombuffer(buffer, dtype, n, array.offset * dtype.itemsize).copy()
     column = column_of(single(array), type_)
     if type(column) is not _ndarray:
         return _own(column)

@@ -2,8 +2,9 @@
 
 Layers are kept in levels of size, each four times the one below; four layers of a level are merged
 into one of the next, so a row is copied once per level. Layers of at most `YOUNG_ROWS` rows are
-merged by the committing thread, at most `INLINE_ROWS` rows an epoch. Older ones are planned for a
-worker and adopted between epochs if they are still live: the two never want the same layer.
+merged by the committing thread, at most `INLINE_ROWS` rows an epoch; those that nobody has looked
+into since they came are joined first, and sorted once. Older ones are planned for a worker and
+adopted between epochs if they are still live: the two never want the same layer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ WIDTH = 4
 INLINE_ROWS = 4096
 YOUNG_ROWS = INLINE_ROWS // WIDTH
 LAYERS_MAX = 12
+JOINED_MAX = 64
+"""How many epochs may wait in a young layer before the committing thread puts them in order."""
 
 
 class Merge(NamedTuple):
@@ -34,17 +37,28 @@ def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     Returns:
         the new trace and the number of rows that were merged, at most `INLINE_ROWS`.
     """
-    layers = (*trace.layers, layer)
+    layers = trace.layers
     merged = 0
+    if layers and not layers[-1].looked and not layers[-1].files:
+        last = layers[-1]
+        near = last.level <= layer.level + 1 or last.pieces_count > 1
+        if near and last.rows_count + layer.rows_count <= YOUNG_ROWS:
+            young = last.joined(trace.layout, layer)
+            if young.pieces_count < JOINED_MAX:
+                return Trace(trace.layout, (*layers[:-1], young)), 0
+            layers, layer, merged = layers[:-1], young, len(young.parts[0])
+    layers = (*layers, layer)
     while len(layers) >= WIDTH and layers[-WIDTH].level <= layers[-1].level:
         start = _run(layers, INLINE_ROWS - merged)
         if start == len(layers):
             break
-        young = layers[start:]
-        batches = [part for each in young for part in each.parts]
-        merged += sum(each.rows_count for each in young)
+        run = layers[start:]
+        batches = [part for each in run for part in each.parts]
+        merged += sum(each.rows_count for each in run)
         batch = merge(trace.layout, batches)
-        layers = (*layers[:start], Layer(young[0].lower, layer.upper, (batch,)))
+        made = Layer(run[0].lower, layer.upper, (batch,))
+        made.looked = True  # it is sorted: not to be joined with what comes, and sorted again
+        layers = (*layers[:start], made)
     return Trace(trace.layout, layers), merged
 
 
@@ -96,5 +110,5 @@ def adopt(trace: Trace, inputs: tuple[Layer, ...], output: Layer) -> Trace | Non
     for start in range(len(layers) - len(inputs) + 1):
         if all(a is b for a, b in zip(inputs, layers[start:], strict=False)):
             stop = start + len(inputs)
-            return Trace(trace.layout, (*layers[:start], output, *layers[stop:]))
+            return Trace(trace.layout, (*layers[:start], output, *layers[stop:]), trace.memos)
     return None

@@ -10,13 +10,23 @@ Readers hold a trace as long as they like; appending or compacting makes a new o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.arrays import all_true, total
-from nosync_nb.batch import Batch, Diffs, Hashes, Index, Layout, Updates, concat_updates, merge
+from nosync_nb.batch import (
+    Batch,
+    Diffs,
+    Hashes,
+    Index,
+    Layout,
+    Updates,
+    arrange,
+    concat_updates,
+    merge,
+)
 from nosync_nb.rows import Column
 from nosync_nb.trace.parts import PartRef
 
@@ -27,9 +37,13 @@ class Layer:
     `files` names the part files that hold it, one for each part, or is empty while the layer
     lives in memory (and in the frames of the log) alone. `level` grows by one when its rows grow
     fourfold.
+
+    A layer may be `young`: its updates are put into order when somebody looks at its `parts`, and
+    until then it can be joined with the next. So a trace that nobody looks into costs an epoch
+    next to nothing. `rows_count` is an upper bound then.
     """
 
-    __slots__ = ("files", "level", "lower", "parts", "rows_count", "upper")
+    __slots__ = ("_parts", "_pieces", "files", "level", "looked", "lower", "rows_count", "upper")
 
     def __init__(
         self, lower: int, upper: int, parts: tuple[Batch, ...], files: tuple[PartRef, ...] = ()
@@ -37,11 +51,52 @@ class Layer:
         assert lower < upper, (lower, upper)
         self.lower = lower
         self.upper = upper
-        self.parts = parts
         self.files = files
+        self.looked = False
+        self._parts = parts
+        self._pieces: tuple[Layout, tuple[Updates, ...]] | None = None
         count = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         self.rows_count = count
         self.level = (count | 1).bit_length() >> 1
+
+    @classmethod
+    def young(
+        cls, lower: int, upper: int, layout: Layout, pieces: tuple[Updates, ...], rows_count: int
+    ) -> Layer:
+        """A layer of updates in any order."""
+        layer = cls(lower, upper, ())
+        layer._pieces = (layout, pieces)
+        layer.rows_count = rows_count
+        layer.level = (rows_count | 1).bit_length() >> 1
+        return layer
+
+    @property
+    def parts(self) -> tuple[Batch, ...]:
+        """The rows in order. Cost: that of sorting a young layer, the first time."""
+        self.looked = True
+        young = self._pieces
+        if young is not None:
+            layout, pieces = young
+            # In this order: another thread that finds no pieces finds the parts.
+            self._parts = (arrange(layout, concat_updates(pieces, layout.types)),)
+            self._pieces = None
+        return self._parts
+
+    def joined(self, layout: Layout, after: Layer) -> Layer:
+        """This layer and the one after it as one young layer; nobody has looked at either."""
+        rows_count = self.rows_count + after.rows_count
+        pieces = self._loose() + after._loose()
+        return Layer.young(self.lower, after.upper, layout, pieces, rows_count)
+
+    @property
+    def pieces_count(self) -> int:
+        """Of how many epochs' changes it is made, while it is young; else 1."""
+        young = self._pieces
+        return 1 if young is None else len(young[1])
+
+    def _loose(self) -> tuple[Updates, ...]:
+        young = self._pieces
+        return young[1] if young is not None else tuple(part.updates for part in self._parts)
 
 
 class Found(NamedTuple):
@@ -53,13 +108,30 @@ class Found(NamedTuple):
 
 
 class Trace:
-    """An immutable list of layers of one layout, oldest first."""
+    """An immutable list of layers of one layout, oldest first.
 
-    __slots__ = ("layers", "layout")
+    `memos` holds what an operator remembers of its contents, if anything: whoever takes it has it
+    alone, and leaves it to the trace that follows. It is no part of the value.
+    """
 
-    def __init__(self, layout: Layout, layers: tuple[Layer, ...] = ()) -> None:
+    __slots__ = ("layers", "layout", "memos")
+
+    def __init__(
+        self, layout: Layout, layers: tuple[Layer, ...] = (), memos: list[Any] | None = None
+    ) -> None:
         self.layout = layout
         self.layers = layers
+        self.memos = memos
+
+    def __reduce__(self) -> Any:
+        return Trace, (self.layout, self.layers)
+
+    def take_memo(self) -> Any:
+        """The memo, which is the caller's from now on; None if there is none."""
+        try:
+            return self.memos.pop() if self.memos else None
+        except IndexError:  # another thread was faster
+            return None
 
     @property
     def rows_count(self) -> int:
@@ -133,7 +205,7 @@ class Trace:
         if len(hits) == 1:
             columns, diff, probe, index = hits[0]
             diff = diff[index]
-            held = {i: rows.take(columns[i], index) for i in {*places, *need}}
+            held = {i: rows.take(columns[i], index) for i in (*places, *need)}
         else:
             probe = np.concatenate([probe for _, _, probe, _ in hits])
             diff = np.concatenate([diff[index] for _, diff, _, index in hits])

@@ -22,9 +22,9 @@ from nosync_nb.batch import (
     Updates,
     arrange,
     concat_updates,
-    group,
     no_updates,
 )
+from nosync_nb.groups import group
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.iterate.plan import Inner
 from nosync_nb.operators.iterate.rounds import State, Time

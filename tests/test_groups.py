@@ -1,0 +1,79 @@
+"""Groups: each holds the rows of one key, by hashes or, if they are few, by Python values."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from batch_model import encoded, layouts, pools, updates_of, weak_hashes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nosync_nb import rows
+from nosync_nb.groups import FEW, Groups, group, group_few
+
+BUCKETS = st.sampled_from([None, 1, 2])
+
+
+def check(found: Groups, columns: list[Any], kinds: tuple[str, ...], n: int) -> None:
+    """Asserts that the groups are those of equal rows of the columns."""
+    texts = encoded(columns, kinds, n)
+    starts = found.starts.tolist()
+    members = [found.order[a:b].tolist() for a, b in zip(starts, [*starts, n][1:], strict=True)]
+    keys = encoded(found.keys, kinds, len(members))
+    assert sorted(i for some in members for i in some) == list(range(n))
+    assert len(set(keys)) == len(keys) == len(set(texts)) == len(found)
+    for key, some in zip(keys, members, strict=True):
+        assert {texts[i] for i in some} == {key}
+
+
+@given(st.data(), BUCKETS)
+def test_groups_hold_the_rows_of_one_key_each(data: st.DataObject, buckets: int | None) -> None:
+    kinds = data.draw(layouts()).types
+    updates = data.draw(updates_of(kinds, data.draw(pools(kinds)), max_size=20))
+    n = len(updates.diff)
+    with contextlib.nullcontext() if buckets is None else weak_hashes(buckets):
+        found = group(updates.columns, kinds, n)
+    check(found, updates.columns, kinds, n)
+    assert (np.diff(found.khash.astype(object)) >= 0).all()
+
+
+@given(st.data())
+def test_few_rows_are_grouped_without_hashes(data: st.DataObject) -> None:
+    kinds = data.draw(layouts()).types
+    updates = data.draw(updates_of(kinds, data.draw(pools(kinds)), max_size=20))
+    n = len(updates.diff)
+    found = group_few(updates.columns, kinds, n)
+    if found is None:
+        plain = [type(c) is np.ndarray for c in updates.columns]
+        assert not all(plain) or {"float", "double"} & set(kinds)
+        return
+    check(found, updates.columns, kinds, n)
+    assert found.values is not None
+    assert len(found.values) == len(found)
+    assert found.khash.tolist() == rows.hash_columns(found.keys, kinds, len(found)).tolist()
+
+
+def test_what_python_compares_otherwise_than_spark_is_hashed() -> None:
+    nans = np.array([math.nan, math.nan])
+    assert group_few([nans], ("double",), 2) is None
+    assert len(group([nans], ("double",), 2)) == 1
+
+
+@pytest.mark.parametrize(("n", "few"), [(FEW, True), (FEW + 1, False)])
+def test_many_rows_are_hashed(n: int, few: bool) -> None:
+    assert (group_few([np.arange(n)], ("bigint",), n) is not None) == few
+
+
+def test_a_group_by_nothing_is_one_group() -> None:
+    found = group([], (), 3)
+    assert found.starts.tolist() == [0]
+    assert sorted(found.order.tolist()) == [0, 1, 2]
+    assert group_few([], (), 3) is None
+
+
+def test_no_rows_make_no_groups() -> None:
+    assert group([np.zeros(0, np.int64)], ("bigint",), 0).starts.tolist() == []
