@@ -20,11 +20,14 @@ settings.register_profile("default", max_examples=50, deadline=None)
 settings.register_profile(
     "ci",
     max_examples=40,
+    derandomize=True,  # a change is judged by the same cases as the one before it; soaks find new
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("nightly", parent=settings.get_profile("ci"), max_examples=10_000)
+settings.register_profile(
+    "nightly", parent=settings.get_profile("ci"), max_examples=10_000, derandomize=False
+)
 CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if CI else "default"))
 
