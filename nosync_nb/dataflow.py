@@ -14,8 +14,10 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge, no_updates
+from nosync_nb.counts import OfStage
 from nosync_nb.graph import Graph, Node
 from nosync_nb.operators import Evaluate, Linear, Place, Step
+from nosync_nb.operators.base import joined_placement
 from nosync_nb.trace import Layer, Trace, append
 from nosync_nb.trace.parts import PartRef
 
@@ -215,7 +217,8 @@ class Runner:
                 continue
             deltas = [draft.deltas.get(i) for i in node.inputs]
             if any(d is not None for d in deltas):
-                self._run(node, deltas, before, draft, first=False)
+                with OfStage(node.stage, node.operator.name):
+                    self._run(node, deltas, before, draft, first=False)
         return draft
 
     def first_run(self, version: Version, old: Graph, held: Graph | None = None) -> Draft:
@@ -239,7 +242,8 @@ class Runner:
             deltas = [self._whole(i, draft, whole, new, nodes) for i in node.inputs]
             first = node.operator.global_row
             if first or any(d is not None for d in deltas):
-                self._run(node, deltas, {}, draft, first=True)
+                with OfStage(node.stage, node.operator.name):
+                    self._run(node, deltas, {}, draft, first=True)
         return draft
 
     def _contents(self, old: Node, draft: Draft) -> Delta:
@@ -391,10 +395,3 @@ def whole(types: tuple[str, ...], layout: Layout, trace: Trace) -> Delta:
         return Delta(types, None, {layout: Held(layers[0].parts, layers[0].files)})
     batch = trace.consolidated()
     return Delta(types, batch.updates, {layout: Held((batch,))})
-
-
-def joined_placement(old: str, new: str) -> str:
-    """One text for the placements of several operators."""
-    if not old or not new:
-        return old or new
-    return old if new in old else f"{old}, {new}"

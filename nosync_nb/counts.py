@@ -1,0 +1,102 @@
+"""Arithmetic of counts: sums and products that are exact, or an error that names the row.
+
+Counts are 64-bit integers, and numpy wraps around without a word. Whoever knows more of where a
+count comes from says it: a batch the row, the dataflow the stage, a loop that it does not settle.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb.errors import ExpressionError
+
+Counts = npt.NDArray[np.int64]
+
+_FEW = 64
+_LIMIT = 2**63
+
+
+class CountError(ExpressionError):
+    """A row is counted more often than 64 bits hold.
+
+    Attributes:
+        row: its values, None if nobody knew them yet.
+        at: which of the runs, or of the products, it is.
+    """
+
+    def __init__(self, at: int = 0, row: tuple[Any, ...] | None = None) -> None:
+        self.at = at
+        self.row = row
+        shown = "a row" if row is None else f"row {row!r}"
+        super().__init__(
+            f"{shown} is counted more than 2**63 - 1 times",
+            hint="drop copies where they come from, as with distinct()",
+        )
+
+
+def add_runs(diff: Counts, starts: Counts) -> Counts:
+    """The sum of each run of diffs; run i is `diff[starts[i]:starts[i + 1]]`, and not empty.
+
+    Raises:
+        CountError: if a sum does not fit into 64 bits.
+    """
+    sums: Counts = np.add.reduceat(diff, starts)
+    n = len(diff)
+    if n <= _FEW:
+        size = diff.astype(np.float64)
+        most = float(size.dot(size)) * n  # no sum exceeds the root of this
+    else:  # not by dot, which wakes the threads of BLAS
+        most = (float(max(int(diff.max()), -int(diff.min()))) * n) ** 2
+    if most >= 2.0**125:
+        exact = np.add.reduceat(diff.astype(object), starts)
+        _same(exact, sums)
+    return sums
+
+
+def products(left: Counts, right: Counts) -> Counts:
+    """The products of counts, pairwise.
+
+    Raises:
+        CountError: if one does not fit into 64 bits.
+    """
+    made: Counts = left * right
+    if len(made) and _greatest(left) * _greatest(right) >= _LIMIT:
+        _same(left.astype(object) * right.astype(object), made)
+    return made
+
+
+def _greatest(counts: Counts) -> int:
+    if len(counts) <= _FEW:
+        return max(map(abs, counts.tolist()))
+    return max(int(counts.max()), -int(counts.min()))
+
+
+def _same(exact: npt.NDArray[np.object_], made: Counts) -> None:
+    """Raises if 64 bits were too few."""
+    wrong = (exact != made).nonzero()[0]
+    if len(wrong):
+        raise CountError(int(wrong[0]))
+
+
+class OfStage:
+    """A context in which an error of counts names the stage and its operator."""
+
+    __slots__ = ("operator", "stage")
+
+    def __init__(self, stage: str, operator: str) -> None:
+        self.stage = stage
+        self.operator = operator
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if isinstance(error, CountError):
+            where = f"stage '{self.stage}': " if self.stage else ""
+            raise ExpressionError(f"{where}{self.operator}: {error}", hint=error.hint) from None
