@@ -71,7 +71,7 @@ def products(left: Counts, right: Counts) -> Counts:
 
 def _greatest(counts: Counts) -> int:
     if len(counts) <= _FEW:
-        return max(map(abs, counts.tolist()))
+        return max(abs(int(n)) for n in counts.tolist())
     return max(int(counts.max()), -int(counts.min()))
 
 

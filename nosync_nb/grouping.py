@@ -80,7 +80,9 @@ class Grouped:
 
         Args:
             function: gets the key (a value, or a named tuple of several) and the group's rows as
-                named tuples in canonical order, copies repeated. Deterministic.
+                named tuples in canonical order, copies repeated. Deterministic. A row whose count
+                is negative (removed before it was inserted) is not among them until it is above 0;
+                a group without rows is not asked for.
             schema: Spark DDL of what it yields; the output has the keys before it.
         """
         source = self._collection
