@@ -40,7 +40,8 @@ def tumbling(
 
     Cost: a few microseconds a changed row at most.
     """
-    return sliding(collection, on=on, size=every, every=every, retain=retain)
+    step = length(every, "every")
+    return _windows(collection, on, step, step, _kept(retain, every))
 
 
 def sliding(
@@ -75,12 +76,23 @@ def sliding(
             f"sliding: each row would be in {count} windows, more than {_WINDOWS_MAX}",
             hint="take a longer step: every=...",
         )
-    steps = None if retain is None else _grains(retain, every)
+    return _windows(collection, on, long, step, _kept(retain, every))
+
+
+def _kept(retain: Length | None, every: Length) -> int | None:
+    """How many steps behind the newest are kept; None: all."""
+    return None if retain is None else _grains(retain, every)
+
+
+def _windows(
+    collection: Collection, on: str, long: int, step: int, steps: int | None
+) -> Collection:
+    """The rows with all windows of `long` microseconds, one each `step`, that hold them."""
     type_ = time_type(collection, on)
     time, name = with_micros(collection, on)
     names = _window_names(collection)
     parts = []
-    for back in range(count):
+    for back in range(-(-long // step)):
         start = f"`{name}` - pmod(`{name}`, {step}L) - {back * step}L"
         part = time
         if (back + 1) * step > long:  # only a part of the step is inside

@@ -61,6 +61,18 @@ def test_a_retraction_takes_back_what_was_given(session: Session) -> None:
     assert set(bag(tags)).isdisjoint(first), "what was forgotten is asked for anew"
 
 
+def test_a_stage_may_be_declared_by_a_word_of_stage(session: Session) -> None:
+    numbers = session.input("numbers", "n int")
+    with pytest.raises(ExpressionError, match="gives something else each time"):
+        session.stage("tags", numbers.select("n", "uuid() AS id"))
+    tags = session.stage("tags", numbers.map(tagged, "n int, tag bigint"), nondeterministic=True)
+    numbers.insert([(1,), (2,)])
+    session.commit()
+    numbers.remove([(1,), (2,)])
+    session.commit()
+    assert bag(tags) == {}
+
+
 def test_a_threshold_takes_back_what_it_gave(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     define(session, some=numbers.threshold(lambda n: random.randrange(1, 1000)))

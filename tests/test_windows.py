@@ -274,6 +274,31 @@ def test_lengths_are_fixed_and_above_0(session: Session) -> None:
     assert ours.fingerprint({"a": "1"}) == theirs.fingerprint({"a": "1"})
 
 
+def test_a_length_that_is_none_is_named_as_it_was_given(session: Session) -> None:
+    a = session.input("a", "ts timestamp")
+    calls: dict[str, Callable[[], Any]] = {
+        "every='1 moon'": lambda: windows.tumbling(a, on="ts", every="1 moon"),
+        "every=5": lambda: windows.tumbling(a, on="ts", every=5),  # type: ignore[arg-type]
+        "retain='soon'": lambda: windows.tumbling(a, on="ts", every="1 day", retain="soon"),
+        "size='big'": lambda: windows.sliding(a, on="ts", size="big", every="1 day"),
+        "every='odd'": lambda: windows.sliding(a, on="ts", size="1 day", every="odd"),
+        "gap=''": lambda: windows.sessions(a, on="ts", gap=""),
+        "grain='x'": lambda: windows.retained(a, on="ts", retain="1 day", grain="x"),
+    }
+    for said, call in calls.items():
+        with pytest.raises(SchemaError, match=f"^{said} is not a fixed length"):
+            call()
+
+
+def test_an_asof_join_of_clashing_columns_says_how_to_rename(session: Session) -> None:
+    a = session.input("a", "k int, ts timestamp, n int")
+    keyed = a.select("k AS key", "ts", "n AS K")
+    for other, on, column in ((a, "k", "n"), (keyed, {"k": "key"}, "K")):
+        with pytest.raises(SchemaError, match=f"both sides have a column '{column}'") as caught:
+            windows.asof_join(a, other, on=on, time="ts")  # type: ignore[arg-type]
+        assert f"rename({{'{column}': 'other_{column}'}})" in str(caught.value.hint)
+
+
 def test_what_windows_cannot_do_is_said(session: Session) -> None:
     a = session.input("a", "ts timestamp, n int, day date")
     calls: dict[str, Callable[[], Any]] = {

@@ -342,7 +342,11 @@ class _Run:
         deltas[side], before[other] = delta, trace
         step = Step(deltas, before, before, (), stage=self.step.stage)
         wider = operator.beside(other, (ROUND,) * marks)
-        found = place.run(wider, step, [layout.types for layout in wider.layouts])
+        try:
+            found = place.run(wider, step, [layout.types for layout in wider.layouts])
+        except CountError as error:
+            row = None if error.row is None else error.row[: len(operator.types)]
+            raise CountError(row=row) from None
         self.touched += step.touched
         if found is None:
             return None
