@@ -25,7 +25,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from nosync_nb import committing, declaring, defining, iterating, maintenance, reads, recovering
 from nosync_nb.batch import Batch
@@ -48,6 +48,8 @@ from nosync_nb.transaction import InputChanges, Transaction
 from nosync_nb.worker import Worker
 
 logger = logging.getLogger("nosync")
+
+Read = TypeVar("Read")
 
 MERGE_EVERY = 16
 COLLECT_ROWS = 10_000_000
@@ -455,7 +457,7 @@ class Session:
     def _changes(self, collection: Readable, after: Any, upto: Any) -> Batch:
         return self._following(lambda: reads.changes(self, collection, after, upto))
 
-    def _following(self, read: Callable[[], Batch]) -> Batch:
+    def _following(self, read: Callable[[], Read]) -> Read:
         """Reads; with `mode="r"` what the owner has committed by now.
 
         A file that the owner has merged away meanwhile is no damage.

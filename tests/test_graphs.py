@@ -425,7 +425,7 @@ def test_what_is_no_graph_is_refused_with_the_remedy(session: Session) -> None:
         graphs.label_propagation(edges, rounds=0)
 
 
-EDGES: dict[str, Callable[[Any], Any]] = {  # every algorithm, on some edges
+OVER_EDGES: dict[str, Callable[[Any], Any]] = {  # every algorithm, on some edges
     "reachable": lambda e: graphs.reachable(e, e.select("src AS node")),
     "distances": lambda e: graphs.distances(e, e.select("src AS node")),
     "connected_components": graphs.connected_components,
@@ -435,7 +435,9 @@ EDGES: dict[str, Callable[[Any], Any]] = {  # every algorithm, on some edges
     "k_core": lambda e: graphs.k_core(e, 2),
     "label_propagation": graphs.label_propagation,
 }
-NODES: dict[str, Callable[[Any, Any], Any]] = {  # those that take nodes besides, and their word
+WITH_NODES: dict[
+    str, Callable[[Any, Any], Any]
+] = {  # those that take nodes besides, and their word
     "reachable: roots": graphs.reachable,
     "distances: roots": graphs.distances,
     "connected_components: nodes": graphs.connected_components,
@@ -455,11 +457,11 @@ class NoCollection:
         return self
 
 
-@pytest.mark.parametrize("name", EDGES)
+@pytest.mark.parametrize("name", OVER_EDGES)
 def test_edges_that_are_none_are_refused_by_the_name_of_the_algorithm(
     session: Session, name: str
 ) -> None:
-    run = EDGES[name]
+    run = OVER_EDGES[name]
     other = session.input("other", "src int, target int, node int")
     maps = session.input("maps", "src map<string,int>, dst map<string,int>")
     texts = session.input("texts", "src int, dst string")
@@ -475,11 +477,11 @@ def test_edges_that_are_none_are_refused_by_the_name_of_the_algorithm(
         assert hint in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("name", NODES)
+@pytest.mark.parametrize("name", WITH_NODES)
 def test_nodes_that_are_none_are_refused_by_the_name_of_the_argument(
     session: Session, name: str, tmp_path: Path
 ) -> None:
-    run = NODES[name]
+    run = WITH_NODES[name]
     what, argument = name.split(": ")
     edges = session.input("edges", "src int, dst int")
     with pytest.raises(SchemaError, match=rf"^{name}=\[1, 2\] is not a collection"):
