@@ -70,8 +70,10 @@ def products(left: Counts, right: Counts) -> Counts:
 
 
 def _greatest(counts: Counts) -> int:
+    """The greatest size of a count."""
     if len(counts) <= _FEW:
-        return max(abs(int(n)) for n in counts.tolist())
+        few: list[int] = counts.tolist()
+        return max(max(few), -min(few))
     return max(int(counts.max()), -int(counts.min()))
 
 

@@ -435,9 +435,7 @@ OVER_EDGES: dict[str, Callable[[Any], Any]] = {  # every algorithm, on some edge
     "k_core": lambda e: graphs.k_core(e, 2),
     "label_propagation": graphs.label_propagation,
 }
-WITH_NODES: dict[
-    str, Callable[[Any, Any], Any]
-] = {  # those that take nodes besides, and their word
+WITH_NODES: dict[str, Callable[[Any, Any], Any]] = {  # those that take nodes besides
     "reachable: roots": graphs.reachable,
     "distances: roots": graphs.distances,
     "connected_components: nodes": graphs.connected_components,
