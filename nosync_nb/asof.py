@@ -42,13 +42,7 @@ def asof_join(
 
     Cost: all rows of a key, of both sides, are read again whenever one changes (a `reduce`).
     """
-    check_collection("asof_join", left)
-    check_collection("asof_join", right)
-    if right._session is not left._session:
-        raise StageError(
-            "asof_join: the other collection belongs to another session",
-            hint="insert its rows into an input of this session",
-        )
+    _check_sides(left, right)
     pairs = _pairs("on", on)
     times = _pairs("time", time)
     if len(times) != 1:
@@ -77,6 +71,17 @@ def asof_join(
     found = both.group_by(*(left.schema.names[i] for i in l_keys)).reduce(function, made)
     names = (*left.schema.names, *(both.schema.names[i] for i in further))
     return found.select(*(quoted(found.schema, n) for n in names))
+
+
+def _check_sides(left: Any, right: Any) -> None:
+    """Refuses what are no two collections of one session."""
+    check_collection("asof_join", left)
+    check_collection("asof_join", right)
+    if right._session is not left._session:
+        raise StageError(
+            "asof_join: the other collection belongs to another session",
+            hint="insert its rows into an input of this session",
+        )
 
 
 def _latest(
