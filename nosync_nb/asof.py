@@ -6,13 +6,13 @@ Both sides go into one collection, tagged, and a `reduce` walks the rows of each
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from nosync_nb.collection import Collection
-from nosync_nb.errors import SchemaError
-from nosync_nb.eventtime import TIMES, Length, length, quoted, unused
+from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.eventtime import TIMES, Length, check_collection, length, quoted, unused
 from nosync_nb.rows import Field, Schema
 
 
@@ -42,8 +42,9 @@ def asof_join(
 
     Cost: all rows of a key, of both sides, are read again whenever one changes (a `reduce`).
     """
-    pairs = _pairs(on)
-    times = _pairs(time)
+    _check_sides(left, right)
+    pairs = _pairs("on", on)
+    times = _pairs("time", time)
     if len(times) != 1:
         raise SchemaError(
             f"asof_join: time={time!r} is not one column", hint="write time='ts' or {'ts': 'at'}"
@@ -70,6 +71,17 @@ def asof_join(
     found = both.group_by(*(left.schema.names[i] for i in l_keys)).reduce(function, made)
     names = (*left.schema.names, *(both.schema.names[i] for i in further))
     return found.select(*(quoted(found.schema, n) for n in names))
+
+
+def _check_sides(left: Any, right: Any) -> None:
+    """Refuses what are no two collections of one session."""
+    check_collection("asof_join", left)
+    check_collection("asof_join", right)
+    if right._session is not left._session:
+        raise StageError(
+            "asof_join: the other collection belongs to another session",
+            hint="insert its rows into an input of this session",
+        )
 
 
 def _latest(
@@ -119,11 +131,18 @@ def _tolerance(given: Any, type_: str, name: str) -> int | timedelta | None:
     return given
 
 
-def _pairs(on: str | Sequence[str] | Mapping[str, str]) -> list[tuple[str, str]]:
+def _pairs(what: str, on: Any) -> list[tuple[str, str]]:
     """Columns of both sides, pairwise."""
     if isinstance(on, str):
         return [(on, on)]
-    return list(on.items()) if isinstance(on, Mapping) else [(c, c) for c in on]
+    given: Any = on if isinstance(on, Iterable) else [on]
+    found = [*given.items()] if isinstance(given, Mapping) else [(c, c) for c in given]
+    if not all(isinstance(name, str) for pair in found for name in pair):
+        raise SchemaError(
+            f"asof_join: {what}={on!r} does not name columns",
+            hint=f"write {what}='name', or a dict left -> right: {what}={{'a': 'b'}}",
+        )
+    return found
 
 
 def _union(
@@ -135,7 +154,10 @@ def _union(
         same: positions of columns that both sides have.
         rest: positions of the right columns that only the right side has.
     """
-    mark = Field(unused(left, "is_right"), "boolean")
+    name = "is_right"
+    while name.lower() in {n.lower() for n in (*left.schema.names, *right.schema.names)}:
+        name += "_"
+    mark = Field(name, "boolean")
     fields = [*left.schema.fields, mark, *(right.schema.fields[i] for i in rest)]
     taken = {n.lower() for n in left.schema.names}
     for i in rest:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.arrays import all_true, any_true, any_zero
-from nosync_nb.errors import ExpressionError
+from nosync_nb.counts import CountError, add_runs
 from nosync_nb.rows import Column
 from nosync_nb.rows.encoding import encode_column
 
@@ -298,29 +298,20 @@ def _consolidated(
 def _summed(batch: Batch, same: npt.NDArray[np.bool_]) -> Batch:
     """One row for each run of `same`, with the sum of the run's diffs."""
     starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
-    sums = add_runs(batch.diff, starts)
+    try:
+        sums = add_runs(batch.diff, starts)
+    except CountError as error:
+        one = batch.updates.take(starts[[error.at]])
+        raise CountError(row=row_of(one.columns, batch.layout.types)) from None
     kept = sums.nonzero()[0]
     return _pick(batch, starts[kept], sums[kept])
 
 
-def add_runs(diff: Diffs, starts: Index) -> Diffs:
-    """The sum of each run of diffs; run i is `diff[starts[i]:starts[i + 1]]`, and not empty.
-
-    Raises:
-        ExpressionError: if a sum does not fit into 64 bits.
-    """
-    sums: Diffs = np.add.reduceat(diff, starts)
-    n = len(diff)
-    if n <= _FEW:
-        size = diff.astype(np.float64)
-        most = float(size.dot(size)) * n  # no sum exceeds the root of this
-    else:  # not by dot, which wakes the threads of BLAS
-        most = (float(max(int(diff.max()), -int(diff.min()))) * n) ** 2
-    if most >= 2.0**125:
-        exact = np.add.reduceat(diff.astype(object), starts)
-        if (exact != sums).any():
-            raise ExpressionError("a row is counted more than 2**63 - 1 times")
-    return sums
+def row_of(columns: list[Column], types: Sequence[str]) -> tuple[Any, ...]:
+    """The first row of columns, for a message."""
+    return tuple(
+        rows.to_pylist(rows.slice_(c, 0, 1), t)[0] for c, t in zip(columns, types, strict=True)
+    )
 
 
 def _pick(batch: Batch, index: Index, diff: Diffs | None) -> Batch:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nosync_nb.definition import Definition
 from nosync_nb.errors import ExpressionError, SchemaError, StageError
 from nosync_nb.expressions import compile_expression, expand_select
-from nosync_nb.grouping import result_schema
+from nosync_nb.grouping import check_callable, result_schema
 from nosync_nb.reading import Readable
 from nosync_nb.rows import Field, Schema, widens
 
@@ -181,6 +181,7 @@ class Collection(Readable):
             function: gets the count of a row, always above 0, and returns an integer, 0 or more
                 (or a truth value: once or not at all). Deterministic.
         """
+        check_callable("threshold", function, "threshold(lambda count: min(count, 3))")
         return self._then("threshold", self.schema, {}, (function,))
 
     def consolidate(self) -> Collection:

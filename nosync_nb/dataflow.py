@@ -14,9 +14,11 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
 from nosync_nb.batch import NO_HASHES, UNORDERED, Batch, Layout, Updates
+from nosync_nb.counts import CountError, of_stage
 from nosync_nb.delta import SMALL_ROWS, Delta, Held, layer_of
 from nosync_nb.graph import Graph, Node
 from nosync_nb.operators import Evaluate, Linear, Memo, Place, Step
+from nosync_nb.operators.base import joined_placement
 from nosync_nb.trace import Layer, Trace, append
 
 
@@ -131,7 +133,10 @@ class Runner:
                 continue
             deltas = [draft.deltas.get(i) for i in node.inputs]
             if any(d is not None for d in deltas):
-                self._run(node, deltas, before, draft, first=False)
+                try:
+                    self._run(node, deltas, before, draft, first=False)
+                except CountError as error:
+                    raise of_stage(error, node.stage, node.operator.name) from None
         return draft
 
     def first_run(self, version: Version, old: Graph, held: Graph | None = None) -> Draft:
@@ -155,7 +160,10 @@ class Runner:
             deltas = [self._whole(i, draft, whole, new, nodes) for i in node.inputs]
             first = node.operator.global_row
             if first or any(d is not None for d in deltas):
-                self._run(node, deltas, {}, draft, first=True)
+                try:
+                    self._run(node, deltas, {}, draft, first=True)
+                except CountError as error:
+                    raise of_stage(error, node.stage, node.operator.name) from None
         return draft
 
     def _contents(self, old: Node, draft: Draft) -> Delta:
@@ -326,10 +334,3 @@ def whole(types: tuple[str, ...], layout: Layout, trace: Trace) -> Delta:
         return Delta(types, None, {layout: Held(layers[0].parts, layers[0].files)})
     batch = trace.consolidated()
     return Delta(types, batch.updates, {layout: Held((batch,))})
-
-
-def joined_placement(old: str, new: str) -> str:
-    """One text for the placements of several operators."""
-    if not old or not new:
-        return old or new
-    return old if new in old else f"{old}, {new}"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nosync_nb.collection import Collection
-from nosync_nb.errors import SchemaError
+from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.rows import Field, Schema
 
 Length = str | timedelta
@@ -53,6 +53,19 @@ def length(given: Any, what: str) -> int:
             hint="write '15 minutes', '1 hour 30 minutes', '7 days', or a timedelta",
         )
     return total
+
+
+def check_collection(what: str, given: Any) -> None:
+    """Refuses what is no collection.
+
+    Raises:
+        StageError: names the function and what it was given.
+    """
+    if not isinstance(given, Collection):
+        raise StageError(
+            f"{what}: {given!r} is not a collection",
+            hint="give an input, a stage or what an operator returns",
+        )
 
 
 def time_type(collection: Collection, on: str) -> str:

@@ -16,8 +16,16 @@ round (distinct edges, degrees, who is a neighbour) is outside of the loops and 
 from __future__ import annotations
 
 from nosync_nb.collection import Collection
-from nosync_nb.errors import SchemaError, StageError
-from nosync_nb.rows.types import FLOATS, INTEGERS
+from nosync_nb.edges import (
+    all_nodes,
+    each_edge,
+    named_nodes,
+    neighbours,
+    nodes_of,
+    upwards,
+    weighted,
+    whole,
+)
 
 MILLION = 1_000_000
 """The rank of an average page; see `pagerank`."""
@@ -38,7 +46,7 @@ def reachable(edges: Collection, roots: Collection) -> Collection:
     Ends: yes; no node comes twice.
     Source: McSherry et al., Differential dataflow, CIDR 2013.
     """
-    links, start = _edges(edges), _nodes("roots", edges, roots)
+    links, start = each_edge("reachable", edges), nodes_of("reachable", "roots", edges, roots)
     return start.iterate(
         lambda found: (
             found.join(links, on={"node": "src"}).select("dst AS node").concat(start).distinct()
@@ -68,11 +76,11 @@ def distances(edges: Collection, roots: Collection, weight: str | None = None) -
     (DivergenceError).
     Source: Bellman, On a routing problem, 1958.
     """
-    start = _nodes("roots", edges, roots)
+    start = nodes_of("distances", "roots", edges, roots)
     if weight is None:
-        links, zero, longer = _edges(edges), "0", "dist + 1"
+        links, zero, longer = each_edge("distances", edges), "0", "dist + 1"
     else:
-        links, kind = _weighted(edges, weight)
+        links, kind = weighted("distances", edges, weight)
         zero, longer = f"CAST(0 AS {kind})", "dist + length"
     begin = start.select("node", f"{zero} AS dist")
     return begin.iterate(
@@ -104,8 +112,8 @@ def connected_components(edges: Collection, nodes: Collection | None = None) -> 
     Ends: yes; names only get less.
     Source: Murray et al., Naiad, SOSP 2013.
     """
-    both = _neighbours(edges)
-    named = _named(_all_nodes(edges, nodes))
+    both = neighbours("connected_components", edges)
+    named = named_nodes(all_nodes("connected_components", edges, nodes))
     lesser = both.filter("dst < src").select("src AS node")
     return _least(named.join(lesser, on="node", how="anti"), both, "src", "dst")
 
@@ -130,7 +138,7 @@ def strongly_connected_components(edges: Collection, nodes: Collection | None = 
     Source: Orzan, On distributed verification and verified distribution, 2004 (colouring); as a
     nested loop: McSherry et al., Differential dataflow, CIDR 2013.
     """
-    named = _named(_all_nodes(edges, nodes))
+    named = named_nodes(all_nodes("strongly_connected_components", edges, nodes))
 
     def trimmed(links: Collection, src: str, dst: str) -> Collection:
         """The edges whose ends get the same name along (or against) the edges."""
@@ -141,7 +149,7 @@ def strongly_connected_components(edges: Collection, nodes: Collection | None = 
             .select("src", "dst")
         )
 
-    links = _edges(edges).filter("src <> dst")
+    links = each_edge("strongly_connected_components", edges).filter("src <> dst")
     inside = links.iterate(lambda left: trimmed(trimmed(left, "src", "dst"), "dst", "src"))
     return _least(named, inside, "src", "dst")
 
@@ -176,9 +184,9 @@ def pagerank(
     Ends: after `rounds`.
     Source: Page et al., The PageRank citation ranking, 1999.
     """
-    if not 1 <= damping_percent <= 99:
-        raise StageError(f"pagerank: damping_percent={damping_percent} is not from 1 to 99")
-    links, pages = _edges(edges), _all_nodes(edges, nodes)
+    whole("pagerank", "damping_percent", damping_percent, 1, 99)
+    whole("pagerank", "rounds", rounds)
+    links, pages = each_edge("pagerank", edges), all_nodes("pagerank", edges, nodes)
     out = links.join(links.group_by("src").agg(links="count(*)"), on="src")
     share = f"floor(rank * {damping_percent} / (links * 100))"
     rest = MILLION // 100 * (100 - damping_percent)
@@ -207,7 +215,7 @@ def triangles(edges: Collection) -> Collection:
     Cost: no loop. Pairs of edges a-b, b-c with a < b < c are kept: at a node with m lesser and n
     greater neighbours m x n. An epoch touches the pairs that an edge is part of.
     """
-    up = _upwards(edges)
+    up = upwards("triangles", edges)
     return (
         up.select("src AS a", "dst AS b")
         .join(up.rename({"dst": "c"}), on={"b": "src"})
@@ -230,9 +238,8 @@ def k_core(edges: Collection, k: int) -> Collection:
     Ends: yes; nodes only leave.
     Source: Seidman, Network structure and minimum degree, 1983.
     """
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise StageError(f"k_core: k={k!r} is not a number from 1 on")
-    both = _neighbours(edges)
+    whole("k_core", "k", k)
+    both = neighbours("k_core", edges)
     return (
         both.select("src AS node")
         .distinct()
@@ -270,8 +277,9 @@ def label_propagation(
     Source: Raghavan et al., Near linear time algorithm to detect community structures, 2007; all
     at once and with a vote of one's own here.
     """
-    own = _all_nodes(edges, nodes)
-    both = _neighbours(edges).concat(own.select("node AS src", "node AS dst"))
+    whole("label_propagation", "rounds", rounds)
+    own = all_nodes("label_propagation", edges, nodes)
+    both = neighbours("label_propagation", edges).concat(own.select("node AS src", "node AS dst"))
 
     def chosen(labels: Collection) -> Collection:
         """The least of the labels with most votes."""
@@ -285,79 +293,6 @@ def label_propagation(
         )
 
     return own.select("node", "node AS label").iterate(chosen, rounds=rounds)
-
-
-# -- edges and nodes, brought into order once -----------------------------------------------------
-
-
-def _ends(edges: Collection, *more: str) -> Collection:
-    """The edges that have both ends."""
-    ends = edges.select("src", "dst", *more)
-    src, dst = ends.schema.types[:2]
-    if src != dst:
-        raise SchemaError(
-            f"graphs: src is {src} and dst is {dst}",
-            hint=f"bring them to one type: with_columns(src='cast(src as {dst})')",
-        )
-    return ends.filter("src IS NOT NULL AND dst IS NOT NULL")
-
-
-def _edges(edges: Collection) -> Collection:
-    """Each edge once."""
-    return _ends(edges).distinct()
-
-
-def _upwards(edges: Collection) -> Collection:
-    """Each pair of neighbours once, the lesser node first."""
-    ends = _ends(edges)
-    turned = ends.filter("src > dst").select("dst AS src", "src AS dst")
-    return ends.filter("src < dst").concat(turned).distinct()
-
-
-def _neighbours(edges: Collection) -> Collection:
-    """Each pair of neighbours in both directions."""
-    ends = _ends(edges).filter("src <> dst")
-    return ends.concat(ends.select("dst AS src", "src AS dst")).distinct()
-
-
-def _weighted(edges: Collection, weight: str) -> tuple[Collection, str]:
-    """The shortest of parallel edges, as (src, dst, length), and the type of lengths."""
-    ends = _ends(edges, f"`{weight}` AS length")
-    given = ends.schema.types[2]
-    if given not in (*INTEGERS, *FLOATS):
-        raise SchemaError(
-            f"distances: weight '{weight}' is {given}, not an integer or a double",
-            hint=f"cast it: with_columns({weight}='cast({weight} as double)')",
-        )
-    kind = "double" if given in FLOATS else "bigint"
-    lengths = ends.filter("length IS NOT NULL").with_columns(length=f"CAST(length AS {kind})")
-    return lengths.group_by("src", "dst").agg(length="min(length)"), kind
-
-
-def _nodes(name: str, edges: Collection, given: Collection) -> Collection:
-    """Given nodes, each once, of the type of the edges' ends."""
-    nodes = given.select("node")
-    wanted = _ends(edges).schema.types[0]
-    if nodes.schema.types[0] != wanted:
-        raise SchemaError(
-            f"graphs: node is {nodes.schema.types[0]} in {name} and {wanted} in the edges",
-            hint=f"cast it: {name}.select('cast(node as {wanted}) AS node')",
-        )
-    return nodes.filter("node IS NOT NULL").distinct()
-
-
-def _all_nodes(edges: Collection, given: Collection | None) -> Collection:
-    """The ends of edges and the given nodes, each once."""
-    ends = _ends(edges)
-    parts = [ends.select("dst AS node")]
-    if given is not None:
-        parts.append(_nodes("nodes", edges, given))
-    return ends.select("src AS node").concat(*parts).distinct()
-
-
-def _named(nodes: Collection) -> Collection:
-    """Each node as a component of its own."""
-    return nodes.select("node", "node AS component")
 
 
 def _least(named: Collection, links: Collection, src: str, dst: str) -> Collection:

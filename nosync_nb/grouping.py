@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nosync_nb.errors import ExpressionError, SchemaError
+from nosync_nb.errors import ExpressionError, SchemaError, StageError
 from nosync_nb.expressions import compile_aggregates, parse_order
 from nosync_nb.rows import Field, Schema, infer_schema
 
@@ -80,10 +80,18 @@ class Grouped:
 
         Args:
             function: gets the key (a value, or a named tuple of several) and the group's rows as
-                named tuples in canonical order, copies repeated. Deterministic.
+                named tuples in canonical order, copies repeated. Deterministic. A row whose count
+                is negative (removed before it was inserted) is not among them until it is above 0;
+                a group without rows is not asked for.
             schema: Spark DDL of what it yields; the output has the keys before it.
         """
         source = self._collection
+        check_callable("reduce", function, "reduce(lambda key, rows: [(len(rows),)], 'n int')")
+        if not isinstance(schema, str | Schema):
+            raise SchemaError(
+                f"reduce: schema={schema!r} does not say the columns of the function's rows",
+                hint="write them as Spark DDL: reduce(f, 'first string, n bigint')",
+            )
         output = Schema.parse(schema) if isinstance(schema, str) else schema
         fields = [*(source.schema.fields[i] for i in self._keys), *output.fields]
         if len({f.name.lower() for f in fields}) < len(fields):
@@ -173,6 +181,16 @@ def stable(source: Collection, sql: str, what: str) -> Any:
     return compiled
 
 
+def check_callable(what: str, function: Any, example: str) -> None:
+    """Refuses what is no function.
+
+    Raises:
+        StageError: names the operator and the value.
+    """
+    if not callable(function):
+        raise StageError(f"{what}: {function!r} is no function", hint=f"write {example}")
+
+
 def unused_name(fields: list[Field], name: str) -> str:
     """A name that no column has."""
     while any(f.name.lower() == name for f in fields):
@@ -188,6 +206,8 @@ def result_schema(
     Raises:
         SchemaError: if none of these tells it.
     """
+    what = "flat_map" if many else "map"
+    check_callable(what, function, f"{what}(lambda row: ..., 'name string, n bigint')")
     if isinstance(schema, Schema):
         return schema
     if schema is not None:

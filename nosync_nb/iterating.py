@@ -6,63 +6,132 @@ description of a round. Levels number loops by nesting, so that equal loops have
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collection import Collection
 from nosync_nb.definition import Definition, free_levels
 from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.operators import functions
 from nosync_nb.rows import Field, Schema
+
+if TYPE_CHECKING:
+    from nosync_nb.session import Session
 
 _nesting = threading.local()
 _TAG = "_variable"
+_ALONE = ""  # the name of the only variable of a loop
 _variables: WeakKeyDictionary[Definition, tuple[Definition, ...]] = WeakKeyDictionary()
 """The variables of each loop, so that those of another loop are told apart from them."""
 
 
 def iterate(source: Collection, body: Callable[[Any], Any], rounds: int | None) -> Collection:
     """Repeats a body on one variable; see `Collection.iterate`."""
-    _check_body(body)
-    (found,) = _traced({"value": source}, lambda values: {"value": body(values["value"])}, rounds)
+    _check_body(body, 1, {})
+    (found,) = _traced({_ALONE: source}, lambda values: {_ALONE: body(values[_ALONE])}, rounds)
     return Collection(source._session, found)
 
 
 def iterate_together(
-    body: Callable[..., Any], rounds: int | None, sources: Mapping[str, Any]
+    session: Session, body: Callable[..., Any], rounds: int | None, sources: Mapping[str, Any]
 ) -> dict[str, Collection]:
     """Repeats a body on several variables; see `Session.iterate`."""
-    _check_body(body)
+    if isinstance(rounds, Collection):
+        raise StageError(
+            "iterate: a variable cannot be called 'rounds', which says how often the body is"
+            " applied",
+            hint="give the variable another name",
+        )
     if not sources:
         raise StageError(
             "iterate: no variables", hint="name them: iterate(lambda a, b: ..., a=first, b=second)"
         )
+    _check_body(body, 0, sources)
     for name, source in sources.items():
         if not isinstance(source, Collection):
-            raise StageError(f"iterate: {name}={source!r} is not a collection")
-    session = next(iter(sources.values()))._session
-
-    def called(values: Mapping[str, Collection]) -> Mapping[str, Any]:
-        made = body(**values)
-        if isinstance(made, tuple | list) and len(made) == len(sources):
-            return dict(zip(sources, made, strict=True))
-        if isinstance(made, Mapping) and set(made) == set(sources):
-            return made
-        raise StageError(
-            f"iterate: the body returned {type(made).__name__}, not a value for each of"
-            f" {', '.join(sources)}",
-            hint="return a tuple in their order, or a dict by their names",
-        )
-
-    found = _traced(sources, called, rounds)
+            raise StageError(
+                f"iterate: {name}={source!r} is not a collection",
+                hint=f"give the collection that '{name}' starts from",
+            )
+        if source._session is not session:
+            raise StageError(
+                f"iterate: '{name}' starts from a collection of another session",
+                hint="insert its rows into an input of this session",
+            )
+    found = _traced(sources, lambda values: _by_name(body(**values), sources), rounds)
     return {n: Collection(session, d) for n, d in zip(sources, found, strict=True)}
 
 
-def _check_body(body: Any) -> None:
+def _by_name(made: Any, sources: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a body returned, by the names of its variables."""
+    names = ", ".join(sources)
+    if isinstance(made, Collection) and len(sources) == 1:
+        return dict.fromkeys(sources, made)
+    if isinstance(made, tuple | list):
+        if len(made) == len(sources):
+            return dict(zip(sources, made, strict=True))
+        given = f"{len(made)} values"
+    elif isinstance(made, Mapping):
+        unknown = [repr(name) for name in made if name not in sources]
+        missing = [repr(name) for name in sources if name not in made]
+        if not unknown and not missing:
+            return made
+        given = "a dict"
+        given += f" with {', '.join(unknown)}" if unknown else ""
+        given += f" without {', '.join(missing)}" if missing else ""
+    else:
+        given = repr(made)
+    raise StageError(
+        f"iterate: the body returned {given}, not a value for each of {names}",
+        hint="return a tuple in their order, or a dict by their names",
+    )
+
+
+def _check_body(body: Any, places: int, names: Mapping[str, Any]) -> None:
+    """Raises if a body is none, or cannot be called with its variables."""
+    wanted = f"lambda {', '.join(names) or 'value'}: ..."
     if not callable(body):
+        raise StageError(f"iterate: {body!r} is no function", hint=f"write iterate({wanted})")
+    try:
+        signature = inspect.signature(body)
+    except (TypeError, ValueError):  # some of those that are written in C do not tell
+        return
+    try:
+        signature.bind(*(None,) * places, **names)
+    except TypeError as error:
+        what = (
+            f"its variables {', '.join(names)} by name" if names else "one argument, its variable"
+        )
         raise StageError(
-            f"iterate: {body!r} is no function", hint="write iterate(lambda value: ...)"
+            f"iterate: the body {functions.name_of(body)[:-2]}{signature} must accept {what}:"
+            f" {error}",
+            hint=f"write {wanted}",
+        ) from None
+
+
+def refuse_inside(what: str) -> None:
+    """Raises if this thread is in the body of a loop, which must change nothing.
+
+    Failure: a body is called once, when the loop is described. What it inserts or commits would
+    be done then, whatever becomes of the loop, and not in its rounds.
+    """
+    if getattr(_nesting, "around", None):
+        raise StageError(
+            f"{what} inside the body of a loop is not possible",
+            hint="the body only describes a round, and is called once; change inputs, commit and"
+            " define stages outside of it",
+        )
+
+
+def refuse_reading(collection: Any) -> None:
+    """Raises if the variable of a loop is read where its body is described."""
+    if getattr(_nesting, "around", None) and free_levels(collection._definition):
+        raise StageError(
+            "the variable of a loop has no rows in its body, which only describes a round",
+            hint="use operators, as filter or join; say the columns: map(f, 'name string')",
         )
 
 
@@ -71,7 +140,9 @@ def _traced(
 ) -> list[Definition]:
     """Calls the body once on variables; the definition of each variable's last value."""
     if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int)):
-        raise StageError(f"iterate: rounds={rounds!r} is no number", hint="use 1 or more, or None")
+        raise StageError(
+            f"iterate: rounds={rounds!r} is no whole number", hint="use 1 or more, or None"
+        )
     if rounds is not None and rounds < 1:
         raise StageError(
             f"iterate: rounds={rounds}, but the body is applied at least once",
@@ -137,17 +208,21 @@ def _result(name: str, value: Any, source: Collection) -> Definition:
     """The next value of a variable, of its own schema."""
     if not isinstance(value, Collection):
         raise StageError(
-            f"iterate: the body returned {value!r}, not a collection",
+            f"iterate: the body returned {value!r}{_for(name)}, not a collection",
             hint="return the variable's next value, as in lambda r: r.concat(...).distinct()",
         )
-    found: Collection = source._aligned(value, "iterate")
+    found: Collection = source._aligned(value, f"iterate: the body's value{_for(name)}")
     if [n.lower() for n in value.schema.names] != [n.lower() for n in source.schema.names]:
         raise SchemaError(
-            f"iterate: the body returns ({value.schema.ddl}), its variable is"
+            f"iterate: the body returns ({value.schema.ddl}){_for(name)}, its variable is"
             f" ({source.schema.ddl})",
             hint="bring the columns in order with select(...), and rename(...) them",
         )
     return found._definition
+
+
+def _for(name: str) -> str:
+    return f" for '{name}'" if name != _ALONE else ""
 
 
 def _of(name: str, sources: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.collection import Collection, Names
@@ -110,7 +110,8 @@ def _named(on: On) -> list[tuple[str, str]]:
         )
     if isinstance(on, str):
         on = [on]
-    named: list[Any] = list(on.items()) if isinstance(on, Mapping) else [(c, c) for c in on]
+    given: Any = on if isinstance(on, Iterable) else [on]
+    named: list[Any] = [*given.items()] if isinstance(given, Mapping) else [(c, c) for c in given]
     for key in (each for pair in named for each in pair):
         if not isinstance(key, str):
             raise SchemaError(

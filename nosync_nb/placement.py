@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.batch import Batch, Layout, Updates, concat_updates
-from nosync_nb.dataflow import Done, joined_placement
+from nosync_nb.dataflow import Done
 from nosync_nb.delta import SMALL_ROWS, Delta, Held, Loose
 from nosync_nb.graph import Graph, Node
 from nosync_nb.operators import Linear, Operator, Step
+from nosync_nb.operators.base import joined_placement
 from nosync_nb.trace.parts import open_updates
 
 if TYPE_CHECKING:

@@ -136,14 +136,42 @@ class _Fitter:
         return Fitted(columns, places, lost)
 
     def _part(self, tree: Definition) -> Fitted:
+        if tree.op == "top":
+            self._beside(tree)
         inputs = [self.fit(i) for i in tree.inputs]
         if not any(each.lost for each in inputs):
             if all(a.tree is b for a, b in zip(inputs, tree.inputs, strict=True)):
                 return Fitted(tree, list(range(len(tree.schema))), {})
             return _made(tree, inputs, tree.params, {})
-        if tree.captured:
+        if tree.captured and tree.op != "threshold":  # whose function sees counts, not rows
             _none(inputs)
         return _RULES.get(tree.op, _unknown)(self, tree, inputs)
+
+    def _beside(self, tree: Definition) -> None:
+        """Fits what a top computes to order by: it stands beside columns that are passed on."""
+        width, below = tree.params["width"], tree.inputs[0].inputs[0]
+        if width == len(below.schema):
+            return  # it orders by columns alone
+        source = self.fit(below.inputs[0])
+        if source.lost:
+            computed = below.params["outputs"][width:]
+            for sql in computed:
+                source.moved(self._used(sql, below.inputs[0].schema))
+            there = source.moved([i for i in range(width) if i not in source.lost])
+            outputs = {"outputs": [*there, *computed]}
+            self.known[id(below)] = _made(below, [source], outputs, source.lost)
+
+    def order(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
+        """Needs what it orders by; passes on the rest."""
+        return _made(tree, inputs, {"by": _by(tree, inputs[0])}, inputs[0].lost)
+
+    def top(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
+        """Needs its keys and its order; compares rows, where that leaves them equal."""
+        _same(inputs[0].lost)
+        keys = inputs[0].moved(tree.params["keys"])
+        width = tree.params["width"] - len(inputs[0].lost)
+        params = {**tree.params, "keys": keys, "by": _by(tree, inputs[0]), "width": width}
+        return _made(tree, inputs, params, inputs[0].lost)
 
     def _used(self, sql: str, schema: Schema) -> Iterable[int]:
         """The places of the columns that an expression reads."""
@@ -221,6 +249,11 @@ def _made(
     return Fitted(made, [i for i in range(len(tree.schema)) if i not in lost], lost)
 
 
+def _by(tree: Definition, given: Fitted) -> list[list[Any]]:
+    """What an operator orders by, as its columns are placed now."""
+    return [[*given.moved([place]), *how] for place, *how in tree.params["by"]]
+
+
 def _none(inputs: list[Fitted]) -> None:
     """Raises for the first column that is lost."""
     raise _UsedError(next(lost.why for each in inputs for lost in each.lost.values()))
@@ -237,7 +270,9 @@ _RULES: dict[str, Callable[[_Fitter, Definition, list[Fitted]], Fitted]] = {
     "select": _Fitter.select,
     "aggregate": _Fitter.aggregate,
     "join": _Fitter.join,
+    "order": _Fitter.order,
+    "top": _Fitter.top,
     **dict.fromkeys(("negate", "widen", "pad"), _Fitter.row),
-    **dict.fromkeys(("distinct", "consolidate", "multiplicity"), _Fitter.whole),
+    **dict.fromkeys(("distinct", "consolidate", "multiplicity", "threshold"), _Fitter.whole),
     **dict.fromkeys(("concat", "except_all", "subtract"), _Fitter.whole),
 }

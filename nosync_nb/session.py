@@ -25,9 +25,9 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from nosync_nb import committing, declaring, defining, maintenance, reads, recovering
+from nosync_nb import committing, declaring, defining, iterating, maintenance, reads, recovering
 from nosync_nb.batch import Batch
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Runner, Version
@@ -48,6 +48,8 @@ from nosync_nb.transaction import InputChanges, Transaction
 from nosync_nb.worker import Worker
 
 logger = logging.getLogger("nosync")
+
+Read = TypeVar("Read")
 
 MERGE_EVERY = 16
 COLLECT_ROWS = 10_000_000
@@ -203,24 +205,34 @@ class Session:
     # -- stages ------------------------------------------------------------------------------
 
     def iterate(
-        self, body: Callable[..., Any], rounds: int | None = None, **sources: Collection
+        self, body: Callable[..., Any], /, rounds: int | None = None, **sources: Collection
     ) -> dict[str, Collection]:
         """Several loop variables together: each may use the others (mutual recursion).
 
         `session.iterate(lambda even, odd: (..., ...), even=start, odd=none)` gives the last value
         of each, by name; all of them take a round at once. See `Collection.iterate`.
+
+        Args:
+            body: gets the variables by their names, and returns a tuple of their next values in
+                that order, or a dict by name.
+            sources: any names but `rounds`, with what they start from.
         """
-        from nosync_nb.iterating import iterate_together
+        return iterating.iterate_together(self, body, rounds, sources)
 
-        return iterate_together(body, rounds, sources)
-
-    def stage(self, name: str, collection: Collection) -> Collection:
+    def stage(
+        self, name: str, collection: Collection, *, nondeterministic: bool = False
+    ) -> Collection:
         """Names a collection, so that it is kept, maintained, logged and readable at any epoch.
 
         An equal definition changes nothing; another one makes a new version, and stages that
         read it follow by name.
+
+        Args:
+            nondeterministic: its functions, or expressions as `uuid()`, may give something else
+                for the same row next time; what they gave is kept, and a retraction takes back
+                exactly that. In a notebook: `%%dd --nondeterministic`.
         """
-        self.define({name: collection})
+        self.define({name: collection}, nondeterministic=nondeterministic)
         return self[name]
 
     def define(
@@ -238,6 +250,7 @@ class Session:
         Args:
             on: where to run them: auto, local or spark.
             replay: the epoch from which a new version is computed for the past as well.
+            nondeterministic: what functions give is kept; see `stage`.
             again: computes them anew even if nothing changed.
         """
         options = {"on": on, "persist": persist, "nondeterministic": nondeterministic}
@@ -438,12 +451,13 @@ class Session:
         return known[1] if known else None
 
     def _read(self, collection: Readable, at: Any) -> Batch:
+        iterating.refuse_reading(collection)
         return self._following(lambda: reads.read(self, collection, at))
 
     def _changes(self, collection: Readable, after: Any, upto: Any) -> Batch:
         return self._following(lambda: reads.changes(self, collection, after, upto))
 
-    def _following(self, read: Callable[[], Batch]) -> Batch:
+    def _following(self, read: Callable[[], Read]) -> Read:
         """Reads; with `mode="r"` what the owner has committed by now.
 
         A file that the owner has merged away meanwhile is no damage.
@@ -486,6 +500,7 @@ class Session:
             logger.info(text)
 
     def _writable(self, what: str) -> None:
+        iterating.refuse_inside(what)
         if self._running == threading.get_ident():
             raise StageError(
                 f"{what} inside a stage's function is not possible",

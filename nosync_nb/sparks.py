@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from nosync_nb.batch import Layout
 from nosync_nb.delta import Held
-from nosync_nb.errors import ExpressionError
+from nosync_nb.errors import CorruptLogError, ExpressionError
 from nosync_nb.placement import Placement
 from nosync_nb.reads import refuse_pending, trace_at
 from nosync_nb.rows import Column, Schema
+from nosync_nb.trace.arrow_file import DISK
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session
@@ -113,18 +114,29 @@ class Sparks:
         from nosync_nb.spark import views
 
         session = self._session
+        given = session._following(lambda: self._rows(collection, at, views.SMALL_ROWS))
+        kept = session.mode == "w"
+        return views.to_spark(spark, given, collection.schema, session._store.parts, kept=kept)
+
+    def _rows(self, collection: Any, at: Any, small: int) -> Any:
+        """What a DataFrame is made of: a trace, whose files are kept if they can be, or a batch.
+
+        Raises:
+            CorruptLogError: with `mode="r"`, if files were deleted that this session still knows.
+        """
+        session = self._session
+        if collection.name is None:
+            return collection._read(at)
         seen = session._snapshot
-        given: Any = None
-        if collection.name is not None:
-            if at is None:
-                refuse_pending(session, seen, collection._definition, collection.name)
-            given = trace_at(session, seen, collection.name, at)[1]
-            files = frozenset(ref.path for layer in given.layers for ref in layer.files)
-            if files and given.rows_count > views.SMALL_ROWS:
-                session._upkeep.exports.append(files)
-        else:
-            given = collection._read(at)
-        return views.to_spark(spark, given, collection.schema, session._store.parts)
+        if at is None:
+            refuse_pending(session, seen, collection._definition, collection.name)
+        trace = trace_at(session, seen, collection.name, at)[1]
+        files = frozenset(ref.path for layer in trace.layers for ref in layer.files)
+        if files and trace.rows_count > small:
+            session._upkeep.exports.append(files)
+            if session.mode == "r" and not files.issubset(DISK.names(session._store.parts)):
+                raise CorruptLogError("files were merged and deleted by the session that writes")
+        return trace
 
     def follow(self) -> None:
         """Gives every named collection its temp view, if there is a Spark session by now.

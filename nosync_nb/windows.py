@@ -14,7 +14,16 @@ from typing import Any
 from nosync_nb.asof import asof_join
 from nosync_nb.collection import Collection
 from nosync_nb.errors import SchemaError
-from nosync_nb.eventtime import Length, as_times, length, quoted, time_type, unused, with_micros
+from nosync_nb.eventtime import (
+    Length,
+    as_times,
+    check_collection,
+    length,
+    quoted,
+    time_type,
+    unused,
+    with_micros,
+)
 from nosync_nb.rows import Field, Schema
 
 __all__ = ["asof_join", "retained", "sessions", "sliding", "tumbling"]
@@ -40,7 +49,9 @@ def tumbling(
 
     Cost: a few microseconds a changed row at most.
     """
-    return sliding(collection, on=on, size=every, every=every, retain=retain)
+    check_collection("tumbling", collection)
+    step = length(every, "every")
+    return _windows(collection, on, step, step, _kept(retain, every))
 
 
 def sliding(
@@ -64,6 +75,7 @@ def sliding(
 
     Cost: the number of windows of a row, for each changed row.
     """
+    check_collection("sliding", collection)
     long, step = length(size, "size"), length(every, "every")
     count = -(-long // step)
     if step > long:
@@ -75,12 +87,23 @@ def sliding(
             f"sliding: each row would be in {count} windows, more than {_WINDOWS_MAX}",
             hint="take a longer step: every=...",
         )
-    steps = None if retain is None else _grains(retain, every)
+    return _windows(collection, on, long, step, _kept(retain, every))
+
+
+def _kept(retain: Length | None, every: Length) -> int | None:
+    """How many steps behind the newest are kept; None: all."""
+    return None if retain is None else _grains(retain, every)
+
+
+def _windows(
+    collection: Collection, on: str, long: int, step: int, steps: int | None
+) -> Collection:
+    """The rows with all windows of `long` microseconds, one each `step`, that hold them."""
     type_ = time_type(collection, on)
     time, name = with_micros(collection, on)
     names = _window_names(collection)
     parts = []
-    for back in range(count):
+    for back in range(-(-long // step)):
         start = f"`{name}` - pmod(`{name}`, {step}L) - {back * step}L"
         part = time
         if (back + 1) * step > long:  # only a part of the step is inside
@@ -107,6 +130,7 @@ def retained(collection: Collection, *, on: str, retain: Length, grain: Length) 
     Cost: a changed row costs a join; when the newest time enters another grain, also
         `retain / grain` numbers and the rows of the grains that leave.
     """
+    check_collection("retained", collection)
     grains = _grains(retain, grain)
     time_type(collection, on)
     time, name = with_micros(collection, on)
@@ -153,6 +177,7 @@ def sessions(
     Cost: all rows of a key are read again whenever one changes (this is a `reduce`); keep the
         keys small, with the day as a further key, or with `retained` before it.
     """
+    check_collection("sessions", collection)
     type_ = time_type(collection, on)
     names = _window_names(collection)
     grouped = [keys] if isinstance(keys, str) else list(keys)

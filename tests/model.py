@@ -257,10 +257,10 @@ def exact_sum(values: Sequence[tuple[Any, int]]) -> Any:
 def reduced(
     held: Bag, keys: Sequence[int], function: Callable[[Row, list[Row]], Iterable[Iterable[Any]]]
 ) -> Bag:
-    """The rows that a function makes of each group, behind the key."""
+    """The rows that a function makes of each group, behind the key; a negative count is no row."""
     return summed(
         ((*key, *map(value, made)), 1)
-        for key, group in groups(held, keys).items()
+        for key, group in groups(filtered(held, lambda row: held[row] > 0), keys).items()
         for made in function(key, rows(group))
     )
 

@@ -219,6 +219,26 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         SchemaError, "concat: the schemas differ", "select",
         lambda s: s["people"].concat(s["planes"]),
     ),
+    "a reducer that is no function": (
+        StageError, "reduce: 5 is no function", "reduce(lambda key, rows",
+        lambda s: s["people"].group_by("age").reduce(5, "y int"),
+    ),
+    "a reducer without columns": (
+        SchemaError, "reduce: schema=None does not say", "Spark DDL",
+        lambda s: s["people"].group_by("age").reduce(lambda k, r: [], None),
+    ),
+    "a map that is no function": (
+        StageError, "map: 'x' is no function", "map(lambda row",
+        lambda s: s["people"].map("x", "y int"),
+    ),
+    "a threshold that is no function": (
+        StageError, "threshold: 2 is no function", "threshold(lambda count",
+        lambda s: s["people"].threshold(2),
+    ),
+    "a join on what is no column": (
+        SchemaError, "join: 5 is neither a column nor an expression", "on='id'",
+        lambda s: s["people"].join(s["planes"], on=5),
+    ),
     "a wait for replicas that are not there": (
         DurabilityError, "no replicas are configured", "disk", lambda s: s.commit(wait="replicas")
     ),

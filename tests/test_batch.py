@@ -28,7 +28,6 @@ from nosync_nb import rows
 from nosync_nb.batch import (
     Layout,
     Updates,
-    add_runs,
     arrange,
     concat_updates,
     merge,
@@ -175,18 +174,6 @@ def test_a_count_beyond_64_bits_raises(sign: int) -> None:
     numbers(PAIRS, [((1, 1), big), ((1, 1), -big), ((1, 1), sign * (2**62 - 1)), ((1, 1), big)])
     with pytest.raises(ExpressionError, match="more than"):
         numbers(PAIRS, [((1, 1), big), ((1, 1), big), ((1, 1), sign)])
-
-
-@given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4), min_size=1))
-def test_sums_of_runs_are_exact_or_raise(runs: list[list[int]]) -> None:
-    diff = np.array([d for run in runs for d in run], np.int64)
-    starts = np.cumsum([0, *map(len, runs[:-1])])
-    expected = [sum(run) for run in runs]
-    if all(-(2**63) <= one < 2**63 for one in expected):
-        assert expected == add_runs(diff, starts).tolist()
-    else:
-        with pytest.raises(ExpressionError):
-            add_runs(diff, starts)
 
 
 @given(st.data())

@@ -169,18 +169,18 @@ def test_aggregates_in_strings_are_text() -> None:
         ("distance", "'distance' is neither a key nor inside", "group_by"),
         ("sum(carrier)", "sum of a string", "cast"),
         ("sum(late)", "sum of a boolean", "cast"),
-        ("avg(day)", "avg of a date", "avg(cast(x as double))"),
-        ("stddev(carrier)", "stddev of a string", "stddev(cast(x as double))"),
-        ("var_pop(late)", "var_pop of a boolean", "var_pop(cast(x as double))"),
-        ("bit_and(dep_delay)", "bit_and of a double", "bit_and(cast(x as bigint))"),
-        ("bit_xor(late)", "bit_xor of a boolean", "bit_xor(cast(x as bigint))"),
-        ("every(seats)", "every of a int", "every(x > 0)"),
-        ("any(distance)", "any of a bigint", "any(x > 0)"),
-        ("count_if(seats)", "count_if of a int", "count_if(x > 0)"),
+        ("avg(day)", "avg of a date", "avg(unix_date(day))"),
+        ("stddev(carrier)", "stddev of a string", "stddev(cast(carrier as double))"),
+        ("var_pop(late)", "var_pop of a boolean", "var_pop(cast(late as double))"),
+        ("bit_and(dep_delay)", "bit_and of a double", "bit_and(cast(dep_delay as bigint))"),
+        ("bit_xor(late)", "bit_xor of a boolean", "bit_xor(cast(late as bigint))"),
+        ("every(seats)", "every of a int", "every(seats > 0)"),
+        ("any(distance)", "any of a bigint", "any(distance > 0)"),
+        ("count_if(seats)", "count_if of a int", "count_if(seats > 0)"),
         ("sum(distinct carrier)", "sum of a string", "cast"),
         ("collect_set(props)", "collect_set of a map<string,int>", "map_entries"),
         ("max_by(seats)", "max_by takes 2 arguments", "max_by(x, o)"),
-        ("min_by(seats, props)", "min_by by a map<string,int>", ""),
+        ("min_by(seats, props)", "min_by by a map<string,int>", "props['key']"),
         ("stddev(seats, distance)", "stddev takes one argument", ""),
         ("sum(distinct seats, distance)", "sum takes one argument", ""),
         ("max(props)", "max of a map<string,int>", ""),
@@ -215,3 +215,44 @@ def test_what_only_spark_knows_is_asked_of_spark() -> None:
     assert found.outputs[1].local
     assert found.calls[0].argument is not None
     assert not found.calls[0].argument.local
+
+
+NUMERIC = ("sum", "avg", "mean", "stddev", "stddev_pop", "variance", "var_pop")
+TAKES: dict[tuple[str, ...], str] = {  # aggregates, and the columns of FLIGHTS that they take
+    NUMERIC: "dep_delay distance seats paid f",
+    ("bit_and", "bit_or", "bit_xor"): "distance seats",
+    ("bool_and", "every", "bool_or", "some", "any", "count_if"): "late",
+    ("min", "max"): "carrier dep_delay distance seats paid late f day tags",
+    ("collect_set",): "carrier dep_delay distance seats paid late f day tags",
+    ("count", "collect_list"): "carrier dep_delay distance seats paid late f day tags props",
+}
+
+
+@pytest.mark.parametrize("function", [each for some in TAKES for each in some])
+def test_an_aggregate_over_a_type_it_does_not_have_is_refused(function: str) -> None:
+    takes = next(columns.split() for some, columns in TAKES.items() if function in some)
+    for column, type_ in FLIGHTS.fields:
+        if column in takes:
+            compiled(f"{function}({column})")
+            continue
+        with pytest.raises(ExpressionError) as caught:
+            compiled(f"{function}({column})")
+        said = f"aggregate '{function}({column})': there is no {function} of a {type_} ('{column}')"
+        assert said == str(caught.value)
+        assert column in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "count(distinct props)",
+        "count(distinct carrier, props)",
+        "count(distinct *)",
+        "collect_list(distinct props)",
+        "max_by(distinct props, seats)",
+    ],
+)
+def test_a_map_has_no_distinct_values(sql: str) -> None:
+    with pytest.raises(ExpressionError, match=r"no distinct values of a map \('`?props`?'\)"):
+        compiled(sql)
+    compiled("count(distinct carrier, seats)", "count(props)")

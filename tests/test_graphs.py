@@ -17,7 +17,6 @@ from hypothesis import settings
 import nosync_nb
 from nosync_nb import (
     Collection,
-    ExpressionError,
     SchemaError,
     Session,
     StageError,
@@ -415,7 +414,7 @@ def test_what_is_no_graph_is_refused_with_the_remedy(session: Session) -> None:
     for column, kind in (("name", "string"), ("price", "decimal")):
         with pytest.raises(SchemaError, match=f"weight '{column}' is {kind}"):
             graphs.distances(edges, edges.select("src AS node"), column)
-    with pytest.raises(ExpressionError, match="src"):
+    with pytest.raises(SchemaError, match="triangles: edges has no column 'src'"):
         graphs.triangles(names)
     for k in (0, True, 1.5):
         with pytest.raises(StageError, match="k="):
@@ -424,3 +423,94 @@ def test_what_is_no_graph_is_refused_with_the_remedy(session: Session) -> None:
         graphs.pagerank(edges, damping_percent=100)
     with pytest.raises(StageError, match="rounds=0"):
         graphs.label_propagation(edges, rounds=0)
+
+
+OVER_EDGES: dict[str, Callable[[Any], Any]] = {  # every algorithm, on some edges
+    "reachable": lambda e: graphs.reachable(e, e.select("src AS node")),
+    "distances": lambda e: graphs.distances(e, e.select("src AS node")),
+    "connected_components": graphs.connected_components,
+    "strongly_connected_components": graphs.strongly_connected_components,
+    "pagerank": graphs.pagerank,
+    "triangles": graphs.triangles,
+    "k_core": lambda e: graphs.k_core(e, 2),
+    "label_propagation": graphs.label_propagation,
+}
+WITH_NODES: dict[str, Callable[[Any, Any], Any]] = {  # those that take nodes besides
+    "reachable: roots": graphs.reachable,
+    "distances: roots": graphs.distances,
+    "connected_components: nodes": graphs.connected_components,
+    "strongly_connected_components: nodes": graphs.strongly_connected_components,
+    "pagerank: nodes": graphs.pagerank,
+    "label_propagation: nodes": graphs.label_propagation,
+}
+
+
+class NoCollection:
+    """Something that has the methods of a collection, and is none."""
+
+    def __repr__(self) -> str:
+        return "<a table>"
+
+    def select(self, *_: str) -> NoCollection:
+        return self
+
+
+@pytest.mark.parametrize("name", OVER_EDGES)
+def test_edges_that_are_none_are_refused_by_the_name_of_the_algorithm(
+    session: Session, name: str
+) -> None:
+    run = OVER_EDGES[name]
+    other = session.input("other", "src int, target int, node int")
+    maps = session.input("maps", "src map<string,int>, dst map<string,int>")
+    texts = session.input("texts", "src int, dst string")
+    for given, said, hint in (
+        (NoCollection(), "edges=<a table> is not a collection", "rows (src, dst)"),
+        (other, "edges has no column 'dst', its columns are src, target, node", "AS dst"),
+        (maps, "src is map<string,int> in edges, and a map cannot be a node", "src['key']"),
+        (texts, "src is int and dst is string in the edges", "cast(src as string)"),
+    ):
+        with pytest.raises(SchemaError) as caught:
+            run(given)
+        assert f"{name}: {said}" == str(caught.value)
+        assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("name", WITH_NODES)
+def test_nodes_that_are_none_are_refused_by_the_name_of_the_argument(
+    session: Session, name: str, tmp_path: Path
+) -> None:
+    run = WITH_NODES[name]
+    what, argument = name.split(": ")
+    edges = session.input("edges", "src int, dst int")
+    with pytest.raises(SchemaError, match=rf"^{name}=\[1, 2\] is not a collection"):
+        run(edges, [1, 2])
+    with pytest.raises(SchemaError, match=f"^{name} has no column 'node', its columns are src"):
+        run(edges, edges)
+    with pytest.raises(SchemaError, match=f"^{what}: node is string in {argument} and int in the"):
+        run(edges, edges.select("'a' AS node"))
+    with nosync_nb.open(tmp_path / "other") as other:
+        theirs = other.input("theirs", "node int")
+        with pytest.raises(StageError, match=f"^{name} belongs to another session"):
+            run(edges, theirs)
+
+
+def test_numbers_and_weights_that_are_none_are_refused(session: Session) -> None:
+    edges = session.input("edges", "src int, dst int, km string")
+    roots = edges.select("src AS node")
+    given: Any
+    for given in (0, 100, 0.85, "85", True):
+        with pytest.raises(StageError, match=f"^pagerank: damping_percent={given!r} is not a"):
+            graphs.pagerank(edges, damping_percent=given)
+    for given in (0, 2.5, "3", None):
+        with pytest.raises(StageError, match=f"^pagerank: rounds={given!r} is not a"):
+            graphs.pagerank(edges, rounds=given)
+        with pytest.raises(StageError, match=f"^label_propagation: rounds={given!r} is not a"):
+            graphs.label_propagation(edges, rounds=given)
+        with pytest.raises(StageError, match=f"^k_core: k={given!r} is not a whole number of 1"):
+            graphs.k_core(edges, given)
+    with pytest.raises(SchemaError, match=r"^distances: edges has no column 'miles'"):
+        graphs.distances(edges, roots, "miles")
+    with pytest.raises(SchemaError, match=r"^distances: weight=5 is not the name of a column"):
+        graphs.distances(edges, roots, 5)  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match=r"^distances: weight 'km' is string"):
+        graphs.distances(edges, roots, "km")

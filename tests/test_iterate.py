@@ -315,6 +315,97 @@ def test_bad_loops_are_refused_where_they_are_written(session: Session, tmp_path
     case(StageError, "no variables", lambda: session.iterate(lambda: ()))
 
 
+@pytest.mark.parametrize("what", ["insert", "commit", "define", "drop", "input"])
+def test_a_body_only_describes(session: Session, what: str) -> None:
+    numbers = session.inputs.get("numbers") or session.input("numbers", "n int")
+    session.stage("kept", numbers.distinct())
+    deeds: dict[str, Callable[[], Any]] = {
+        "insert": lambda: numbers.insert([(1,)]),
+        "commit": session.commit,
+        "define": lambda: session.stage("more", numbers.filter("n > 1")),
+        "drop": lambda: session.drop("kept"),
+        "input": lambda: session.input("others", "n int"),
+    }
+
+    def body(value: Collection) -> Collection:
+        deeds[what]()
+        return value.distinct()
+
+    for build in (
+        lambda: numbers.iterate(body),
+        lambda: session.iterate(lambda a: body(a), a=numbers),
+        lambda: numbers.iterate(lambda v: v.iterate(body)),
+    ):
+        said = f"{what} inside the body of a loop is not possible"
+        refused(session, StageError, said, build)
+    assert session.pending == {}
+    assert set(session.inputs) == {"numbers"}
+    deeds[what]()  # outside of the body nothing is refused
+
+
+def test_a_body_cannot_read_its_variable(session: Session) -> None:
+    numbers = session.input("numbers", "n int")
+    other = session.input("other", "n int")
+    for look in (
+        lambda v: v.rows(),
+        len,
+        lambda v: v.select("n").to_pandas(),
+        lambda v: v.map(lambda row: (row.n,)),
+    ):
+        body: Callable[[Collection], Any] = lambda v, look=look: look(v) and v  # noqa: E731
+        refused(session, StageError, "has no rows in its body", lambda b=body: numbers.iterate(b))
+    numbers.iterate(lambda v: v.distinct() if not other.rows() else v)
+
+
+def test_a_body_of_another_form_is_told_what_it_must_accept(session: Session) -> None:
+    a, b = session.input("a", "n int"), session.input("b", "n int")
+
+    def case(error: type[Exception], match: str, make: Callable[[], Any]) -> None:
+        refused(session, error, match, make)
+
+    one = "must accept one argument, its variable"
+    case(StageError, rf"body <lambda>\(\) {one}", lambda: a.iterate(lambda: a))  # type: ignore[arg-type,misc]
+    case(StageError, rf"body <lambda>\(v, w\) {one}", lambda: a.iterate(lambda v, w: v))  # type: ignore[arg-type,misc]
+    two = "must accept its variables a, b by name"
+    case(StageError, two, lambda: session.iterate(lambda x, y: (x, y), a=a, b=b))
+    case(StageError, two, lambda: session.iterate(lambda a: a, a=a, b=b))
+    case(StageError, "'rounds'", lambda: session.iterate(lambda rounds: rounds, rounds=a))  # type: ignore[arg-type]
+    case(StageError, "returned None, not a", lambda: session.iterate(lambda a, b: None, a=a, b=b))
+    case(StageError, "3 values, not a", lambda: session.iterate(lambda a, b: (a, b, a), a=a, b=b))
+    case(
+        StageError,
+        "a dict with 'c' without 'b', not a value for each of a, b",
+        lambda: session.iterate(lambda a, b: {"a": a, "c": b}, a=a, b=b),
+    )
+    case(StageError, "returned 5 for 'b'", lambda: session.iterate(lambda a, b: (a, 5), a=a, b=b))
+    case(
+        SchemaError,
+        r"returns \(m int\) for 'b', its variable is \(n int\)",
+        lambda: session.iterate(lambda a, b: (a, b.select("n as m")), a=a, b=b),
+    )
+    case(
+        SchemaError,
+        "value for 'b': the schemas differ",
+        lambda: session.iterate(lambda a, b: (a, b.select("'x' as n")), a=a, b=b),
+    )
+    case(StageError, "a=5 is not a collection", lambda: session.iterate(lambda a: a, a=5))  # type: ignore[arg-type]
+    for rounds in (0, -1, True, 1.5, "3"):
+        made: Any = rounds
+        case(StageError, f"rounds={rounds!r}", lambda m=made: a.iterate(lambda v: v, m))
+        case(StageError, f"rounds={rounds!r}", lambda m=made: session.iterate(lambda a: a, m, a=a))
+
+
+def test_a_variable_may_have_any_other_name(session: Session, tmp_path: Path) -> None:
+    a = session.input("a", "n int")
+    for name in ("body", "self", "sources", "session"):
+        found = session.iterate(lambda **v: {n: c.distinct() for n, c in v.items()}, **{name: a})
+        assert list(found) == [name]
+    with nosync_nb.open(tmp_path / "other") as other:
+        theirs = other.input("theirs", "n int")
+        with pytest.raises(StageError, match="'b' starts from a collection of another session"):
+            session.iterate(lambda a, b: (a, b), a=a, b=theirs)
+
+
 def test_a_loop_that_oscillates_names_its_period_and_rows(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     all_ = session.input("all", "n int")

@@ -375,6 +375,19 @@ def test_diff_shows_what_came_and_went(notebook: Notebook) -> None:
     assert "earlier one first" in notebook.fails("%dd diff delays 2 1")
 
 
+def test_a_number_in_quotes_is_a_label(notebook: Notebook) -> None:
+    notebook.ok('with nosync.epoch(label="1"): flights.insert([("UA", 99)])')
+    notebook.ok('with nosync.epoch(label="2013"): flights.insert([("UA", 100)])')
+    assert "delays at epoch 1" in notebook.ok("%dd show delays --at 1")
+    for written in ('--at "1"', "--at '1'", '--at="1"'):
+        assert "delays at epoch 2" in notebook.ok(f"%dd show delays {written}"), written
+    assert "from epoch 2 to 3: +1 −0" in notebook.ok('%dd diff flights "1"')
+    assert "from epoch 1 to 2: +1 −0" in notebook.ok("""%dd diff flights 1 '1'""")
+    assert "2013 is not readable" in notebook.fails("%dd diff flights 2013")
+    assert "no epoch is labelled '7'" in notebook.fails('%dd show delays --at "7"')
+    assert "No closing quotation" in notebook.fails('%dd show delays --at "7')
+
+
 def test_show_and_diff_take_every_name_of_an_epoch(notebook: Notebook) -> None:
     notebook.ok('with nosync.epoch(label="day 2"): flights.insert([("UA", 99)])')
     notebook.ok('flights.insert([("UA", 100)])')

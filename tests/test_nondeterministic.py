@@ -61,6 +61,18 @@ def test_a_retraction_takes_back_what_was_given(session: Session) -> None:
     assert set(bag(tags)).isdisjoint(first), "what was forgotten is asked for anew"
 
 
+def test_a_stage_may_be_declared_by_a_word_of_stage(session: Session) -> None:
+    numbers = session.input("numbers", "n int")
+    with pytest.raises(ExpressionError, match="gives something else each time"):
+        session.stage("tags", numbers.select("n", "uuid() AS id"))
+    tags = session.stage("tags", numbers.map(tagged, "n int, tag bigint"), nondeterministic=True)
+    numbers.insert([(1,), (2,)])
+    session.commit()
+    numbers.remove([(1,), (2,)])
+    session.commit()
+    assert bag(tags) == {}
+
+
 def test_a_threshold_takes_back_what_it_gave(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     define(session, some=numbers.threshold(lambda n: random.randrange(1, 1000)))
@@ -199,3 +211,151 @@ def test_an_audit_is_content_with_a_deterministic_stage(session: Session) -> Non
     commit_until_audited(session)
     assert auditing.audit(session) == []
     assert session["twice"].count() == 40
+
+
+def rated(path: Path, rate: int) -> str:
+    """A file that says a rate, for functions that depend on the world."""
+    path.write_text(str(rate))
+    return str(path)
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["named", "below"])
+def test_an_audit_demotes_a_reducer_that_is_not_deterministic(
+    session: Session, inner: bool
+) -> None:
+    numbers = session.input("numbers", "k int, n int")
+    made = numbers.group_by("k").reduce(lambda k, r: [(random.getrandbits(60),)], "tag bigint")
+    stage = session.stage("tags", made.agg(n="count(*)", tag="max(tag)") if inner else made)
+    above = session.stage("above", session["tags"].agg(n="count(*)"))
+    numbers.insert([(k, n) for k in range(9) for n in range(3)])
+    with pytest.warns(UserWarning, match="'tags' is not deterministic: reduce now gives"):
+        commit_until_audited(session)
+    assert session._catalog["tags"].options["nondeterministic"] is True
+    assert session["tags@1"].rows(at=1), "what it gave before can be read"
+    before = stage.rows()
+    commit_until_audited(session)
+    assert stage.rows() == before, "it is not asked again, and not demoted twice"
+    numbers.remove([(k, n) for k in range(1, 9) for n in range(3)])
+    session.commit()
+    if not inner:
+        assert stage.rows() == [row for row in before if row[0] == 0], "what it gave was kept"
+        assert above.rows() == [(1,)]
+    numbers.remove([(0, n) for n in range(3)])
+    session.commit()
+    assert stage.rows() == ([(0, None)] if inner else [])
+
+
+@pytest.mark.parametrize("below", [False, True], ids=["named", "below"])
+def test_an_audit_demotes_a_threshold_that_changes_with_the_world(
+    session: Session, tmp_path: Path, below: bool
+) -> None:
+    path = rated(tmp_path / "rate", 2)
+
+    def times(n: int) -> int:
+        return n * int(Path(path).read_text())
+
+    numbers = session.input("numbers", "n int")
+    made = numbers.threshold(times)
+    stage = session.stage("some", made.group_by("n").count() if below else made)
+    numbers.insert([(1,), (1,), (2,)])
+    commit_until_audited(session)
+    assert sum(row[-1] if below else 1 for row in stage.rows()) == 6
+    rated(tmp_path / "rate", 3)
+    if below:  # nothing of it is held: only two answers that differ would show
+        assert auditing.audit(session) == []
+        return
+    with pytest.warns(UserWarning, match=r"'some' is not det.*threshold now gives \d copies of"):
+        commit_until_audited(session)
+    assert bag(stage) == {(1,): 6, (2,): 3}
+    rated(tmp_path / "rate", 5)
+    numbers.remove([(1,), (1,)])
+    session.commit()
+    assert bag(stage) == {(2,): 3}, "what was given is taken back, not what would be given now"
+
+
+def test_an_audit_demotes_a_threshold_of_chance_below_a_stage(session: Session) -> None:
+    numbers = session.input("numbers", "n int")
+    made = numbers.threshold(lambda n: random.randrange(1, 1 << 40))
+    stage = session.stage("some", made.group_by("n").count())
+    numbers.insert([(n,) for n in range(5)])
+    with pytest.warns(UserWarning, match="'some' is not deterministic: threshold gave"):
+        commit_until_audited(session)
+    numbers.remove([(n,) for n in range(5)])
+    session.commit()
+    assert stage.rows() == []
+
+
+LOOPS: dict[str, Any] = {
+    "reduce": lambda v: (
+        v.group_by("k")
+        .reduce(lambda k, r: [(r[0].n % 5 + random.random() * 1e-6,)], "n double")
+        .select("k", "cast(n as int) AS n")
+    ),
+    "map": lambda v: (
+        v.distinct()
+        .map(lambda row: (row.k, row.n % 5 + random.random() * 1e-6), "k int, n double")
+        .select("k", "cast(n as int) AS n")
+    ),
+    "threshold": lambda v: v.threshold(lambda n: random.randrange(1, 1 << 30)).distinct(),
+}
+
+
+@pytest.mark.parametrize("what", LOOPS)
+def test_an_audit_warns_of_functions_inside_a_loop(session: Session, what: str) -> None:
+    numbers = session.input("numbers", "k int, n int")
+    session.stage("looped", numbers.distinct().iterate(LOOPS[what]))
+    numbers.insert([(k, k) for k in range(9)])
+    with pytest.warns(
+        UserWarning, match=f"'looped' is not deterministic: inside its loop .*{what}"
+    ):
+        commit_until_audited(session)
+    assert session.stages.keys() == {"looped"}
+    assert session._catalog["looped"].version == 1
+
+
+def test_an_audit_that_cannot_demote_says_why(session: Session) -> None:
+    numbers = session.input("numbers", "n int, tag bigint")
+    tags = numbers.map(noisy, "n int, tag bigint")
+    body = tags.iterate(lambda v: v.map(lambda row: tuple(row), "n int, tag bigint").distinct())
+    session.stage("looped", body)
+    numbers.insert([(n, 0) for n in range(9)])
+    with pytest.warns(UserWarning, match=r"'looped' is not deter.* goes on as it is, since .*loop"):
+        commit_until_audited(session)
+    assert session._catalog["looped"].version == 1
+
+
+@given(st.data(), programs.programs(["a", "b"], depth=4))
+def test_an_audit_is_content_with_any_deterministic_program(
+    data: st.DataObject, program: programs.Program
+) -> None:
+    kinds = {"a": ("int", "int"), "b": ("int", "int")}
+    history = data.draw(histories(kinds, pools=dict.fromkeys(kinds, programs.ROWS)))
+
+    def ends(key: Any, rows: list[Any]) -> list[Any]:
+        return [(rows[0].c1, len(rows))]
+
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(File, "sync", lambda file: None)
+        patch.setattr(Files, "sync_folder", lambda files, path: None)
+        with nosync_nb.open(f"{folder}/log") as session:
+            inputs = {name: session.input(name, programs.COLUMNS) for name in kinds}
+            made = programs.build(program, inputs)
+            session.stage("made", made)
+            session.stage("groups", made.group_by("c0").reduce(ends, "c1 int, n int"))
+            session.stage("half", made.threshold(lambda n: n // 2))
+            session.stage(
+                "looped",
+                made.iterate(
+                    lambda v: (
+                        v.concat(made)
+                        .group_by("c0")
+                        .reduce(lambda key, rows: [(min(r.c1 or 0 for r in rows),)], "c1 int")
+                    )
+                ),
+            )
+            for epoch in history:
+                for name, calls in epoch.calls.items():
+                    for change in calls:
+                        getattr(inputs[name], "insert" if change.insert else "remove")(change.rows)
+                session.commit()
+                assert auditing.audit(session) == []

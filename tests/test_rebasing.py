@@ -30,6 +30,12 @@ FOLLOW: dict[str, Build] = {
     "semi join": lambda p, c: p.join(c, on="name", how="semi"),
     "anti join": lambda p, c: p.join(c, on="name", how="anti"),
     "widened": lambda p, c: p.select("name", "age").concat(c.select("name", "1 AS age")),
+    "threshold": lambda p, c: p.threshold(lambda n: 2 * n),
+    "top": lambda p, c: p.group_by("age").top(1, by="name desc"),
+    "top of all": lambda p, c: p.group_by().top(2, offset=1),
+    "computed top": lambda p, c: p.group_by("age").top(1, by="length(name) desc, age"),
+    "rank": lambda p, c: p.group_by("name").rank("age + 1 desc", 2),
+    "top behind": lambda p, c: p.group_by("age").top(1, by="- age").join(c, on="name"),
     "self join": lambda p, c: p.join(p.select("name", "age AS other"), on="name"),
 }
 USE: dict[str, Build] = {
@@ -38,6 +44,13 @@ USE: dict[str, Build] = {
     "expression": lambda p, c: p.select("upper(city) AS big"),
     "key": lambda p, c: p.group_by("city").agg(n="count(*)"),
     "aggregate": lambda p, c: p.group_by("age").agg(n="count(city)"),
+    "top by key": lambda p, c: p.group_by("city").top(1, by="name"),
+    "top": lambda p, c: p.group_by("name").top(1, by="age, city desc"),
+    "computed top": lambda p, c: p.group_by("name").top(1, by="length(city)"),
+    "rank": lambda p, c: p.group_by("name").rank("city", 2),
+    "named before a top": lambda p, c: (
+        p.select("name", "age", "city", "age + 1 AS next").group_by("name").top(1, by="next")
+    ),
     "join": lambda p, c: p.join(c.select("name AS city", "phone"), on="city"),
     "later": lambda p, c: p.filter("age > 0").distinct().join(c, on="name").filter("city > ''"),
     "function": lambda p, c: p.map(lambda row: (row.name,), "name string"),
@@ -120,7 +133,16 @@ def test_what_reads_a_follower_is_judged_by_what_it_has_left(session: Session) -
 
 
 @pytest.mark.parametrize(
-    ("name", "follows"), [("select", True), ("aggregate", True), ("filter", False), ("join", False)]
+    ("name", "follows"),
+    [
+        ("select", True),
+        ("aggregate", True),
+        ("filter", False),
+        ("join", False),
+        ("top", False),
+        ("computed top", False),
+        ("threshold", False),
+    ],
 )
 def test_a_column_of_another_type_is_not_passed_for_one_that_is_gone(
     session: Session, name: str, follows: bool

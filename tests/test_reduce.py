@@ -6,9 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import model
 import pytest
+from checking import no_disk, run
+from hypothesis import given
+from hypothesis import strategies as st
+from model import Bag
+from strategies import all_types
 
 import nosync_nb
+from nosync_nb import Collection, windows
 from nosync_nb.errors import StageError
 
 WRONG: dict[str, tuple[Callable[[Any, list[Any]], Any], str]] = {
@@ -80,3 +87,76 @@ def test_a_function_may_return_nothing_dicts_or_generators(tmp_path: Path) -> No
         ]
         found = given.group_by("k").reduce(lambda key, rows: made[key](), "n int")
         assert found.rows() == [(1, 1), (2, 2), (2, 2), (3, 3)]
+
+
+# -- negative counts -------------------------------------------------------------------------------
+
+
+def ends(key: Any, rows: list[Any]) -> list[tuple[Any, int]]:
+    """The first and the last row of a group, and how many there are."""
+    assert rows
+    return [(rows[0][1], len(rows)), (rows[-1][1], 0)]
+
+
+@given(st.data(), all_types, all_types)
+def test_a_negative_count_is_no_presence_in_a_group(
+    data: st.DataObject, of: str, other: str
+) -> None:
+    with no_disk():
+        run(
+            data,
+            {"a": (of, other), "b": (of, other)},
+            lambda a, b: a.concat(b.negate()).group_by("c0").reduce(ends, f"x {other}, n int"),
+            lambda a, b: model.reduced(model.concat(a, model.negated(b)), [0], ends),
+        )
+
+
+@given(st.data())
+def test_a_negative_count_is_no_presence_in_a_group_of_a_loop(data: st.DataObject) -> None:
+    def smaller(key: Any, rows: list[Any]) -> list[tuple[int]]:
+        return [(max(row[1] or 0 for row in rows) // 2,)]
+
+    def build(a: Collection, b: Collection) -> Collection:
+        there = a.concat(b.negate()).filter("c1 >= 0 and c1 < 1000")
+        return there.iterate(
+            lambda v: v.concat(b.negate()).group_by("c0").reduce(smaller, "c1 int"), rounds=4
+        )
+
+    def oracle(a: Bag, b: Bag) -> Bag:
+        less = model.negated(b)
+        there = model.filtered(
+            model.concat(a, less), lambda row: row[1] is not None and 0 <= row[1] < 1000
+        )
+        return model.iterated(
+            there, lambda v: model.reduced(model.concat(v, less), [0], smaller), rounds=4
+        )
+
+    with no_disk():
+        run(data, {"a": ("int", "int"), "b": ("int", "int")}, build, oracle)
+
+
+def test_what_is_removed_before_it_is_there_neither_stops_windows_nor_joins(
+    tmp_path: Path,
+) -> None:
+    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
+        calls = session.input("calls", "k string, t int")
+        prices = session.input("prices", "k string, t int, price int")
+        joined = session.stage("joined", windows.asof_join(calls, prices, on="k", time="t"))
+        sizes = session.stage(
+            "sizes", calls.group_by("k").reduce(lambda k, rows: [(len(rows),)], "n int")
+        )
+        calls.insert([("a", 5)])
+        prices.insert([("a", 1, 10)])
+        prices.remove([("a", 4, 40)])
+        calls.remove([("a", 6), ("b", 1)])
+        session.commit()
+        assert joined.rows() == [("a", 5, 10)]
+        assert sizes.rows() == [("a", 1)], "and none of b"
+        prices.insert([("a", 4, 40), ("a", 4, 40)])
+        calls.insert([("a", 6), ("a", 6), ("b", 1)])
+        session.commit()
+        assert joined.rows() == [("a", 5, 40), ("a", 6, 40)]
+        assert sizes.rows() == [("a", 2)]
+        prices.remove([("a", 4, 40)])
+        session.commit()
+        assert joined.rows() == [("a", 5, 10), ("a", 6, 10)]

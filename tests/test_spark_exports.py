@@ -50,3 +50,22 @@ def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_pat
         with pytest.raises(Exception, match="this DataFrame reads were merged and deleted"):
             frame.selectExpr("sum(x)").collect()
         assert numbers.to_spark().count() == 480_000
+
+
+def test_a_dataframe_of_a_reader_says_that_nobody_kept_its_files(
+    spark: Any, tmp_path: Path
+) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        numbers = session.input("numbers", "x bigint")
+        numbers.insert(pa.table({"x": np.arange(120_000)}))
+        session.commit()
+        maintenance.checkpoint(session)
+        with nosync_nb.open(tmp_path / "log", spark=spark, mode="r") as reader:
+            theirs = reader.inputs["numbers"]
+            frame = theirs.to_spark()
+            assert frame.count() == 120_000
+            merged_away(session)
+            with pytest.raises(Exception, match="merged and deleted") as caught:
+                frame.selectExpr("sum(x)").collect()
+            assert 'a session of mode="r" cannot keep files' in str(caught.value)
+            assert theirs.to_spark().count() == 480_000, "made again, it has what there is now"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from model import Bag, Row
 
 import nosync_nb
-from nosync_nb import Collection, SchemaError, Session, windows
+from nosync_nb import Collection, SchemaError, Session, StageError, windows
 
 START = datetime(2013, 1, 1)
 MINUTE = timedelta(minutes=1)
@@ -272,6 +272,62 @@ def test_lengths_are_fixed_and_above_0(session: Session) -> None:
     ours = windows.tumbling(a, on="ts", every="1 hour 30 minutes")._definition
     theirs = windows.tumbling(a, on="ts", every=timedelta(minutes=90))._definition
     assert ours.fingerprint({"a": "1"}) == theirs.fingerprint({"a": "1"})
+
+
+def test_a_length_that_is_none_is_named_as_it_was_given(session: Session) -> None:
+    a = session.input("a", "ts timestamp")
+    calls: dict[str, Callable[[], Any]] = {
+        "every='1 moon'": lambda: windows.tumbling(a, on="ts", every="1 moon"),
+        "every=5": lambda: windows.tumbling(a, on="ts", every=5),  # type: ignore[arg-type]
+        "retain='soon'": lambda: windows.tumbling(a, on="ts", every="1 day", retain="soon"),
+        "size='big'": lambda: windows.sliding(a, on="ts", size="big", every="1 day"),
+        "every='odd'": lambda: windows.sliding(a, on="ts", size="1 day", every="odd"),
+        "gap=''": lambda: windows.sessions(a, on="ts", gap=""),
+        "grain='x'": lambda: windows.retained(a, on="ts", retain="1 day", grain="x"),
+    }
+    for said, call in calls.items():
+        with pytest.raises(SchemaError, match=f"^{said} is not a fixed length"):
+            call()
+
+
+def test_an_asof_join_of_clashing_columns_says_how_to_rename(session: Session) -> None:
+    a = session.input("a", "k int, ts timestamp, n int")
+    keyed = a.select("k AS key", "ts", "n AS K")
+    for other, on, column in ((a, "k", "n"), (keyed, {"k": "key"}, "K")):
+        with pytest.raises(SchemaError, match=f"both sides have a column '{column}'") as caught:
+            windows.asof_join(a, other, on=on, time="ts")  # type: ignore[arg-type]
+        assert f"rename({{'{column}': 'other_{column}'}})" in str(caught.value.hint)
+
+
+def test_an_asof_join_takes_columns_of_any_name(session: Session) -> None:
+    calls = session.input("calls", "k int, t int, Is_Right int")
+    rates = session.input("rates", "k int, t int, is_right_ int, rate int")
+    calls.insert([(1, 5, 7)])
+    rates.insert([(1, 3, 8, 30), (1, 6, 9, 60)])
+    session.commit()
+    assert windows.asof_join(calls, rates, on="k", time="t").rows() == [(1, 5, 7, 8, 30)]
+
+
+def test_windows_of_what_is_none_are_refused(session: Session, tmp_path: Path) -> None:
+    a = session.input("a", "ts timestamp, n int")
+    calls: dict[str, Callable[[Any], Any]] = {
+        "tumbling": lambda given: windows.tumbling(given, on="ts", every="1 day"),
+        "sliding": lambda given: windows.sliding(given, on="ts", size="1 day", every="1 day"),
+        "retained": lambda given: windows.retained(given, on="ts", retain="1 day", grain="1 day"),
+        "sessions": lambda given: windows.sessions(given, on="ts", gap="1 day"),
+        "asof_join": lambda given: windows.asof_join(a, given, time="ts"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(StageError, match=f"^{name}: 'a' is not a collection"):
+            call("a")
+    for argument in ("on", "time"):
+        given: Any = {"on": "n", "time": "ts", argument: 5}
+        with pytest.raises(SchemaError, match=f"^asof_join: {argument}=5 does not name columns"):
+            windows.asof_join(a, a, **given)
+    with nosync_nb.open(tmp_path / "other") as other:
+        theirs = other.input("theirs", "ts timestamp, m int")
+        with pytest.raises(StageError, match=r"asof_join: the other .* another session"):
+            windows.asof_join(a, theirs, time="ts")
 
 
 def test_what_windows_cannot_do_is_said(session: Session) -> None:

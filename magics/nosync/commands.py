@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import shlex
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,10 +15,13 @@ from IPython.core.error import UsageError
 
 from nosync.acting import COMMANDS as ACTING
 from nosync.looking import COMMANDS as LOOKING
-from nosync.subcommand import Subcommand
+from nosync.subcommand import Quoted, Subcommand
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
+
+
+_QUOTES = ("'", '"')
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,8 +63,24 @@ def options_of(name: str) -> list[str]:
 
 
 def _split(line: str) -> list[str]:
+    """The words of a line as a shell has them; those in quotes know that they were."""
+    text = io.StringIO(line)
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    words: list[str] = []
     try:
-        return shlex.split(line)
+        while True:
+            start = text.tell()
+            word = lexer.get_token()
+            if word is None:
+                return words
+            written = line[start : text.tell()].strip()
+            option, equals, value = written.partition("=")
+            if option.startswith("--") and value[:1] in _QUOTES and equals:
+                words += [option, Quoted(word[len(option) + 1 :])]
+            else:
+                words.append(Quoted(word) if written[:1] in _QUOTES else word)
     except ValueError as error:
         raise UsageError(f"%dd: {error}") from None
 

@@ -178,7 +178,7 @@ def _collection(notebook: Notebook, name: str) -> Any:
 
 _STAGE = (["stage"], {"help": "name of a stage or input"})
 _LIMIT = (["--limit"], {"type": int, "help": "rows shown, instead of NoSync.limit"})
-_MOMENT = "epoch, label, negative offset, or '2026-01-31 18:00'"
+_MOMENT = "epoch, label (quoted if it is a number), negative offset, or '2026-01-31 18:00'"
 _AT = (["--at"], {"type": moment, "help": _MOMENT})
 
 COMMANDS = (

@@ -22,8 +22,19 @@ class Subcommand(NamedTuple):
     arguments: Sequence[Argument] = ()
 
 
+class Quoted(str):
+    """A word that was written in quotes: text, even if it looks like a number."""
+
+    __slots__ = ()
+
+
 def moment(text: str) -> int | str:
-    """Reads an epoch, a negative offset, or the text of a label or a datetime."""
+    """Reads an epoch, a negative offset, or the text of a label or a datetime.
+
+    A number in quotes is a label: `%dd show slow --at "2013"`.
+    """
+    if isinstance(text, Quoted):
+        return str(text)
     try:
         return int(text)
     except ValueError:

@@ -19,7 +19,7 @@ class Aggregator(NamedTuple):
     Attributes:
         kernel: what the operator computes.
         result: type of the result by that of the first argument, None if it takes no such values.
-        remedy: what to do with values of a type it does not take; `{}` is its name.
+        remedy: what to do with values of a type it does not take; `{}` are its name, its argument.
         arguments: how many it takes.
         distinct: the kernel over distinct values; "" if that is the same function with
             `AggregateCall.distinct` set.
@@ -30,6 +30,13 @@ class Aggregator(NamedTuple):
     remedy: str
     arguments: int = 1
     distinct: str = ""
+
+    def hint(self, name: str, argument: str, type_: str) -> str:
+        """What to write in place of a call over a type that it does not take."""
+        number = _AS_NUMBER.get(type_)
+        if number is not None and self.remedy in (_NUMBER, _WHOLE):
+            return f"write {name}({number.format(argument)})"
+        return self.remedy.format(name, argument)
 
 
 def _sum_type(type_: str) -> str | None:
@@ -64,11 +71,15 @@ def _boolean(type_: str) -> str | None:
     return type_ if type_ == "boolean" else None
 
 
-_NUMBER = "cast it, as in {}(cast(x as double))"
-_WHOLE = "cast it, as in {}(cast(x as bigint))"
-_TRUTH = "compare it, as in {}(x > 0)"
-_NO_MAP = "maps have no order; take a value, as in {}(x['key'])"
-_SETS = "maps cannot be compared; use {}(map_entries(x))"
+_NUMBER = "cast it, as in {}(cast({} as double))"
+_WHOLE = "cast it, as in {}(cast({} as bigint))"
+_AS_NUMBER = {
+    "date": "unix_date({})",
+    "timestamp": "unix_micros({})",
+}
+_TRUTH = "compare it, as in {}({} > 0)"
+_NO_MAP = "maps have no order; take a value, as in {}({}['key'])"
+_SETS = "maps cannot be compared; use {}(map_entries({}))"
 _NONE = "use another argument"
 
 

@@ -136,3 +136,10 @@ class Operator:
         layout = self.layouts[port] or self.exchange()
         assert layout is not None, f"{self.name} does not work by key"
         return layout
+
+
+def joined_placement(old: str, new: str) -> str:
+    """One text for the placements of several operators."""
+    if not old or not new:
+        return old or new
+    return old if new in old else f"{old}, {new}"

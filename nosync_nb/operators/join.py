@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, concat_updates
+from nosync_nb.batch import Batch, Layout, Updates, concat_updates, row_of
+from nosync_nb.counts import CountError, products
 from nosync_nb.errors import StageError
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Column
@@ -108,7 +109,12 @@ class Join(Operator):
         output: list[Column] = []
         for s, i in self.outputs:
             output.append(rows.take(columns[i], found.probe) if s == side else next(theirs))
-        return Updates(output, diff[found.probe] * found.diff), list(theirs)
+        try:
+            made = products(diff[found.probe], found.diff)
+        except CountError as error:
+            one = [rows.slice_(c, error.at, error.at + 1) for c in output]
+            raise CountError(row=row_of(one, self.types)) from None
+        return Updates(output, made), list(theirs)
 
 
 def _check_cross(changed: int, held: int, step: Step) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
+from nosync_nb.counts import products
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.linear import Linear
 from nosync_nb.trace import Trace
@@ -66,7 +67,7 @@ class Kept(Operator):
         kept: list[Updates],
     ) -> None:
         """Rows that are there: as many copies more or fewer of what was kept."""
-        made.append(Updates(old.columns[len(self.given) :], old.diff * delta.diff[probe]))
+        made.append(Updates(old.columns[len(self.given) :], products(old.diff, delta.diff[probe])))
         gone = (after[probe] == 0).nonzero()[0]
         if len(gone):
             kept.append(old.take(gone).negated())

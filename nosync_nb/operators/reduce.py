@@ -4,6 +4,9 @@ The function sees the consolidated rows of the group in canonical order, a row n
 cannot depend on how updates were batched, and is never called for an empty group. What it gave
 before is kept in a trace and retracted from there, never computed again.
 
+A negative count is no presence, as in `distinct` and `top`: a list cannot hold a row fewer than 0
+times. Such a row is counted all the same, and seen as soon as its count is above 0.
+
 The rows are the function's to read. Changing the list, or values inside its rows, is an error:
 copies of a row are one object, so that a change of one would show in the others.
 """
@@ -19,7 +22,7 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
-from nosync_nb.errors import NegativeMultiplicityError, StageError
+from nosync_nb.errors import StageError
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Column, Schema
@@ -91,10 +94,11 @@ class Reduce(Operator):
             Layout((*self.schema.types, "bigint"), (len(self.schema.types),)),
             Updates([*found.columns, found.probe.astype(np.int64)], found.diff),
         )
-        columns, probe = held.columns[:-1], np.asarray(held.columns[-1])
+        there = held.updates.take((held.diff > 0).nonzero()[0])  # fewer than 0 times is not there
+        columns, probe = there.columns[:-1], np.asarray(there.columns[-1])
         order = rows.sort_indices([probe, *columns], ("bigint", *self.schema.types))
         given = functions.tuples([rows.take(c, order) for c in columns], self.schema, len(order))
-        counts = held.diff[order].tolist()
+        counts = there.diff[order].tolist()
         produced: list[list[Any]] = []
         owners: list[int] = []
         shown = [
@@ -138,12 +142,6 @@ class Reduce(Operator):
 
     def _call(self, key: Any, group: list[Any], counts: list[int], step: Step) -> list[Any]:
         """Calls the function on one group."""
-        if min(counts) < 0:
-            row = group[counts.index(min(counts))]
-            raise NegativeMultiplicityError(
-                f"stage '{step.stage}': reduce would see {row!r} {min(counts)} times",
-                hint="a row was removed that is not in the input; see what was removed",
-            )
         copies = [row for row, count in zip(group, counts, strict=True) for _ in range(count)]
         if len(copies) > _LARGE_GROUP:
             warnings.warn(

@@ -57,12 +57,22 @@ def expanded(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
 
 
 def reader(
-    stored: Stored, folder: str, schema: Schema, ranges: Ranges
+    stored: Stored, folder: str, schema: Schema, ranges: Ranges, *, kept: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function that turns numbers of ranges into their rows.
 
     It raises StageError if files were deleted, as nobody kept them for it.
+
+    Args:
+        kept: whether the session that made it keeps the files of its last DataFrames; one that is
+            open for reading cannot.
     """
+    hint = "make it again with to_spark(), or read a view, which follows"
+    if not kept:
+        hint = (
+            'a session of mode="r" cannot keep files: make it again with to_spark() and execute it'
+            " soon, or cache() it; or make it in the session that writes"
+        )
     names = {p.path for parts in stored.layers for p in parts if isinstance(p, PartRef)}
 
     def read(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -75,7 +85,7 @@ def reader(
                         raise
                     raise StageError(
                         "the files that this DataFrame reads were merged and deleted since",
-                        hint="make it again with to_spark(), or read a view, which follows",
+                        hint=hint,
                     ) from None
 
     return read

@@ -27,11 +27,16 @@ SMALL_ROWS = 100_000
 _registered: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
-def to_spark(spark: Spark, given: Batch | Trace, schema: Schema, folder: str) -> Any:
+def to_spark(
+    spark: Spark, given: Batch | Trace, schema: Schema, folder: str, *, kept: bool = True
+) -> Any:
     """The rows as a DataFrame, copies expanded.
 
     Few rows travel as Arrow. Of more, executors read the part files when the DataFrame is executed:
-    the caller keeps those files as long as that may happen.
+    the caller keeps those files as long as that may happen, if it can.
+
+    Args:
+        kept: whether it does.
 
     Raises:
         NegativeMultiplicityError: a row is there fewer than zero times; of many rows, when the
@@ -44,7 +49,7 @@ def to_spark(spark: Spark, given: Batch | Trace, schema: Schema, folder: str) ->
         return frame_of(spark, pa.Table.from_batches(records, schema.arrow), schema)
     stored = Shipping(folder, "view").trace(trace)
     count = check(spark).slots
-    read = reading.reader(stored, folder, schema, Ranges(count))
+    read = reading.reader(stored, folder, schema, Ranges(count), kept=kept)
     return spark.range(0, count, 1, count).mapInArrow(read, schema.ddl)
 
 

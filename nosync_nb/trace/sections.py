@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Hashes, Index, Layout, Updates, add_runs
+from nosync_nb.batch import Batch, Hashes, Index, Layout, Updates
+from nosync_nb.counts import add_runs
 from nosync_nb.rows import Column
 from nosync_nb.rows.encoding import encode_column
 from nosync_nb.trace.grid import SHIFTS, WHOLE, cover

@@ -23,6 +23,7 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
+from nosync_nb.counts import CountError
 from nosync_nb.operators.base import Operator, Place, Step
 from nosync_nb.operators.iterate.grouped import Keys, evaluate_keys, key_types, keys_of
 from nosync_nb.operators.iterate.plan import (
@@ -36,7 +37,7 @@ from nosync_nb.operators.iterate.plan import (
     readers,
 )
 from nosync_nb.operators.iterate.rounds import ROUND, State, Time, by_time
-from nosync_nb.operators.iterate.settle import Watch
+from nosync_nb.operators.iterate.settle import Watch, overflowed
 from nosync_nb.operators.join import Join
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace
@@ -77,8 +78,13 @@ class Loop(Operator):
 
     def step(self, step: Step) -> Updates | None:
         run = _Run(self, step)
-        run.start()
-        run.loop(self.scope, ())
+        try:
+            run.start()
+            run.loop(self.scope, ())
+        except CountError as error:
+            if not any(run.time):
+                raise
+            raise overflowed(step.stage, run.time, run.scope, error) from None
         for number, state in enumerate(run.states):
             step.emitted[number] = state.emitted()
         step.touched += run.touched
@@ -114,6 +120,8 @@ class _Run:
         self.heaps: dict[int, list[Time]] = {id(s): [] for c in loop.scopes.values() for s in c}
         self.known: set[tuple[int, Time]] = set()
         self.output: list[Updates] = []
+        self.scope = loop.scope
+        self.time: Time = ()
 
     def start(self) -> None:
         """Gives the changes of the epoch to those who read them, in round 0."""
@@ -144,6 +152,7 @@ class _Run:
                 continue
             watch.begin(time)
             for item in scope.items:
+                self.scope, self.time = scope, time
                 if isinstance(item, Scope):
                     self.loop(item, time)
                 else:
@@ -333,7 +342,11 @@ class _Run:
         deltas[side], before[other] = delta, trace
         step = Step(deltas, before, before, (), stage=self.step.stage)
         wider = operator.beside(other, (ROUND,) * marks)
-        found = place.run(wider, step, [layout.types for layout in wider.layouts])
+        try:
+            found = place.run(wider, step, [layout.types for layout in wider.layouts])
+        except CountError as error:
+            row = None if error.row is None else error.row[: len(operator.types)]
+            raise CountError(row=row) from None
         self.touched += step.touched
         if found is None:
             return None

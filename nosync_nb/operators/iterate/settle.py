@@ -14,6 +14,7 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch
+from nosync_nb.counts import CountError
 from nosync_nb.errors import DivergenceError
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.iterate.plan import Scope
@@ -116,8 +117,7 @@ class Watch:
             )
 
     def _title(self) -> str:
-        where = f" (inner loop, at {self.time[:-1]} of the loops around it)"
-        return f"stage '{self.step.stage}': iterate{where if len(self.time) > 1 else ''}"
+        return _title(self.step.stage, self.time)
 
     def _shown(self) -> str:
         """Some rows that still change."""
@@ -128,3 +128,25 @@ class Watch:
             values = [rows.to_pylist(c, t) for c, t in zip(columns, types, strict=True)]
             shown += [repr(row) for row in zip(*values, strict=True)]
         return f"rows that still change: {', '.join(shown[:_SHOWN])}"
+
+
+def overflowed(stage: str, time: Time, scope: Scope, error: CountError) -> DivergenceError:
+    """The error of a loop in which the count of a row grew until 64 bits were too few.
+
+    Args:
+        scope: the loop that ran, `time` its round.
+    """
+    row = "a row" if error.row is None else f"row {error.row!r}"
+    bound = "bound it, iterate(body, rounds=...)" if scope.rounds is None else "take fewer rounds"
+    return DivergenceError(
+        f"{_title(stage, time)} does not settle: counts grow, and in round {time[-1]} {row} is"
+        " counted more than 2**63 - 1 times",
+        hint=f"let the body end with distinct() or an aggregate, so that copies do not add up; or"
+        f" {bound}",
+    )
+
+
+def _title(stage: str, time: Time) -> str:
+    """The stage and the loop, for messages."""
+    where = f" (inner loop, at {time[:-1]} of the loops around it)" if len(time) > 1 else ""
+    return f"stage '{stage}': iterate{where}"

@@ -1,0 +1,89 @@
+"""Arithmetic of counts: sums and products that are exact, or an error that names the row.
+
+Counts are 64-bit integers, and numpy wraps around without a word. Whoever knows more of where a
+count comes from says it: a batch the row, the dataflow the stage, a loop that it does not settle.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb.errors import ExpressionError
+
+Counts = npt.NDArray[np.int64]
+
+_FEW = 64
+_LIMIT = 2**63
+
+
+class CountError(ExpressionError):
+    """A row is counted more often than 64 bits hold.
+
+    Attributes:
+        row: its values, None if nobody knew them yet.
+        at: which of the runs, or of the products, it is.
+    """
+
+    def __init__(self, at: int = 0, row: tuple[Any, ...] | None = None) -> None:
+        self.at = at
+        self.row = row
+        shown = "a row" if row is None else f"row {row!r}"
+        super().__init__(
+            f"{shown} is counted more than 2**63 - 1 times",
+            hint="drop copies where they come from, as with distinct()",
+        )
+
+
+def add_runs(diff: Counts, starts: Counts) -> Counts:
+    """The sum of each run of diffs; run i is `diff[starts[i]:starts[i + 1]]`, and not empty.
+
+    Raises:
+        CountError: if a sum does not fit into 64 bits.
+    """
+    sums: Counts = np.add.reduceat(diff, starts)
+    n = len(diff)
+    if n <= _FEW:
+        size = diff.astype(np.float64)
+        most = float(size.dot(size)) * n  # no sum exceeds the root of this
+    else:  # not by dot, which wakes the threads of BLAS
+        most = (float(max(int(diff.max()), -int(diff.min()))) * n) ** 2
+    if most >= 2.0**125:
+        exact = np.add.reduceat(diff.astype(object), starts)
+        _same(exact, sums)
+    return sums
+
+
+def products(left: Counts, right: Counts) -> Counts:
+    """The products of counts, pairwise.
+
+    Raises:
+        CountError: if one does not fit into 64 bits.
+    """
+    made: Counts = left * right
+    if len(made) and _greatest(left) * _greatest(right) >= _LIMIT:
+        _same(left.astype(object) * right.astype(object), made)
+    return made
+
+
+def _greatest(counts: Counts) -> int:
+    """The greatest size of a count."""
+    if len(counts) <= _FEW:
+        few: list[int] = counts.tolist()
+        return max(max(few), -min(few))
+    return max(int(counts.max()), -int(counts.min()))
+
+
+def _same(exact: npt.NDArray[np.object_], made: Counts) -> None:
+    """Raises if 64 bits were too few."""
+    wrong = (exact != made).nonzero()[0]
+    if len(wrong):
+        raise CountError(int(wrong[0]))
+
+
+def of_stage(error: CountError, stage: str, operator: str) -> ExpressionError:
+    """The error with the stage and the operator where it happened."""
+    where = f"stage '{stage}': " if stage else ""
+    return ExpressionError(f"{where}{operator}: {error}", hint=error.hint)
