@@ -12,7 +12,7 @@ from keyword import iskeyword
 from typing import Any
 
 from nosync_nb import pickles
-from nosync_nb.errors import SchemaError
+from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.identity import Identity, definition_fingerprint, function_fingerprint
 from nosync_nb.rows import Field, Schema
 
@@ -88,6 +88,10 @@ class Captured:
         return self._text[0]
 
 
+OPERATORS_MAX = 10_000
+"""How many operators a description may have; thousands are some machine's work."""
+
+
 class Definition:
     """One operator over its inputs.
 
@@ -97,9 +101,13 @@ class Definition:
         inputs: definitions below.
         params: what the operator needs, JSON-able.
         functions: the user's functions among the operator's arguments.
+
+    Raises:
+        StageError: if it has more than `OPERATORS_MAX` operators; one that is used twice counts
+            twice, so a description that doubles itself gets there in a few steps.
     """
 
-    __slots__ = ("__weakref__", "captured", "inputs", "op", "params", "schema")
+    __slots__ = ("__weakref__", "captured", "inputs", "op", "params", "schema", "size")
 
     def __init__(
         self,
@@ -114,6 +122,13 @@ class Definition:
         self.inputs = inputs
         self.params = dict(params or {})
         self.captured = tuple(f if isinstance(f, Captured) else Captured(f) for f in functions)
+        self.size: int = 1 + sum(each.size for each in inputs)
+        if self.size > OPERATORS_MAX:
+            raise StageError(
+                f"{op}: a description of {self.size} operators is more than {OPERATORS_MAX}",
+                hint="name a step in between, which is then one for those that use it: "
+                "session.stage('step', ...)",
+            )
 
     @property
     def functions(self) -> tuple[Function, ...]:

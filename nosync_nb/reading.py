@@ -50,12 +50,12 @@ class Readable:
         """
         batch = self._read(at)
         order = rows.sort_indices(batch.columns, self.schema.types)
-        order = order.repeat(batch.diff[order])[:limit]
+        order = self._copies(order, batch.diff[order], limit)
         return tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
 
     def count(self, at: Any = None) -> int:
         """The number of rows, copies counted."""
-        return int(self._read(at).diff.sum())
+        return _total(self._read(at).diff)
 
     def __len__(self) -> int:
         return self.count()
@@ -74,13 +74,13 @@ class Readable:
             order = order[
                 _stable_reversed(part, codes, self.schema.types[place]) if descending else codes
             ]
-        order = order.repeat(batch.diff[order])[:n]
+        order = self._copies(order, batch.diff[order], n)
         return tuples([rows.take(c, order) for c in columns], self.schema, len(order))
 
     def to_arrow(self, at: Any = None) -> pa.Table:
         """The rows as an Arrow table, copies expanded, in no promised order."""
         batch = self._read(at)
-        self._session._check_size(int(batch.diff.sum()), self.name)
+        self._session._check_size(_total(batch.diff), self.name)
         columns = batch.columns
         if not bool((batch.diff == 1).all()):
             index = np.arange(len(batch)).repeat(batch.diff)
@@ -139,12 +139,27 @@ class Readable:
             )
         return batch
 
+    def _copies(self, order: Any, counts: Any, limit: int | None) -> Any:
+        """Each number of `order` as often as its count says, the first `limit` of all."""
+        if limit is not None:
+            return order.repeat(np.minimum(counts, max(limit, 0)))[:limit]
+        if len(counts) and int(counts.max()) > self._session.collect_rows:
+            self._session._check_size(_total(counts), self.name)
+        return order.repeat(counts)
+
     def _title(self) -> str:
         return f"collection '{self.name}'" if self.name else "an unnamed collection"
 
     def __repr__(self) -> str:
         title = self.name or "collection"
         return f"<{title}: {self.schema.ddl}>"
+
+
+def _total(counts: Any) -> int:
+    """The sum of counts, also where 64 bits do not hold it."""
+    if len(counts) and int(counts.max()) > 2**62 // len(counts):
+        return sum(counts.tolist())
+    return int(counts.sum())
 
 
 def _ordering(by: str | None) -> list[tuple[str, bool]]:

@@ -55,6 +55,23 @@ def test_rows_are_named_tuples_in_canonical_order_each_as_often_as_it_is_there(
     assert session["delays"].rows(limit=0) == []
 
 
+def test_rows_of_more_copies_than_memory_holds_can_be_read_in_part(session: Session) -> None:
+    ones = session.input("ones", "x int")
+    ones.insert([(1,), (2,)])
+    session.commit()
+    many: Any = ones
+    for number, doublings in enumerate((10, 10, 10, 10, 10, 10, 2)):
+        for _ in range(doublings):
+            many = many.concat(many)
+        many = session.stage(f"step{number}", many)
+    assert many.count() == 2 * 2**62
+    assert many.rows(limit=3) == [(1,)] * 3
+    assert many.head(2) == [(1,)] * 2
+    for read in (many.rows, many.to_arrow):
+        with pytest.raises(StageError, match="'step6' has 9223372036854775808 rows"):
+            read()
+
+
 def test_counting_counts_copies(session: Session) -> None:
     delays = session["delays"]
     assert delays.count() == len(delays) == 5
