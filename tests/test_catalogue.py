@@ -46,8 +46,9 @@
   `test_a_slow_reader_keeps_what_was_merged_away_and_deleted` and
   `test_a_reader_whose_files_go_while_it_reads_begins_again`
 - a second quick restart certifies what is half there: test_catalogue_recovery.py
-  `test_a_second_kill_right_after_a_restart_leaves_the_next_epoch_right`; with real kills in
-  test_recovery.py `test_a_killed_process_loses_nothing_that_returned_and_goes_on_right`
+  `test_a_second_kill_right_after_a_restart_leaves_the_next_epoch_right`; with real kills, at
+  random, in test_recovery.py
+  `test_a_killed_process_loses_nothing_that_returned_and_goes_on_right`
 """
 
 from __future__ import annotations
