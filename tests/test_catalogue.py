@@ -14,8 +14,8 @@
 - compaction drops a whole key when one of its rows cancels: here
   `test_a_merge_in_which_a_row_cancels_keeps_the_other_rows_of_its_key`
 - reduce misses least upper bounds in nested loops: test_catalogue_loops.py
-  `test_bounds_of_three_rounds_are_reached_in_a_nested_loop`; at random in test_compositions.py
-  `test_programs_equal_evaluation_from_scratch`
+  `test_bounds_of_three_rounds_are_reached_in_a_nested_loop`; bounds of two, at random, in
+  test_fixpoints.py `test_variables_that_need_each_other_take_rounds_together`
 - times are sorted by an order that is not transitive: test_catalogue_loops.py
   `test_a_round_runs_after_all_that_are_before_it_in_every_loop` and
   `test_rows_of_one_time_are_gathered_once_whatever_their_order`
