@@ -7,6 +7,7 @@ beside the state, the changes, the past, and the same expression without a name 
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,8 +19,9 @@ from model import Bag, bag
 from strategies import Epoch, ddl, histories
 
 import nosync_nb
-from nosync_nb import Collection, Session
+from nosync_nb import Collection, Input, Session, maintenance
 from nosync_nb.files import File, Files
+from nosync_nb.trace import Merge, Trace
 
 Build = Callable[..., Collection]
 Oracle = Callable[..., Bag]
@@ -59,6 +61,38 @@ def changed(collection: Collection, after: int, upto: int) -> Bag:
     return model.summed(
         (model.typed(row), n) for *row, n in zip(*table.values(), diffs, strict=True)
     )
+
+
+def count(collection: Collection, at: Any = None) -> dict[Any, int]:
+    """The rows with their counts, for rows that Python compares as we do."""
+    return dict(Counter(tuple(row) for row in collection.rows(at=at)))
+
+
+def net(collection: Collection) -> dict[Any, int]:
+    """The net changes of the last epoch."""
+    now = collection._session.now
+    table = collection.changes(after=now - 1, upto=now).to_pydict()
+    return {tuple(row[:-1]): row[-1] for row in zip(*table.values(), strict=True)}
+
+
+def change(session: Session, source: Input, diffs: Mapping[Any, int]) -> None:
+    """Commits signed rows as one epoch."""
+    for row, n in diffs.items():
+        (source.insert if n > 0 else source.remove)([row] * abs(n))
+    session.commit()
+
+
+def merge_all(session: Session) -> None:
+    """Merges all layers of every trace into one, as the worker does."""
+
+    def everything(trace: Trace) -> Merge | None:
+        return Merge(0, len(trace.layers)) if len(trace.layers) > 1 else None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maintenance, "plan", everything)
+        for number in session._version.traces:
+            maintenance._merge(session, number)
+    assert {len(trace.layers) for trace in session._version.traces.values()} <= {0, 1}
 
 
 def apply(session: Session, inputs: Mapping[str, Any], epoch: Epoch) -> None:

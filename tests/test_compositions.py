@@ -70,7 +70,7 @@ def compact(session: Session, chance: Random) -> None:
 
 
 @pytest.mark.spark
-@settings(max_examples=8)
+@settings(max_examples=max(8, settings.default.max_examples // 10))
 @given(programs.programs(["a", "b"], depth=4), st.integers(0, 2**32))
 def test_programs_give_the_same_on_executors_and_here(
     spark: Any, program: programs.Program, seed: int

@@ -181,6 +181,7 @@ def test_a_chain_that_comes_and_goes_leaves_no_row_and_no_state(
         edges.insert(chain)
         session.commit()
         assert len(bag(stage)) == 12 * 13 // 2
+        assert state_rows(session, "paths") > 0
         edges.remove(chain)
         session.commit()
         assert bag(stage) == {}

@@ -198,6 +198,12 @@ def test_case_10_multiplicities_over_epochs_also_replayed(session: Session) -> N
     for number, changes in enumerate(wanted, 1):
         held.update(changes)
         assert count(live, at=number) == {row: n for row, n in held.items() if n}
+    late = a.select("v", "k").select("k").multiplicity()  # not the same, so it is run for itself
+    session.define({"late": late}, replay=0)
+    for number, changes in enumerate(wanted, 1):
+        table = session["late"].changes(after=number - 1, upto=number).to_pydict()
+        found = zip(table["k"], table["count"], table["diff"], strict=True)
+        assert {(k, n): diff for k, n, diff in found} == changes
 
 
 def test_case_11_a_batch_that_cancels_leaves_no_rows_and_the_epoch_advances(

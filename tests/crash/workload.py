@@ -121,6 +121,7 @@ class World:
                 model.mapped(self.orders, lambda row: (row[1],)),
                 model.mapped(customers, lambda row: (row[0],)),
             ),
+            "hops": hops(self.orders, customers),
         }
 
 
@@ -131,6 +132,19 @@ def worlds(seed: int, upto: int) -> Iterator[World]:
     while world.epoch < upto:
         world.advance()
         yield world
+
+
+def hops(orders: Bag, customers: Bag) -> Bag:
+    """How many orders, each from its id to its customer, lead from the north to a customer."""
+    north = model.filtered(customers, lambda row: row[2] == "north")
+    start = model.mapped(north, lambda row: (row[0], 0))
+
+    def body(held: Bag) -> Bag:
+        joined = model.join(held, orders, [(0, 0)], "inner", (2, 4))
+        further = model.mapped(joined, lambda row: (row[2], row[1] + 1))
+        return model.aggregated(model.concat(further, start), [0], [("min", 1)])
+
+    return model.iterated(start, body)
 
 
 # -- what is defined -----------------------------------------------------------------------------
@@ -157,8 +171,19 @@ def define(on: nosync_nb.Session) -> list[str]:
         high="max(amount)",
         tagged="count(tag)",
     )
+    links = orders.select("id", "customer as next")
+    start = customers.filter("region = 'north'").select("customer", "0 as hops")
     reports = on.define(
         {
+            "hops": start.iterate(
+                lambda held: (
+                    held.join(links, on={"customer": "id"})
+                    .select("next as customer", "hops + 1 as hops")
+                    .concat(start)
+                    .group_by("customer")
+                    .agg(hops="min(hops)")
+                )
+            ),
             "joined": joined,
             "padded": orders.join(customers, on="customer", how="left"),
             "totals": totals,
