@@ -111,6 +111,7 @@ class Sparks:
         """A collection as a DataFrame."""
         spark = self.require("to_spark")
         from nosync_nb.spark import views
+        from nosync_nb.spark.shipping import Shipping
 
         session = self._session
         seen = session._snapshot
@@ -124,7 +125,12 @@ class Sparks:
                 session._upkeep.exports.append(files)
         else:
             given = collection._read(at)
-        return views.to_spark(spark, given, collection.schema, session._store.parts)
+        shipping = Shipping(session._store.parts, "view")
+        frame = views.to_spark(spark, given, collection.schema, shipping)
+        if shipping.spilled:
+            session._upkeep.exports.append(frozenset(shipping.spilled))
+            session._upkeep.spilled.extend(shipping.spilled)
+        return frame
 
     def follow(self) -> None:
         """Gives every named collection its temp view, if there is a Spark session by now.

@@ -50,3 +50,22 @@ def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_pat
         with pytest.raises(Exception, match="this DataFrame reads were merged and deleted"):
             frame.selectExpr("sum(x)").collect()
         assert numbers.to_spark().count() == 480_000
+
+
+def test_what_was_written_for_a_dataframe_alone_goes_after_it(spark: Any, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        numbers = session.input("numbers", "x bigint")
+        for start in (0, 120_000):
+            numbers.insert(pa.table({"x": np.arange(start, start + 120_000)}))
+            session.commit()
+        frame = numbers.to_spark(at=1)
+        (spilled,) = session._upkeep.spilled
+        for _ in range(4):
+            session.commit()
+            maintenance.checkpoint(session)
+        assert frame.count() == 120_000
+        session._upkeep.exports.clear()  # as if many were made since
+        for _ in range(2):
+            session.commit()
+            maintenance.checkpoint(session)
+        assert spilled not in os.listdir(session._store.parts)
