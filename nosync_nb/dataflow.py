@@ -329,23 +329,29 @@ class Runner:
         if node.log is None:
             draft.deltas[node.id] = delta
             return len(delta)
-        layout = node.log_layout
-        held = delta.held.get(layout)
-        if held is None or not held.refs:
-            if layout not in node.traces and len(delta) <= SMALL_ROWS:
-                # Any order consolidates; the log's own is made when history is packed or read.
-                batch = delta.batch(next(iter(node.traces)))
-            else:
-                batch = delta.batch(layout)
+        held = self._filed(node, delta)
+        if held is None:
+            # Any order consolidates, and what a trace has need not be arranged or written again;
+            # the log's own order is made when history is packed or read.
+            own = node.log_layout in node.traces
+            batch = delta.batch(node.log_layout if own else next(iter(node.traces)))
             if not len(batch):
                 return 0
             held = Held((batch,))
             delta = Delta(delta.types, batch.updates, delta.held)
         draft.deltas[node.id] = delta
-        draft.logged.append((node.log, layout, held))
+        draft.logged.append((node.log, node.log_layout, held))
         for wanted, number in node.traces.items():
             self._append(number, delta.layer(wanted, draft.epoch), draft)
         return sum(map(len, held.parts))
+
+    def _filed(self, node: Node, delta: Delta) -> Held | None:
+        """A change as it lies in files, best in an order that the node keeps."""
+        for layout in (node.log_layout, *node.traces):
+            held = delta.held.get(layout)
+            if held is not None and held.refs:
+                return held
+        return None
 
     def _append(self, number: int, layer: Layer, draft: Draft) -> None:
         trace = draft.traces.get(number) or self.empty[number]

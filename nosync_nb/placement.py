@@ -127,7 +127,7 @@ class Placement:
         ]
         outputs: list[Layout] = []
         if node.log is not None:
-            outputs = list(dict.fromkeys([node.log_layout, *node.traces]))
+            outputs = list(node.traces)
         folder = session._store.parts
         found = bulk.run(
             spark,

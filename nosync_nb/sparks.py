@@ -16,6 +16,7 @@ from nosync_nb.reads import refuse_pending, trace_at
 from nosync_nb.rows import Column, Schema
 
 if TYPE_CHECKING:
+    from nosync_nb.graph import Stage
     from nosync_nb.session import Session
 
 
@@ -93,15 +94,24 @@ class Sparks:
 
         return evaluate.evaluate(spark, expressions, schema, columns, n)
 
-    def ingest(self, frame: Any, schema: Schema, layout: Layout, name: str) -> Held:
-        """Has executors write a DataFrame's rows as part files, executing it once."""
+    def ingest(self, frame: Any, stage: Stage, layouts: Sequence[Layout]) -> dict[Layout, Held]:
+        """Has executors write a DataFrame's rows as part files, in each layout, executing it once.
+
+        Args:
+            stage: the input that takes them.
+        """
         self._started = frame.sparkSession
         from nosync_nb.spark import ingest
 
         store = self._session._store
-        refs = ingest.ingest(frame.sparkSession, frame, schema, layout, store.parts, name=name)
+        found = ingest.ingest(
+            frame.sparkSession, frame, stage.schema, layouts, store.parts, name=stage.name
+        ).outputs
         self.follow()
-        return Held(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
+        return {
+            layout: Held(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
+            for layout, refs in zip(layouts, found, strict=True)
+        }
 
     def bulk(self) -> Any:
         """What places operators and runs them on executors."""

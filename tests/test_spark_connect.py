@@ -38,7 +38,7 @@ assert workers.check(spark).slots == 2
 schema = Schema.parse("k bigint, s string")
 frame = spark.range(1000).selectExpr("id % 10 as k", "'s' || id as s")
 layout = Layout(schema.types, (0,))
-refs = ingest.ingest(spark, frame, schema, layout, folder, name="input")
+(refs,) = ingest.ingest(spark, frame, schema, [layout], folder, name="input").outputs
 assert sum(ref.rows for ref in refs) == 1000
 
 found = compile_aggregates({"n": "count(*)"}, schema, ["k"])
