@@ -149,12 +149,13 @@ def take(session: Session, name: str, kind: str, data: Any) -> int:
     """Takes rows for an input at the call."""
     stage = _input(session, name)
     schema = stage.schema
-    if session._spark.is_frame(data):
+    fetched = session._spark.fetch(data, stage) if session._spark.is_frame(data) else data
+    if fetched is None:
         layouts = tuple(session._graph.named[name].traces)
         return _added(
             session, stage, Change(kind, None, session._spark.ingest(data, stage, layouts))
         )
-    columns, n = rows.to_columns(data, schema, f"input '{name}'")
+    columns, n = rows.to_columns(fetched, schema, f"input '{name}'")
     ones = np.empty(n, np.int64)
     ones.fill(1)
     return _added(session, stage, Change(kind, Updates(columns, ones)))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nosync_nb.batch import Layout
+from nosync_nb.batch import Batch, Layout
 from nosync_nb.dataflow import Held
 from nosync_nb.errors import ExpressionError
 from nosync_nb.placement import Placement
@@ -94,6 +94,34 @@ class Sparks:
 
         return evaluate.evaluate(spark, expressions, schema, columns, n)
 
+    def shares(self, why: str) -> bool:
+        """Whether executors see the session's folder; starts Spark if need be."""
+        spark = self.require(why)
+        from nosync_nb.spark import workers
+
+        return workers.share(spark, self._session._store.parts)
+
+    def fetch(self, frame: Any, stage: Stage) -> Any:
+        """A DataFrame's rows over Arrow, if executors do not see the session's folder; else None.
+
+        Raises:
+            NosyncError: if these are more than `spark_rows`.
+        """
+        spark = self._started = frame.sparkSession
+        from nosync_nb.spark import ingest, workers
+
+        session = self._session
+        folder = session._store.parts
+        if workers.share(spark, folder):
+            return None
+        most = session.spark_rows
+        table = ingest.small(spark, frame, stage.schema, most, name=stage.name)
+        if table is None:
+            what = f"input '{stage.name}': the DataFrame has more than {most} rows"
+            raise workers.unshared(what, folder)
+        self.follow()
+        return table
+
     def ingest(self, frame: Any, stage: Stage, layouts: Sequence[Layout]) -> dict[Layout, Held]:
         """Has executors write a DataFrame's rows as part files, in each layout, executing it once.
 
@@ -120,7 +148,7 @@ class Sparks:
     def frame(self, collection: Any, at: Any) -> Any:
         """A collection as a DataFrame."""
         spark = self.require("to_spark")
-        from nosync_nb.spark import views
+        from nosync_nb.spark import views, workers
         from nosync_nb.spark.shipping import Shipping
 
         session = self._session
@@ -135,6 +163,9 @@ class Sparks:
                 session._upkeep.exports.append(files)
         else:
             given = collection._read(at)
+        count = len(given) if isinstance(given, Batch) else given.rows_count
+        if count > views.SMALL_ROWS and not workers.share(spark, session._store.parts):
+            raise workers.unshared(f"to_spark of {count} rows", session._store.parts)
         shipping = Shipping(session._store.parts, "view")
         frame = views.to_spark(spark, given, collection.schema, shipping)
         if shipping.spilled:

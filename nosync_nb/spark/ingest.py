@@ -19,10 +19,10 @@ from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema, widens
 from nosync_nb.rows.entry import adopt_same
 from nosync_nb.rows.types import is_nested
-from nosync_nb.spark import blocks, bulk, tasks
+from nosync_nb.spark import blocks, bulk, failures, tasks
 from nosync_nb.spark.blocks import Ranges
 from nosync_nb.spark.bulk import BulkResult
-from nosync_nb.spark.sessions import Spark, described, quoted
+from nosync_nb.spark.sessions import Spark, described, quoted, tagged
 from nosync_nb.spark.tasks import Input, Plan
 from nosync_nb.spark.workers import check
 
@@ -89,6 +89,21 @@ def ingest(
         found = bulk.mapped(bulk.exchanged(found, count), bulk.writer(plan))
         reports = bulk.collected(spark, found, name)
     return bulk.result(plan, reports, jobs)
+
+
+def small(spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str) -> pa.Table | None:
+    """The rows of a DataFrame over Arrow; None if they are more than `rows_max`.
+
+    Raises:
+        SchemaError, NosyncError: as `ingest` does.
+    """
+    frame = frame.selectExpr(*_casts(frame, schema, name)).limit(rows_max + 1)
+    with described(spark, name, "fetch"), tagged(spark):
+        try:
+            table = frame.toArrow()
+        except Exception as error:
+            raise failures.failed(error, name) from error
+    return table if table.num_rows <= rows_max else None
 
 
 def _casts(frame: Any, schema: Schema, name: str) -> list[str]:

@@ -96,6 +96,11 @@ def alive(spark: Spark) -> bool:
     return spark.sparkContext._jsc is not None
 
 
+def is_local(spark: Spark) -> bool:
+    """Tells whether the executors are surely processes of this machine."""
+    return not is_connect(spark) and spark.sparkContext.master.startswith("local")
+
+
 def find(given: Spark | None = None, namespace: Mapping[str, Any] | None = None) -> Spark | None:
     """Returns the session to use, without starting one; stopped ones do not count.
 
