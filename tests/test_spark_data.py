@@ -18,7 +18,7 @@ from nosync_nb.batch import Layout, Updates
 from nosync_nb.errors import ExpressionError, NosyncError, SchemaError
 from nosync_nb.expressions import compile_expression
 from nosync_nb.rows import Schema
-from nosync_nb.spark import evaluate
+from nosync_nb.spark import evaluate, workers
 from nosync_nb.spark.ingest import ingest, schema_of
 from nosync_nb.spark.sessions import frame_of
 from nosync_nb.trace.parts import PartRef, open_part
@@ -109,6 +109,21 @@ def test_ingest_executes_the_frame_once(spark: Any, tmp_path: Path) -> None:
     assert (seen.value, sum(ref.rows for ref in refs)) == (1000, 1000)
     none = ingest(spark, frame.where("id < 0"), schema, layouts, str(tmp_path))
     assert none.outputs == [[]]
+
+
+def test_a_small_frame_is_written_by_a_task_a_slot(spark: Any, tmp_path: Path) -> None:
+    schema = Schema.parse("id bigint")
+    slots = workers.check(spark).slots
+    for frame, ranges in ((spark.range(1000), slots), (of_unknown_size(spark), 4 * slots)):
+        (refs,) = ingest(spark, frame, schema, [Layout(schema.types)], str(tmp_path)).outputs
+        assert sum(ref.rows for ref in refs) == 1000
+        assert len(refs) == ranges
+
+
+def of_unknown_size(spark: Any) -> Any:
+    return spark.createDataFrame(
+        spark.sparkContext.parallelize([(i,) for i in range(1000)]), ["id"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,15 @@ from nosync_nb.rows.types import is_nested
 from nosync_nb.spark import blocks, bulk, failures, tasks
 from nosync_nb.spark.blocks import Ranges
 from nosync_nb.spark.bulk import BulkResult
-from nosync_nb.spark.sessions import Spark, described, quoted, tagged
+from nosync_nb.spark.sessions import Spark, described, estimated_bytes, quoted, tagged
 from nosync_nb.spark.tasks import Input, Plan
 from nosync_nb.spark.workers import check
 
 RANGES_PER_SLOT = 4
-"""The size of a DataFrame is not known before it is executed."""
+"""Ranges of a DataFrame of which Spark cannot tell how large it is, or says that it is large."""
+
+SMALL_BYTES = 16 << 20
+"""By Spark's estimate, which may be of compressed files; a slot takes so much in one range."""
 
 Records = Iterable[pa.RecordBatch]
 
@@ -80,7 +83,7 @@ def ingest(
     Cost: one execution of the frame, one shuffle of its rows for each layout.
     """
     frame = frame.selectExpr(*_casts(frame, schema, name))
-    count = ranges or RANGES_PER_SLOT * check(spark).slots
+    count = ranges or _ranges_count(frame, check(spark).slots)
     identity = Linear((), schema.types)
     given = Input(None, None, None, None, None)
     plan = Plan(name, identity, False, folder, stem, Ranges(count), (given,), (), tuple(layouts))
@@ -89,6 +92,13 @@ def ingest(
         found = bulk.mapped(bulk.exchanged(found, count), bulk.writer(plan))
         reports = bulk.collected(spark, found, name)
     return bulk.result(plan, reports, jobs)
+
+
+def _ranges_count(frame: Any, slots: int) -> int:
+    """Into how many ranges to cut; each takes a task, which costs some 30 ms and a sync."""
+    size = estimated_bytes(frame)
+    wanted = RANGES_PER_SLOT * slots if size is None else -(-size // SMALL_BYTES)
+    return min(max(wanted, slots), RANGES_PER_SLOT * slots)
 
 
 def small(spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str) -> pa.Table | None:
