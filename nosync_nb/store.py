@@ -141,12 +141,12 @@ class Store:
         A trace that a definition added is named as a whole (`RESET`): its log may be older.
         """
         entries = []
-        spilled: dict[int, Held] = {}
+        spilled: dict[int, tuple[Batch, Held]] = {}  # a batch that is kept keeps its id
         for at, (number, layout, held) in enumerate(draft.logged):
             if not held.refs and len(held.parts[0]) > SPILL_ROWS:
                 (batch,) = held.parts
                 held = self.spill([batch], batch.layout, f"log{number}-{draft.epoch}")
-                spilled[id(batch)] = held  # the draft holds the batch
+                spilled[id(batch)] = batch, held
                 draft.logged[at] = (number, layout, held)
             entries.append(journal.entry(number, layout, held))
         for number, trace in draft.traces.items():
@@ -157,10 +157,12 @@ class Store:
                 continue
             if not last.files:
                 known = spilled.get(id(last.parts[0])) if len(last.parts) == 1 else None
-                if known is None:
+                if known is not None:
+                    held = known[1]
+                else:
                     stem = f"trace{number}-{last.lower}-{last.upper}"
-                    known = self.spill(last.parts, trace.layout, stem)
-                last = Layer(last.lower, last.upper, known.parts, known.refs)
+                    held = self.spill(last.parts, trace.layout, stem)
+                last = Layer(last.lower, last.upper, held.parts, held.refs)
                 draft.traces[number] = Trace(trace.layout, (*trace.layers[:-1], last))
             if before is not None and number in before.traces:
                 continue

@@ -278,7 +278,7 @@ def estimated_bytes(frame: Any) -> int | None:
     found = _SIZE.search(told[0][0])
     if found is None:
         return None
-    return math.ceil(float(found[1]) * 1024 ** _UNITS.index(found[2]))
+    return math.ceil(math.ldexp(float(found[1]), 10 * _UNITS.index(found[2])))
 
 
 @contextmanager
