@@ -329,7 +329,9 @@ class Runner:
         if node.log is None:
             draft.deltas[node.id] = delta
             return len(delta)
-        held = self._filed(node, delta)
+        layouts = (node.log_layout, *node.traces)
+        filed = (delta.held[each] for each in layouts if each in delta.held)
+        held = next((each for each in filed if each.refs), None)
         if held is None:
             # Any order consolidates, and what a trace has need not be arranged or written again;
             # the log's own order is made when history is packed or read.
@@ -344,14 +346,6 @@ class Runner:
         for wanted, number in node.traces.items():
             self._append(number, delta.layer(wanted, draft.epoch), draft)
         return sum(map(len, held.parts))
-
-    def _filed(self, node: Node, delta: Delta) -> Held | None:
-        """A change as it lies in files, best in an order that the node keeps."""
-        for layout in (node.log_layout, *node.traces):
-            held = delta.held.get(layout)
-            if held is not None and held.refs:
-                return held
-        return None
 
     def _append(self, number: int, layer: Layer, draft: Draft) -> None:
         trace = draft.traces.get(number) or self.empty[number]

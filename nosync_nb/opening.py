@@ -54,11 +54,7 @@ def open(
             "replicas, quorum and retain are not part of this version",
             hint="leave them out; wait='disk' tells when an epoch is on disk",
         )
-    if bulk is not None:
-        raise SchemaError(
-            f"bulk={bulk!r}: layers outside the session's folder are not part of this version",
-            hint="leave it out, and open the session in a folder that driver and executors share",
-        )
+    _refuse(bulk)
     where = os.path.realpath(path)
     with _opening:
         known = _open.get(where) if mode == "w" and not takeover else None
@@ -84,6 +80,15 @@ def open(
             atexit.register(session.close)
         session._spark.follow()
         return session
+
+
+def _refuse(bulk: str | None) -> None:
+    """Raises if layers are to lie elsewhere."""
+    if bulk is not None:
+        raise SchemaError(
+            f"bulk={bulk!r}: layers outside the session's folder are not part of this version",
+            hint="leave it out, and open the session in a folder that driver and executors share",
+        )
 
 
 @contextmanager

@@ -32,9 +32,13 @@ def merged_away(session: Session) -> None:
 def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "x bigint")
-        numbers.insert(pa.table({"x": np.arange(120_000)}))
-        session.commit()
-        (first,) = {ref.path for ref in session._snapshot.contents("numbers").layers[0].files}
+        for start in range(0, 120_000, 30_000):
+            numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
+            session.commit()
+        for number in list(session._version.traces):
+            maintenance._merge(session, number)
+        (layer,) = session._snapshot.contents("numbers").layers
+        (first,) = {ref.path for ref in layer.files}
         frame = numbers.to_spark()
         derived = frame.selectExpr("x % 2 AS odd").groupBy("odd").count()
         merged_away(session)
