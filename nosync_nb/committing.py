@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from nosync_nb import auditing, interrupts, maintenance, rows
-from nosync_nb.batch import Batch, Layout, Updates, concat_updates
+from nosync_nb.batch import Batch, Updates, concat_updates
 from nosync_nb.dataflow import Draft
 from nosync_nb.delta import Delta
 from nosync_nb.errors import DurabilityError, StageError
 from nosync_nb.graph import Stage
-from nosync_nb.trace import empty_batch
 from nosync_nb.transaction import Change, InputChanges, Transaction
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def remember(session: Session, draft: Draft) -> None:
         if number in session._named_logs:
             batch = held.parts[0]
             if held.refs:
-                history.append_files(number, draft.epoch, layout, held.refs, held.parts)
+                history.append_files(number, draft.epoch, batch.layout, held.refs, held.parts)
             elif batch.layout == layout:
                 history.append(number, draft.epoch, batch)
             else:
@@ -151,13 +150,13 @@ def take(session: Session, name: str, kind: str, data: Any) -> int:
     """Takes rows for an input at the call."""
     stage = _input(session, name)
     schema = stage.schema
-    if session._spark.is_frame(data):
-        layout = Layout(schema.types, stage.key)
-        held = session._spark.ingest(data, schema, layout, name)
-        batches = [p.updates for p in held.parts]
-        updates = concat_updates(batches, schema.types) if batches else empty_batch(layout).updates
-        return _added(session, stage, Change(kind, updates, held))
-    columns, n = rows.to_columns(data, schema, f"input '{name}'")
+    fetched = session._spark.fetch(data, stage) if session._spark.is_frame(data) else data
+    if fetched is None:
+        layouts = tuple(session._graph.named[name].traces)
+        return _added(
+            session, stage, Change(kind, None, session._spark.ingest(data, stage, layouts))
+        )
+    columns, n = rows.to_columns(fetched, schema, f"input '{name}'")
     ones = np.empty(n, np.int64)
     ones.fill(1)
     return _added(session, stage, Change(kind, Updates(columns, ones)))

@@ -255,9 +255,10 @@ class Runner:
         if node.log is None:
             draft.deltas[node.id] = delta
             return len(delta)
-        layout = node.log_layout
-        held = delta.held.get(layout)
-        if held is None or not held.refs:
+        layouts = (node.log_layout, *node.traces)
+        filed = [delta.held[each] for each in layouts if each in delta.held] if delta.held else []
+        held = next((each for each in filed if each.refs), None)
+        if held is None:
             batch = self._consolidated(node, delta)
             if not len(batch):
                 return 0
@@ -265,22 +266,23 @@ class Runner:
             if batch.layout is not UNORDERED:
                 delta = Delta(delta.types, batch.updates, delta.held)
         draft.deltas[node.id] = delta
-        draft.logged.append((node.log, layout, held))
+        draft.logged.append((node.log, node.log_layout, held))
         for wanted, number in node.traces.items():
             self._append(number, delta.layer(wanted, draft.epoch), draft)
         return sum(map(len, held.parts))
 
     def _consolidated(self, node: Node, delta: Delta) -> Batch:
         """A change as the log has it; if it is small in whatever order costs least."""
+        # Any order consolidates, and what a trace has need not be arranged or written again; the
+        # log's own order is made when history is packed or read.
         layout = node.log_layout
+        if layout not in node.traces:
+            layout = next(iter(node.traces))
         if len(delta) > SMALL_ROWS:
             return delta.batch(layout)
         wanted = self._sorted.get(node.id)
         if wanted is not None:
             return delta.batch(wanted)
-        # Any order consolidates; the log's own is made when history is packed or read.
-        if layout not in node.traces:
-            layout = next(iter(node.traces))
         if node.operator is not None and node.operator.distinct and not delta.held:
             columns, diff = delta.updates
             return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)

@@ -17,7 +17,7 @@ from nosync_nb.batch import Layout
 from nosync_nb.definition import Captured, Definition
 from nosync_nb.delta import Held
 from nosync_nb.errors import CorruptLogError, TrustError
-from nosync_nb.graph import Graph, Stage
+from nosync_nb.graph import NO_LAYOUT, Graph, Stage
 from nosync_nb.log import codec
 from nosync_nb.rows import Field, Schema
 from nosync_nb.trace.parts import PartRef
@@ -85,10 +85,16 @@ def unpack(data: bytes | memoryview) -> Payload:
 
 
 def entry(number: int, layout: Layout, held: Held) -> Entry:
-    """The entry of a log's batch: inline, or as the files that hold it."""
+    """The entry of a log's batch: inline, or as the files that hold it.
+
+    Args:
+        layout: of the log; files may be arranged in another, which the entry names then.
+    """
+    batch = held.parts[0]
     if held.refs:
-        return Entry(number, FILES, json.dumps(held.refs).encode())
-    (batch,) = held.parts
+        had = batch.layout
+        data: Any = held.refs if had == layout else {"layout": had, "refs": held.refs}
+        return Entry(number, FILES, json.dumps(data).encode())
     return Entry(number, INLINE, codec.encode(batch.columns, layout.types, batch.diff))
 
 
@@ -106,17 +112,21 @@ def changes(payload: Payload) -> Iterator[tuple[int, Entry]]:
             yield payload.epoch, each
 
 
-def refs(data: bytes | memoryview) -> tuple[PartRef, ...]:
-    """The file references of an entry."""
-    return tuple(PartRef(*r) for r in json.loads(bytes(data)))
+def filed(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
+    """The files of a log's batch, and how they are arranged; `layout` is the log's own."""
+    found = json.loads(bytes(data))
+    if isinstance(found, dict):
+        layout, found = layout_of(found["layout"]), found["refs"]
+    return tuple(PartRef(*r) for r in found), layout
 
 
 def named(entry: Entry) -> tuple[PartRef, ...]:
     """The files that an entry names, whatever its kind."""
     if entry.kind == INLINE:
         return ()
-    data = json.loads(bytes(entry.data))
-    return tuple(PartRef(*r) for r in (data if entry.kind == FILES else data[2]))
+    if entry.kind == FILES:
+        return filed(entry.data, NO_LAYOUT)[0]
+    return tuple(PartRef(*r) for r in json.loads(bytes(entry.data))[2])
 
 
 # -- the catalog ------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class Upkeep:
         patience: the frame from which on a failed checkpoint is tried again.
         exports: the files that Spark DataFrames read when they are executed. Nobody tells when a
             DataFrame, or one made of it, is gone: the last ones are kept until the session ends.
+        spilled: files that were written for such DataFrames alone, since the last checkpoint.
     """
 
     catalog: Mapping[str, Any] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class Upkeep:
     expiring: set[str] = field(default_factory=set)
     patience: int = 0
     exports: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=EXPORTS_MAX))
+    spilled: deque[str] = field(default_factory=deque)
 
 
 def plan_merges(session: Session) -> None:
@@ -140,6 +142,8 @@ def checkpoint(session: Session) -> None:
             return
         upkeep = session._upkeep
         retired, upkeep.retired = upkeep.retired, set()
+        while upkeep.spilled:
+            retired.add(upkeep.spilled.popleft())
         meta = {
             "catalog": session._upkeep.catalog,
             "labels": dict(session._labels),

@@ -39,7 +39,8 @@ def open(
 
     Args:
         spark: the Spark session to use, or a function that gives it when it is needed.
-        bulk: folder where executors write and read large layers; default: the session's own.
+        bulk: not part of this version; executors write and read large layers in the session's
+            folder. Where they cannot see it, small DataFrames come over Arrow.
         spark_rows: first runs and epochs above this many rows run on executors.
         mode: "r" follows without becoming the owner.
         takeover: replaces an owner who is alive, or may be.
@@ -53,6 +54,7 @@ def open(
             "replicas, quorum and retain are not part of this version",
             hint="leave them out; wait='disk' tells when an epoch is on disk",
         )
+    _refuse(bulk)
     where = os.path.realpath(path)
     with _opening:
         known = _open.get(where) if mode == "w" and not takeover else None
@@ -63,7 +65,7 @@ def open(
             store = Store.open(where, mode=mode, takeover=takeover)
             read = time.perf_counter()
             try:
-                session = Session(store, spark=spark, bulk=bulk, spark_rows=spark_rows)
+                session = Session(store, spark=spark, spark_rows=spark_rows)
                 recovering.recover(session)
             except BaseException:
                 store.close()
@@ -78,6 +80,15 @@ def open(
             atexit.register(session.close)
         session._spark.follow()
         return session
+
+
+def _refuse(bulk: str | None) -> None:
+    """Raises if layers are to lie elsewhere."""
+    if bulk is not None:
+        raise SchemaError(
+            f"bulk={bulk!r}: layers outside the session's folder are not part of this version",
+            hint="leave it out, and open the session in a folder that driver and executors share",
+        )
 
 
 @contextmanager

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from nosync_nb.batch import Batch, arrange, merge
+from nosync_nb.batch import Batch, arrange
 from nosync_nb.dataflow import Draft
 from nosync_nb.delta import Delta, Held
 from nosync_nb.frontier import Interval, Ranges
 from nosync_nb.graph import Node
 from nosync_nb.trace import empty_batch
+from nosync_nb.trace.archive import total
 from nosync_nb.trace.history import History
 
 
@@ -58,12 +59,12 @@ class Past:
         return whole
 
     def state(self, node: Node, epoch: int) -> Batch:
-        """A collection at an epoch, in the layout of its log."""
+        """A collection at an epoch, in any layout."""
         assert node.log is not None
         return self._sum(node, self._history.state(node.log, epoch), -1, epoch)
 
     def changes(self, node: Node, after: int, upto: int) -> Batch:
-        """The net changes of a collection in `(after, upto]`, in the layout of its log."""
+        """The net changes of a collection in `(after, upto]`, in any layout."""
         assert node.log is not None
         return self._sum(node, self._history.changes(node.log, after, upto), after, upto)
 
@@ -78,7 +79,7 @@ class Past:
         assert node.log is not None
         added = self._added.get(node.log, ())
         found = found + [batch for epoch, batch in added if after < epoch <= upto]
-        return merge(node.log_layout, found) if found else empty_batch(node.log_layout)
+        return total(found) if found else empty_batch(node.log_layout)
 
 
 def _single(epochs: Iterable[range]) -> Iterator[range]:

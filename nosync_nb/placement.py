@@ -33,12 +33,30 @@ class Placement:
         self._temporary: list[Any] = []
 
     def wants(self, node: Node, deltas: list[Delta | None], graph: Graph) -> bool:
-        """Whether an operator's run over these changes is for executors."""
+        """Whether an operator's run over these changes is for executors.
+
+        Raises:
+            NosyncError: if the stage was to run there, and they do not see the session's folder.
+        """
         asked = self._asked(node)
         if asked == "local" or node.operator is None or not node.operator.spreads:
             return False
         if asked == "spark":
-            return any(d is not None for d in deltas)
+            return any(d is not None for d in deltas) and self._reach(node, must=True)
+        return self._large(deltas) and self._reach(node)
+
+    def _reach(self, node: Node, *, must: bool = False) -> bool:
+        """Whether executors see the files that they would read and write."""
+        what = f"stage '{node.stage}'"
+        shares = self._session._spark.shares(what)
+        if must and not shares:
+            from nosync_nb.spark import workers
+
+            raise workers.unshared(f"{what} is to run on Spark", self._session._store.parts)
+        return shares
+
+    def _large(self, deltas: list[Delta | None]) -> bool:
+        """Whether changes came as a DataFrame, lie in files, or are many."""
         for delta in deltas:
             if delta is None:
                 continue
@@ -60,6 +78,8 @@ class Placement:
         asked = self._asked(node)
         if asked == "local":
             return None
+        if asked == "spark":
+            self._reach(node, must=True)
         rows_min = 0 if asked == "spark" else self._session.spark_rows
         return Inside(self, node, step, rows_min)
 
@@ -129,7 +149,7 @@ class Placement:
         ]
         outputs: list[Layout] = []
         if node.log is not None:
-            outputs = list(dict.fromkeys([node.log_layout, *node.traces]))
+            outputs = list(node.traces)
         folder = session._store.parts
         found = bulk.run(
             spark,
@@ -210,7 +230,7 @@ class Inside:
 
     def wants(self, rows: int) -> bool:
         """Whether so many rows are for executors."""
-        return rows > self._rows_min
+        return rows > self._rows_min and self._placement._reach(self._node)
 
     def run(
         self, operator: Operator, step: Step, types: Sequence[tuple[str, ...]]

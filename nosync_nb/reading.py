@@ -107,7 +107,7 @@ class Readable:
             rows.to_arrow(c, t) for c, t in zip(batch.columns, self.schema.types, strict=True)
         ]
         schema = self.schema.arrow.append(pa.field("diff", pa.int64()))
-        return pa.Table.from_arrays([*arrays, pa.array(batch.diff)], schema=schema)
+        return pa.Table.from_arrays([*arrays, rows.to_arrow(batch.diff, "bigint")], schema=schema)
 
     def history(self) -> list[range]:
         """The readable epochs, as ranges."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nosync_nb.batch import Batch, Layout, arrange, merge
+from nosync_nb.batch import Batch, Layout, arrange
 from nosync_nb.dataflow import Runner, Version
 from nosync_nb.definition import Definition
 from nosync_nb.epochs import resolved
@@ -17,6 +17,7 @@ from nosync_nb.graph import Compiler, Graph, Stage
 from nosync_nb.rows import Schema
 from nosync_nb.snapshot import Snapshot
 from nosync_nb.trace import Layer, Trace, empty_batch
+from nosync_nb.trace.archive import total
 
 if TYPE_CHECKING:
     from nosync_nb.reading import Readable
@@ -51,8 +52,7 @@ def state(seen: Snapshot, name: str, epoch: int) -> Batch:
     assert node.log is not None
     _check(seen, stage, epoch)
     found = seen.history.state(node.log, epoch)
-    layout = node.log_layout
-    return merge(layout, found) if found else empty_batch(layout)
+    return total(found) if found else empty_batch(node.log_layout)
 
 
 def trace_at(session: Session, seen: Snapshot, name: str, at: Any) -> tuple[int, Trace]:
@@ -114,7 +114,7 @@ def changes(session: Session, collection: Readable, after: Any, upto: Any) -> Ba
         found = seen.history.changes(node.log, first, last)
     else:
         found = seen.history.state(node.log, last)
-    return merge(node.log_layout, found) if found else empty_batch(node.log_layout)
+    return total(found) if found else empty_batch(node.log_layout)
 
 
 def history_of(session: Session, collection: Readable) -> list[range]:

@@ -101,7 +101,7 @@ def tell(session: Session, name: str) -> None:
     known = repeats.known(session, name)
     types = session._catalog[name].schema.types
     for calls in (changes[-1:], changes)[: len(changes)]:
-        same = known.get(sum(len(call.updates.diff) for call in calls))
+        same = known.get(_count(calls))
         if not same:
             continue
         epoch = same.pop(_of_calls(calls, types), None)
@@ -112,7 +112,7 @@ def tell(session: Session, name: str) -> None:
 
 def _told(name: str, calls: Sequence[Change], epoch: int) -> str:
     """What the user is told."""
-    count = sum(len(call.updates.diff) for call in calls)
+    count = _count(calls)
     return (
         f"input '{name}': the {count} rows to insert are those that epoch {epoch} inserted before"
         f" the restart; they will be there twice\n"
@@ -137,8 +137,14 @@ def _of_calls(calls: Sequence[Change], types: Sequence[str]) -> Digest:
     """The digest of the rows of some inserts."""
     return _digest(
         (rows.hash_columns(u.columns, types, len(u.diff)), u.diff)
-        for u in (call.updates for call in calls)
+        for call in calls
+        for u in call.pieces
     )
+
+
+def _count(calls: Sequence[Change]) -> int:
+    """The rows of some inserts."""
+    return sum(len(u.diff) for call in calls for u in call.pieces)
 
 
 def _digest(parts: Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]) -> Digest:

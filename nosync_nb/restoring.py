@@ -150,7 +150,8 @@ def remembered(history: History, graph: Graph, changes: Changes) -> None:
             if entry.kind == journal.INLINE:
                 history.append_encoded(node.log, epoch, layout, entry.data, _updates)
             elif entry.kind == journal.FILES:
-                history.append_files(node.log, epoch, layout, journal.refs(entry.data))
+                refs, had = journal.filed(entry.data, layout)
+                history.append_files(node.log, epoch, had, refs)
 
 
 def _extended(
@@ -190,8 +191,9 @@ def _extended(
         if epoch in named:
             layers.append(_named(named[epoch], layout, open_part))
         else:
-            refs = journal.refs(entry.data)
-            layers.append(_arranged(_filed(epoch, epoch + 1, refs, had, open_part), had, layout))
+            refs, shape = journal.filed(entry.data, had)
+            filed = _filed(epoch, epoch + 1, refs, shape, open_part)
+            layers.append(_arranged(filed, shape, layout))
     layers += _run(run, start, stop, layout)
     return Trace(layout, tuple(layers))
 

@@ -70,7 +70,6 @@ class Session:
         store: Store,
         *,
         spark: Any = None,
-        bulk: str | None = None,
         spark_rows: int = 100_000,
     ) -> None:
         self._store = store
@@ -99,7 +98,6 @@ class Session:
         self._spark = Sparks(self, spark)
         self._types = SparkTypes(self._spark)
         self.spark_rows = spark_rows
-        self.bulk = bulk
         self.replay_rows = 1_000_000
         self.collect_rows = COLLECT_ROWS
         self.recovery = RecoveryReport()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nosync_nb.batch import Layout
+from nosync_nb.batch import Batch, Layout
 from nosync_nb.delta import Held
 from nosync_nb.errors import CorruptLogError, ExpressionError
 from nosync_nb.placement import Placement
@@ -17,6 +17,7 @@ from nosync_nb.rows import Column, Schema
 from nosync_nb.trace.arrow_file import DISK
 
 if TYPE_CHECKING:
+    from nosync_nb.graph import Stage
     from nosync_nb.session import Session
 
 
@@ -94,15 +95,52 @@ class Sparks:
 
         return evaluate.evaluate(spark, expressions, schema, columns, n)
 
-    def ingest(self, frame: Any, schema: Schema, layout: Layout, name: str) -> Held:
-        """Has executors write a DataFrame's rows as part files, executing it once."""
+    def shares(self, why: str) -> bool:
+        """Whether executors see the session's folder; starts Spark if need be."""
+        spark = self.require(why)
+        from nosync_nb.spark import workers
+
+        return workers.share(spark, self._session._store.parts)
+
+    def fetch(self, frame: Any, stage: Stage) -> Any:
+        """A DataFrame's rows over Arrow, if executors do not see the session's folder; else None.
+
+        Raises:
+            NosyncError: if these are more than `spark_rows`.
+        """
+        spark = self._started = frame.sparkSession
+        from nosync_nb.spark import ingest, workers
+
+        session = self._session
+        folder = session._store.parts
+        if workers.share(spark, folder):
+            return None
+        most = session.spark_rows
+        table = ingest.small(spark, frame, stage.schema, most, name=stage.name)
+        if table is None:
+            what = f"input '{stage.name}': the DataFrame has more than {most} rows"
+            raise workers.unshared(what, folder)
+        self.follow()
+        return table
+
+    def ingest(self, frame: Any, stage: Stage, layouts: Sequence[Layout]) -> dict[Layout, Held]:
+        """Has executors write a DataFrame's rows as part files, in each layout, executing it once.
+
+        Args:
+            stage: the input that takes them.
+        """
         self._started = frame.sparkSession
         from nosync_nb.spark import ingest
 
         store = self._session._store
-        refs = ingest.ingest(frame.sparkSession, frame, schema, layout, store.parts, name=name)
+        found = ingest.ingest(
+            frame.sparkSession, frame, stage.schema, layouts, store.parts, name=stage.name
+        ).outputs
         self.follow()
-        return Held(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
+        return {
+            layout: Held(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
+            for layout, refs in zip(layouts, found, strict=True)
+        }
 
     def bulk(self) -> Any:
         """What places operators and runs them on executors."""
@@ -111,12 +149,21 @@ class Sparks:
     def frame(self, collection: Any, at: Any) -> Any:
         """A collection as a DataFrame."""
         spark = self.require("to_spark")
-        from nosync_nb.spark import views
+        from nosync_nb.spark import views, workers
+        from nosync_nb.spark.shipping import Shipping
 
         session = self._session
         given = session._following(lambda: self._rows(collection, at, views.SMALL_ROWS))
+        count = len(given) if isinstance(given, Batch) else given.rows_count
+        if count > views.SMALL_ROWS and not workers.share(spark, session._store.parts):
+            raise workers.unshared(f"to_spark of {count} rows", session._store.parts)
+        shipping = Shipping(session._store.parts, "view")
         kept = session.mode == "w"
-        return views.to_spark(spark, given, collection.schema, session._store.parts, kept=kept)
+        frame = views.to_spark(spark, given, collection.schema, shipping, kept=kept)
+        if shipping.spilled:
+            session._upkeep.exports.append(frozenset(shipping.spilled))
+            session._upkeep.spilled.extend(shipping.spilled)
+        return frame
 
     def _rows(self, collection: Any, at: Any, small: int) -> Any:
         """What a DataFrame is made of: a trace, whose files are kept if they can be, or a batch.

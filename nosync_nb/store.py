@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from nosync_nb import journal, restoring
-from nosync_nb.batch import Batch, Layout, arrange, concat_updates
+from nosync_nb.batch import UNORDERED, Batch, Layout, arrange, concat_updates
 from nosync_nb.dataflow import Draft, Version
 from nosync_nb.delta import SMALL_ROWS, Held
 from nosync_nb.files import Files
@@ -145,14 +145,15 @@ class Store:
         A trace that a definition added is named as a whole (`RESET`): its log may be older.
         """
         entries = []
-        spilled: dict[int, Held] = {}
-        for number, layout, held in draft.logged:
+        spilled: dict[int, tuple[Batch, Held]] = {}  # a batch that is kept keeps its id
+        for at, (number, layout, held) in enumerate(draft.logged):
             if not held.refs and len(held.parts[0]) > SPILL_ROWS:
                 (batch,) = held.parts
-                if batch.layout != layout:
+                if batch.layout is UNORDERED:
                     batch = arrange(layout, batch.updates)
-                held = self.spill([batch], layout, f"log{number}-{draft.epoch}")
-                spilled[number] = held
+                held = self.spill([batch], batch.layout, f"log{number}-{draft.epoch}")
+                spilled[id(batch)] = batch, held
+                draft.logged[at] = (number, layout, held)
             entries.append(journal.entry(number, layout, held))
         for number, trace in draft.traces.items():
             if not trace.layers or trace.layers[-1].upper <= draft.epoch:
@@ -161,21 +162,19 @@ class Store:
             if last.rows_count <= SPILL_ROWS and not last.files:
                 continue
             if not last.files:
-                known = spilled.get(number)
-                if known is None or len(last.parts) != 1 or last.lower != draft.epoch:
+                known = spilled.get(id(last.parts[0])) if len(last.parts) == 1 else None
+                if known is not None:
+                    held = known[1]
+                else:
                     stem = f"trace{number}-{last.lower}-{last.upper}"
-                    known = self.spill(last.parts, trace.layout, stem)
-                last = Layer(last.lower, last.upper, known.parts, known.refs)
+                    held = self.spill(last.parts, trace.layout, stem)
+                last = Layer(last.lower, last.upper, held.parts, held.refs)
                 draft.traces[number] = Trace(trace.layout, (*trace.layers[:-1], last))
             if before is not None and number in before.traces:
                 continue
             if last.lower == draft.epoch and (before is None or len(trace.layers) == 1):
                 kind = journal.TRACE if before is None else journal.RESET
                 entries.append(self._trace_entry(kind, number, last))
-        if spilled:
-            draft.logged = [
-                (number, layout, spilled.get(number, held)) for number, layout, held in draft.logged
-            ]
         return entries
 
     def _trace_entry(self, kind: int, number: int, layer: Layer) -> Entry:

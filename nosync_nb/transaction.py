@@ -8,14 +8,15 @@ again at the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
+from nosync_nb.batch import Layout, Updates, arrange, concat_updates, merge, no_updates
 from nosync_nb.delta import Delta, Held
 from nosync_nb.errors import SchemaError
 from nosync_nb.graph import Stage
@@ -26,11 +27,21 @@ from nosync_nb.trace import Trace
 
 
 class Change(NamedTuple):
-    """One call on an input: what was asked, with the rows as they were at the call."""
+    """One call on an input: what was asked, with the rows as they were at the call.
+
+    Rows that came as a DataFrame lie in files: `held`, by layout, and no `updates`.
+    """
 
     kind: str
-    updates: Updates
-    held: Held | None = None
+    updates: Updates | None
+    held: Mapping[Layout, Held] = MappingProxyType({})
+
+    @property
+    def pieces(self) -> list[Updates]:
+        """The rows; those of files are mapped, not read."""
+        if self.updates is not None:
+            return [self.updates]
+        return [part.updates for part in next(iter(self.held.values())).parts]
 
 
 @dataclass
@@ -63,12 +74,11 @@ class InputChanges:
         if self.changes and contents is not self.base:
             self._again(contents)
         self.base = contents
-        made = _meaning(self.stage, change, contents, self.parts)
+        made = _meant(self.stage, change, contents, self.parts)
         self.calls += 1
         self.changes.append(change)
-        if len(made.diff):
-            self.parts.append(made)
-        return len(made.diff)
+        self.parts += made
+        return sum(len(p.diff) for p in made)
 
     def delta(self, contents: Trace) -> Delta | None:
         """The change of the input for its epoch, None if there is none."""
@@ -79,18 +89,16 @@ class InputChanges:
         types = self.stage.schema.types
         if len(self.changes) == 1 and self.changes[0].kind == "insert":
             held = self.changes[0].held
-            if held is not None and held.refs:
-                layout = Layout(types, self.stage.key)
-                return Delta(types, None, {layout: held}, from_frame=True)
+            # Of two rows with one key one counts; then what lies in files is not the change.
+            if held and self.rows == sum(len(p) for p in next(iter(held.values())).parts):
+                return Delta(types, None, dict(held), from_frame=True)
         return Delta(types, concat_updates(self.parts, types))
 
     def _again(self, contents: Trace) -> None:
         """Computes the meaning anew, as somebody else changed the input."""
         self.parts = []
         for change in self.changes:
-            made = _meaning(self.stage, change, contents, self.parts)
-            if len(made.diff):
-                self.parts.append(made)
+            self.parts += _meant(self.stage, change, contents, self.parts)
         self.base = contents
 
 
@@ -138,15 +146,24 @@ class Transaction:
 _PLAIN = ("insert", "remove")
 
 
-def _meaning(stage: Stage, change: Change, contents: Trace, before: Sequence[Updates]) -> Updates:
+def _meant(
+    stage: Stage, change: Change, contents: Trace, before: Sequence[Updates]
+) -> list[Updates]:
     """What a call means as updates, over the contents and the transaction's earlier updates."""
-    updates = change.updates
-    if stage.key is None or change.kind == "remove":
-        if change.kind == "insert":
-            return updates
-        if change.kind == "remove":
-            return updates.negated()
+    if stage.key is None and change.kind == "insert":
+        made = change.pieces
+    elif change.kind == "remove":
+        made = [piece.negated() for piece in change.pieces]
+    else:
+        made = [_meaning(stage, change, contents, before)]
+    return [updates for updates in made if len(updates.diff)]
+
+
+def _meaning(stage: Stage, change: Change, contents: Trace, before: Sequence[Updates]) -> Updates:
+    """What a call means that asks what is there."""
     layout = Layout(stage.schema.types, stage.key)
+    pieces = change.pieces
+    updates = concat_updates(pieces, layout.types) if pieces else no_updates(layout.types)
     trace = _overlaid(contents, before)
     if change.kind in ("set", "clear"):
         wanted = arrange(layout, _keyed(stage, updates))
@@ -224,8 +241,3 @@ def _refuse_existing(stage: Stage, keys: Sequence[Any], contents: Trace) -> None
         f"input '{stage.name}': key {shown!r} is there already",
         hint=f"replace it with {stage.name}.upsert(rows), or delete it first",
     )
-
-
-def one_batch(held: Held, layout: Layout) -> Batch:
-    """The parts of a held change as one batch."""
-    return held.parts[0] if len(held.parts) == 1 else merge(layout, held.parts)

@@ -47,6 +47,39 @@ def test_an_import_loads_only_what_is_below_it(
     assert loaded & forbidden == set()
 
 
+EPOCHS = """
+import datetime, sys
+import nosync_nb
+
+with nosync_nb.open("log") as session:
+    given = session.input("given", "k string, x double, n bigint, b boolean, d date")
+    names = session.input("names", "k string, name string")
+    some = given.filter("x > 1 and k in ('k1', 'k2') or k like 'k%' and k >= 'k0'")
+    more = some.with_columns(u="upper(k)", v="concat(k, '!')", t="cast(n as string)")
+    sums = more.group_by("u", "b").agg(s="sum(x)", a="avg(x)", c="count(*)", m="min(v)")
+    sums = session.stage("sums", sums)
+    session.stage("joined", given.join(names, on="k", how="left").distinct())
+    session.stage("best", given.group_by("k").top(2, by="x desc, n"))
+    names.insert([("k1", "one")])
+    day = datetime.date(2013, 1, 1)
+    for count in (3, 10_000):
+        rows = [(f"k{i % 7}", i * 0.5, i % 3 or None, i % 2 == 0, day) for i in range(count)]
+        given.insert([*rows, (None, None, None, None, None)])
+        session.commit()
+    assert len(session["joined"].rows()) == session["joined"].count() > 0
+    assert sums.to_arrow().num_rows == len(sums.rows()) > 0
+    assert sums.changes(after=1).num_rows > 0
+assert "pandas" not in sys.modules
+"""
+
+
+def test_epochs_in_process_do_without_pandas(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EPOCHS], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("module", ["nosync_nb", "nosync_widgets", "nosync"])
 def test_an_import_has_no_effect(module: str, tmp_path: Path) -> None:
     _, threads = load(module, tmp_path)

@@ -24,6 +24,7 @@ from nosync_nb.operators import Aggregate
 from nosync_nb.rows import Schema
 from nosync_nb.spark import bulk, evaluate, ingest, sessions, views, workers
 from nosync_nb.spark.serving import Snapshot
+from nosync_nb.spark.shipping import Shipping
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.parts import open_part
 
@@ -37,7 +38,7 @@ assert workers.check(spark).slots == 2
 schema = Schema.parse("k bigint, s string")
 frame = spark.range(1000).selectExpr("id % 10 as k", "'s' || id as s")
 layout = Layout(schema.types, (0,))
-refs = ingest.ingest(spark, frame, schema, layout, folder, name="input")
+(refs,) = ingest.ingest(spark, frame, schema, [layout], folder, name="input").outputs
 assert sum(ref.rows for ref in refs) == 1000
 
 found = compile_aggregates({"n": "count(*)"}, schema, ["k"])
@@ -52,7 +53,7 @@ assert result.jobs.text == "Spark"
 parts = tuple(open_part(folder, ref, own) for ref in result.outputs[0])
 trace = Trace(own, (Layer(0, 1, parts, tuple(result.outputs[0])),))
 counts = Schema.parse("k bigint, n bigint")
-rows = views.to_spark(spark, trace, counts, folder).collect()
+rows = views.to_spark(spark, trace, counts, Shipping(folder, "view")).collect()
 assert sorted((row.k, row.n) for row in rows) == [(k, 100) for k in range(10)]
 
 types = lambda sqls, schema: evaluate.types(spark, sqls, schema)

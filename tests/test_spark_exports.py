@@ -32,9 +32,13 @@ def merged_away(session: Session) -> None:
 def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "x bigint")
-        numbers.insert(pa.table({"x": np.arange(120_000)}))
-        session.commit()
-        (first,) = {ref.path for ref in session._snapshot.contents("numbers").layers[0].files}
+        for start in range(0, 120_000, 30_000):
+            numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
+            session.commit()
+        for number in list(session._version.traces):
+            maintenance._merge(session, number)
+        (layer,) = session._snapshot.contents("numbers").layers
+        (first,) = {ref.path for ref in layer.files}
         frame = numbers.to_spark()
         derived = frame.selectExpr("x % 2 AS odd").groupBy("odd").count()
         merged_away(session)
@@ -69,3 +73,22 @@ def test_a_dataframe_of_a_reader_says_that_nobody_kept_its_files(
                 frame.selectExpr("sum(x)").collect()
             assert 'a session of mode="r" cannot keep files' in str(caught.value)
             assert theirs.to_spark().count() == 480_000, "made again, it has what there is now"
+
+
+def test_what_was_written_for_a_dataframe_alone_goes_after_it(spark: Any, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        numbers = session.input("numbers", "x bigint")
+        for start in (0, 120_000):
+            numbers.insert(pa.table({"x": np.arange(start, start + 120_000)}))
+            session.commit()
+        frame = numbers.to_spark(at=1)
+        (spilled,) = session._upkeep.spilled
+        for _ in range(4):
+            session.commit()
+            maintenance.checkpoint(session)
+        assert frame.count() == 120_000
+        session._upkeep.exports.clear()  # as if many were made since
+        for _ in range(2):
+            session.commit()
+            maintenance.checkpoint(session)
+        assert spilled not in os.listdir(session._store.parts)

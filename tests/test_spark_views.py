@@ -17,6 +17,7 @@ from nosync_nb.errors import NegativeMultiplicityError, TimeError
 from nosync_nb.rows import Schema
 from nosync_nb.spark import serving, views
 from nosync_nb.spark.serving import Snapshot
+from nosync_nb.spark.shipping import Shipping
 from nosync_nb.spark.views import Views, to_spark
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.parts import open_part, write_parts
@@ -68,11 +69,11 @@ def made(spark: Any, session: Session) -> Iterator[Views]:
 
 def test_a_frame_holds_each_row_as_often_as_it_is_there(spark: Any, tmp_path: Path) -> None:
     given = trace(batch([1, 2, 3], [1, 2, 1]), batch([3, 4], [-1, 1]))
-    frame = to_spark(spark, given, SCHEMA, str(tmp_path))
+    frame = to_spark(spark, given, SCHEMA, Shipping(str(tmp_path), "view"))
     assert found(frame) == Counter({1: 1, 2: 2, 4: 1})
     assert frame.columns == ["k", "a name"]
     with pytest.raises(NegativeMultiplicityError, match="is there -1 times"):
-        to_spark(spark, trace(batch([7], [-1])), SCHEMA, str(tmp_path))
+        to_spark(spark, trace(batch([7], [-1])), SCHEMA, Shipping(str(tmp_path), "view"))
 
 
 def test_executors_read_the_files_of_many_rows(spark: Any, tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_executors_read_the_files_of_many_rows(spark: Any, tmp_path: Path) -> No
     refs = tuple(write_parts(str(tmp_path), [whole], "big"))
     parts = tuple(open_part(str(tmp_path), ref, LAYOUT) for ref in refs)
     layers = (Layer(0, 1, parts, refs), Layer(1, 2, (batch([5, 6], [-1, 2]),)))
-    frame = to_spark(spark, Trace(LAYOUT, layers), SCHEMA, str(tmp_path))
+    frame = to_spark(spark, Trace(LAYOUT, layers), SCHEMA, Shipping(str(tmp_path), "view"))
     totals = frame.selectExpr("count(*)", "sum(k)", "max(`a name`)").collect()[0]
     assert tuple(totals) == (n + 1, n * (n - 1) // 2 - 5 + 12, "n99999")
 
@@ -127,11 +128,13 @@ def test_the_data_source_reads_an_epoch(spark: Any, session: Session, made: View
 def test_one_query_sees_one_epoch(session: Session) -> None:
     server = serving.Server(session.folder, session.snapshot)
     try:
-        first = serving.ask(session.folder, "slow", None, "app/1")
-        session.batches.append(batch([9], [1]))
-        again = serving.ask(session.folder, "slow", None, "app/1")
-        later = serving.ask(session.folder, "slow", None, "app/2")
-        assert (first.rows, again.rows, later.rows) == (2, 2, 3)
+        seen = []
+        for query in ("app/1", "app/1", "app/2"):
+            with serving.asked(session.folder, "slow", None, query) as given:
+                seen.append(given.rows)
+            if len(seen) == 1:
+                session.batches.append(batch([9], [1]))
+        assert seen == [2, 2, 3]
         with pytest.raises(TimeError, match="epoch 7"):
             serving.ask(session.folder, "slow", 7)
         with pytest.raises(OSError):

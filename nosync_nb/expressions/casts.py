@@ -17,6 +17,7 @@ from nosync_nb.expressions import dates
 from nosync_nb.expressions.kernel import Check, InvalidError, Kernel, TextKernel
 from nosync_nb.expressions.numbers import limits
 from nosync_nb.expressions.typing_rules import NUMBERS
+from nosync_nb.rows import bridge
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
@@ -174,7 +175,7 @@ _FROM_TEXT: dict[str, TextKernel] = {
 
 def _to_text(source: str) -> TextKernel | None:
     if source in INTEGERS:
-        return TextKernel(str, lambda a: pc.cast(pa.array(a), pa.string()))
+        return TextKernel(str, lambda a: pc.cast(bridge.of_numpy(a), pa.string()))
     if source == "boolean":
         return TextKernel(lambda v: "true" if v else "false")
     return TextKernel(dates.date_text) if source == "date" else None

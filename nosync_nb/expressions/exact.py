@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from nosync_nb.expressions.kernel import TextKernel
 from nosync_nb.expressions.nodes import LiteralNode, Node
 from nosync_nb.expressions.typing_rules import is_decimal
+from nosync_nb.rows import bridge
 from nosync_nb.rows.types import decimal_parts
 
 _DIGITS_MAX = 38
@@ -47,7 +48,7 @@ def _comparison(row: Callable[[Any, Any], bool], large: Callable[[Any, Any], Any
 def _arrow(values: Any) -> Any:
     """Values as Arrow compares them: whole numbers as decimals."""
     if isinstance(values, np.ndarray) and values.ndim:
-        return pa.array(values).cast(pa.decimal128(_WHOLE["bigint"], 0))
+        return bridge.of_numpy(values).cast(pa.decimal128(_WHOLE["bigint"], 0))
     if isinstance(values, np.generic):
         return pa.scalar(Decimal(values.item()))
     return pa.scalar(values) if isinstance(values, Decimal | bytes) else values

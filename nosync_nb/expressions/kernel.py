@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.expressions.vectors import Array
-from nosync_nb.rows import objects
+from nosync_nb.rows import bridge, objects
 from nosync_nb.rows.types import FIXED
 
 Bounds = tuple[int, int]
@@ -123,14 +123,14 @@ def run_large(
         RefusedRowError: at the first row that the kernel refuses.
     """
     if kernel.large is not None:
-        found = kernel.large(*values)
+        found = kernel.large(*(bridge.text(v) if isinstance(v, str) else v for v in values))
         if found is not None:
             return _from_large(found, type_)
     if not any(isinstance(v, pa.Array) for v in values):
         return run_by_value(kernel, values, nulls, n, type_)
     place = next(i for i, v in enumerate(values) if isinstance(v, pa.Array))
     coded = values[place].dictionary_encode()
-    codes = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    codes = _codes(coded)
     others = [v.item() if isinstance(v, np.generic) else v for v in values]
     results: list[Any] = []
     refused: dict[int, str] = {}
@@ -159,8 +159,8 @@ def run_by_value(
         results.append(kernel.row(*others))
     if type_ in FIXED:
         return np.array(results, FIXED[type_])[codes]
-    texts = pa.array(results, pa.string())
-    return texts.take(pa.array(codes, mask=nulls))
+    texts = bridge.of_list(results, pa.string())
+    return texts.take(bridge.of_numpy(codes, nulls=nulls))
 
 
 def _refuse(refused: dict[int, str], codes: Array, nulls: Array | None) -> None:
@@ -176,7 +176,7 @@ def _spread(results: list[Any], codes: Array, coded: pa.DictionaryArray, type_: 
     """Returns the result of each row from the results of the distinct texts."""
     dtype = FIXED.get(type_)
     if dtype is None:
-        return pa.array(results, pa.string()).take(coded.indices)
+        return bridge.of_list(results, pa.string()).take(coded.indices)
     return np.array(results, dtype)[codes] if results else np.zeros(n, dtype)
 
 
@@ -187,6 +187,12 @@ def _from_large(found: Any, type_: str) -> Any:
     if dtype is None or not isinstance(found, pa.Array):
         return found
     if found.null_count:
-        found = pc.fill_null(found, pa.scalar(0, pa.int32()).cast(found.type))
-    values = found.to_numpy(zero_copy_only=False)
-    return values if values.dtype == dtype else values.astype(dtype)
+        found = pc.fill_null(found, bridge.of_list([0], pa.int32()).cast(found.type)[0])
+    return bridge.values_of(found).astype(dtype, copy=False)
+
+
+def _codes(coded: pa.DictionaryArray) -> Array:
+    """The place of each value in the dictionary, 0 for null."""
+    indices = coded.indices
+    codes = bridge.numbers(indices, np.int32)
+    return np.where(bridge.null_mask_of(indices), 0, codes) if indices.null_count else codes

@@ -23,6 +23,7 @@ from nosync_nb.expressions.kernel import (
 )
 from nosync_nb.expressions.numbers import extent, limits
 from nosync_nb.expressions.vectors import Array, Frame, RowError, Vector, full, merge_nulls
+from nosync_nb.rows import bridge
 from nosync_nb.rows.types import FIXED, INTEGERS
 
 
@@ -129,9 +130,9 @@ class StrictNode(Node):
         except RefusedRowError as error:
             raise frame.fail(str(error), error.row) from None
         if not frame.small and isinstance(found, np.ndarray) and found.dtype.hasobject:
-            found = pa.array(found.tolist(), pa.string())
+            found = bridge.of_list(found.tolist(), pa.string())
         if nulls is not None and isinstance(found, pa.Array) and not found.null_count:
-            found = pc.if_else(pa.array(~nulls), found, pa.scalar(None, found.type))
+            found = pc.if_else(bridge.of_numpy(~nulls), found, pa.nulls(1, found.type)[0])
         return Vector(found, nulls)
 
 
@@ -157,7 +158,7 @@ def evaluate_where(node: Node, frame: Frame, keep: Array) -> Vector:
     values = full(part, count, node.type)
     if isinstance(values, pa.Array):
         places = np.cumsum(keep) - 1
-        return Vector(values.take(pa.array(places, mask=~keep)), nulls)
+        return Vector(values.take(bridge.of_numpy(places, nulls=~keep)), nulls)
     spread = np.full(frame.n, None, object) if node.type not in FIXED else None
     if spread is None:
         spread = np.zeros(frame.n, FIXED[node.type])
@@ -306,10 +307,10 @@ def _merged(
 def _merged_arrow(pieces: list[tuple[Array, Vector]], default: Vector, frame: Frame) -> Vector:
     values = default.values
     for taken, vector in pieces:
-        values = pc.if_else(pa.array(taken), vector.values, values)
+        values = pc.if_else(bridge.of_numpy(taken), vector.values, values)
     if not isinstance(values, pa.Array):
-        values = pa.array([values], pa.string()).take(pa.array(np.zeros(frame.n, np.int64)))
-    nulls = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+        values = bridge.of_list([values] * frame.n, pa.string())
+    nulls = bridge.null_mask_of(values) if values.null_count else None
     return Vector(values, nulls)
 
 

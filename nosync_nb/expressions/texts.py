@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.expressions.kernel import TextKernel
+from nosync_nb.rows import bridge
 
 Text = TextKernel
 
@@ -132,7 +133,7 @@ repeat = Text(lambda s, n: s * n)
 
 
 def _concat_large(*values: Any) -> Any:
-    return pc.binary_join_element_wise(*values, "") if len(values) > 1 else values[0]
+    return pc.binary_join_element_wise(*values, bridge.text("")) if len(values) > 1 else values[0]
 
 
 concat = Text(lambda *texts: "".join(texts), _concat_large)
@@ -164,12 +165,15 @@ def _like_simple(body: str, before: bool, after: bool) -> TextKernel:
         return Text(lambda s: s.endswith(body), lambda a: pc.ends_with(a, pattern=body))
     if after:
         return Text(lambda s: s.startswith(body), lambda a: pc.starts_with(a, pattern=body))
-    return Text(lambda s: s == body, lambda a: pc.equal(a, body))
+    return Text(lambda s: s == body, lambda a: pc.equal(a, bridge.text(body)))
 
 
 def one_of(texts: frozenset[str]) -> TextKernel:
     """`text in (...)` of literals."""
-    return Text(texts.__contains__, lambda a: pc.is_in(a, value_set=pa.array(sorted(texts))))
+    return Text(
+        texts.__contains__,
+        lambda a: pc.is_in(a, value_set=bridge.of_list(sorted(texts), pa.string())),
+    )
 
 
 equal = Text(lambda a, b: a == b, pc.equal)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.rows import SMALL, Column
+from nosync_nb.rows import SMALL, Column, bridge
 from nosync_nb.rows.types import FIXED, arrow_type
 
 Array = np.ndarray[Any, Any]
@@ -97,7 +97,7 @@ def select(vector: Vector, at: Array) -> Vector:
     nulls = None if vector.nulls is None else vector.nulls[at]
     values = vector.values
     if isinstance(values, pa.Array):
-        return Vector(values.take(pa.array(at)), nulls)
+        return Vector(values.take(bridge.of_numpy(at)), nulls)
     return Vector(values[at] if isinstance(values, _ndarray) and values.ndim else values, nulls)
 
 
@@ -169,7 +169,7 @@ def to_column(vector: Vector, type_: str, n: int) -> Column:
         found = values.astype(object)
         found[nulls] = None
         return found
-    array = pa.array(values, mask=nulls)
+    array = bridge.of_numpy(values, nulls=nulls)
     return array if array.type == arrow_type(type_) else array.view(arrow_type(type_))
 
 

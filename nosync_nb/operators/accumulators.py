@@ -30,7 +30,7 @@ import pyarrow as pa
 from nosync_nb import rows
 from nosync_nb.batch import Hashes, Index
 from nosync_nb.operators.base import Step
-from nosync_nb.rows import Column
+from nosync_nb.rows import Column, bridge
 from nosync_nb.rows.encoding import unscaled
 from nosync_nb.rows.types import FIXED, FLOATS, decimal_parts
 from nosync_nb.trace import Trace
@@ -86,7 +86,7 @@ def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
 def _numbers(column: Column, dtype: Any) -> Any:
     """A null-free column as a numpy array of numbers."""
     if isinstance(column, pa.Array):
-        column = column.to_numpy(zero_copy_only=False)
+        column = bridge.values_of(column)
     return column.astype(dtype)
 
 

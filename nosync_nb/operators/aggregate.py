@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.arrays import all_true, any_zero
@@ -38,7 +37,7 @@ from nosync_nb.operators.linear import evaluate
 from nosync_nb.operators.looks import looked
 from nosync_nb.operators.plans import SPREADS, Feed, Plan, planned, sum_kind
 from nosync_nb.operators.presence import appeared, counts, owners
-from nosync_nb.rows import Column, Schema
+from nosync_nb.rows import Column, Schema, bridge
 from nosync_nb.rows.types import FIXED
 
 Looks = dict[tuple[int, str], Column]
@@ -383,4 +382,4 @@ def _column(values: list[Any], type_: str) -> Column:
         return np.array(values, np.int64)
     if type_ == "double" and None not in values:
         return np.array(values, np.float64) + 0.0
-    return rows.from_arrow(pa.array(values, rows.arrow_type(type_)), type_)
+    return rows.from_arrow(bridge.of_list(values, rows.arrow_type(type_)), type_)

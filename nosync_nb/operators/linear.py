@@ -19,7 +19,7 @@ from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.rows import Column, Schema
+from nosync_nb.rows import Column, Schema, bridge
 
 
 class Row:
@@ -252,8 +252,7 @@ class Consolidate(Operator):
 def truth(value: Column) -> npt.NDArray[np.bool_]:
     """A predicate's column as a mask: null counts as false."""
     if isinstance(value, pa.Array):
-        filled = value.fill_null(False) if value.null_count else value
-        return np.asarray(filled.to_numpy(zero_copy_only=False), bool)
+        return bridge.bools(value)
     if value.dtype == object:
         return np.array([v is True or v is np.True_ for v in value], bool)
     mask: npt.NDArray[np.bool_] = value

@@ -17,7 +17,7 @@ import pyarrow as pa
 from nosync_nb import rows
 from nosync_nb.batch import Hashes, Layout, Updates, arrange
 from nosync_nb.operators.base import Step
-from nosync_nb.rows import Column
+from nosync_nb.rows import Column, bridge
 from nosync_nb.trace import Trace
 
 
@@ -48,4 +48,4 @@ def collected(
         np.add.at(times, probe[order], count)
     offsets = np.zeros(n + 1, np.int32)
     times.cumsum(out=offsets[1:], dtype=np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), rows.to_arrow(values, type_))
+    return pa.ListArray.from_arrays(bridge.of_numpy(offsets), rows.to_arrow(values, type_))

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb.errors import SchemaError
+from nosync_nb.rows import bridge
 from nosync_nb.rows.encoding import raw_list
 from nosync_nb.rows.types import FIXED, arrow_type, is_nested, nested_parts
 
@@ -83,7 +84,7 @@ def single(array: Any) -> pa.Array:
         return array
     if array.num_chunks == 1:
         return array.chunk(0)
-    return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    return pa.concat_arrays(array.chunks) if array.num_chunks else pa.nulls(0, array.type)
 
 
 def plain(array: pa.Array, type: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -92,8 +93,7 @@ def plain(array: pa.Array, type: str, dtype: np.dtype[Any]) -> np.ndarray[Any, A
     if not n:
         return np.empty(0, dtype)
     if type == "boolean":
-        found: np.ndarray[Any, Any] = array.to_numpy(zero_copy_only=False)
-        return found
+        return bridge.bools(array)
     values = np.frombuffer(array.buffers()[1], dtype, n, array.offset * dtype.itemsize)
     return canonical_floats(values) if dtype.kind == "f" else values
 
@@ -115,12 +115,8 @@ def to_arrow(column: Column, type: str) -> pa.Array:
         return column
     target = arrow_type(type)
     if column.dtype.hasobject:
-        return pa.array(column.tolist(), target)
-    if type == "boolean":
-        return pa.array(column)
-    if not column.flags.c_contiguous:
-        column = np.ascontiguousarray(column)
-    return pa.Array.from_buffers(target, len(column), [None, pa.py_buffer(column)], 0)
+        return bridge.of_list(column.tolist(), target)
+    return bridge.of_numpy(column, target)
 
 
 def to_pylist(column: Column, type: str) -> list[Any]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.errors import SchemaError
+from nosync_nb.rows import bridge
 from nosync_nb.rows.arrow import (
     SMALL,
     Column,
@@ -64,7 +65,7 @@ def take(column: Column, index: np.ndarray[Any, Any]) -> Column:
         return column[index]
     if len(index) <= _FEW and column.type.id in _BY_OFFSETS:
         return _take_text(column, index)
-    return column.take(pa.array(index))
+    return column.take(bridge.of_numpy(index))
 
 
 def _take_text(array: pa.Array, index: np.ndarray[Any, Any]) -> Column:
@@ -95,7 +96,7 @@ def mask(column: Column, keep: np.ndarray[Any, Any]) -> Column:
     found = keep.nonzero()[0]
     if len(found) <= _FEW:
         return take(column, found)
-    return column.filter(pa.array(keep))
+    return column.filter(bridge.of_numpy(keep))
 
 
 def slice_(column: Column, start: int, stop: int) -> Column:
@@ -146,8 +147,7 @@ def null_mask(column: Column) -> np.ndarray[Any, Any] | None:
         return np.fromiter([value is None for value in values], np.bool_, len(values))
     if not column.null_count:
         return None
-    found: np.ndarray[Any, Any] = column.is_null().to_numpy(zero_copy_only=False)
-    return found
+    return bridge.null_mask_of(column)
 
 
 def equal(left: Column, right: Column, type_: str) -> np.ndarray[Any, Any]:
@@ -193,10 +193,9 @@ def _equal_arrow(left: pa.Array, right: pa.Array, type_: str) -> np.ndarray[Any,
     found = pc.equal(left, right)
     if type_ in ("double", "float"):
         found = pc.or_(found, pc.and_(pc.is_nan(left), pc.is_nan(right)))
-    same: np.ndarray[Any, Any] = found.fill_null(False).to_numpy(zero_copy_only=False)
+    same = bridge.bools(found)
     if left.null_count and right.null_count:
-        both = pc.and_(left.is_null(), right.is_null()).to_numpy(zero_copy_only=False)
-        same = same | both
+        same = same | bridge.bools(pc.and_(left.is_null(), right.is_null()))
     return same
 
 
@@ -205,7 +204,7 @@ def empty(type_: str) -> Column:
     dtype = FIXED.get(type_)
     if dtype is not None:
         return np.empty(0, dtype)
-    return pa.array([], arrow_type(type_)) if is_nested(type_) else np.empty(0, dtype=object)
+    return pa.nulls(0, arrow_type(type_)) if is_nested(type_) else np.empty(0, dtype=object)
 
 
 def full_null(type_: str, n: int) -> Column:

@@ -25,6 +25,7 @@ import pyarrow as pa
 from xxhash import xxh64_intdigest as _digest
 
 from nosync_nb.errors import SchemaError
+from nosync_nb.rows import bridge
 from nosync_nb.rows.arrow import SMALL, Column, from_arrow, to_arrow
 from nosync_nb.rows.columns import null_mask
 from nosync_nb.rows.encoding import encode_column, unscaled
@@ -202,7 +203,7 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
         found = (seed if blob is None else _digest(blob, seed) for blob, seed in pairs)
         return np.fromiter(found, np.uint64, len(column))
     if is_nested(type_):
-        column = pa.array(_nested_blobs(column, type_), pa.binary())
+        column = bridge.of_list(_nested_blobs(column, type_), pa.binary())
     else:
         column = to_arrow(column, type_)
     if type_.startswith("decimal"):
@@ -216,8 +217,7 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
 def _values(array: pa.Array, type_: str) -> np.ndarray[Any, Any]:
     """Returns the values of a fixed column, whatever stands where it is null."""
     if type_ == "boolean":
-        found: np.ndarray[Any, Any] = array.fill_null(False).to_numpy(zero_copy_only=False)
-        return found
+        return bridge.bools(array)
     dtype = FIXED[type_]
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nosync_nb.rows import bridge
 from nosync_nb.rows.arrow import Column, from_arrow, objects, to_arrow
 from nosync_nb.rows.columns import null_mask
 from nosync_nb.rows.encoding import encode, encode_column, unscaled
@@ -81,8 +82,7 @@ def _filled(column: Column, type_: str, missing: np.ndarray[Any, Any]) -> np.nda
     if type(column) is _ndarray:
         return np.array([0 if value is None else value for value in column.tolist()], dtype)
     if type_ == "boolean":
-        found: np.ndarray[Any, Any] = column.fill_null(False).to_numpy(zero_copy_only=False)
-        return found
+        return bridge.bools(column)
     start = column.offset * dtype.itemsize
     return np.frombuffer(column.buffers()[1], dtype, len(column), start)
 
@@ -129,13 +129,11 @@ def sort_indices(columns: Sequence[Column], types: Sequence[str]) -> np.ndarray[
     flat = [part for parts in keys for part in parts]
     if all(type(part) is _ndarray for part in flat):
         return np.argsort(flat[0], kind="stable") if len(flat) == 1 else np.lexsort(flat[::-1])
-    table = pa.table(
-        {str(i): pa.array(key) if type(key) is _ndarray else key for i, key in enumerate(flat)}
-    )
+    arrays = [bridge.of_numpy(key) if type(key) is _ndarray else key for key in flat]
+    table = pa.Table.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])
     order = [(name, "ascending") for name in table.column_names]
     found = pc.sort_indices(table, sort_keys=order)
-    indices: np.ndarray[Any, Any] = found.to_numpy().astype(np.int64)
-    return indices
+    return bridge.numbers(found, np.uint64).astype(np.int64)
 
 
 def _keys(column: Column, type_: str) -> list[Any]:
@@ -149,11 +147,14 @@ def _keys(column: Column, type_: str) -> list[Any]:
             return [codes]
         return [(~missing).astype(np.uint64), codes]
     if is_nested(type_) or type_.startswith("decimal"):
-        return [pa.array(encode_column(column, type_), pa.binary())]
+        return [bridge.of_list(encode_column(column, type_), pa.binary())]
     text = to_arrow(column, type_)
     if missing is None:
         return [text]
-    return [(~missing).astype(np.uint64), text.fill_null("" if type_ == "string" else b"")]
+    return [
+        (~missing).astype(np.uint64),
+        text.fill_null(bridge.of_list(["" if type_ == "string" else b""], text.type)[0]),
+    ]
 
 
 def _sort_few(columns: Sequence[Column], types: Sequence[str]) -> np.ndarray[Any, Any]:

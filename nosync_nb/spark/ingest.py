@@ -6,7 +6,7 @@ stay as Spark has them: NaN is NaN, null is null; -0.0 becomes 0.0 as everywhere
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,18 @@ from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema, widens
 from nosync_nb.rows.entry import adopt_same
 from nosync_nb.rows.types import is_nested
-from nosync_nb.spark import blocks, bulk, tasks
+from nosync_nb.spark import blocks, bulk, failures, tasks
 from nosync_nb.spark.blocks import Ranges
-from nosync_nb.spark.sessions import Jobs, Spark, described, quoted
+from nosync_nb.spark.bulk import BulkResult
+from nosync_nb.spark.sessions import Spark, described, estimated_bytes, quoted, tagged
 from nosync_nb.spark.tasks import Input, Plan
 from nosync_nb.spark.workers import check
-from nosync_nb.trace.parts import PartRef
 
 RANGES_PER_SLOT = 4
-"""The size of a DataFrame is not known before it is executed."""
+"""Ranges of a DataFrame of which Spark cannot tell how large it is, or says that it is large."""
+
+SMALL_BYTES = 16 << 20
+"""By Spark's estimate, which may be of compressed files; a slot takes so much in one range."""
 
 Records = Iterable[pa.RecordBatch]
 
@@ -56,19 +59,19 @@ def ingest(
     spark: Spark,
     frame: Any,
     schema: Schema,
-    layout: Layout,
+    layouts: Sequence[Layout],
     folder: str,
     *,
     name: str = "input",
     sign: int = 1,
     ranges: int | None = None,
     stem: str = "ingest",
-) -> list[PartRef]:
+) -> BulkResult:
     """Writes the rows of a DataFrame as parts, disjoint and ascending in key hash.
 
     Args:
         schema: the columns wanted; those of the frame match by name and must widen to them.
-        layout: the order of the parts.
+        layouts: the orders in which the rows are written, one after the other in `outputs`.
         name: of the input, for messages.
         sign: the diff of each row, -1 for rows to remove.
         ranges: into how many ranges the key hashes are cut; a range must fit into a worker.
@@ -77,37 +80,40 @@ def ingest(
         SchemaError: the frame's columns are others; quotes both.
         NosyncError: the frame fails while it is executed.
 
-    Cost: one execution of the frame, one shuffle of its rows.
+    Cost: one execution of the frame, one shuffle of its rows for each layout.
     """
-    return ingested(
-        spark, frame, schema, layout, folder,
-        name=name, sign=sign, ranges=ranges, stem=stem,
-    )[0]  # fmt: skip
-
-
-def ingested(
-    spark: Spark,
-    frame: Any,
-    schema: Schema,
-    layout: Layout,
-    folder: str,
-    *,
-    name: str = "input",
-    sign: int = 1,
-    ranges: int | None = None,
-    stem: str = "ingest",
-) -> tuple[list[PartRef], Jobs]:
-    """Does what `ingest` does and tells which Spark jobs did it."""
     frame = frame.selectExpr(*_casts(frame, schema, name))
-    count = ranges or RANGES_PER_SLOT * check(spark).slots
+    count = ranges or _ranges_count(frame, check(spark).slots)
     identity = Linear((), schema.types)
-    given = Input(layout, layout, None, None, None)
-    plan = Plan(name, identity, False, folder, stem, Ranges(count), (given,), (), (layout,))
+    given = Input(None, None, None, None, None)
+    plan = Plan(name, identity, False, folder, stem, Ranges(count), (given,), (), tuple(layouts))
     with described(spark, name, "ingest") as jobs:
         found = frame.mapInArrow(_cutter(plan, schema.types, sign), blocks.BLOCKS_DDL)
         found = bulk.mapped(bulk.exchanged(found, count), bulk.writer(plan))
         reports = bulk.collected(spark, found, name)
-    return bulk.result(plan, reports, jobs).outputs[0], jobs
+    return bulk.result(plan, reports, jobs)
+
+
+def _ranges_count(frame: Any, slots: int) -> int:
+    """Into how many ranges to cut; each takes a task, which costs some 30 ms and a sync."""
+    size = estimated_bytes(frame)
+    wanted = RANGES_PER_SLOT * slots if size is None else -(-size // SMALL_BYTES)
+    return min(max(wanted, slots), RANGES_PER_SLOT * slots)
+
+
+def small(spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str) -> pa.Table | None:
+    """The rows of a DataFrame over Arrow; None if they are more than `rows_max`.
+
+    Raises:
+        SchemaError, NosyncError: as `ingest` does.
+    """
+    frame = frame.selectExpr(*_casts(frame, schema, name)).limit(rows_max + 1)
+    with described(spark, name, "fetch"), tagged(spark):
+        try:
+            table = frame.toArrow()
+        except Exception as error:
+            raise failures.failed(error, name) from error
+    return table if table.num_rows <= rows_max else None
 
 
 def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
@@ -160,7 +166,8 @@ def _cutter(
         made = (
             block
             for updates in tasks.gathered(given, types)
-            for block in tasks.cut_task(plan, 0, updates)
+            for port, layout in enumerate(plan.outputs)
+            for block in blocks.cut(updates, layout, plan.ranges, port)
         )
         yield from blocks.to_records(tasks.guarded(0, made))
 

@@ -23,13 +23,13 @@ import socket
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import NosyncError
 from nosync_nb.rows import Schema
 from nosync_nb.spark import failures
-from nosync_nb.spark.shipping import Shipping
+from nosync_nb.spark.leases import Lease, Leases
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.trace import Trace
 
@@ -80,7 +80,7 @@ class Server:
         self._provider = provider
         self._pins: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
-        self._shipping: Shipping | None = None
+        self._leases = Leases()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._socket.bind(address(folder))
@@ -97,6 +97,13 @@ class Server:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join()
+        with self._lock:
+            self._leases.close()
+
+    def forget(self, stage: str) -> None:
+        """Lets go of what was served of a stage."""
+        with self._lock:
+            self._leases.forget(stage)
 
     def _accept(self) -> None:
         while True:
@@ -107,55 +114,63 @@ class Server:
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        with connection:
+        """Answers one request; what it names stays until the reader has hung up."""
+        lease = None
+        with connection, contextlib.suppress(OSError):
             connection.settimeout(WAIT_S)
-            try:
-                if not _same_user(connection):
-                    return
-                request = json.loads(connection.makefile("rb").readline(_REQUEST_MAX))
-                payload = pickle.dumps(self._asked(request))
-            except NosyncError as error:
-                payload = pickle.dumps(failures.pack(error))
-            except OSError:
+            if not _same_user(connection):
                 return
-            except Exception as error:
-                text = NosyncError(f"the session cannot answer: {type(error).__name__}: {error}")
-                payload = pickle.dumps(failures.pack(text))
+            payload, lease = self._payload(connection.makefile("rb").readline(_REQUEST_MAX))
             try:
                 connection.sendall(_SIZE.pack(len(payload)) + payload)
-            except OSError:
-                return
+                connection.settimeout(None)
+                connection.recv(1)
+            finally:
+                if lease is not None:
+                    with self._lock:
+                        lease.end()
 
-    def _asked(self, request: dict[str, Any]) -> Served:
+    def _payload(self, asked: bytes) -> tuple[bytes, Lease | None]:
+        """The answer to a request as it travels: a snapshot, or an error."""
+        lease = None
+        try:
+            request = json.loads(asked)
+            with self._lock:
+                found = self._found(request)
+                lease = self._leases.lease(request["stage"], found.trace, found.folder)
+            answer = Served(found.schema, lease.trace, found.folder, found.trace.rows_count)
+            return pickle.dumps(answer), lease
+        except NosyncError as error:
+            return pickle.dumps(failures.pack(error)), lease
+        except Exception as error:
+            text = NosyncError(f"the session cannot answer: {type(error).__name__}: {error}")
+            return pickle.dumps(failures.pack(text)), lease
+
+    def _found(self, request: dict[str, Any]) -> Snapshot:
         """The snapshot for a request; the first one of a query pins its epoch."""
         stage, at, query = request["stage"], request["at"], request["query"]
-        with self._lock:
-            if at is None and query is not None:
-                at = self._pins.get(query)
-            found = self._provider(stage, at)
-            if request["at"] is None and query is not None:
-                self._pins[query] = found.epoch
-                self._pins.move_to_end(query)
-                while len(self._pins) > PINS_MAX:
-                    self._pins.popitem(last=False)
-            if self._shipping is None:
-                self._shipping = Shipping(found.folder, "view")
-            return served(found, self._shipping)
+        if at is None and query is not None:
+            at = self._pins.get(query)
+        found = self._provider(stage, at)
+        if request["at"] is None and query is not None:
+            self._pins[query] = found.epoch
+            self._pins.move_to_end(query)
+            while len(self._pins) > PINS_MAX:
+                self._pins.popitem(last=False)
+        return found
 
 
-def served(found: Snapshot, shipping: Shipping | None = None) -> Served:
-    """A snapshot ready to travel; `shipping` None: it stays in this process."""
-    trace = found.trace
-    if shipping is None:
-        layers = tuple(layer.files or layer.parts for layer in trace.layers)
-        stored = Stored(trace.layout, layers)
-    else:
-        stored = shipping.trace(trace)
-    return Served(found.schema, stored, found.folder, trace.rows_count)
+def ask(folder: str, stage: str, at: Any = None) -> Served:
+    """Asks the session of a folder about a stage; the files may be gone when this returns."""
+    with asked(folder, stage, at) as found:
+        return found
 
 
-def ask(folder: str, stage: str, at: Any = None, query: str | None = None) -> Served:
+@contextlib.contextmanager
+def asked(folder: str, stage: str, at: Any = None, query: str | None = None) -> Iterator[Served]:
     """Asks the session of a folder for a stage, or reads the folder if there is none.
+
+    The files that the answer names stay until the block ends.
 
     Raises:
         NosyncError: as the session would raise it.
@@ -163,20 +178,31 @@ def ask(folder: str, stage: str, at: Any = None, query: str | None = None) -> Se
     request = {"stage": stage, "at": at, "query": query}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(WAIT_S)
-        try:
-            connection.connect(address(folder))
-            if not _same_user(connection):
-                raise ConnectionRefusedError
-        except (ConnectionError, FileNotFoundError):
-            return _read(folder, stage, at)
+        if not _connected(connection, folder):
+            yield _read(folder, stage, at)
+            return
         connection.sendall(json.dumps(request).encode() + b"\n")
         stream = connection.makefile("rb")
         (size,) = _SIZE.unpack(stream.read(_SIZE.size))
         found = pickle.loads(stream.read(size))
-    if isinstance(found, bytes):
-        raise failures.unpack(found)
-    assert isinstance(found, Served)
-    return found
+        if isinstance(found, bytes):
+            raise failures.unpack(found)
+        assert isinstance(found, Served)
+        try:
+            yield found
+        finally:
+            with contextlib.suppress(OSError):  # until the other end has heard of it
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(1)
+
+
+def _connected(connection: socket.socket, folder: str) -> bool:
+    """Whether a session of this user answers for a folder."""
+    try:
+        connection.connect(address(folder))
+    except (ConnectionError, FileNotFoundError):
+        return False
+    return _same_user(connection)
 
 
 def _read(folder: str, stage: str, at: Any) -> Served:
@@ -184,7 +210,11 @@ def _read(folder: str, stage: str, at: Any) -> Served:
     # By name: this module is below the session in the house.
     session = importlib.import_module("nosync_nb").open(folder, mode="r")
     try:
-        return served(session._spark._snapshot(stage, at))
+        found: Snapshot = session._spark._snapshot(stage, at)
+        trace = found.trace
+        layers = tuple(layer.files or layer.parts for layer in trace.layers)
+        stored = Stored(trace.layout, layers)
+        return Served(found.schema, stored, found.folder, trace.rows_count)
     finally:
         session.close()
 

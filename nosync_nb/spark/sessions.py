@@ -10,7 +10,9 @@ stopped, how a job gets a description, and whether job numbers can be known.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sys
 import time
 import uuid
@@ -43,6 +45,8 @@ TAG = "nosync"
 
 _GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 _JOBS_WAIT_S = 0.2
+_SIZE = re.compile(r"Statistics\(sizeInBytes=([0-9.]+(?:E[+-]?[0-9]+)?) ([KMGTPE]?i?B)\b")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 _ours: set[int] = set()
 
@@ -94,6 +98,11 @@ def alive(spark: Spark) -> bool:
     if is_connect(spark):
         return not spark.is_stopped
     return spark.sparkContext._jsc is not None
+
+
+def is_local(spark: Spark) -> bool:
+    """Tells whether the executors are surely processes of this machine."""
+    return not is_connect(spark) and spark.sparkContext.master.startswith("local")
 
 
 def find(given: Spark | None = None, namespace: Mapping[str, Any] | None = None) -> Spark | None:
@@ -255,6 +264,21 @@ def quoted(name: str) -> str:
 def frame_of(spark: Spark, table: pa.Table, schema: Schema) -> Any:
     """A DataFrame of Arrow rows; the schema says which timestamps have no zone."""
     return spark.createDataFrame(table, schema=schema.ddl)
+
+
+def estimated_bytes(frame: Any) -> int | None:
+    """How large Spark expects the result of a DataFrame to be, without executing it; None: unknown.
+
+    Spark tells it in a text for people alone.
+    """
+    try:
+        told = frame.sparkSession.sql("EXPLAIN COST SELECT * FROM {frame}", frame=frame).collect()
+    except Exception:  # it is not needed; what is wrong with a DataFrame shows when it is executed
+        return None
+    found = _SIZE.search(told[0][0])
+    if found is None:
+        return None
+    return math.ceil(math.ldexp(float(found[1]), 10 * _UNITS.index(found[2])))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What travels with a plan: names of part files, small batches as they are, larger ones spilled.
 
-Spilled files serve one run and are deleted after it.
+Spilled files serve one run and are deleted after it, or are their reader's to delete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class Shipping:
         self.stem = f"{stem}-spill"
         self._room = INLINE_BYTES_MAX
         self._spilled: list[PartRef] = []
-        self._known: dict[int, tuple[Layer, tuple[PartRef | Batch, ...]]] = {}
 
     def __enter__(self) -> Shipping:
         return self
@@ -62,18 +61,18 @@ class Shipping:
         self._spilled.append(ref)
         return ref
 
+    @property
+    def spilled(self) -> list[str]:
+        """The names of the files written so far."""
+        return [ref.path for ref in self._spilled]
+
     def trace(self, trace: Trace) -> Stored:
         """A trace, as it travels; layers in memory alone are spilled unless they are small."""
-        return Stored(trace.layout, tuple(self._layer(layer) for layer in trace.layers))
+        return Stored(trace.layout, tuple(self.layer(layer) for layer in trace.layers))
 
-    def _layer(self, layer: Layer) -> tuple[PartRef | Batch, ...]:
-        known = self._known.get(id(layer))
-        if known is None:
-            found: tuple[PartRef | Batch, ...] = layer.files
-            if not found:
-                found = tuple(self.batch(part) for part in layer.parts if len(part))
-            known = self._known[id(layer)] = (layer, found)
-        return known[1]
+    def layer(self, layer: Layer) -> tuple[PartRef | Batch, ...]:
+        """A layer of a trace, as it travels."""
+        return layer.files or tuple(self.batch(part) for part in layer.parts if len(part))
 
     def _fits(self, part: Batch | Updates) -> bool:
         """Whether a part is small enough to travel with the plan, of which there is one copy."""

@@ -51,8 +51,8 @@ class StageReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         place, count = partition.value
-        found = serving.ask(self.folder, self.stage, self.at, _query())
-        yield from reading.ranged(found.trace, found.folder, found.schema, Ranges(count), place)
+        with serving.asked(self.folder, self.stage, self.at, _query()) as found:
+            yield from reading.ranged(found.trace, found.folder, found.schema, Ranges(count), place)
 
 
 def _asked(options: Any) -> tuple[str, str, Any]:

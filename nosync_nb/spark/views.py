@@ -28,12 +28,17 @@ _registered: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
 def to_spark(
-    spark: Spark, given: Batch | Trace, schema: Schema, folder: str, *, kept: bool = True
+    spark: Spark,
+    given: Batch | Trace,
+    schema: Schema,
+    shipping: Shipping,
+    *,
+    kept: bool = True,
 ) -> Any:
     """The rows as a DataFrame, copies expanded.
 
     Few rows travel as Arrow. Of more, executors read the part files when the DataFrame is executed:
-    the caller keeps those files as long as that may happen, if it can.
+    the caller keeps those files, and what `shipping` spills, as long as that may happen, if it can.
 
     Args:
         kept: whether it does.
@@ -44,10 +49,11 @@ def to_spark(
         StageError: when the DataFrame is executed, if the caller did not keep the files.
     """
     trace = given if isinstance(given, Trace) else _of(given)
+    folder = shipping.folder
     if trace.rows_count <= SMALL_ROWS:
         records = list(reading.expanded(trace.consolidated(), schema))
         return frame_of(spark, pa.Table.from_batches(records, schema.arrow), schema)
-    stored = Shipping(folder, "view").trace(trace)
+    stored = shipping.trace(trace)
     count = check(spark).slots
     read = reading.reader(stored, folder, schema, Ranges(count), kept=kept)
     return spark.range(0, count, 1, count).mapInArrow(read, schema.ddl)
@@ -109,6 +115,8 @@ class Views:
         """Drops a view made here; False if the user has put another in its place."""
         if self._made.pop(stage, None) is None:
             return True
+        if self._server is not None:
+            self._server.forget(stage)
         if not self.spark.catalog.tableExists(quoted(stage)):
             return True
         text = self.spark.sql(f"EXPLAIN SELECT * FROM {quoted(stage)}").collect()[0][0]

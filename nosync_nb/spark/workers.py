@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from nosync_nb.errors import NosyncError
 from nosync_nb.files import Files
 from nosync_nb.spark.failures import explained
-from nosync_nb.spark.sessions import Spark
+from nosync_nb.spark.sessions import Spark, is_local
 
 _PROBES = 1024
 _NEEDED = ("numpy", "xxhash", "sqlglot", "nosync_nb", "nosync_nb.spark.tasks")
@@ -37,6 +37,7 @@ class Workers(NamedTuple):
 
 
 _known: WeakKeyDictionary[Any, Workers] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
 
 def check(spark: Spark) -> Workers:
@@ -61,6 +62,56 @@ def check(spark: Spark) -> Workers:
             )
         found = _known[spark] = Workers(python, arrow, slots)
     return found
+
+
+def share(spark: Spark, folder: str) -> bool:
+    """Tells whether the workers see the files of a folder of this machine; asks them once.
+
+    Cost: nothing for executors on this machine, else one small job for each folder.
+    """
+    folders = _shared.setdefault(spark, {})
+    if folder not in folders:
+        folders[folder] = is_local(spark) or _seen(spark, folder)
+    return folders[folder]
+
+
+def assume(spark: Spark, folder: str, *, shared: bool) -> None:
+    """Takes it as known whether the workers see a folder."""
+    _shared.setdefault(spark, {})[folder] = shared
+
+
+def unshared(what: str, folder: str) -> NosyncError:
+    """The error of what executors would have to write or read in a folder they do not see."""
+    return NosyncError(
+        f"{what}: Spark's executors do not see the session's folder '{folder}'",
+        hint="open the session in a folder that driver and executors share, or raise spark_rows",
+    )
+
+
+def _seen(spark: Spark, folder: str) -> bool:
+    """Lays a file into a folder and asks the workers whether they see it."""
+    check(spark)
+    files = Files()
+    path = os.path.join(folder, f"probe-{uuid.uuid4().hex}")
+    files.create(path).close()
+    try:
+        answers = spark.range(_PROBES).mapInArrow(_looker(path), "seen boolean").collect()
+    except Exception as error:
+        raise _unfit(error) from error
+    finally:
+        files.unlink(path)
+    return all(answer["seen"] for answer in answers)
+
+
+def _looker(path: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def look(records: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for _ in records:
+            pass
+        yield pa.RecordBatch.from_pydict({"seen": [Files().exists(path)]})
+
+    return look
 
 
 def _probe(spark: Spark) -> tuple[str, str, str, int]:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
+from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.files import Files
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.nodes import Node
@@ -94,6 +94,12 @@ class Archive:
 def added(layout: Layout, updates: Sequence[Updates]) -> Batch:
     """The sum of updates."""
     return arrange(layout, concat_updates(updates, layout.types))
+
+
+def total(batches: Sequence[Batch]) -> Batch:
+    """The sum of batches of the same rows in any layouts, in that of the largest."""
+    layout = max(batches, key=len).layout
+    return merge(layout, [b if b.layout == layout else arrange(layout, b.updates) for b in batches])
 
 
 def _within(tree: Iterable[Node], trace: int, lower: int, upper: int) -> Iterator[Node]:

@@ -32,7 +32,7 @@ from xxhash import xxh3_64_intdigest
 from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files import Files
-from nosync_nb.rows import Column
+from nosync_nb.rows import Column, bridge
 from nosync_nb.rows.types import FIXED
 
 BLOCK = 1 << 20
@@ -48,18 +48,11 @@ def store(column: Column, type_: str) -> pa.Array:
     """Returns a column as it stands in a file: null-free booleans as bytes."""
     if type_ == "boolean":
         if isinstance(column, np.ndarray) and column.dtype == np.bool_:
-            return fixed(np.ascontiguousarray(column).view(np.uint8))
+            return bridge.of_numpy(np.ascontiguousarray(column).view(np.uint8))
         column = rows.to_arrow(column, type_)
         if not column.null_count:
             return column.cast(pa.uint8())
     return rows.to_arrow(column, type_)
-
-
-def fixed(values: np.ndarray[Any, Any]) -> pa.Array:
-    """Returns numbers as an Arrow array, sharing memory; `pa.array` would import pandas."""
-    values = np.ascontiguousarray(values)
-    type_ = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)], 0)
 
 
 def load(array: pa.Array, type_: str) -> Column:

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from nosync_nb.batch import Batch, Diffs, Layout, Updates
 from nosync_nb.files import Files
+from nosync_nb.rows import bridge
 from nosync_nb.trace.arrow_file import (
     DISK,
     damaged,
-    fixed,
     load,
     open_arrow,
     store,
@@ -76,7 +76,7 @@ def write_part(
     if not (batch.diff == 1).all():
         extra["diff"] = batch.diff
     names += extra
-    arrays += [fixed(values) for values in extra.values()]
+    arrays += [bridge.of_numpy(values) for values in extra.values()]
     head = {"layout": batch.layout, "rows": len(batch)}
     path = _name(stem)
     size, digest = write_arrow(folder, path, names, arrays, head, files)
@@ -154,7 +154,7 @@ def write_updates(
     arrays = [store(c, t) for c, t in zip(updates.columns, types, strict=True)]
     if not (updates.diff == 1).all():
         names.append("diff")
-        arrays.append(fixed(updates.diff))
+        arrays.append(bridge.of_numpy(updates.diff))
     head = {"types": list(types), "rows": len(updates.diff)}
     path = _name(stem)
     size, digest = write_arrow(folder, path, names, arrays, head, files)
