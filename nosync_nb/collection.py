@@ -193,6 +193,21 @@ class Collection(Readable):
         schema = _distinct_names([*self.schema.fields, Field("count", "bigint")], "multiplicity")
         return self._then("multiplicity", schema)
 
+    def inspect(self, function: Callable[[int, Any], Any] | None) -> Collection:
+        """Has a function called with the changes of this collection, after each epoch with some.
+
+        `function(epoch, changes)` gets an Arrow table: the columns and `diff`, consolidated. It is
+        called after the epoch is visible, with the epochs of this kernel alone; what it raises is
+        a warning. Another call replaces it, None removes it. A collection without a name is
+        inspected from when it is named as a stage.
+
+        Raises:
+            StageError: inside the body of a loop; or later, if a stage uses an inspected
+                collection that has no name.
+        """
+        self._session._inspect(self, function)
+        return self
+
     # -- loops ---------------------------------------------------------------------------------
 
     def iterate(

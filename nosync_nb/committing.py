@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nosync_nb import auditing, interrupts, maintenance, rows
+from nosync_nb import auditing, inspecting, interrupts, maintenance, rows
 from nosync_nb.batch import Batch, Updates, concat_updates
 from nosync_nb.dataflow import Draft
 from nosync_nb.delta import Delta
@@ -123,6 +123,8 @@ def after(session: Session, draft: Draft) -> None:
         auditing.audit(session)
     if session._store.log.checkpoint_due:
         maintenance.plan_checkpoint(session)
+    if session._inspectors.named:
+        inspecting.tell(session, draft)
     for callback in session._subscribers:
         try:
             callback(draft.epoch)

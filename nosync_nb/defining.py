@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nosync_nb import committing, extending, interrupts, reads, replay, trust, versions
+from nosync_nb import committing, extending, inspecting, interrupts, reads, replay, trust, versions
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Draft, Runner, Version
 from nosync_nb.definition import Captured, Definition, check_name, reference, replaced
@@ -64,6 +64,7 @@ def define(
     with session._lock:
         session._writable("define")
         _refuse_inputs(session, collections)
+        inspecting.refuse_unnamed(session, collections)
         trees = _trees(session, collections)
         catalog = dict(session._catalog)
         changed = []
@@ -82,6 +83,7 @@ def define(
             _decided(session, decision, replay)
         for name, collection in collections.items():
             session._names[id(collection._definition)] = (collection._definition, name)
+        inspecting.named(session, collections)
     seconds = time.perf_counter() - start
     session._spark.follow()
     wanted = [n for n in status if n in trees or status[n] != "unchanged"]

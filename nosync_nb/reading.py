@@ -102,12 +102,7 @@ class Readable:
         Args:
             after: None: from the beginning. `upto`: None: through the last epoch.
         """
-        batch = self._session._changes(self, after, upto)
-        arrays = [
-            rows.to_arrow(c, t) for c, t in zip(batch.columns, self.schema.types, strict=True)
-        ]
-        schema = self.schema.arrow.append(pa.field("diff", pa.int64()))
-        return pa.Table.from_arrays([*arrays, rows.to_arrow(batch.diff, "bigint")], schema=schema)
+        return changes_table(self._session._changes(self, after, upto), self.schema)
 
     def history(self) -> list[range]:
         """The readable epochs, as ranges."""
@@ -153,6 +148,15 @@ class Readable:
     def __repr__(self) -> str:
         title = self.name or "collection"
         return f"<{title}: {self.schema.ddl}>"
+
+
+def changes_table(batch: Batch, schema: Schema) -> pa.Table:
+    """Changes as an Arrow table: the columns and `diff`."""
+    arrays = [rows.to_arrow(c, t) for c, t in zip(batch.columns, schema.types, strict=True)]
+    diffs = rows.to_arrow(batch.diff, "bigint")
+    return pa.Table.from_arrays(
+        [*arrays, diffs], schema=schema.arrow.append(pa.field("diff", pa.int64()))
+    )
 
 
 def _total(counts: Any) -> int:

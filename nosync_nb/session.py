@@ -27,7 +27,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 
-from nosync_nb import committing, declaring, defining, iterating, maintenance, reads, recovering
+from nosync_nb import (
+    committing,
+    declaring,
+    defining,
+    inspecting,
+    iterating,
+    maintenance,
+    reads,
+    recovering,
+)
 from nosync_nb.batch import Batch
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Runner, Version
@@ -89,6 +98,7 @@ class Session:
         self._times = array("d")
         self._unsynced: deque[tuple[int, int]] = deque()
         self._durable = 0
+        self._inspectors = inspecting.Inspectors()
         self._subscribers: list[Callable[[int], None]] = []
         self._upkeep = maintenance.Upkeep()
         self._position: Position | None = None
@@ -471,6 +481,9 @@ class Session:
 
     def _history_of(self, collection: Readable) -> list[range]:
         return reads.history_of(self, collection)
+
+    def _inspect(self, collection: Collection, function: Any) -> None:
+        inspecting.inspect(self, collection, function)
 
     def _explain(self, collection: Readable) -> str:
         return reads.explain(self, collection)

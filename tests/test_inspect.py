@@ -1,0 +1,108 @@
+"""Inspection: functions that hear of every live epoch, and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Session, StageError
+
+Heard = list[tuple[int, list[tuple[Any, ...]]]]
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with nosync_nb.open(tmp_path / "log") as made:
+        made.input("flights", "carrier string, delay int")
+        yield made
+
+
+def listener(heard: Heard) -> Any:
+    def hear(epoch: int, changes: Any) -> None:
+        heard.append((epoch, sorted(zip(*changes.to_pydict().values(), strict=True))))
+
+    return hear
+
+
+def test_a_stage_tells_its_changes_after_each_epoch_that_has_some(session: Session) -> None:
+    heard: Heard = []
+    flights: Any = session["flights"]
+    counts = session.stage("counts", flights.group_by("carrier").agg(n="count(*)"))
+    assert counts.inspect(listener(heard)) is counts
+    flights.insert([("AA", 1), ("AA", 1)])
+    session.commit()
+    session.commit()
+    flights.insert([("AA", 5)])
+    flights.remove([("AA", 1)])
+    session.commit()
+    flights.remove([("AA", 5)])
+    session.commit()
+    assert heard == [(1, [("AA", 2, 1)]), (4, [("AA", 1, 1), ("AA", 2, -1)])]
+
+
+def test_an_input_is_inspected_too(session: Session) -> None:
+    heard: Heard = []
+    session["flights"].inspect(listener(heard))
+    flights: Any = session["flights"]
+    flights.insert([("AA", 1)])
+    session.commit()
+    assert heard == [(1, [("AA", 1, 1)])]
+
+
+def test_what_is_inspected_before_it_has_a_name_is_heard_from_then_on(session: Session) -> None:
+    heard: Heard = []
+    flights: Any = session["flights"]
+    late = flights.filter("delay > 15").inspect(listener(heard))
+    flights.insert([("AA", 20)])
+    session.commit()
+    session.stage("late", late)
+    assert heard == [], "the first run is no live epoch"
+    flights.insert([("AA", 30), ("AA", 3)])
+    session.commit()
+    assert heard == [(2, [("AA", 30, 1)])]
+
+
+def test_another_function_takes_the_place_of_the_first_and_none_ends_it(session: Session) -> None:
+    first, second = [], []  # type: Heard, Heard
+    flights: Any = session["flights"]
+    flights.inspect(listener(first)).inspect(listener(second))
+    flights.insert([("AA", 1)])
+    session.commit()
+    flights.inspect(None)
+    flights.insert([("AA", 1)])
+    session.commit()
+    assert (len(first), len(second)) == (0, 1)
+
+
+def test_its_exception_is_a_warning_and_the_epoch_is_there(session: Session) -> None:
+    def fail(epoch: int, changes: Any) -> None:
+        raise ValueError("no")
+
+    flights: Any = session["flights"]
+    flights.inspect(fail)
+    flights.insert([("AA", 1)])
+    with pytest.warns(UserWarning, match=r"the inspector of 'flights' raised ValueError\('no'\)"):
+        assert session.commit() == 1
+    assert flights.count() == 1
+
+
+def test_a_stage_that_uses_what_has_no_name_is_refused(session: Session) -> None:
+    flights: Any = session["flights"]
+    late = flights.filter("delay > 15").inspect(print)
+    with pytest.raises(StageError, match="stage 'n': what is inspected in it has no name"):
+        session.stage("n", late.group_by().agg(n="count(*)"))
+    assert "n" not in session.stages
+    session.define({"late": late, "n": late.group_by().agg(n="count(*)")})
+    assert list(session.stages) == ["late", "n"]
+
+
+def test_mistakes_are_told(session: Session) -> None:
+    flights: Any = session["flights"]
+    with pytest.raises(StageError, match="inspect: 5 is no function"):
+        flights.inspect(5)
+    with pytest.raises(StageError, match="inside the body of a loop"):
+        flights.iterate(lambda v: v.inspect(print))
