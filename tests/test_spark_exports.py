@@ -61,8 +61,11 @@ def test_a_dataframe_of_a_reader_says_that_nobody_kept_its_files(
 ) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "x bigint")
-        numbers.insert(pa.table({"x": np.arange(120_000)}))
-        session.commit()
+        for start in range(0, 120_000, 30_000):
+            numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
+            session.commit()
+        for number in list(session._version.traces):  # what was inserted is the history's too
+            maintenance._merge(session, number)
         maintenance.checkpoint(session)
         with nosync_nb.open(tmp_path / "log", spark=spark, mode="r") as reader:
             theirs = reader.inputs["numbers"]

@@ -40,7 +40,7 @@ class Layer:
 
     A layer may be `young`: its updates are put into order when somebody looks at its `parts`, and
     until then it can be joined with the next. So a trace that nobody looks into costs an epoch
-    next to nothing. `rows_count` is an upper bound then.
+    next to nothing. `rows_count` is an upper bound until then.
     """
 
     __slots__ = ("_parts", "_pieces", "files", "level", "looked", "lower", "rows_count", "upper")
@@ -55,9 +55,11 @@ class Layer:
         self.looked = False
         self._parts = parts
         self._pieces: tuple[Layout, tuple[Updates, ...]] | None = None
-        count = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        self.rows_count = count
-        self.level = (count | 1).bit_length() >> 1
+        self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
+
+    def _count(self, rows_count: int) -> None:
+        self.rows_count = rows_count
+        self.level = (rows_count | 1).bit_length() >> 1
 
     @classmethod
     def young(
@@ -66,8 +68,7 @@ class Layer:
         """A layer of updates in any order."""
         layer = cls(lower, upper, ())
         layer._pieces = (layout, pieces)
-        layer.rows_count = rows_count
-        layer.level = (rows_count | 1).bit_length() >> 1
+        layer._count(rows_count)
         return layer
 
     @property
@@ -77,8 +78,10 @@ class Layer:
         young = self._pieces
         if young is not None:
             layout, pieces = young
+            batch = arrange(layout, concat_updates(pieces, layout.types))
+            self._count(len(batch))
             # In this order: another thread that finds no pieces finds the parts.
-            self._parts = (arrange(layout, concat_updates(pieces, layout.types)),)
+            self._parts = (batch,)
             self._pieces = None
         return self._parts
 
