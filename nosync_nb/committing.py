@@ -58,7 +58,7 @@ def commit(session: Session, transaction: Transaction, wait: Any, label: str | N
             meta["once"] = list(transaction.once)
         draft = run(session, lambda: session._runner.epoch(version, inputs, version.epoch + 1))
         seq = publish(session, draft, meta)
-        transaction.clear()
+        transaction.forget()
     after(session, draft)
     if wait is not None:
         waited(session, wait, seq)
@@ -117,14 +117,14 @@ def remember(session: Session, draft: Draft) -> None:
 
 def after(session: Session, draft: Draft) -> None:
     """Plans background work and tells subscribers; outside the lock."""
+    if session._inspectors.named:
+        inspecting.tell(session, draft)  # before an audit, which may put a node in place of another
     if draft.epoch % MERGE_EVERY == 0:
         maintenance.plan_merges(session)
     if draft.epoch % auditing.AUDIT_EVERY == 0:
         auditing.audit(session)
     if session._store.log.checkpoint_due:
         maintenance.plan_checkpoint(session)
-    if session._inspectors.named:
-        inspecting.tell(session, draft)
     for callback in session._subscribers:
         try:
             callback(draft.epoch)
@@ -189,6 +189,8 @@ def _still(session: Session, changes: InputChanges) -> Stage:
     """The input that changes wait for, if it is still the one they were made for."""
     stage = changes.stage
     now = session._catalog.get(stage.name)
+    if now is stage:
+        return stage
     if now is None or not now.is_input or (now.uid, now.schema) != (stage.uid, stage.schema):
         raise StageError(
             f"input '{stage.name}' was dropped or renamed while {changes.rows} changes waited",

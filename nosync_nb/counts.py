@@ -56,6 +56,36 @@ def add_runs(diff: Counts, starts: Counts) -> Counts:
     return sums
 
 
+def sums(left: Counts, right: Counts) -> Counts:
+    """The sums of counts, pairwise.
+
+    Raises:
+        CountError: if one does not fit into 64 bits.
+    """
+    made: Counts = left + right
+    if len(made) and _greatest(left) + _greatest(right) >= _LIMIT:
+        _same(left.astype(object) + right.astype(object), made)
+    return made
+
+
+def add_at(target: Counts, index: Counts, values: Counts) -> None:
+    """Adds each value to the element at its index.
+
+    Raises:
+        CountError: if a sum does not fit into 64 bits.
+    """
+    if not len(values):
+        return
+    most = _greatest(values) * len(values) + _greatest(target)
+    if most < _LIMIT:
+        np.add.at(target, index, values)
+        return
+    exact = target.astype(object)
+    np.add.at(exact, index, values.astype(object))
+    np.add.at(target, index, values)
+    _same(exact, target)
+
+
 def products(left: Counts, right: Counts) -> Counts:
     """The products of counts, pairwise.
 

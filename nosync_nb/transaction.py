@@ -36,6 +36,10 @@ class Change(NamedTuple):
     updates: Updates | None
     held: Mapping[Layout, Held] = MappingProxyType({})
 
+    def asks(self, *, keyed: bool) -> bool:
+        """Whether what it means depends on what is there."""
+        return self.kind not in (("remove",) if keyed else ("insert", "remove"))
+
     @property
     def pieces(self) -> list[Updates]:
         """The rows; those of files are mapped, not read."""
@@ -82,7 +86,8 @@ class InputChanges:
 
     def delta(self, contents: Trace) -> Delta | None:
         """The change of the input for its epoch, None if there is none."""
-        if contents is not self.base and any(c.kind not in _PLAIN for c in self.changes):
+        keyed = self.stage.key is not None
+        if contents is not self.base and any(c.asks(keyed=keyed) for c in self.changes):
             self._again(contents)
         if not self.parts:
             return None
@@ -90,16 +95,16 @@ class InputChanges:
         if len(self.changes) == 1 and self.changes[0].kind == "insert":
             held = self.changes[0].held
             # Of two rows with one key one counts; then what lies in files is not the change.
-            if held and self.rows == sum(len(p) for p in next(iter(held.values())).parts):
+            if held and (not keyed or self.rows == _copies(next(iter(held.values())))):
                 return Delta(types, None, dict(held), from_frame=True)
         return Delta(types, concat_updates(self.parts, types))
 
     def _again(self, contents: Trace) -> None:
         """Computes the meaning anew, as somebody else changed the input."""
-        self.parts = []
+        parts: list[Updates] = []
         for change in self.changes:
-            self.parts += _meant(self.stage, change, contents, self.parts)
-        self.base = contents
+            parts += _meant(self.stage, change, contents, parts)
+        self.parts, self.base = parts, contents
 
 
 @dataclass
@@ -138,12 +143,18 @@ class Transaction:
     def clear(self) -> int:
         """Forgets everything; returns the updates forgotten."""
         count = sum(c.rows for c in self.inputs.values())
-        self.inputs.clear()
-        self.once.clear()
+        self.forget()
         return count
 
+    def forget(self) -> None:
+        """Forgets everything."""
+        self.inputs.clear()
+        self.once.clear()
 
-_PLAIN = ("insert", "remove")
+
+def _copies(held: Held) -> int:
+    """How many rows a change adds, copies counted."""
+    return sum(int(part.diff.sum()) for part in held.parts)
 
 
 def _meant(
@@ -208,10 +219,12 @@ def _keyed(stage: Stage, updates: Updates) -> Updates:
                 hint="drop the rows without a key, or use an input without key",
             )
     found = group(keys, [stage.schema.types[i] for i in stage.key], len(updates.diff))
-    if len(found.starts) == len(updates.diff):
-        return updates
-    ends = np.append(found.starts[1:], len(found.order)) - 1
-    return updates.take(np.sort(found.order[ends]))
+    if len(found.starts) < len(updates.diff):
+        ends = np.append(found.starts[1:], len(found.order)) - 1
+        updates = updates.take(np.sort(found.order[ends]))
+    if not (updates.diff == 1).all():  # equal rows of a DataFrame come as one, counted
+        updates = Updates(updates.columns, np.ones(len(updates.diff), np.int64))
+    return updates
 
 
 def _found(stage: Stage, keys: Sequence[Any], trace: Trace) -> Updates:

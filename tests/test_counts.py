@@ -124,3 +124,30 @@ def test_a_count_that_grows_outside_of_a_loop_names_stage_and_operator(session: 
     session.drop("times2")
     numbers.insert([(7,)])
     session.commit()
+
+
+def test_groups_of_more_rows_than_64_bits_hold_are_refused(tmp_path: Path) -> None:
+    """In one epoch, and in two; nothing of the epoch that is refused remains."""
+    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
+        ones: Any = session.input("ones", "k int, x int")
+        many = ones
+        for number, doublings in enumerate((10, 10, 10, 10, 10, 10, 2)):
+            for _ in range(doublings):
+                many = many.concat(many)
+            many = session.stage(f"step{number}", many)
+        groups = session.stage("groups", many.group_by("k").agg(n="count(*)"))
+        ones.insert([(0, 1), (0, 2)])
+        with pytest.raises(ExpressionError, match=r"stage 'groups': agg: .* more than 2"):
+            session.commit()
+        session.discard()
+        ones.insert([(0, 1), (1, 1)])
+        session.commit()
+        assert groups.rows() == [(0, 2**62), (1, 2**62)]
+        ones.insert([(0, 2)])
+        for _ in range(2):
+            with pytest.raises(ExpressionError, match=r"stage 'groups': agg: .* more than 2"):
+                session.commit()
+        session.discard()
+        ones.remove([(1, 1)])
+        session.commit()
+        assert groups.rows() == [(0, 2**62)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import Session, StageError
+from nosync_nb import Session, StageError, auditing
 
 Heard = list[tuple[int, list[tuple[Any, ...]]]]
 
@@ -98,6 +100,27 @@ def test_a_stage_that_uses_what_has_no_name_is_refused(session: Session) -> None
     assert "n" not in session.stages
     session.define({"late": late, "n": late.group_by().agg(n="count(*)")})
     assert list(session.stages) == ["late", "n"]
+
+
+def test_the_epoch_in_which_an_audit_demotes_a_stage_is_heard(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditing, "AUDIT_EVERY", 2)
+
+    def guess(row: Any) -> tuple[str, float]:
+        return (row.carrier, random.random())
+
+    heard: Heard = []
+    flights: Any = session["flights"]
+    session.stage("guesses", flights.map(guess, "carrier string, z double")).inspect(
+        listener(heard)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the audit says what it found
+        for number in range(6):
+            flights.insert([("AA", number)])
+            session.commit()
+    assert [epoch for epoch, _ in heard] == [1, 2, 3, 4, 5, 6]
 
 
 def test_mistakes_are_told(session: Session) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -16,7 +17,10 @@ from hypothesis import strategies as st
 from model import Bag, bag, summed
 
 import nosync_nb
-from nosync_nb import SchemaError, Session, StageError
+from nosync_nb import SchemaError, Session, StageError, committing
+from nosync_nb.batch import Layout, Updates, arrange
+from nosync_nb.delta import Held
+from nosync_nb.transaction import Change
 
 
 @pytest.fixture
@@ -324,6 +328,32 @@ def test_what_a_call_means_is_decided_by_what_was_there_when_it_commits(session:
         planes.insert([("a", 7), ("b", 7)])
     session.commit()
     assert values(planes) == [("a", 1), ("b", 7)]
+
+
+def test_two_transactions_do_not_insert_one_key_both(session: Session) -> None:
+    people = session.input("keyed", "id int, name string", key="id")
+    people.insert([(1, "first"), (2, "other")])
+    with session.epoch():
+        people.insert([(1, "second")])
+    for _ in range(2):
+        with pytest.raises(SchemaError, match="input 'keyed': key 1 is there already"):
+            session.commit()
+        assert session.pending["keyed"].rows == 2, "a refused commit leaves what waits"
+    assert session.discard() == 2
+    assert people.rows() == [(1, "second")]
+
+
+@pytest.mark.parametrize("kind", ["insert", "upsert"])
+def test_equal_rows_in_files_are_one_row_of_their_key(session: Session, kind: str) -> None:
+    """As executors leave them: arranged, so that a row that is there twice is one with a count."""
+    people = session.input("keyed", "id bigint, age bigint", key="id")
+    layout = Layout(("bigint", "bigint"), (0,))
+    columns = [np.array([1, 1, 2]), np.array([10, 10, 5])]
+    batch = arrange(layout, Updates(columns, np.ones(3, np.int64)))
+    assert sorted(batch.diff.tolist()) == [1, 2]
+    committing.add(session, "keyed", Change(kind, None, {layout: Held((batch,))}))
+    session.commit()
+    assert people.rows() == [(1, 10), (2, 5)]
 
 
 def test_a_renamed_or_dropped_input_does_not_lose_what_waits(session: Session) -> None:

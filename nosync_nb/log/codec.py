@@ -38,6 +38,7 @@ _SIZE = struct.Struct("<I")
 _PLAIN, _NULLABLE, _TEXT, _BYTES, _ARROW = range(5)
 _ALL_ONE, _INT8, _INT64 = range(3)
 _NULL = 0xFFFF_FFFF
+_FEW = 256
 _ONES = np.ones(SMALL, np.int64).tobytes()
 _PADDING = tuple(bytes(-length % 8) for length in range(8))
 _EMPTY_DIFF = np.empty(0, np.int64)
@@ -199,6 +200,11 @@ def _encode_diff(diff: Diffs, rows: int) -> tuple[int, list[bytes]]:
     raw = diff.tobytes()
     if _ONES.startswith(raw) if rows <= SMALL else bool((diff == 1).all()):
         return _ALL_ONE, []
+    if rows <= _FEW:
+        try:
+            return _INT8, [array("b", diff.tolist()).tobytes(), _PADDING[rows & 7]]
+        except OverflowError:
+            return _INT64, [raw]
     narrow = diff.astype(np.int8)
     if narrow.astype(np.int64).tobytes() == raw:
         return _INT8, [narrow.tobytes(), _PADDING[rows & 7]]

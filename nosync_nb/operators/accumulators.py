@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.batch import Hashes, Index
+from nosync_nb.counts import add_at
 from nosync_nb.operators.base import Step
 from nosync_nb.rows import Column, bridge
 from nosync_nb.rows.encoding import unscaled
@@ -48,7 +49,6 @@ INF, MINUS_INF, NAN = 90, 91, 92
 SLOTS = {"count": 1, "sum": 100, "doubles": 100, "squares": 150, "bits": 64}
 """How many slots a kind of contribution may use."""
 _HALF_BITS = 27
-_FEW = 64
 
 Parts = dict[int, tuple[Ints, Ints]]
 """Slot offset -> (row numbers, contributions)."""
@@ -195,11 +195,6 @@ def stored(
 
 def _added(place: Index, numbers: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
     """`n` sums of the numbers that belong to each place."""
-    if len(place) <= _FEW:
-        sums = [0] * n
-        for at, number in zip(place.tolist(), numbers.tolist(), strict=True):
-            sums[at] += number
-        return np.array(sums, np.int64)
     added = np.zeros(n, np.int64)
-    np.add.at(added, place, numbers)
+    add_at(added, place, numbers)
     return added

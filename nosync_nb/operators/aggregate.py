@@ -27,6 +27,7 @@ from nosync_nb.batch import (
     arrange_distinct,
     concat_updates,
 )
+from nosync_nb.counts import add_at, add_runs, products, sums
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import AggregateCall, Expression
 from nosync_nb.groups import Groups, group, group_few
@@ -82,6 +83,9 @@ class Aggregate(Operator):
         self.state = found.layouts(self.key_types)
         self.slot_type = FIXED[self.state[0].types[-1]]
         self.local = all(e.local for e in (*self.arguments, *outputs))
+        self.picked = None
+        if all(e.is_column for e in outputs):
+            self.picked = tuple(e.columns[0] for e in outputs)
 
     def exchange(self) -> Layout:
         return Layout(self.schema.types, self.keys)
@@ -124,7 +128,7 @@ class Aggregate(Operator):
         if not len(order):
             return {0: np.zeros(len(starts), np.int64)}
         diff = updates.diff[order]
-        changes[0] = diff if len(starts) == len(diff) else np.add.reduceat(diff, starts)
+        changes[0] = diff if len(starts) == len(diff) else add_runs(diff, starts)
         if not self.by_rows:
             return changes
         number = np.zeros(len(order), np.int64)
@@ -134,7 +138,7 @@ class Aggregate(Operator):
             column = rows.take(arguments[feed.argument], order)
             null = rows.null_mask(column)
             counted = diff if null is None else np.where(null, 0, diff)
-            changes[feed.slots["count"]] = np.add.reduceat(counted, starts)
+            changes[feed.slots["count"]] = add_runs(counted, starts)
             if len(feed.slots) > 1 and null is not None:
                 some = (~null).nonzero()[0]
                 column = rows.take(column, some)
@@ -160,7 +164,7 @@ class Aggregate(Operator):
             parts = accumulators.contributions(kind, column, type_, len(diff))
             for offset, (index, values) in parts.items():
                 added = np.zeros(groups_count, np.int64)
-                np.add.at(added, number[index], values * diff[index])
+                add_at(added, number[index], products(values, diff[index]))
                 changes[base + offset] = added
 
     def _looks(self, groups: Groups, changes: Slots, step: Step) -> Looks:
@@ -195,7 +199,7 @@ class Aggregate(Operator):
         index = diff.nonzero()[0]
         number, diff = owners(groups, batch, self.key_types)[index], diff[index]
         count = np.zeros(len(groups.khash), np.int64)
-        np.add.at(count, number, diff)
+        add_at(count, number, diff)
         changes[feed.slots["count"]] = count
         if len(feed.slots) > 1:
             column = rows.take(batch.columns[len(self.keys)], index)
@@ -255,7 +259,9 @@ class Aggregate(Operator):
             return accumulators.stored(step.state[0], khash, keys, step, alone=alone)
 
         alone = not self.arguments
-        return look(None) if step.memo is None else step.memo.stored(groups, look)
+        if step.memo is None:
+            return look(None)
+        return step.memo.counts(groups, look) if alone else step.memo.stored(groups, look)
 
     def _output(self, groups: Groups, changes: Slots, looks: Looks, step: Step) -> Updates | None:
         """Retracts the rows before and inserts the rows after."""
@@ -266,9 +272,12 @@ class Aggregate(Operator):
             old = before.get(slot)
             old = np.zeros(n, np.int64) if old is None else old
             change = changes.get(slot)
-            slots[slot] = np.concatenate((old, old if change is None else old + change))
+            slots[slot] = np.concatenate((old, old if change is None else sums(old, change)))
         if step.memo is not None:
-            step.memo.keep(slots, n)
+            if self.arguments:
+                step.memo.keep(slots, n)
+            else:
+                step.memo.keep_counts(slots[0][n:])
         if self.global_row:
             there = np.array([not step.first, True])
         else:
@@ -283,8 +292,12 @@ class Aggregate(Operator):
             looks = {which: rows.take(column, index) for which, column in looks.items()}
         m = 2 * n if index is None else len(index)
         results = [self._result(plan, slots, looks, m, step) for plan in self.plans]
-        computed = Updates([*keys, *results], there if index is None else there[index])
-        values = evaluate(self.outputs, self.inner, computed, step)
+        columns = [*keys, *results]
+        if self.picked is not None:
+            values = [columns[i] for i in self.picked]
+        else:
+            computed = Updates(columns, there if index is None else there[index])
+            values = evaluate(self.outputs, self.inner, computed, step)
         place = None
         if index is not None:
             place = np.zeros(2 * n, np.int64)

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Index, Layout, Updates, arrange, concat_updates, merge
+from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
+from nosync_nb.counts import add_at
 from nosync_nb.errors import StageError
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
@@ -181,8 +182,3 @@ def _counts(changed: Batch, traces: Sequence[Trace | None], step: Step) -> list[
         result.append(count)
     step.touched += len(changed)
     return result
-
-
-def add_at(target: Counts, index: Index, values: Counts) -> None:
-    """`target[index] += values`, with repeated indices added up."""
-    np.add.at(target, index, values)

@@ -13,7 +13,7 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
-from nosync_nb.counts import products
+from nosync_nb.counts import add_at, products
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.linear import Linear
 from nosync_nb.trace import Trace
@@ -102,5 +102,5 @@ def _counts(delta: Batch, trace: Trace | None) -> np.ndarray[tuple[int], np.dtyp
     count = np.zeros(len(delta), np.int64)
     found = None if trace is None else trace.lookup(delta.khash, delta.columns, ())
     if found is not None:
-        np.add.at(count, found.probe, found.diff)
+        add_at(count, found.probe, found.diff)
     return count

@@ -26,13 +26,39 @@ _NUMBERS_MAX = 1024
 
 
 class Memo:
-    """The numbers of some groups: key -> slot -> number, without those that are 0."""
+    """The numbers of some groups: key -> slot -> number, without those that are 0.
 
-    __slots__ = ("_asked", "_known")
+    Where rows are counted alone there is one slot, and the number stands for all.
+    """
+
+    __slots__ = ("_asked", "_counts", "_known")
 
     def __init__(self) -> None:
         self._known: dict[object, dict[int, int]] = {}
+        self._counts: dict[object, int] = {}
         self._asked: Sequence[object] = ()
+
+    def counts(self, groups: Groups, look: Callable[[Index | None], Slots]) -> Slots:
+        """The same as `stored` where slot 0 is the only one."""
+        values = groups.values
+        if values is None:
+            self._counts.clear()
+            self._asked = ()
+            return look(None)
+        self._asked = values
+        found = list(map(self._counts.get, values))
+        if None in found:
+            missing = [i for i, each in enumerate(found) if each is None]
+            numbers = look(np.array(missing)).get(0)
+            for place, i in enumerate(missing):
+                found[i] = 0 if numbers is None else int(numbers[place])
+        return {0: np.array(found, np.int64)}
+
+    def keep_counts(self, after: npt.NDArray[np.int64]) -> None:
+        """The same as `keep` where slot 0 is the only one; `after` has the groups alone."""
+        if len(self._counts) > GROUPS_MAX:
+            self._counts.clear()
+        self._counts.update(zip(self._asked, after.tolist(), strict=False))
 
     def stored(self, groups: Groups, look: Callable[[Index | None], Slots]) -> Slots:
         """The numbers of groups before an epoch.

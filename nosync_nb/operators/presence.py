@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Index
+from nosync_nb.counts import add_at
 from nosync_nb.groups import Groups
 from nosync_nb.operators.base import Step
 from nosync_nb.trace import Trace, ranges
@@ -51,7 +52,7 @@ def counts(trace: Trace, batch: Batch, step: Step) -> Index:
         same = np.ones(len(index), bool)
         for held, asked, type_ in zip(part.columns, batch.columns, trace.layout.types, strict=True):
             same &= rows.equal(rows.take(held, index), rows.take(asked, probe), type_)
-        np.add.at(found, probe[same], part.diff[index][same])
+        add_at(found, probe[same], part.diff[index][same])
     return found
 
 

@@ -24,6 +24,7 @@ from nosync_nb.batch import (
     concat_updates,
     no_updates,
 )
+from nosync_nb.counts import add_at
 from nosync_nb.groups import group
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.ordering import By, ranks
@@ -97,7 +98,7 @@ class Top(Operator):
             found = Updates(held.columns, np.minimum(held.diff, self.last)).take(there)
             probe = np.asarray(found.columns[-1])
             count = np.zeros(len(pending), np.int64)
-            np.add.at(count, probe, found.diff)
+            add_at(count, probe, found.diff)
             done = ~open_ | (count >= self.last)
             found = found.take(done[probe].nonzero()[0])
             group_of = pending[np.asarray(found.columns[-1])]

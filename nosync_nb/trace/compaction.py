@@ -20,7 +20,7 @@ WIDTH = 4
 INLINE_ROWS = 4096
 YOUNG_ROWS = INLINE_ROWS // WIDTH
 LAYERS_MAX = 12
-JOINED_MAX = 64
+JOINED_MAX = 128
 """How many epochs may wait in a young layer before the committing thread puts them in order."""
 
 
@@ -41,12 +41,15 @@ def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     merged = 0
     if layers and not layers[-1].looked and not layers[-1].files:
         last = layers[-1]
-        near = last.level <= layer.level + 1 or last.pieces_count > 1
-        if near and last.rows_count + layer.rows_count <= YOUNG_ROWS:
+        several = last.pieces_count > 1
+        near = several or (last.rows_count <= YOUNG_ROWS and last.level <= layer.level + 1)
+        if near and last.rows_count + layer.rows_count <= INLINE_ROWS:
             young = last.joined(trace.layout, layer)
             if young.pieces_count < JOINED_MAX:
                 return Trace(trace.layout, (*layers[:-1], young)), 0
             layers, layer, merged = layers[:-1], young, len(young.parts[0])
+        elif several:
+            merged = len(last.parts[0])  # it is full, and a worker may have it from now on
     layers = (*layers, layer)
     while len(layers) >= WIDTH and layers[-WIDTH].level <= layers[-1].level:
         start = _run(layers, INLINE_ROWS - merged)
@@ -82,7 +85,7 @@ def plan(trace: Trace) -> Merge | None:
     """
     layers = trace.layers
     stop = len(layers)
-    while stop and layers[stop - 1].rows_count <= YOUNG_ROWS:
+    while stop and (layers[stop - 1].rows_count <= YOUNG_ROWS or layers[stop - 1].pieces_count > 1):
         stop -= 1
     start = stop
     while start:

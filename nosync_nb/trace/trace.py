@@ -54,7 +54,7 @@ class Layer:
         self.files = files
         self.looked = False
         self._parts = parts
-        self._pieces: tuple[Layout, tuple[Updates, ...]] | None = None
+        self._pieces: tuple[Layout, tuple[Updates, ...], int] | None = None
         self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
 
     def _count(self, rows_count: int) -> None:
@@ -67,7 +67,7 @@ class Layer:
     ) -> Layer:
         """A layer of updates in any order."""
         layer = cls(lower, upper, ())
-        layer._pieces = (layout, pieces)
+        layer._pieces = (layout, pieces, rows_count)
         layer._count(rows_count)
         return layer
 
@@ -77,7 +77,7 @@ class Layer:
         self.looked = True
         young = self._pieces
         if young is not None:
-            layout, pieces = young
+            layout, pieces, _ = young
             batch = arrange(layout, concat_updates(pieces, layout.types))
             self._count(len(batch))
             # In this order: another thread that finds no pieces finds the parts.
@@ -87,9 +87,8 @@ class Layer:
 
     def joined(self, layout: Layout, after: Layer) -> Layer:
         """This layer and the one after it as one young layer; nobody has looked at either."""
-        rows_count = self.rows_count + after.rows_count
-        pieces = self._loose() + after._loose()
-        return Layer.young(self.lower, after.upper, layout, pieces, rows_count)
+        (pieces, count), (others, more) = self._loose(), after._loose()
+        return Layer.young(self.lower, after.upper, layout, pieces + others, count + more)
 
     @property
     def pieces_count(self) -> int:
@@ -97,9 +96,13 @@ class Layer:
         young = self._pieces
         return 1 if young is None else len(young[1])
 
-    def _loose(self) -> tuple[Updates, ...]:
+    def _loose(self) -> tuple[tuple[Updates, ...], int]:
+        """The updates and how many there are; another thread may put them in order meanwhile."""
         young = self._pieces
-        return young[1] if young is not None else tuple(part.updates for part in self._parts)
+        if young is not None:
+            return young[1], young[2]
+        parts = self._parts
+        return tuple(part.updates for part in parts), sum(map(len, parts))
 
 
 class Found(NamedTuple):
