@@ -277,8 +277,8 @@ def test_counters_tell_what_was_done(session: Session) -> None:
 
 
 def test_layers_tell_what_they_cover_and_where_they_are(session: Session) -> None:
-    for _ in range(3):
-        fly(session, ("UA", "EWR", 65.0))
+    for delay in (65.0, 66.0, 67.0):
+        fly(session, ("UA", "EWR", delay))
     session.sync()
     layers = session.layers("flights")
     assert sum(layer["rows"] for layer in layers) == 3
