@@ -17,6 +17,7 @@ Counts = npt.NDArray[np.int64]
 
 _FEW = 64
 _LIMIT = 2**63
+_SMALL = 2**31
 
 
 class CountError(ExpressionError):
@@ -63,6 +64,8 @@ def sums(left: Counts, right: Counts) -> Counts:
         CountError: if one does not fit into 64 bits.
     """
     made: Counts = left + right
+    if _small(left, right):
+        return made
     if len(made) and _greatest(left) + _greatest(right) >= _LIMIT:
         _same(left.astype(object) + right.astype(object), made)
     return made
@@ -93,9 +96,19 @@ def products(left: Counts, right: Counts) -> Counts:
         CountError: if one does not fit into 64 bits.
     """
     made: Counts = left * right
+    if _small(left, right):
+        return made
     if len(made) and _greatest(left) * _greatest(right) >= _LIMIT:
         _same(left.astype(object) * right.astype(object), made)
     return made
+
+
+def _small(left: Counts, right: Counts) -> bool:
+    """Whether these are few counts, none near the limit: the common case, in 1 us."""
+    if not 0 < len(left) <= _FEW:
+        return False
+    both: list[int] = left.tolist() + right.tolist()
+    return max(both) < _SMALL and min(both) > -_SMALL
 
 
 def _greatest(counts: Counts) -> int:

@@ -55,7 +55,6 @@ class Deferred(Layer):
         super().__init__(lower, upper, (), files)
         self.rows_count = rows_count
         self.level = (rows_count | 1).bit_length() >> 1
-        self.looked = True  # a young layer after it is not joined with it
         self._make: Callable[[], tuple[Batch, ...]] | None = make
 
     @property

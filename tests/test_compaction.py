@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nosync_nb.batch import Batch, Layout, Updates, merge
+from nosync_nb.batch import Batch, Layout, merge
 from nosync_nb.trace import Layer, Trace, adopt, append, compaction, plan
 from nosync_nb.trace.compaction import INLINE_ROWS, JOINED_MAX, LAYERS_MAX, WIDTH, YOUNG_ROWS
 
@@ -47,7 +47,7 @@ class Compaction(RuleBasedStateMachine):
         self.expected = nonzero(self.expected)
         layer = Layer(lower, lower + 1, (batch,))
         if not ordered:
-            layer = Layer.young(lower, lower + 1, LAYOUT, (backwards(batch),), len(batch))
+            layer = young(lower, batch)
         self.trace, merged = append(self.trace, layer)
         self.epoch = lower + 1
         assert merged <= INLINE_ROWS
@@ -92,9 +92,10 @@ class Compaction(RuleBasedStateMachine):
         self.the_sum_is_that_of_the_batches()
 
 
-def backwards(batch: Batch) -> Updates:
-    """The updates of a batch in another order than its own."""
-    return batch.updates.take(np.arange(len(batch))[::-1])
+def young(epoch: int, batch: Batch) -> Layer:
+    """The updates of a batch as a layer, in another order than its own."""
+    backwards = batch.updates.take(np.arange(len(batch))[::-1])
+    return Layer.young(epoch, epoch + 1, LAYOUT, (backwards,), len(batch))
 
 
 Compaction.TestCase.settings = settings(stateful_step_count=30)
@@ -109,13 +110,6 @@ class Sized(Batch):
 
     def __len__(self) -> int:
         return self.rows
-
-
-def looked(lower: int, upper: int, rows: int) -> Layer:
-    """A layer that somebody looked into, as of a trace that operators read each epoch."""
-    layer = Layer(lower, upper, (Sized(rows),))
-    assert layer.parts
-    return layer
 
 
 def sized(_: Layout, batches: list[Any]) -> Sized:
@@ -143,7 +137,7 @@ def test_work_per_epoch_and_copies_are_bounded(rows: int) -> None:
     epochs = 4000
     with mock.patch.object(compaction, "merge", sized):
         for epoch in range(1, epochs):
-            trace, merged = append(trace, looked(epoch, epoch + 1, rows))
+            trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
             assert merged <= INLINE_ROWS
             inline += merged
             trace, more = perform(trace)
@@ -163,7 +157,7 @@ def test_copies_stay_bounded_for_batches_of_any_size(seed: int) -> None:
         for epoch in range(2000):
             rows = int(2 ** random.uniform(0, 16))
             appended += rows
-            trace, merged = append(trace, looked(epoch, epoch + 1, rows))
+            trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
             assert merged <= INLINE_ROWS
             trace, more = perform(trace)
             copied += merged + more
@@ -179,7 +173,7 @@ def test_the_committing_thread_and_the_worker_never_want_the_same_layer() -> Non
             planned = plan(trace)
             inputs = () if planned is None else trace.layers[planned.start : planned.stop]
             rows = int(2 ** random.uniform(0, 13))
-            trace, _ = append(trace, looked(epoch, epoch + 1, rows))
+            trace, _ = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
             if inputs:
                 output = Layer(inputs[0].lower, inputs[-1].upper, (Sized(1),))
                 assert adopt(trace, inputs, output) is not None
@@ -193,14 +187,14 @@ def test_epochs_that_nobody_looks_into_are_sorted_once() -> None:
     for epoch in range(JOINED_MAX - 1):
         rows = [((epoch, i), 1) for i in range(4)]
         batch = numbers(LAYOUT, rows)
-        trace, merged = append(trace, Layer(epoch, epoch + 1, (batch,)))
+        trace, merged = append(trace, young(epoch, batch))
         sorted_ += merged
     assert sorted_ == 0
     (layer,) = trace.layers
     assert (layer.lower, layer.upper, layer.rows_count) == (0, JOINED_MAX - 1, 4 * (JOINED_MAX - 1))
     assert len(layer.parts[0]) == layer.rows_count
     layer.parts[0]._check()
-    trace, _ = append(trace, Layer(99, 100, (numbers(LAYOUT, [((0, 0), -1)]),)))
+    trace, _ = append(trace, young(200, numbers(LAYOUT, [((0, 0), -1)])))
     assert len(trace.layers) == 2, "what somebody looked into stays as it is"
 
 
@@ -208,7 +202,7 @@ def test_joined_epochs_are_put_in_order_before_they_are_many() -> None:
     trace = Trace(LAYOUT)
     for epoch in range(4 * JOINED_MAX):
         batch = numbers(LAYOUT, [((epoch % 7, 0), 1)])
-        trace, merged = append(trace, Layer(epoch, epoch + 1, (batch,)))
+        trace, merged = append(trace, young(epoch, batch))
         assert merged == 0 or (epoch + 1) % JOINED_MAX == 0
         assert trace.layers[-1].pieces_count < JOINED_MAX
     found = trace.consolidated()

@@ -39,7 +39,7 @@ def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     """
     layers = trace.layers
     merged = 0
-    if layers and not layers[-1].looked and not layers[-1].files:
+    if layers and layer.is_young and layers[-1].is_young:
         last = layers[-1]
         several = last.pieces_count > 1
         near = several or (last.rows_count <= YOUNG_ROWS and last.level <= layer.level + 1)
@@ -59,9 +59,7 @@ def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
         batches = [part for each in run for part in each.parts]
         merged += sum(each.rows_count for each in run)
         batch = merge(trace.layout, batches)
-        made = Layer(run[0].lower, layer.upper, (batch,))
-        made.looked = True  # it is sorted: not to be joined with what comes, and sorted again
-        layers = (*layers[:start], made)
+        layers = (*layers[:start], Layer(run[0].lower, layer.upper, (batch,)))
     return Trace(trace.layout, layers), merged
 
 

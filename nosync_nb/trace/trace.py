@@ -43,7 +43,7 @@ class Layer:
     next to nothing. `rows_count` is an upper bound until then.
     """
 
-    __slots__ = ("_parts", "_pieces", "files", "level", "looked", "lower", "rows_count", "upper")
+    __slots__ = ("_parts", "_pieces", "files", "level", "lower", "rows_count", "upper")
 
     def __init__(
         self, lower: int, upper: int, parts: tuple[Batch, ...], files: tuple[PartRef, ...] = ()
@@ -52,7 +52,6 @@ class Layer:
         self.lower = lower
         self.upper = upper
         self.files = files
-        self.looked = False
         self._parts = parts
         self._pieces: tuple[Layout, tuple[Updates, ...], int] | None = None
         self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
@@ -74,7 +73,6 @@ class Layer:
     @property
     def parts(self) -> tuple[Batch, ...]:
         """The rows in order. Cost: that of sorting a young layer, the first time."""
-        self.looked = True
         young = self._pieces
         if young is not None:
             layout, pieces, _ = young
@@ -86,9 +84,14 @@ class Layer:
         return self._parts
 
     def joined(self, layout: Layout, after: Layer) -> Layer:
-        """This layer and the one after it as one young layer; nobody has looked at either."""
+        """This layer and the one after it, both young, as one."""
         (pieces, count), (others, more) = self._loose(), after._loose()
         return Layer.young(self.lower, after.upper, layout, pieces + others, count + more)
+
+    @property
+    def is_young(self) -> bool:
+        """Whether its rows came in no order, and nobody has looked at them yet."""
+        return self._pieces is not None
 
     @property
     def pieces_count(self) -> int:
