@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections import namedtuple
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -206,6 +207,25 @@ def test_nan_is_null_from_pandas_alone() -> None:
     assert read({"x": frame["x"]}, schema) == [(None,), (1.0,)]
     for rows in ([(math.nan,)], pa.table({"x": [math.nan]}), {"x": np.array([math.nan])}):
         assert math.isnan(read(rows, schema)[0][0])
+
+
+STRANGE = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
+
+
+@pytest.mark.parametrize("type_", ["double", "float"])
+@pytest.mark.parametrize("others", [[], [None], [1.0], [None] * 5000])
+def test_every_nan_and_every_zero_is_one_whichever_way_it_comes(
+    type_: str, others: list[float | None]
+) -> None:
+    values = [*others, STRANGE, -0.0]
+    array = pa.array(values, arrow_type(type_))
+    ways: list[Any] = [[(v,) for v in values], pa.table({"x": array}), {"x": values}]
+    if None not in others:
+        ways.append({"x": np.array(values)})
+    for rows in ways:
+        *_, nan, zero = (row[0] for row in read(rows, Schema([("x", type_)])))
+        assert struct.pack("<d", nan) == struct.pack("<d", math.nan)
+        assert struct.pack("<d", zero) == struct.pack("<d", 0.0)
 
 
 def test_pandas_columns_convert_exactly() -> None:

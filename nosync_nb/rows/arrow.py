@@ -6,6 +6,7 @@ what people bring). Floats are made canonical: -0.0 becomes 0.0, and there is on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -35,6 +36,11 @@ def objects(values: Sequence[Any]) -> Column:
     column = np.empty(len(values), dtype=object)
     column[:] = values
     return column
+
+
+def canonical_float(value: float) -> float:
+    """Returns 0.0 for -0.0 and the one NaN, which has no sign, for every NaN."""
+    return value + 0.0 if value == value else math.nan
 
 
 def canonical_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -71,7 +77,7 @@ def column_of(array: pa.Array, type: str) -> Column:
     if len(array) <= SMALL:
         values = raw_list(array, type)
         if dtype is not None and dtype.kind == "f":
-            values = [None if v is None else v + 0.0 for v in values]
+            values = [None if v is None else canonical_float(v) for v in values]
         return objects(values)
     if dtype is not None and dtype.kind == "f":
         return _canonical_arrow(array, dtype)

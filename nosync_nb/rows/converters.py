@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from nosync_nb.rows.arrow import canonical_float
 from nosync_nb.rows.encoding import encode, raw, unscaled
 from nosync_nb.rows.types import FIXED, INTEGERS, decimal_parts, nested_parts
 
@@ -120,7 +121,7 @@ def _double(value: Any) -> float:
         raise MisfitError("does not fit double") from None
     if number != value and value == value:
         raise MisfitError("is not exactly double", hint="declare bigint or decimal(p,s)")
-    return number + 0.0
+    return canonical_float(number)
 
 
 def _float(value: Any) -> float:
@@ -132,7 +133,7 @@ def _float(value: Any) -> float:
         raise MisfitError("does not fit float", hint="declare double") from None
     if not isinstance(value, float) and rounded != number and number == number:
         raise MisfitError("is not exactly float", hint="declare double")
-    return float(rounded) + 0.0
+    return canonical_float(rounded)
 
 
 def _boolean(value: Any) -> bool:
