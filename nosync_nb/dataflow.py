@@ -8,6 +8,7 @@ and failure drops the draft.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -17,9 +18,11 @@ from nosync_nb.batch import NO_HASHES, UNORDERED, Batch, Layout, Updates
 from nosync_nb.counts import CountError, of_stage
 from nosync_nb.delta import SMALL_ROWS, Delta, Held, layer_of
 from nosync_nb.graph import Graph, Node
-from nosync_nb.operators import Evaluate, Linear, Memo, Place, Step
+from nosync_nb.operators import Evaluate, Linear, Place, Step
 from nosync_nb.operators.base import joined_placement
 from nosync_nb.trace import Layer, Trace, append
+
+_ENDLESS = sys.maxsize
 
 
 class Version(NamedTuple):
@@ -68,10 +71,10 @@ class Work(NamedTuple):
 class Draft:
     """The state after an epoch, not yet visible.
 
-    `small`: no change in it is too large for a frame of the log, and none lies in files.
+    `largest`: no layer that the epoch made has more rows; one in files counts as endless.
     """
 
-    __slots__ = ("deltas", "epoch", "logged", "merged", "small", "traces", "work")
+    __slots__ = ("deltas", "epoch", "largest", "logged", "merged", "traces", "work")
 
     def __init__(self, version: Version, epoch: int) -> None:
         self.epoch = epoch
@@ -80,7 +83,7 @@ class Draft:
         self.logged: list[tuple[int, Layout, Held]] = []
         self.work: dict[str, Work] = {}
         self.merged = 0
-        self.small = False
+        self.largest = _ENDLESS
 
     def version(self) -> Version:
         """The version this draft becomes."""
@@ -121,7 +124,7 @@ class Runner:
         Cost: in proportion to the changes and what they touch, whatever the state holds.
         """
         draft = Draft(version, epoch)
-        draft.small = True
+        draft.largest = 0
         before = version.traces
         for node in self.graph:
             if node.frozen:
@@ -226,8 +229,8 @@ class Runner:
         else:
             if not operator.spreads and self.bulk is not None:
                 step.place = self.bulk.inside(node, step)
-            if operator.memoizes and not first:
-                step.memo = state[0].take_memo() or Memo()
+            if operator.memo is not None and not first:
+                step.memo = state[0].take_memo() or operator.memo()
             done = in_process(node, deltas, step)
         for number, held in zip(node.state, done.emitted, strict=True):
             if held is not None:
@@ -290,13 +293,15 @@ class Runner:
 
     def _append(self, number: int, layer: Layer, draft: Draft) -> None:
         trace = draft.traces.get(number) or self.empty[number]
-        if layer.files or layer.rows_count > SMALL_ROWS:
-            draft.small = False
         if layer.files or (trace.layers and trace.layers[-1].upper > layer.lower):
-            draft.traces[number] = trace.appended(layer)
-            return
-        draft.traces[number], merged = append(trace, layer)
-        draft.merged += merged
+            made = trace.appended(layer)
+        else:
+            made, merged = append(trace, layer)
+            draft.merged += merged
+        draft.traces[number] = made
+        rows_count = _ENDLESS if layer.files else made.layers[-1].rows_count
+        if rows_count > draft.largest:
+            draft.largest = rows_count
 
 
 def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:

@@ -121,30 +121,28 @@ class Delta:
 
     def hashed(self, layout: Layout) -> Batch:
         """The change with the hashes that a layout asks for, in no order if it is small."""
-        return self.loose_batch(layout) or self.batch(layout)
-
-    def loose_batch(self, layout: Layout) -> Batch | None:
-        """The change, if it is small, as a batch in no order; None if it must be sorted."""
         if self.held or self.loose is not None or len(self) > SMALL_ROWS:
-            return None
+            return self.batch(layout)
         if layout not in self._hashed:
             self._hashed[layout] = unordered(layout, self.updates)
-        return self._hashed[layout]
+        return self._hashed[layout] or self.batch(layout)
 
     def layer(self, layout: Layout, epoch: int) -> Layer:
         """The change as a layer over `[epoch, epoch + 1)`; young if it is in no order."""
-        held = self.held.get(layout)
         if not self.held:
-            updates = self.updates
-            return Layer.young(epoch, epoch + 1, layout, (updates,), len(updates.diff))
+            return _young(self.updates, layout, epoch)
+        held = self.held.get(layout)
         if held is None or not held.refs:
             held = Held((self.batch(layout),))
         return layer_of(held, layout, epoch)
 
 
 def layer_of(held: Held, layout: Layout, epoch: int) -> Layer:
-    """A change as a layer over `[epoch, epoch + 1)`."""
+    """A change as a layer over `[epoch, epoch + 1)`; young if it is in no order."""
     if len(held.parts) == 1 and held.parts[0].layout is UNORDERED:
-        updates = held.parts[0].updates
-        return Layer.young(epoch, epoch + 1, layout, (updates,), len(updates.diff))
+        return _young(held.parts[0].updates, layout, epoch)
     return Layer(epoch, epoch + 1, held.parts, held.refs)
+
+
+def _young(updates: Updates, layout: Layout, epoch: int) -> Layer:
+    return Layer.young(epoch, epoch + 1, layout, (updates,), len(updates.diff))

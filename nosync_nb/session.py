@@ -8,7 +8,7 @@
     session.commit()
     slow.rows()
 
-Commits, definitions and rewinds take one lock. Readers take the current `Snapshot`, which never
+Commits and definitions take one lock. Readers take the current `Snapshot`, which never
 changes, once, and do not wait. An epoch or a definition is computed, written to the log, checked
 for ownership, and then published by one assignment; if anything before that fails, everything is as
 it was.

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from nosync_nb import journal, restoring
 from nosync_nb.batch import UNORDERED, Batch, Layout, arrange, concat_updates
 from nosync_nb.dataflow import Draft, Version
-from nosync_nb.delta import SMALL_ROWS, Held
+from nosync_nb.delta import Held
 from nosync_nb.files import Files
 from nosync_nb.graph import Graph
 from nosync_nb.journal import Entry, Payload
@@ -112,7 +112,7 @@ class Store:
 
     def write_epoch(self, draft: Draft, utc: float, meta: Mapping[str, Any]) -> Position:
         """Writes an epoch's frame, after which it survives the death of this process."""
-        if draft.small and SMALL_ROWS <= SPILL_ROWS:
+        if draft.largest <= SPILL_ROWS:
             entries = [journal.entry(*each) for each in draft.logged]
         else:
             entries = self._entries(draft)

@@ -36,6 +36,7 @@ from nosync_nb.operators.accumulators import Slots
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.linear import evaluate
 from nosync_nb.operators.looks import looked
+from nosync_nb.operators.memo import CountMemo, SlotMemo
 from nosync_nb.operators.plans import SPREADS, Feed, Plan, planned, sum_kind
 from nosync_nb.operators.presence import appeared, counts, owners
 from nosync_nb.rows import Column, Schema, bridge
@@ -57,7 +58,6 @@ class Aggregate(Operator):
 
     name = "agg"
     distinct = True
-    memoizes = True
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class Aggregate(Operator):
         self.state = found.layouts(self.key_types)
         self.slot_type = FIXED[self.state[0].types[-1]]
         self.local = all(e.local for e in (*self.arguments, *outputs))
+        self.memo = SlotMemo if self.arguments else CountMemo
         self.picked = None
         if all(e.is_column for e in outputs):
             self.picked = tuple(e.columns[0] for e in outputs)
@@ -259,9 +260,7 @@ class Aggregate(Operator):
             return accumulators.stored(step.state[0], khash, keys, step, alone=alone)
 
         alone = not self.arguments
-        if step.memo is None:
-            return look(None)
-        return step.memo.counts(groups, look) if alone else step.memo.stored(groups, look)
+        return look(None) if step.memo is None else step.memo.stored(groups, look)
 
     def _output(self, groups: Groups, changes: Slots, looks: Looks, step: Step) -> Updates | None:
         """Retracts the rows before and inserts the rows after."""
@@ -274,10 +273,7 @@ class Aggregate(Operator):
             change = changes.get(slot)
             slots[slot] = np.concatenate((old, old if change is None else sums(old, change)))
         if step.memo is not None:
-            if self.arguments:
-                step.memo.keep(slots, n)
-            else:
-                step.memo.keep_counts(slots[0][n:])
+            step.memo.keep(slots, n)
         if self.global_row:
             there = np.array([not step.first, True])
         else:

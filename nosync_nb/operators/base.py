@@ -91,7 +91,7 @@ class Step:
         self.evaluate = evaluate
         self.touched = 0
         self.place: Place | None = None
-        self.memo: Memo | None = None
+        self.memo: Memo[Any] | None = None
         self.placement = ""
 
 
@@ -109,7 +109,7 @@ class Operator:
         sorts: whether changes must come in the order of their layout; else they may be batches in
             no order, with the hashes of their keys.
         distinct: whether no two rows of an output are equal.
-        memoizes: whether it keeps a memo beside its first own trace.
+        memo: what makes the memo that it keeps beside its first own trace, if it keeps one.
     """
 
     name = "operator"
@@ -121,7 +121,7 @@ class Operator:
     spreads = True
     sorts = True
     distinct = False
-    memoizes = False
+    memo: Callable[[], Memo[Any]] | None = None
 
     def step(self, step: Step) -> Updates | None:
         """Computes the change of the output; None or no rows if there is none."""

@@ -1,4 +1,4 @@
-"""Memo: what an accumulator trace holds for the groups that changed last, so as not to look.
+"""Memos: what an accumulator trace holds for the groups that changed last, so as not to look.
 
 The groups of one epoch are often those of the next. A memo keeps their numbers beside the trace
 they were read from, and goes on to the trace that follows it: it belongs to one trace at a time,
@@ -11,6 +11,7 @@ A group is known by its key, as Python values of the key's types (see `group_few
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,46 +20,21 @@ from nosync_nb.batch import Index
 from nosync_nb.groups import Groups
 
 Slots = dict[int, npt.NDArray[np.int64]]
+Held = TypeVar("Held")
 
 GROUPS_MAX = 1 << 16
 """How many groups are kept: some ten megabytes."""
 _NUMBERS_MAX = 1024
 
 
-class Memo:
-    """The numbers of some groups: key -> slot -> number, without those that are 0.
+class Memo(Generic[Held]):
+    """What is known of some groups, by their keys."""
 
-    Where rows are counted alone there is one slot, and the number stands for all.
-    """
-
-    __slots__ = ("_asked", "_counts", "_known")
+    __slots__ = ("_asked", "_known")
 
     def __init__(self) -> None:
-        self._known: dict[object, dict[int, int]] = {}
-        self._counts: dict[object, int] = {}
+        self._known: dict[object, Held] = {}
         self._asked: Sequence[object] = ()
-
-    def counts(self, groups: Groups, look: Callable[[Index | None], Slots]) -> Slots:
-        """The same as `stored` where slot 0 is the only one."""
-        values = groups.values
-        if values is None:
-            self._counts.clear()
-            self._asked = ()
-            return look(None)
-        self._asked = values
-        found = list(map(self._counts.get, values))
-        if None in found:
-            missing = [i for i, each in enumerate(found) if each is None]
-            numbers = look(np.array(missing)).get(0)
-            for place, i in enumerate(missing):
-                found[i] = 0 if numbers is None else int(numbers[place])
-        return {0: np.array(found, np.int64)}
-
-    def keep_counts(self, after: npt.NDArray[np.int64]) -> None:
-        """The same as `keep` where slot 0 is the only one; `after` has the groups alone."""
-        if len(self._counts) > GROUPS_MAX:
-            self._counts.clear()
-        self._counts.update(zip(self._asked, after.tolist(), strict=False))
 
     def stored(self, groups: Groups, look: Callable[[Index | None], Slots]) -> Slots:
         """The numbers of groups before an epoch.
@@ -66,22 +42,18 @@ class Memo:
         Args:
             look: reads the numbers of the groups at given positions, of all for None.
         """
-        values = groups.values
-        if values is None:
+        if groups.values is None:  # many: what they become is not kept, so nothing is known
             self._known.clear()
             self._asked = ()
             return look(None)
-        self._asked = values
-        found = list(map(self._known.get, values))
+        self._asked = groups.values
+        found = list(map(self._known.get, groups.values))
         if None in found:
             missing = [i for i, each in enumerate(found) if each is None]
-            for i in missing:
-                found[i] = {}
-            for slot, numbers in look(np.array(missing)).items():
-                for i, number in zip(missing, numbers.tolist(), strict=True):
-                    if number:
-                        found[i][slot] = number  # type: ignore[index]
-        return _slots(found)  # type: ignore[arg-type]
+            held = self._held(look(np.array(missing)), 0, len(missing))
+            for i, each in zip(missing, held, strict=True):
+                found[i] = each
+        return self._slots(found)  # type: ignore[arg-type]
 
     def keep(self, after: Slots, start: int) -> None:
         """Keeps the numbers after the epoch, of the groups that `stored` was asked for.
@@ -89,23 +61,46 @@ class Memo:
         Args:
             start: where they begin in each array.
         """
-        asked, known = self._asked, self._known
-        if not asked:
-            return
-        if len(asked) * len(after) > _NUMBERS_MAX or len(known) > GROUPS_MAX:
-            known.clear()
-            return
-        if len(after) == 1:
-            ((slot, numbers),) = after.items()
-            for key, number in zip(asked, numbers[start:].tolist(), strict=True):
-                known[key] = {slot: number} if number else {}
-            return
-        columns = [(slot, numbers[start:].tolist()) for slot, numbers in after.items()]
-        for i, key in enumerate(asked):
-            known[key] = {slot: numbers[i] for slot, numbers in columns if numbers[i]}
+        asked = self._asked
+        if len(asked) * len(after) > _NUMBERS_MAX or len(self._known) > GROUPS_MAX:
+            self._known.clear()
+        else:
+            self._known.update(zip(asked, self._held(after, start, len(asked)), strict=True))
+
+    def _held(self, slots: Slots, start: int, n: int) -> Sequence[Held]:
+        """The numbers by slot as what is kept of each of `n` groups."""
+        raise NotImplementedError
+
+    def _slots(self, held: Sequence[Held]) -> Slots:
+        """The numbers by slot of what is kept."""
+        raise NotImplementedError
 
 
-def _slots(found: Sequence[dict[int, int]]) -> Slots:
-    """The numbers by slot."""
-    slots: set[int] = set().union(*found)
-    return {slot: np.array([each.get(slot, 0) for each in found], np.int64) for slot in slots}
+class CountMemo(Memo[int]):
+    """Where rows are counted alone: there is slot 0, and its number is all that is kept."""
+
+    __slots__ = ()
+
+    def _held(self, slots: Slots, start: int, n: int) -> Sequence[int]:
+        numbers = slots.get(0)
+        if numbers is None:
+            return [0] * n
+        held: list[int] = numbers[start : start + n].tolist()
+        return held
+
+    def _slots(self, held: Sequence[int]) -> Slots:
+        return {0: np.array(held, np.int64)}
+
+
+class SlotMemo(Memo[dict[int, int]]):
+    """The numbers of each group by slot, without those that are 0."""
+
+    __slots__ = ()
+
+    def _held(self, slots: Slots, start: int, n: int) -> Sequence[dict[int, int]]:
+        columns = [(slot, numbers[start : start + n].tolist()) for slot, numbers in slots.items()]
+        return [{slot: column[i] for slot, column in columns if column[i]} for i in range(n)]
+
+    def _slots(self, held: Sequence[dict[int, int]]) -> Slots:
+        slots: set[int] = set().union(*held)
+        return {slot: np.array([each.get(slot, 0) for each in held], np.int64) for slot in slots}
