@@ -198,17 +198,27 @@ def test_epochs_that_nobody_looks_into_are_sorted_once() -> None:
     assert len(trace.layers) == 2, "what somebody looked into stays as it is"
 
 
-def test_joined_epochs_are_put_in_order_before_they_are_many() -> None:
+def test_a_full_young_layer_is_the_workers() -> None:
     trace = Trace(LAYOUT)
-    for epoch in range(4 * JOINED_MAX):
+    for epoch in range(WIDTH * JOINED_MAX + 2):
         batch = numbers(LAYOUT, [((epoch % 7, 0), 1)])
         trace, merged = append(trace, young(epoch, batch))
-        assert merged == 0 or (epoch + 1) % JOINED_MAX == 0
-        assert trace.layers[-1].pieces_count < JOINED_MAX
-    found = trace.consolidated()
+        assert merged == 0, "the committing thread sorts nothing"
+        assert trace.layers[-1].pieces_count <= JOINED_MAX
+        assert (plan(trace) is None) == (epoch < WIDTH * JOINED_MAX)
+    *full, last = trace.layers
+    assert [layer.full for layer in (*full, last)] == [True] * WIDTH + [False]
+    assert plan(trace) == (0, WIDTH)
+    merged_ = merge(LAYOUT, [part for layer in full for part in layer.parts])
+    assert len(full[0].parts[0]) == 7
+    assert plan(trace) == (0, WIDTH), "still, now that their rows are known to be few"
+    trace, _ = append(trace, Layer(9000, 9001, (numbers(LAYOUT, [((0, 0), 1)]),)))
+    adopted = adopt(trace, tuple(full), Layer(0, full[-1].upper, (merged_,)))
+    assert adopted is not None
+    found = adopted.consolidated()
     check(found)
     assert sorted(found.columns[0].tolist()) == list(range(7))
-    assert found.diff.sum() == 4 * JOINED_MAX
+    assert found.diff.sum() == WIDTH * JOINED_MAX + 3
 
 
 def test_levels_grow_fourfold() -> None:

@@ -3,8 +3,9 @@
 Layers are kept in levels of size, each four times the one below; four layers of a level are merged
 into one of the next, so a row is copied once per level. Layers of at most `YOUNG_ROWS` rows are
 merged by the committing thread, at most `INLINE_ROWS` rows an epoch; those that nobody has looked
-into since they came are joined first, and sorted once. Older ones are planned for a worker and
-adopted between epochs if they are still live: the two never want the same layer.
+into since they came are joined instead, and sorted once, by whoever looks first. Those that are
+full, and older ones, are planned for a worker and adopted between epochs if they are still live:
+the two never want the same layer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ INLINE_ROWS = 4096
 YOUNG_ROWS = INLINE_ROWS // WIDTH
 LAYERS_MAX = 12
 JOINED_MAX = 128
-"""How many epochs may wait in a young layer before the committing thread puts them in order."""
+"""How many epochs are joined in a young layer before it is full."""
 
 
 class Merge(NamedTuple):
@@ -41,15 +42,12 @@ def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     merged = 0
     if layers and layer.is_young and layers[-1].is_young:
         last = layers[-1]
-        several = last.pieces_count > 1
-        near = several or (last.rows_count <= YOUNG_ROWS and last.level <= layer.level + 1)
-        if near and last.rows_count + layer.rows_count <= INLINE_ROWS:
-            young = last.joined(trace.layout, layer)
-            if young.pieces_count < JOINED_MAX:
-                return Trace(trace.layout, (*layers[:-1], young)), 0
-            layers, layer, merged = layers[:-1], young, len(young.parts[0])
-        elif several:
-            merged = len(last.parts[0])  # it is full, and a worker may have it from now on
+        near = last.rows_count <= YOUNG_ROWS and last.level <= layer.level + 1
+        if near or last.pieces_count > 1:
+            fits = last.rows_count + layer.rows_count <= INLINE_ROWS
+            if fits and last.pieces_count < JOINED_MAX:
+                return Trace(trace.layout, (*layers[:-1], last.joined(trace.layout, layer))), 0
+            last.full = True
     layers = (*layers, layer)
     while len(layers) >= WIDTH and layers[-WIDTH].level <= layers[-1].level:
         start = _run(layers, INLINE_ROWS - merged)
@@ -68,12 +66,17 @@ def _run(layers: Sequence[Layer], rows_max: int) -> int:
     end = len(layers)
     top = layers[-1].level
     start = end
-    while start and layers[start - 1].rows_count <= YOUNG_ROWS and layers[start - 1].level <= top:
+    while start and not _is_old(layers[start - 1]) and layers[start - 1].level <= top:
         rows_max -= layers[start - 1].rows_count
         if rows_max < 0:
             break
         start -= 1
     return start if end - start >= WIDTH else end
+
+
+def _is_old(layer: Layer) -> bool:
+    """Whether a layer is for the worker, no longer for the committing thread."""
+    return layer.full or layer.rows_count > YOUNG_ROWS
 
 
 def plan(trace: Trace) -> Merge | None:
@@ -83,7 +86,9 @@ def plan(trace: Trace) -> Merge | None:
     """
     layers = trace.layers
     stop = len(layers)
-    while stop and (layers[stop - 1].rows_count <= YOUNG_ROWS or layers[stop - 1].pieces_count > 1):
+    if layers and layers[-1].pieces_count > 1:
+        stop -= 1  # the next epoch may be joined to it
+    while stop and not _is_old(layers[stop - 1]):
         stop -= 1
     start = stop
     while start:

@@ -40,10 +40,11 @@ class Layer:
 
     A layer may be `young`: its updates are put into order when somebody looks at its `parts`, and
     until then it can be joined with the next. So a trace that nobody looks into costs an epoch
-    next to nothing. `rows_count` is an upper bound until then.
+    next to nothing. `rows_count` is an upper bound until then. One that is `full` is joined with no
+    more.
     """
 
-    __slots__ = ("_parts", "_pieces", "files", "level", "lower", "rows_count", "upper")
+    __slots__ = ("_parts", "_pieces", "files", "full", "level", "lower", "rows_count", "upper")
 
     def __init__(
         self, lower: int, upper: int, parts: tuple[Batch, ...], files: tuple[PartRef, ...] = ()
@@ -52,6 +53,7 @@ class Layer:
         self.lower = lower
         self.upper = upper
         self.files = files
+        self.full = False
         self._parts = parts
         self._pieces: tuple[Layout, tuple[Updates, ...], int] | None = None
         self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
