@@ -81,9 +81,13 @@ def peers(options: argparse.Namespace, goals: Goals) -> None:
     peer("the kernels of R1 alone in numpy: the limit", "-m", "bench.limit", "--epochs", epochs)
     if PATHWAY.exists():
         script = TOP / "bench" / "peer_pathway.py"
-        ratio = peer("Pathway", script, "--epochs", epochs, python=PATHWAY)
-        if ratio is not None:
-            goals.add("R1 epoch / Pathway, medians", ratio, 0.5)
+        pathway = (script, "--epochs", epochs)
+        persisted = peer("Pathway, each commit in files", *pathway, "--persisted", python=PATHWAY)
+        if persisted is not None:
+            goals.add("R1 epoch / Pathway that writes files too, medians", persisted, 0.5)
+        memory = peer("Pathway, in memory alone", *pathway, python=PATHWAY)
+        if memory is not None:
+            goals.add("R1 epoch / Pathway in memory alone, medians", memory, 0.5)
     else:
         print("Pathway: not installed (make bench installs it)")
     peer("Spark, recomputing from cache", "-m", "bench.peer_spark", "recompute", "--epochs", few)

@@ -2,15 +2,18 @@
 
 Measured from the first row handed to the connector until `on_time_end` of the time that changed
 the result, which is when a user of Pathway can see it. Rows enter as Python values (its way in);
-commits are explicit, so that no timer adds to the latency.
+commits are explicit, so that no timer adds to the latency. By itself Pathway keeps everything in
+memory alone; with `--persisted` it writes each commit to files, as NoSync always does.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import queue
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -146,7 +149,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--strings", action="store_true")
+    parser.add_argument("--persisted", action="store_true")
     options = parser.parse_args()
+    logging.disable(logging.WARNING)  # a line for each chunk that is written takes its time, too
     workload = Workload(options.edges, seed=options.seed)
     changes = list(workload.epochs(options.epochs))
     node_feed, edge_feed = feed(workload, changes, strings=options.strings)
@@ -159,7 +164,12 @@ def main() -> None:
     joined = edges.join(nodes, pw.left.dst == pw.right.node).select(pw.right.label)
     counted = joined.groupby(pw.this.label).reduce(pw.this.label, n=pw.reducers.count())
     pw.io.subscribe(counted, on_change=edge_feed.changed, on_time_end=edge_feed.closed)
-    pw.run(monitoring_level=pw.MonitoringLevel.NONE)
+    with tempfile.TemporaryDirectory(prefix="pathway-bench-") as folder:
+        kept = None
+        if options.persisted:
+            backend = pw.persistence.Backend.filesystem(folder)
+            kept = pw.persistence.Config(backend, snapshot_interval_ms=0)
+        pw.run(monitoring_level=pw.MonitoringLevel.NONE, persistence_config=kept)
     expected = workload.expected(changes)
     keys = label_names if options.strings else lambda v: v.tolist()
     import numpy as np
