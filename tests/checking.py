@@ -20,20 +20,25 @@ from strategies import Epoch, ddl, histories
 
 import nosync_nb
 from nosync_nb import Collection, Input, Session, maintenance
-from nosync_nb.files import File, Files
 from nosync_nb.trace import Merge, Trace
 
 Build = Callable[..., Collection]
 Oracle = Callable[..., Bag]
 
+EDGES = "src int, dst int"
 
-@contextmanager
-def no_disk() -> Iterator[None]:
-    """Does without waiting for the disk, where that is not the matter."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(File, "sync", lambda file: None)
-        patch.setattr(Files, "sync_folder", lambda files, path: None)
-        yield
+
+def closure(edges: Collection) -> Collection:
+    """All paths over edges."""
+    onward = edges.rename({"src": "mid", "dst": "end"})
+    return edges.iterate(
+        lambda paths: (
+            paths.join(onward, on={"dst": "mid"})
+            .select("src", "end as dst")
+            .concat(edges)
+            .distinct()
+        )
+    )
 
 
 @contextmanager

@@ -10,10 +10,14 @@ import os
 import shutil
 from collections.abc import Generator, Iterator
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from nosync_nb import Session
 
 # The speed of a shared machine is no property of the code, hence no deadlines.
 settings.register_profile("default", max_examples=50, deadline=None)
@@ -68,6 +72,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
             patch.setattr(Sparks, "_known", lambda sparks: sparks._given is not None)
         return (yield)
+
+
+@pytest.fixture(scope="module")
+def no_disk() -> Iterator[None]:
+    """Does without waiting for the disk, where that is not the matter."""
+    from nosync_nb.files import File, Files
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(File, "sync", lambda file: None)
+        patch.setattr(Files, "sync_folder", lambda files, path: None)
+        yield
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    """A session over an empty folder; modules that need something in it have their own."""
+    import nosync_nb
+
+    with nosync_nb.open(tmp_path / "log") as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -21,18 +21,11 @@ from strategies import all_types, types
 import nosync_nb
 from nosync_nb import Collection
 from nosync_nb.errors import ExpressionError
-from nosync_nb.files import File, Files
 
 INTEGERS = st.sampled_from(["tinyint", "smallint", "int", "bigint"])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _no_disk() -> Iterator[None]:
-    """Does without waiting for the disk, which is not the matter here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(File, "sync", lambda file: None)
-        patch.setattr(Files, "sync_folder", lambda files, path: None)
-        yield
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 def agrees(

@@ -56,7 +56,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,25 +64,14 @@ import numpy as np
 import programs
 import pytest
 from batch_model import weak_hashes
-from checking import change, count, merge_all, net, no_disk, run
+from checking import change, count, merge_all, net, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-import nosync_nb
 from nosync_nb import Collection, Session, maintenance, rows
 from nosync_nb.trace import Merge, compaction
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_disk() -> Iterator[None]:
-    with no_disk():
-        yield
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as session:
-        yield session
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 def test_every_bug_is_held_by_tests_that_are_there() -> None:

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
-from checking import change, count, merge_all, no_disk
+from checking import EDGES, change, closure, count, merge_all
 from hypothesis import given
 from hypothesis import strategies as st
 
-import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.operators.iterate.rounds import runs
 from nosync_nb.operators.iterate.settle import Watch
 from nosync_nb.trace import compaction
 
-EDGES = "src int, dst int"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_disk() -> Iterator[None]:
-    with no_disk():
-        yield
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as session:
-        yield session
-
-
-def closure(edges: Collection) -> Collection:
-    """All paths over edges."""
-    onward = edges.rename({"src": "mid", "dst": "end"})
-    return edges.iterate(
-        lambda paths: (
-            paths.join(onward, on={"dst": "mid"})
-            .select("src", "end as dst")
-            .concat(edges)
-            .distinct()
-        )
-    )
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 def reach(roots: Collection, edges: Collection) -> Collection:

@@ -12,20 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checking import change, count, merge_all, no_disk
+from checking import EDGES, change, closure, count, merge_all
 
 import nosync_nb
 from nosync_nb import Collection, DurabilityError, Session, maintenance, reads, rows, store
 from nosync_nb.trace import compaction
 
 Open = Callable[..., Session]
-EDGES = "src int, dst int"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _no_disk() -> Iterator[None]:
-    with no_disk():
-        yield
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 @pytest.fixture
@@ -54,18 +50,6 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def reach(roots: Collection, edges: Collection) -> Collection:
     return roots.iterate(
         lambda r: r.join(edges, on={"node": "src"}).select("dst as node").concat(roots).distinct()
-    )
-
-
-def closure(edges: Collection) -> Collection:
-    onward = edges.rename({"src": "mid", "dst": "end"})
-    return edges.iterate(
-        lambda paths: (
-            paths.join(onward, on={"dst": "mid"})
-            .select("src", "end as dst")
-            .concat(edges)
-            .distinct()
-        )
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 from unittest import mock
@@ -23,17 +22,9 @@ from strategies import Epoch, histories
 
 import nosync_nb
 from nosync_nb import Collection, Session, maintenance
-from nosync_nb.files import File, Files
 from nosync_nb.trace import Merge, Trace
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_disk() -> Iterator[None]:
-    """Does without waiting for the disk, which is not the matter here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(File, "sync", lambda file: None)
-        patch.setattr(Files, "sync_folder", lambda files, path: None)
-        yield
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 def held(collection: Collection, at: int | None = None) -> Bag:

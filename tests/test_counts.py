@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,6 @@ from nosync_nb import Collection, DivergenceError, ExpressionError, Session
 from nosync_nb.counts import CountError, add_runs, products
 
 COUNTS = st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1))
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
-        yield session
 
 
 @given(st.lists(st.tuples(COUNTS, COUNTS), max_size=80))

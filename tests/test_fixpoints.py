@@ -7,12 +7,11 @@ reached one way is reached another way too, in more rounds, when an edge is gone
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 
 import model
 import pytest
-from checking import Build, Oracle, check, no_disk
+from checking import Build, Oracle, check
 from hypothesis import given
 from hypothesis import strategies as st
 from model import Bag, Row
@@ -50,10 +49,7 @@ def run(data: st.DataObject, build: Build, oracle: Oracle) -> None:
     check(history, SCHEMAS, build, oracle, data.draw(st.integers(0, 2), label="defined at"))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _no_disk() -> Iterator[None]:
-    with no_disk():
-        yield
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 def step(nodes: Collection, edges: Collection) -> Collection:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from nosync_nb import (
     StageError,
     graphs,
 )
-from nosync_nb.files import File, Files
 
 Edge = tuple[Any, Any]
 Rows = set[tuple[Any, ...]]
@@ -30,19 +29,7 @@ NODES = 12
 EDITS = 1000
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _no_disk() -> Iterator[None]:
-    """Does without waiting for the disk, which is not the matter here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(File, "sync", lambda file: None)
-        patch.setattr(Files, "sync_folder", lambda files, path: None)
-        yield
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as session:
-        yield session
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 def held(collection: Collection) -> Rows:

@@ -6,25 +6,18 @@ Random loops are in test_compositions.py; here are those that end by themselves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from checking import EDGES, closure
 
 import nosync_nb
 from nosync_nb import Collection, DivergenceError, SchemaError, Session, StageError
 from nosync_nb.operators.iterate.settle import Watch
-
-EDGES = "src int, dst int"
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as session:
-        yield session
 
 
 def bag(collection: Collection, at: Any = None) -> dict[Any, int]:
@@ -54,18 +47,6 @@ def reach(roots: Collection, edges: Collection) -> Collection:
     """What can be reached from the roots."""
     return roots.iterate(
         lambda r: r.join(edges, on={"node": "src"}).select("dst as node").concat(roots).distinct()
-    )
-
-
-def closure(edges: Collection) -> Collection:
-    """All paths."""
-    return edges.iterate(
-        lambda paths: (
-            paths.join(edges.rename({"src": "mid", "dst": "end"}), on={"dst": "mid"})
-            .select("src", "end as dst")
-            .concat(edges)
-            .distinct()
-        )
     )
 
 

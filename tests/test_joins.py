@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import model
 import pytest
-from checking import changed, held, no_disk, run
+from checking import changed, held, run
 from hypothesis import given
 from hypothesis import strategies as st
 from model import Bag
@@ -26,16 +25,7 @@ KINDS = ("inner", "left", "right", "full", "semi", "anti")
 SPARKS = {"semi": "left_semi", "anti": "left_anti"}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _no_disk() -> Iterator[None]:
-    with no_disk():
-        yield
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as session:
-        yield session
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 def sides(session: Session) -> tuple[Input, Input]:

@@ -452,13 +452,6 @@ def test_drop_and_rename_keep_the_variables_in_step(notebook: Notebook) -> None:
     assert "lateness" not in notebook.names
 
 
-@pytest.mark.skipif(not hasattr(nosync.Session, "rewind"), reason="the engine does not rewind")
-def test_rewind_goes_back(notebook: Notebook) -> None:
-    notebook.ok('flights.insert([("UA", 99)])')
-    assert "rewound from epoch 2 to 1" in notebook.ok("%dd rewind 1")
-    assert rows(notebook, "delays") == [("AA", 2, 30), ("UA", 1, 5)]
-
-
 def test_open_changes_the_log_and_the_variables(notebook: Notebook, tmp_path: Path) -> None:
     notebook.ok("%dd open elsewhere")
     assert {"flights", "delays"}.isdisjoint(notebook.names)

@@ -140,15 +140,15 @@ def test_an_interrupt_cancels_spark_and_leaves_everything_as_it_was(
         timeout=120,
     )
     assert kernel.run("spark.version").status == "ok"
-    # A worker that opens the pipe tells that its task runs.
-    pipe = tmp_path / "pipe"
+    # A worker that opens the pipe tells that its task runs; the other pipe nobody writes.
+    pipe, never = tmp_path / "pipe", tmp_path / "never"
     os.mkfifo(pipe)
+    os.mkfifo(never)
     running = kernel.begin(
         "%%dd --on spark\n"
         "def slow(row):\n"
-        "    import time\n"
         f"    open({str(pipe)!r}, 'w').close()\n"
-        "    time.sleep(300)\n"
+        f"    open({str(never)!r}).read()\n"
         "    return (row.delay,)\n"
         'stuck = flights.map(slow, "delay int")\n'
     )

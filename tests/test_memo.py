@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
-import nosync_nb
 from nosync_nb import StageError
 from nosync_nb.operators import accumulators, memo
 from nosync_nb.trace import Trace
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Any:
-    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
-        yield session
 
 
 def looks(session: Any, commit: Any) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ from nosync_nb.files import File, Files
 def tagged(row: Any) -> tuple[Any, int]:
     """Another result at every call."""
     return (row[0], random.getrandbits(60))
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as session:
-        yield session
 
 
 def bag(collection: Collection) -> dict[Any, int]:

@@ -6,12 +6,12 @@ beside the state, the changes, the past, and the same expression without a name 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import model
 import pytest
-from checking import no_disk, run
+from checking import run
 from hypothesis import given
 from hypothesis import strategies as st
 from model import Bag, Row
@@ -19,11 +19,7 @@ from strategies import all_types, schemas, types
 
 from nosync_nb import Collection
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_disk() -> Iterator[None]:
-    with no_disk():
-        yield
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 # -- linear ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import model
 import pytest
-from checking import no_disk, run
+from checking import run
 from hypothesis import given
 from hypothesis import strategies as st
 from model import Bag
@@ -17,6 +17,8 @@ from strategies import all_types
 import nosync_nb
 from nosync_nb import Collection, windows
 from nosync_nb.errors import StageError
+
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 WRONG: dict[str, tuple[Callable[[Any, list[Any]], Any], str]] = {
     "one row, not a list of rows": (lambda k, rows: (1, 2), "row 0 is 1, no tuple or dict"),
@@ -102,13 +104,12 @@ def ends(key: Any, rows: list[Any]) -> list[tuple[Any, int]]:
 def test_a_negative_count_is_no_presence_in_a_group(
     data: st.DataObject, of: str, other: str
 ) -> None:
-    with no_disk():
-        run(
-            data,
-            {"a": (of, other), "b": (of, other)},
-            lambda a, b: a.concat(b.negate()).group_by("c0").reduce(ends, f"x {other}, n int"),
-            lambda a, b: model.reduced(model.concat(a, model.negated(b)), [0], ends),
-        )
+    run(
+        data,
+        {"a": (of, other), "b": (of, other)},
+        lambda a, b: a.concat(b.negate()).group_by("c0").reduce(ends, f"x {other}, n int"),
+        lambda a, b: model.reduced(model.concat(a, model.negated(b)), [0], ends),
+    )
 
 
 @given(st.data())
@@ -131,8 +132,7 @@ def test_a_negative_count_is_no_presence_in_a_group_of_a_loop(data: st.DataObjec
             there, lambda v: model.reduced(model.concat(v, less), [0], smaller), rounds=4
         )
 
-    with no_disk():
-        run(data, {"a": ("int", "int"), "b": ("int", "int")}, build, oracle)
+    run(data, {"a": ("int", "int"), "b": ("int", "int")}, build, oracle)
 
 
 def test_what_is_removed_before_it_is_there_neither_stops_windows_nor_joins(

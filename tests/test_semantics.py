@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import model
@@ -24,12 +23,6 @@ from nosync_nb import Collection, ExpressionError, Input, NegativeMultiplicityEr
 
 FRUIT = [("apple", 5), ("apple", 5), ("banana", 2)]
 MORE = [("apple", 3), ("apple", 2), ("kiwi", 2)]
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as session:
-        yield session
 
 
 def count(collection: Collection, at: Any = None) -> dict[Any, int]:

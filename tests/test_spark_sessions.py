@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -57,16 +58,16 @@ def test_jobs_are_named_and_counted(spark: Any) -> None:
     context.setLocalProperty("spark.job.description", None)
 
 
-def test_a_tag_cancels_jobs_of_another_thread(spark: Any) -> None:
+def test_a_tag_cancels_jobs_of_another_thread(spark: Any, tmp_path: Path) -> None:
     started, errors = threading.Event(), []
     tag = "a cell"
+    never = str(tmp_path / "never")
+    os.mkfifo(never)  # a pipe that nobody writes
 
     def work() -> None:
         def slow(records: Any) -> Any:
-            import time
-
             for record in records:
-                time.sleep(60)
+                open(never).close()
                 yield record
 
         with sessions.tagged(spark, tag):

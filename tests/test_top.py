@@ -12,7 +12,7 @@ import model
 import numpy as np
 import pytest
 from batch_model import weak_hashes
-from checking import no_disk, run
+from checking import run
 from hypothesis import given
 from hypothesis import strategies as st
 from model import Bag, Row
@@ -28,19 +28,16 @@ from nosync_nb.rows import Schema
 Order_ = Sequence[tuple[int, bool, bool]]  # position, descending, nulls first
 
 
+pytestmark = pytest.mark.usefixtures("no_disk")
+
+
 @pytest.fixture(autouse=True, scope="module")
-def _no_disk() -> Iterator[None]:
-    """Does without the disk, and looks at so few rows at first that it must look again."""
-    with no_disk(), pytest.MonkeyPatch.context() as patch:
+def _few_at_first() -> Iterator[None]:
+    """Looks at so few rows at first that it must look again."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "_MORE", 0)
         patch.setattr(kernel, "_FURTHER", 2)
         yield
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as session:
-        yield session
 
 
 def count(collection: Collection) -> dict[Any, int]:

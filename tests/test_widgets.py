@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from playwright._impl._driver import compute_driver_executable
 
 import nosync_widgets
 from nosync_widgets import formats
@@ -98,10 +99,10 @@ def test_a_graph_is_drawn_or_written(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"text/plain"} == set(picture._repr_mimebundle_())
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_script_of_the_view() -> None:
+    node, _ = compute_driver_executable()  # Playwright brings one
     done = subprocess.run(
-        ["node", "--test", str(Path(__file__).parent / "jupyter" / "travel.test.mjs")],
+        [node, "--test", str(Path(__file__).parent / "jupyter" / "travel.test.mjs")],
         env={**os.environ, "TRAVEL_JS": str(STATIC / "travel.js")},
         capture_output=True,
         text=True,

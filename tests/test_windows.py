@@ -11,7 +11,7 @@ from typing import Any
 
 import model
 import pytest
-from checking import held, no_disk, run
+from checking import held, run
 from hypothesis import given
 from hypothesis import strategies as st
 from model import Bag, Row
@@ -24,16 +24,7 @@ MINUTE = timedelta(minutes=1)
 ZONED = {"timestamp": UTC, "timestamp_ntz": None}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _no_disk() -> Iterator[None]:
-    with no_disk():
-        yield
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as session:
-        yield session
+pytestmark = pytest.mark.usefixtures("no_disk")
 
 
 def times(type_: str) -> st.SearchStrategy[Any]:

@@ -1,13 +1,11 @@
-"""Subcommands of `%dd` that act: commit, discard, sync, open, drop, rename, rewind, recover."""
+"""Subcommands of `%dd` that act: commit, discard, sync, open, drop, rename, recover."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError
-
-from nosync.subcommand import Subcommand, moment
+from nosync.subcommand import Subcommand
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
@@ -73,20 +71,6 @@ def _rename(notebook: Notebook, arguments: Namespace) -> None:
     notebook.say(f"{arguments.old} is now {arguments.new}")
 
 
-def _rewind(notebook: Notebook, arguments: Namespace) -> None:
-    __tracebackhide__ = True
-    session = notebook.session()
-    if not hasattr(session, "rewind"):
-        raise UsageError("%dd rewind: this engine does not rewind; read the past with --at")
-    left, branches = session.now, set(getattr(session, "branches", ()))
-    session.rewind(to=arguments.to)
-    for view in notebook.views.values():
-        view.refresh(reload=True)
-    kept = sorted(set(getattr(session, "branches", ())) - branches)
-    where = f"; what was left is branch {kept[0]}" if kept else ""
-    notebook.say(f"rewound from epoch {left} to {session.now}{where}")
-
-
 def _recover(notebook: Notebook, _arguments: Namespace) -> None:
     __tracebackhide__ = True
     if notebook.opened is None:
@@ -132,6 +116,5 @@ COMMANDS = (
         ],
     ),
     Subcommand("rename", "give a stage another name", _rename, [(["old"], {}), (["new"], {})]),
-    Subcommand("rewind", "go back to an epoch", _rewind, [(["to"], {"type": moment})]),
     Subcommand("recover", "the recovery report; leaves safe mode", _recover),
 )

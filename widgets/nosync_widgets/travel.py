@@ -77,7 +77,7 @@ class TravelView(anywidget.AnyWidget):
         """Looks for new epochs; stays where it is unless that epoch is gone.
 
         Args:
-            reload: read the rows again too, after a rewind or a new version.
+            reload: read the rows again too, after a new version of the stage.
         """
         with self._lock:
             if self._closed:
