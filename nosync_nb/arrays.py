@@ -1,6 +1,9 @@
-"""Idioms for arrays of ten rows, where a numpy reduction costs more than its work.
+"""Idioms for arrays of ten rows, and orders of arrays of millions.
 
-Small epochs are made of such arrays: `any` and `all` take 2 us in numpy and 0.2 us here.
+Small epochs are made of such arrays, where a numpy reduction costs more than its work: `any` and
+`all` take 2 us in numpy and 0.2 us here. Of many numbers of 64 bits numpy sorts one array with
+vector instructions, but not two by two, and not stably: both are made of it here, four to five
+times as fast as `lexsort` and a stable `argsort`.
 """
 
 from __future__ import annotations
@@ -10,7 +13,12 @@ import numpy.typing as npt
 
 _FEW = 4096
 
+_MANY = 512
+_POSITION_BITS = 32
+
 Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.uint64]
+Positions = npt.NDArray[np.int64]
 
 
 def any_true(mask: Mask) -> bool:
@@ -44,3 +52,54 @@ def starts_of(same: Mask) -> npt.NDArray[np.int64]:
     first = np.ones(len(same) + 1, bool)
     np.logical_not(same, first[1:])
     return first.nonzero()[0]
+
+
+def sorted_by(first: Numbers, second: Numbers) -> Positions:
+    """Positions that sort by `first` and then by `second`; equal pairs stand in any order.
+
+    Cost: O(n log n).
+    """
+    if len(first) <= _MANY:
+        return np.lexsort((second, first))
+    index = first.argsort()
+    run = _runs(first[index])
+    last = int(run[-1])
+    if last == len(run) - 1:
+        return index
+    # The number of the run and as many leading bits of `second` as there is room for.
+    bits = last.bit_length()
+    if bits:
+        run <<= np.uint64(64 - bits)
+    run |= second[index] >> np.uint64(bits)
+    again = run.argsort()
+    index, run = index[again], run[again]
+    same = (run[1:] == run[:-1]).nonzero()[0]
+    if len(same) and (second[index[same]] > second[index[same + 1]]).any():
+        return np.lexsort((second, first))
+    return index
+
+
+def stably_sorted_by(numbers: Numbers) -> Positions:
+    """Positions that sort by `numbers`; those of equal ones ascend.
+
+    Cost: O(n log n).
+    """
+    n = len(numbers)
+    if n <= _MANY or n >> _POSITION_BITS:
+        return numbers.argsort(kind="stable")
+    index = numbers.argsort()
+    run = _runs(numbers[index])
+    if int(run[-1]) == n - 1:
+        return index
+    run <<= np.uint64(_POSITION_BITS)
+    run |= index.view(np.uint64)
+    run.sort()
+    run &= np.uint64((1 << _POSITION_BITS) - 1)
+    return run.view(np.int64)
+
+
+def _runs(ascending: Numbers) -> Numbers:
+    """For each number how many different ones stand before it."""
+    run = np.zeros(len(ascending), np.uint64)
+    np.cumsum(ascending[1:] != ascending[:-1], out=run[1:])
+    return run

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.arrays import all_true, any_true, any_zero
+from nosync_nb.arrays import all_true, any_true, any_zero, sorted_by
 from nosync_nb.counts import CountError, add_runs
 from nosync_nb.rows import Column
 from nosync_nb.rows.encoding import encode_column
@@ -30,7 +30,6 @@ Hashes = npt.NDArray[np.uint64]
 Diffs = npt.NDArray[np.int64]
 Index = npt.NDArray[np.int64]
 
-_FEW = 64
 _ndarray = np.ndarray
 
 
@@ -256,9 +255,9 @@ def _sorted(
         if code is not None:
             index = np.lexsort((rhash, code, khash))
         elif rhash is khash:
-            index = khash.argsort(kind="stable" if len(diff) > _FEW else None)
+            index = khash.argsort()
         else:
-            index = np.lexsort((rhash, khash))
+            index = sorted_by(khash, rhash)
         rhash = khash if rhash is khash else rhash[index]
         columns = [c[index] if type(c) is _ndarray else rows.take(c, index) for c in columns]
         diff = diff[index]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.arrays import any_true, starts_of
+from nosync_nb.arrays import any_true, stably_sorted_by, starts_of
 from nosync_nb.batch import Hashes, Index, Layout, collided, every, rows_equal
 from nosync_nb.rows import Column
 from nosync_nb.rows.types import FLOATS
@@ -90,7 +90,7 @@ def group(keys: list[Column], types: Sequence[str], n: int) -> Groups:
     Cost: O(n log n).
     """
     khash = rows.hash_columns(keys, types, n)
-    order = khash.argsort(kind="stable")
+    order = stably_sorted_by(khash)
     khash = khash[order]
     same = khash[1:] == khash[:-1]
     keys = [rows.take(c, order) for c in keys]
