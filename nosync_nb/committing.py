@@ -57,12 +57,25 @@ def commit(session: Session, transaction: Transaction, wait: Any, label: str | N
         if transaction.once:
             meta["once"] = list(transaction.once)
         draft = run(session, lambda: session._runner.epoch(version, inputs, version.epoch + 1))
+        transaction.logged = True
         seq = publish(session, draft, meta)
+        unused = transaction.files
+        if unused:
+            unused -= maintenance.named_files(session)
         transaction.forget()
+    session._store.remove(unused)
     after(session, draft)
     if wait is not None:
         waited(session, wait, seq)
     return draft.epoch
+
+
+def discard(session: Session, transaction: Transaction) -> int:
+    """Drops what waits, and the files that were written for it; returns the updates dropped."""
+    unused = set() if transaction.logged else transaction.files
+    count = transaction.clear()
+    session._store.remove(unused)
+    return count
 
 
 def run(session: Session, run: Callable[[], Result]) -> Result:
@@ -155,9 +168,12 @@ def take(session: Session, name: str, kind: str, data: Any) -> int:
     fetched = session._spark.fetch(data, stage) if session._spark.is_frame(data) else data
     if fetched is None:
         layouts = tuple(session._graph.named[name].traces)
-        return _added(
-            session, stage, Change(kind, None, session._spark.ingest(data, stage, layouts))
-        )
+        change = Change(kind, None, session._spark.ingest(data, stage, layouts))
+        try:
+            return _added(session, stage, change)
+        except BaseException:
+            session._store.remove(change.files)
+            raise
     columns, n = rows.to_columns(fetched, schema, f"input '{name}'")
     ones = np.empty(n, np.int64)
     ones.fill(1)

@@ -22,6 +22,7 @@ from nosync_nb.definition import Captured, Definition, check_name, reference, re
 from nosync_nb.errors import StageError, TrustError
 from nosync_nb.graph import Graph, Stage
 from nosync_nb.journal import catalog_json
+from nosync_nb.maintenance import files_of
 from nosync_nb.recovery import EXTEND, RECOMPUTE, STALE
 from nosync_nb.snapshot import Snapshot, seen, unknown
 from nosync_nb.trace.history import History
@@ -224,9 +225,11 @@ def install(
         hide(history, session._named_logs, catalog)
         for past in (*missed, *drafts, draft):
             committing.remember(session, past)
+        needed = files_of(before) | history.files()
         for number in begun - session._named_logs.keys():
             history.drop(number)
         version = Version(before.epoch, draft.traces)
+        session._upkeep.retired |= needed - files_of(version) - history.files()
         session._snapshot = Snapshot(version, graph, catalog, seen(history))
     for stage in catalog.values():
         if stage.reason is not None and status.get(stage.name) == "stale":

@@ -169,7 +169,7 @@ def checkpoint(session: Session) -> None:
     with session._lock:
         read = upkeep.expiring.intersection(chain.from_iterable(list(upkeep.exports)))
         expired, upkeep.expiring = upkeep.expiring, retired | read
-        live = named_files(session) | _files_of(version)
+        live = named_files(session) | files_of(version)
     store.remove(expired - live)
 
 
@@ -186,11 +186,12 @@ def _adopt(session: Session, packed: Packed) -> bool:
 
 def named_files(session: Session) -> set[str]:
     """Every file that a trace, the history, or the checkpoint before the newest one names."""
-    named = _files_of(session._version) | session._store.history.files()
+    named = files_of(session._version) | session._store.history.files()
     return named | session._upkeep.retired | session._upkeep.expiring
 
 
-def _files_of(version: Version) -> set[str]:
+def files_of(version: Version) -> set[str]:
+    """The files of a version's traces."""
     traces = version.traces.values()
     return {ref.path for trace in traces for layer in trace.layers for ref in layer.files}
 

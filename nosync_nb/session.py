@@ -171,6 +171,7 @@ class Session:
                 block.number = committing.commit(self, transaction, None, label)
         finally:
             self._local.transaction = outer
+            committing.discard(self, transaction)
 
     def begin(self, label: str | None = None) -> Transaction:
         """Starts a transaction that becomes the current one until it commits or is discarded.
@@ -183,7 +184,7 @@ class Session:
             if commit:
                 number = committing.commit(self, transaction, wait, name or transaction.label)
             else:
-                number = transaction.clear()
+                number = committing.discard(self, transaction)
             if self._shared is transaction:
                 self._shared = outer
             return number
@@ -204,7 +205,7 @@ class Session:
 
     def discard(self) -> int:
         """Drops what is pending; returns the updates dropped."""
-        return self._current.clear()
+        return committing.discard(self, self._current)
 
     def sync(self, level: str = "disk") -> None:
         """Waits until all epochs are on disk."""

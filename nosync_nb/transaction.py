@@ -41,6 +41,11 @@ class Change(NamedTuple):
         return self.kind not in (("remove",) if keyed else ("insert", "remove"))
 
     @property
+    def files(self) -> set[str]:
+        """The files that were written for it."""
+        return {ref.path for held in self.held.values() for ref in held.refs}
+
+    @property
     def pieces(self) -> list[Updates]:
         """The rows; those of files are mapped, not read."""
         if self.updates is not None:
@@ -112,19 +117,26 @@ class Transaction:
     """Pending changes that will be one epoch, all or none.
 
     `once` holds the keys of repeatable loads that this epoch records; `keyed` says that all of it
-    is such a load.
+    is such a load; `logged` that a frame of the log may name its files, even if its commit failed.
     """
 
     label: str | None = None
     inputs: dict[str, InputChanges] = field(default_factory=dict)
     once: list[str] = field(default_factory=list)
     keyed: bool = False
+    logged: bool = False
     ender: Callable[[Transaction, bool, Any, Any], Any] | None = None
 
     @property
     def pending(self) -> dict[str, InputChanges]:
         """The inputs with changes that wait."""
         return {n: c for n, c in list(self.inputs.items()) if c.parts}
+
+    @property
+    def files(self) -> set[str]:
+        """The files that were written for what waits."""
+        changes = (each for c in self.inputs.values() for each in c.changes)
+        return set[str]().union(*(each.files for each in changes))
 
     def __bool__(self) -> bool:
         return bool(self.once) or any(c.parts for c in self.inputs.values())
@@ -150,6 +162,7 @@ class Transaction:
         """Forgets everything."""
         self.inputs.clear()
         self.once.clear()
+        self.logged = False
 
 
 def _copies(held: Held) -> int:

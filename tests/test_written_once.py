@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import nosync_nb
-from nosync_nb import Session, maintenance
+from nosync_nb import DurabilityError, Session, maintenance
 from nosync_nb.errors import SchemaError
 
 ROWS = 70_000
@@ -112,5 +112,87 @@ def test_of_two_rows_of_a_dataframe_with_one_key_one_counts(spark: Any, tmp_path
         keyed.insert(spark.range(10).selectExpr("id % 7 as k", "id as x"))
         session.commit()
         assert [row.k for row in keyed.rows()] == list(range(7))
+        before = files(session)
         with pytest.raises(SchemaError, match="is there already"):
-            keyed.insert(spark.range(1).selectExpr("id as k", "id as x"))
+            keyed.insert(spark.range(9000).selectExpr("id as k", "id as x"))
+        assert files(session) == before
+
+
+def load_and_fail(session: Session) -> None:
+    with session.epoch():
+        session.inputs["numbers"].insert(session.spark.range(9000).selectExpr("id as k", "id as x"))
+        session.inputs["numbers"].insert([("no number", 1)])
+
+
+@pytest.mark.spark
+def test_files_that_no_epoch_is_made_of_do_not_stay(spark: Any, tmp_path: Path) -> None:
+    def large(times: int) -> Any:
+        return spark.range(9000).selectExpr("id as k", f"id * {times} as x")
+
+    with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
+        numbers = session.input("numbers", "k bigint, x bigint")
+        keyed = session.input("keyed", "k bigint, x bigint", key="k")
+        numbers.insert(large(1))
+        assert len(files(session)) > 0
+        assert session.discard() == 9000
+        assert files(session) == set()
+        with pytest.raises(SchemaError):
+            load_and_fail(session)
+        assert files(session) == set()
+        transaction = session.begin()
+        numbers.insert(large(1))
+        assert transaction.discard() == 9000
+        assert files(session) == set()
+        keyed.insert(large(1))
+        session.commit()
+        keyed.upsert(large(2))
+        session.commit()
+        assert files(session) <= maintenance.named_files(session)
+        assert keyed.count() == 9000
+        assert {row.x for row in keyed.rows()} == {2 * k for k in range(9000)}
+
+
+@pytest.mark.spark
+def test_files_of_a_frame_that_may_be_there_stay(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
+        numbers = session.input("numbers", "id bigint")
+        numbers.insert(spark.range(9000))
+        write = session._store.write_epoch
+
+        def written_and_then_lost(*given: Any) -> None:
+            write(*given)
+            raise DurabilityError("the disk went away")
+
+        monkeypatch.setattr(session._store, "write_epoch", written_and_then_lost)
+        with pytest.raises(DurabilityError):
+            session.commit()
+        session.discard()
+        monkeypatch.undo()
+        session.sync()
+        shutil.copytree(session.path, tmp_path / "killed")
+    with nosync_nb.open(tmp_path / "killed", takeover=True) as session:
+        assert session["numbers"].count() == 9000
+
+
+def test_a_dropped_stage_takes_its_files_along(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
+        numbers = session.input("numbers", "x bigint, k bigint")
+        numbers.insert(table(0))
+        session.commit()
+        maintenance.checkpoint(session)
+        needed = files(session)
+        session.stage("doubled", numbers.select("2 * x as x"))
+        assert files(session) > needed
+        session.drop("doubled")
+        assert files(session) > needed, "the log names them until a checkpoint follows"
+        session.sync()
+        shutil.copytree(session.path, tmp_path / "killed")
+        maintenance.checkpoint(session)
+        maintenance.checkpoint(session)
+        assert files(session) == needed
+        assert numbers.count() == ROWS
+    with nosync_nb.open(tmp_path / "killed", takeover=True) as session:
+        assert list(session.stages) == []
+        assert session["numbers"].count() == ROWS

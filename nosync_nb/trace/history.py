@@ -161,7 +161,7 @@ class History:
         self.hide(trace, 0, epoch)
 
     def drop(self, trace: int) -> None:
-        """Forgets a trace; what packs hold of it is not read any more."""
+        """Forgets a trace; what packs hold of it is not read any more, and stays."""
         view = self._view
         tails = {number: tail for number, tail in view.tails.items() if number != trace}
         hidden = {number: some for number, some in view.hidden.items() if number != trace}
