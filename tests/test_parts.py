@@ -274,4 +274,4 @@ def test_a_part_is_durable_before_it_is_named(tmp_path: Path) -> None:
     assert set(disk.steps[:-2]) == {"append"}
     disk.steps.clear()
     write_updates(str(tmp_path), some().updates, PAIRS.types, "loose", files=disk)
-    assert disk.steps[-2:] == ["sync", "sync folder"]
+    assert set(disk.steps) == {"append"}, "what is for the next job alone need not be"

@@ -75,7 +75,9 @@ def map_file(folder: str, name: str, files: Files = DISK) -> pa.Buffer:
         raise damaged(folder, name, "it was cut short") from None
 
 
-def write_file(folder: str, name: str, chunks: Sequence[Any], files: Files = DISK) -> int:
+def write_file(
+    folder: str, name: str, chunks: Sequence[Any], files: Files = DISK, *, sync: bool = True
+) -> int:
     """Writes chunks as a new file, syncs it, and returns its size; the folder is not synced."""
     path = os.path.join(folder, name)
     file = files.create(path)
@@ -91,7 +93,8 @@ def write_file(folder: str, name: str, chunks: Sequence[Any], files: Files = DIS
                 small, size, waiting = [], size + waiting, 0
         if small:
             file.append(b"".join(small))
-        file.sync()
+        if sync:
+            file.sync()
     except BaseException:
         file.close()
         files.unlink(path)
@@ -126,6 +129,8 @@ def write_arrow(
     arrays: list[pa.Array],
     head: dict[str, Any],
     files: Files = DISK,
+    *,
+    sync: bool = True,
 ) -> tuple[int, str]:
     """Writes arrays as a new synced file; returns its size and digest. The folder is not synced."""
     schema = pa.schema(
@@ -145,7 +150,7 @@ def write_arrow(
     sums = (head_size, xxh3_64_intdigest(head_bytes), xxh3_64_intdigest(footer), len(blocks), end)
     table = blocks.tobytes() + _TAIL.pack(*sums, _MAGIC)
     pad = bytes(-(end + len(table) + len(footer)) % 8)
-    size = write_file(folder, name, [*body, pad, table, footer], files)
+    size = write_file(folder, name, [*body, pad, table, footer], files, sync=sync)
     return size, hashlib.blake2b(table, digest_size=16).hexdigest()
 
 

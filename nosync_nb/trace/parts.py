@@ -149,7 +149,10 @@ def open_part(
 def write_updates(
     folder: str, updates: Updates, types: Sequence[str], stem: str, *, files: Files = DISK
 ) -> PartRef:
-    """Writes updates as they are, without order or hashes, as one new synced file."""
+    """Writes updates as they are, without order or hashes, as one new file.
+
+    It is not synced: it is for the next job, and no run outlives a loss of power.
+    """
     names = [f"c{i}" for i in range(len(types))]
     arrays = [store(c, t) for c, t in zip(updates.columns, types, strict=True)]
     if not (updates.diff == 1).all():
@@ -157,8 +160,7 @@ def write_updates(
         arrays.append(bridge.of_numpy(updates.diff))
     head = {"types": list(types), "rows": len(updates.diff)}
     path = _name(stem)
-    size, digest = write_arrow(folder, path, names, arrays, head, files)
-    files.sync_folder(folder)
+    size, digest = write_arrow(folder, path, names, arrays, head, files, sync=False)
     return PartRef(path, len(updates.diff), 0, 2**64, size, digest)
 
 
