@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from checking import merge_all
 
 import nosync_nb
 from nosync_nb import DurabilityError, Session, maintenance
 from nosync_nb.errors import SchemaError
+from nosync_nb.trace.nodes import FANOUT
 
 ROWS = 70_000
 """More than a frame of the log holds."""
@@ -26,6 +28,12 @@ def table(start: int) -> pa.Table:
 
 def files(session: Session) -> set[str]:
     return set(os.listdir(session._store.parts))
+
+
+def live(session: Session) -> set[str]:
+    """The part files that the state of now and the past are made of."""
+    named = maintenance.files_of(session._version) | session._store.history.files()
+    return {name for name in named if name.endswith(".arrow")}
 
 
 def sums(session: Session) -> list[tuple[int, int]]:
@@ -176,23 +184,41 @@ def test_files_of_a_frame_that_may_be_there_stay(
         assert session["numbers"].count() == 9000
 
 
-def test_a_dropped_stage_takes_its_files_along(tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_dropped_stage_takes_its_files_along(tmp_path: Path, packed: bool) -> None:
     with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
         numbers = session.input("numbers", "x bigint, k bigint")
         numbers.insert(table(0))
         session.commit()
+        doubled = session.stage("doubled", numbers.select("2 * x as x"))
+        for n in range(3):
+            # Small changes before and after the large one that will be missing.
+            if packed:
+                maintenance.checkpoint(session)
+            numbers.insert(table(ROWS) if n == 1 else [(1, 1)])
+            session.commit()
+        merge_all(session)
+        assert doubled.count() == 2 * ROWS + 2
+        if packed:
+            maintenance.checkpoint(session)
         maintenance.checkpoint(session)
-        needed = files(session)
-        session.stage("doubled", numbers.select("2 * x as x"))
-        assert files(session) > needed
+        before = files(session)
         session.drop("doubled")
-        assert files(session) > needed, "the log names them until a checkpoint follows"
+        assert files(session) == before, "the log names them until a checkpoint follows"
         session.sync()
         shutil.copytree(session.path, tmp_path / "killed")
         maintenance.checkpoint(session)
         maintenance.checkpoint(session)
-        assert files(session) == needed
-        assert numbers.count() == ROWS
+        assert files(session) == live(session) < before
+        for _ in range(FANOUT):  # the packs are summed up
+            numbers.insert([(1, 1)])
+            session.commit()
+            maintenance.checkpoint(session)
+        assert session._store.history._view.tree[0].level == 1
+        assert live(session) <= files(session)
+        assert numbers.count(at=4) == 2 * ROWS + 2
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert session["numbers"].count(at=4) == 2 * ROWS + 2
     with nosync_nb.open(tmp_path / "killed", takeover=True) as session:
         assert list(session.stages) == []
-        assert session["numbers"].count() == ROWS
+        assert session["numbers"].count() == 2 * ROWS + 2

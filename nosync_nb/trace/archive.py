@@ -106,7 +106,7 @@ def _within(tree: Iterable[Node], trace: int, lower: int, upper: int) -> Iterato
     """The nodes to read for `[lower, upper)`: sums that lie inside, and leaves that overlap."""
     for node in tree:
         low, high = node.extent(trace)
-        if high <= lower or low >= upper:
+        if high <= lower or low >= upper or low >= high:
             continue
         if node.children and (low < lower or high > upper):
             yield from _within(node.children, trace, lower, upper)

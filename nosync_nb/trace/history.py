@@ -161,11 +161,20 @@ class History:
         self.hide(trace, 0, epoch)
 
     def drop(self, trace: int) -> None:
-        """Forgets a trace; what packs hold of it is not read any more, and stays."""
+        """Forgets a trace; what packs hold of it is not read any more.
+
+        Its part files are not needed any more; packs that refer to some are looked at.
+        """
         view = self._view
+
+        def gone(node: Node) -> set[str]:
+            sections = self._archive.pack(node).sections(trace)
+            return {ref.path for s in sections for _, refs in s.large for ref in refs}
+
         tails = {number: tail for number, tail in view.tails.items() if number != trace}
         hidden = {number: some for number, some in view.hidden.items() if number != trace}
-        self._view = view._replace(tails=tails, hidden=hidden)
+        tree = tuple(nodes.without(node, trace, gone) for node in view.tree)
+        self._view = view._replace(tree=tree, tails=tails, hidden=hidden)
 
     def truncate(self, to_epoch: int) -> None:
         """Forgets all epochs after `to_epoch`, which must be one that can be told apart.

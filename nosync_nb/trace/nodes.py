@@ -8,7 +8,8 @@ lagged behind, has an interval of its own in some packs (`own`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 FANOUT = 16
@@ -22,7 +23,7 @@ class Node(NamedTuple):
         clip: epochs from here on were left by a rewind and are not there any more.
         level: 0 for a leaf, else one more than its children.
         grain: a leaf's epochs t can be told apart where t + 1 is a multiple of it.
-        own: other intervals, by trace.
+        own: other intervals, by trace; that of one that was dropped is empty.
         parts: part files that its sections refer to.
     """
 
@@ -60,6 +61,21 @@ def node_from_json(data: Sequence[Any]) -> Node:
     own = {trace: (lower, upper) for trace, lower, upper in data[8]}
     children = tuple(map(node_from_json, data[10]))
     return Node._make((*data[:8], own, tuple(data[9]), children))
+
+
+def without(node: Node, trace: int, gone: Callable[[Node], AbstractSet[str]]) -> Node:
+    """A node that does not refer to the part files of a trace any more, nor does one below.
+
+    Args:
+        gone: the part files that the sections of the trace in a pack refer to.
+    """
+    below = tuple(without(child, trace, gone) for child in node.children)
+    files = gone(node) if node.parts else ()
+    if not files:
+        return node if below == node.children else node._replace(children=below)
+    parts = tuple(part for part in node.parts if part not in files)
+    own = {**node.own, trace: (node.lower, node.lower)}
+    return node._replace(parts=parts, own=own, children=below)
 
 
 def cut(nodes: Sequence[Node], upper: int) -> Iterator[Node]:

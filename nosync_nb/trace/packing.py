@@ -147,6 +147,9 @@ class ThinPlan(NamedTuple):
         pack = self.archive.pack(leaf)
         sections = []
         for trace in sorted(pack.numbers):
+            lower, upper = leaf.extent(trace)
+            if lower >= upper:
+                continue
             sections += [(trace, thinned(s, shift)) for s in pack.sections(trace)]
             pause()
         stem = f"pack-{leaf.lower}-{leaf.upper}"
