@@ -17,6 +17,7 @@ from nosync_widgets import formats
 _WIDEST = 40
 _RIGHT = ' style="text-align:right"'
 _LEFT = ' style="text-align:left"'
+_TITLE = ' style="text-align:left;white-space:nowrap"'
 _NULL = '<em style="opacity:.6">null</em>'
 
 
@@ -68,7 +69,7 @@ class Table:
             + "</tr>"
             for row in self.rows
         )
-        caption = f"<caption{_LEFT}>{escape(self.caption)}</caption>" if self.caption else ""
+        caption = f"<caption{_TITLE}>{escape(self.caption)}</caption>" if self.caption else ""
         notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
         return (
             f"<div><table>{caption}<thead><tr>{head}</tr></thead>"
