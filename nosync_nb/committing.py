@@ -129,20 +129,25 @@ def remember(session: Session, draft: Draft) -> None:
 
 
 def after(session: Session, draft: Draft) -> None:
-    """Plans background work and tells subscribers; outside the lock."""
-    if session._inspectors.named:
-        inspecting.tell(session, draft)  # before an audit, which may put a node in place of another
+    """Plans background work and tells who wants to hear; outside the lock."""
+    session._local.telling = True
+    try:
+        if session._inspectors.named:
+            inspecting.tell(session, draft)  # before an audit, which may replace nodes
+        for callback in session._subscribers:
+            try:
+                callback(draft.epoch)
+            except Exception as error:
+                warnings.warn(f"a subscriber raised {error!r}", stacklevel=2)
+    finally:
+        session._local.telling = False
+    session._spark.follow_new()
     if draft.epoch % MERGE_EVERY == 0:
         maintenance.plan_merges(session)
     if draft.epoch % auditing.AUDIT_EVERY == 0:
         auditing.audit(session)
     if session._store.log.checkpoint_due:
         maintenance.plan_checkpoint(session)
-    for callback in session._subscribers:
-        try:
-            callback(draft.epoch)
-        except Exception as error:
-            warnings.warn(f"a subscriber raised {error!r}", stacklevel=2)
 
 
 def waited(session: Session, level: str, seq: int | None) -> None:
@@ -165,8 +170,9 @@ def take(session: Session, name: str, kind: str, data: Any) -> int:
     """Takes rows for an input at the call."""
     stage = _input(session, name)
     schema = stage.schema
-    fetched = session._spark.fetch(data, stage) if session._spark.is_frame(data) else data
-    if fetched is None:
+    frame = session._spark.is_frame(data)
+    fetched = session._spark.fetch(data, stage) if frame else data
+    if frame and fetched is None:
         layouts = tuple(session._graph.named[name].traces)
         change = Change(kind, None, session._spark.ingest(data, stage, layouts))
         try:

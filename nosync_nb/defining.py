@@ -15,14 +15,23 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nosync_nb import committing, extending, inspecting, interrupts, reads, replay, trust, versions
+from nosync_nb import (
+    committing,
+    extending,
+    inspecting,
+    interrupts,
+    maintenance,
+    reads,
+    replay,
+    trust,
+    versions,
+)
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Draft, Runner, Version
 from nosync_nb.definition import Captured, Definition, check_name, reference, replaced
 from nosync_nb.errors import StageError, TrustError
 from nosync_nb.graph import Graph, Stage
 from nosync_nb.journal import catalog_json
-from nosync_nb.maintenance import files_of
 from nosync_nb.recovery import EXTEND, RECOMPUTE, STALE
 from nosync_nb.snapshot import Snapshot, seen, unknown
 from nosync_nb.trace.history import History
@@ -225,12 +234,14 @@ def install(
         hide(history, session._named_logs, catalog)
         for past in (*missed, *drafts, draft):
             committing.remember(session, past)
-        needed = files_of(before) | history.files()
+        needed = maintenance.files_of(before) | history.files()
         for number in begun - session._named_logs.keys():
             history.drop(number)
         version = Version(before.epoch, draft.traces)
-        session._upkeep.retired |= needed - files_of(version) - history.files()
+        session._upkeep.retired |= needed - maintenance.files_of(version) - history.files()
         session._snapshot = Snapshot(version, graph, catalog, seen(history))
+    if session._store.log.checkpoint_due:
+        maintenance.plan_checkpoint(session)
     for stage in catalog.values():
         if stage.reason is not None and status.get(stage.name) == "stale":
             session._say(f"stage '{stage.name}' is stale: {stage.reason}")
@@ -343,6 +354,7 @@ def rename(session: Session, old: str, new: str) -> None:
         )
         install(session, versions.kept(catalog), renamed=Graph(nodes, session._graph.numbers))
         session._names = {k: (d, new if n == old else n) for k, (d, n) in session._names.items()}
+    session._spark.follow()
 
 
 def _renamed(name: str, old: str, new: str) -> str:

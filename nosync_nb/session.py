@@ -518,6 +518,11 @@ class Session:
                 f"{what} inside a stage's function is not possible",
                 hint="a function computes from its rows alone; change inputs and commit outside",
             )
+        if getattr(self._local, "telling", False):
+            raise StageError(
+                f"{what} inside a function that hears of an epoch is not possible",
+                hint="keep what it hears in a list, and insert that later",
+            )
         if self._closed:
             raise DurabilityError("the session is closed", hint="open it again: nosync.open(path)")
         if self._store.log.mode == "r":

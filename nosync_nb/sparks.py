@@ -58,6 +58,7 @@ class Sparks:
         self._started: Any = None
         self._views: Any = None
         self._viewed: dict[str, Schema] = {}
+        self._asked = False
         self._placement = Placement(session)
 
     @property
@@ -215,6 +216,15 @@ class Sparks:
                         session._say(f"Spark has a table or view '{name}'; it was left alone")
         except Exception as error:
             session._say(f"no temp views for Spark: {error}")
+
+    def follow_new(self) -> None:
+        """The same as soon as a Spark session is there; costs next to nothing once it is, or not.
+
+        Asked once if it fails.
+        """
+        if self._views is None and not self._asked and self._known():
+            self.follow()
+            self._asked = self._started is not None
 
     def _known(self) -> bool:
         """Whether Spark may be there, without importing or asking anything."""

@@ -206,7 +206,8 @@ def _meaning(stage: Stage, change: Change, contents: Trace, before: Sequence[Upd
     old_rows = _found(stage, keys, trace)
     if change.kind == "insert":
         _refuse_existing(stage, [old_rows.columns[i] for i in stage.key], contents)
-    return concat_updates([old_rows.negated(), rows_], layout.types)
+    both = concat_updates([old_rows.negated(), rows_], layout.types)
+    return arrange(layout, both).updates  # rows that are there already change nothing
 
 
 def _overlaid(contents: Trace, before: Sequence[Updates]) -> Trace:

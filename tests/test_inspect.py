@@ -123,6 +123,23 @@ def test_the_epoch_in_which_an_audit_demotes_a_stage_is_heard(
     assert [epoch for epoch, _ in heard] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("call", ["insert", "commit", "stage"])
+def test_who_hears_of_an_epoch_does_not_take_part_in_it(session: Session, call: str) -> None:
+    flights: Any = session["flights"]
+    calls = {
+        "insert": lambda: flights.insert([("UA", 2)]),
+        "commit": session.commit,
+        "stage": lambda: session.stage("late", flights.filter("delay > 15")),
+    }
+    flights.inspect(lambda epoch, changes: calls[call]())
+    with pytest.warns(UserWarning, match="inside a function that hears of an epoch"):  # noqa: SIM117
+        with session.epoch():
+            flights.insert([("AA", 1)])
+    assert session.now == 1
+    assert not session.stages
+    assert [row.carrier for row in flights.rows()] == ["AA"]
+
+
 def test_mistakes_are_told(session: Session) -> None:
     flights: Any = session["flights"]
     with pytest.raises(StageError, match="inspect: 5 is no function"):

@@ -455,3 +455,15 @@ def test_a_session_that_cannot_be_recovered_leaves_the_log_free(
         with pytest.raises(NosyncError, match="broken"):
             opened()
     assert opened().now == 0
+
+
+def test_definitions_alone_lead_to_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nosync_nb.log.log.CHECKPOINT_FRAMES", 4)
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("numbers", "x int")
+        for n in range(8):
+            session.stage("some", numbers.filter(f"x > {n}"))
+        session.settle()
+        assert session.stats["checkpoints"] > 0

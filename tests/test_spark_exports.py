@@ -12,6 +12,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Session, maintenance
+from nosync_nb.spark import sessions
 
 pytestmark = pytest.mark.spark
 
@@ -95,3 +96,26 @@ def test_what_was_written_for_a_dataframe_alone_goes_after_it(spark: Any, tmp_pa
             session.commit()
             maintenance.checkpoint(session)
         assert spilled not in os.listdir(session._store.parts)
+
+
+def test_views_follow_a_spark_session_that_comes_later_and_new_names(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(sessions, "find", lambda *_: None)
+        session = nosync_nb.open(tmp_path / "log")
+        numbers = session.input("numbers", "x int")
+        session.stage("odd_ones", numbers.filter("x % 2 = 1"))
+        assert not spark.catalog.tableExists("odd_ones")
+    with session:
+        numbers.insert([(1,), (2,)])
+        session.commit()
+        assert spark.table("odd_ones").count() == 1
+        asked: list[Any] = []
+        find = sessions.find
+        monkeypatch.setattr(sessions, "find", lambda *given: asked.append(given) or find(*given))
+        session.commit()
+        assert not asked, "an epoch asks no more once the views are there"
+        session.rename("odd_ones", "odd")
+        assert spark.table("odd").count() == 1
+        assert not spark.catalog.tableExists("odd_ones")

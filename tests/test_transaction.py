@@ -72,6 +72,13 @@ def test_rows_come_in_many_forms_and_are_matched_by_name(session: Session, rows:
     assert values(things) == [(1, "a"), (2, None)]
 
 
+@pytest.mark.parametrize("kind", ["insert", "remove", "set", "upsert"])
+def test_none_is_no_data(session: Session, kind: str) -> None:
+    with pytest.raises(SchemaError, match=r"input 'planes'.*None"):
+        getattr(session.inputs["planes"], kind)(None)
+    assert not session.pending
+
+
 def test_data_is_taken_at_the_call(session: Session) -> None:
     numbers = session.inputs["numbers"]
     rows = [(1,), (2,)]
@@ -119,7 +126,9 @@ def test_a_key_has_one_row_and_the_last_one_wins(session: Session) -> None:
     planes.upsert([("a", 2)])
     session.commit()
     assert planes.changes(after=1).num_rows == 0
-    planes.upsert([("a", 5), ("c", 6)])
+    assert planes.upsert([("a", 2), ("b", 3)]) == 0  # what is there already
+    assert not session.pending
+    assert planes.upsert([("a", 5), ("c", 6)]) == 3
     planes.delete(["b", "nobody"])
     session.commit()
     assert values(planes) == [("a", 5), ("c", 6)]
