@@ -81,11 +81,14 @@ def discard(session: Session, transaction: Transaction) -> int:
 def run(session: Session, run: Callable[[], Result]) -> Result:
     """Runs stages; inside, the session refuses to be changed."""
     session._running = threading.get_ident()
+    failed = True
     try:
-        return run()
+        result = run()
+        failed = False
     finally:
         session._running = None
-        session._spark.bulk().cleanup()
+        session._spark.bulk().cleanup(failed=failed)
+    return result
 
 
 def publish(session: Session, draft: Draft, meta: Mapping[str, Any]) -> int:

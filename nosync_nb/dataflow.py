@@ -55,8 +55,8 @@ class Bulk(Protocol):
     def inside(self, node: Node, step: Step) -> Place | None:
         """Where the kernels inside a loop may run; None: all of them here."""
 
-    def cleanup(self) -> None:
-        """Ends a run, whether it succeeded or not."""
+    def cleanup(self, *, failed: bool) -> None:
+        """Ends a run; of one that failed nothing stays."""
 
 
 class Work(NamedTuple):

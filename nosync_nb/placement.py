@@ -31,6 +31,7 @@ class Placement:
         self._session = session
         self._installed = importlib.util.find_spec("pyspark") is not None
         self._temporary: list[Any] = []
+        self._written: list[Any] = []
 
     def wants(self, node: Node, deltas: list[Delta | None], graph: Graph) -> bool:
         """Whether an operator's run over these changes is for executors.
@@ -162,6 +163,7 @@ class Placement:
             first=step.first,
             stem=f"bulk{node.id}-{session.now}",
         )
+        self._written += [r for refs in (*found.outputs, *found.emitted) for r in refs or ()]
         emitted = [
             None if refs is None else self._held(refs, trace.layout)
             for refs, trace in zip(found.emitted, step.state, strict=True)
@@ -179,11 +181,12 @@ class Placement:
             made = Delta(operator.types, loose=Loose(updates, tuple(found.loose)))
         return Done(made, emitted, found.touched, found.jobs.text)
 
-    def cleanup(self) -> None:
-        """Deletes what was written between two operators of one run."""
-        if self._temporary:
-            self._session._store.remove(ref.path for ref in self._temporary)
-            self._temporary = []
+    def cleanup(self, *, failed: bool) -> None:
+        """Deletes what was written between two operators of one run; if it failed, everything."""
+        if self._temporary or self._written:
+            useless = (*self._temporary, *(self._written if failed else ()))
+            self._session._store.remove(ref.path for ref in useless)
+            self._temporary, self._written = [], []
 
     def _held(self, refs: Any, layout: Layout) -> Held:
         store = self._session._store

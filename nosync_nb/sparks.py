@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nosync_nb.batch import Batch, Layout
 from nosync_nb.delta import Held
-from nosync_nb.errors import CorruptLogError, ExpressionError
+from nosync_nb.errors import CorruptLogError, ExpressionError, NegativeMultiplicityError
 from nosync_nb.placement import Placement
 from nosync_nb.reads import refuse_pending, trace_at
 from nosync_nb.rows import Column, Schema
@@ -160,7 +160,11 @@ class Sparks:
             raise workers.unshared(f"to_spark of {count} rows", session._store.parts)
         shipping = Shipping(session._store.parts, "view")
         kept = session.mode == "w"
-        frame = views.to_spark(spark, given, collection.schema, shipping, kept=kept)
+        try:
+            frame = views.to_spark(spark, given, collection.schema, shipping, kept=kept)
+        except NegativeMultiplicityError as error:
+            what = f"collection '{collection.name}'" if collection.name else "this collection"
+            raise NegativeMultiplicityError(f"{what}: {error.args[0]}", hint=error.hint) from None
         if shipping.spilled:
             session._upkeep.exports.append(frozenset(shipping.spilled))
             session._upkeep.spilled.extend(shipping.spilled)

@@ -13,9 +13,15 @@ import pyarrow as pa
 import pytest
 from batch_model import check, count, counted
 
+import nosync_nb
 from nosync_nb import rows
 from nosync_nb.batch import Layout, Updates
-from nosync_nb.errors import ExpressionError, NosyncError, SchemaError
+from nosync_nb.errors import (
+    ExpressionError,
+    NegativeMultiplicityError,
+    NosyncError,
+    SchemaError,
+)
 from nosync_nb.expressions import compile_expression
 from nosync_nb.rows import Schema
 from nosync_nb.spark import evaluate, workers
@@ -45,6 +51,38 @@ EVERY = {
     "facts map<string,int>": [[("b", 1), ("a", None)], [], None],
 }
 SCHEMA = Schema.parse(", ".join(EVERY))
+
+
+ODD_NAMES = "`größe` int, `a.b` int, `back``tick` int, `*` int, `s t` struct<`größe`:int,`a.b`:int>"
+
+
+def test_columns_may_have_any_names(spark: Any, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        odd = session.input("odd", ODD_NAMES)
+        odd.insert([(1, 2, 3, 4, (5, 6))])
+        session.commit()
+        odd.insert(odd.to_spark())
+        session.commit()
+        assert odd.schema == Schema.parse(ODD_NAMES) == schema_of(odd.to_spark())
+        (row,) = spark.table("odd").distinct().collect()
+        assert tuple(row) == (1, 2, 3, 4, (5, 6))
+        assert odd.count() == 2
+
+
+def test_nothing_is_a_frame_with_its_columns(spark: Any, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        empty = session.input("empty", SCHEMA.ddl)
+        assert empty.to_spark().collect() == []
+        assert schema_of(empty.to_spark()) == SCHEMA
+
+
+def test_a_frame_of_rows_that_are_not_there_names_the_stage(spark: Any, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        numbers = session.input("numbers", "x int")
+        numbers.remove([(3,)])
+        session.commit()
+        with pytest.raises(NegativeMultiplicityError, match=r"'numbers': the row \(3,\) is"):
+            numbers.to_spark()
 
 
 def every() -> Updates:

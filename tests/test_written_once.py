@@ -14,7 +14,7 @@ from checking import merge_all
 
 import nosync_nb
 from nosync_nb import DurabilityError, Session, maintenance
-from nosync_nb.errors import SchemaError
+from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.trace.nodes import FANOUT
 
 ROWS = 70_000
@@ -158,6 +158,46 @@ def test_files_that_no_epoch_is_made_of_do_not_stay(spark: Any, tmp_path: Path) 
         assert files(session) <= maintenance.named_files(session)
         assert keyed.count() == 9000
         assert {row.x for row in keyed.rows()} == {2 * k for k in range(9000)}
+
+
+@pytest.mark.spark
+def test_what_a_failed_run_wrote_does_not_stay(spark: Any, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        numbers = session.input("numbers", "x bigint")
+        numbers.insert([(n,) for n in range(100)])
+        session.commit()
+        session.define({"counts": numbers.group_by("x").agg(n="count(*)")}, on="spark")
+        whole = numbers.map(lambda row: (1 // (row.x - 200),), "q bigint")
+        session.define({"quotients": whole}, on="spark")
+
+        def one(key: Any, rows: list[Any]) -> list[tuple[int]]:
+            return [(1 // (rows[0].x - 7),)]  # fails in one range; the others have written
+
+        before = files(session)
+        with pytest.raises(StageError, match="ZeroDivisionError"):
+            session.define({"reduced": numbers.group_by("x").reduce(one, "q int")}, on="spark")
+        assert files(session) == before
+        numbers.insert([(200,)])
+        with pytest.raises(StageError, match="ZeroDivisionError"):
+            session.commit()
+        session.discard()
+        assert files(session) == before
+
+
+@pytest.mark.spark
+def test_files_of_small_layers_go_when_they_are_merged(spark: Any, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        numbers = session.input("numbers", "x bigint, k bigint")
+        other = session.input("other", "x bigint, k bigint")
+        session.stage("by_x", numbers.join(other.rename({"k": "l"}), on="x"))
+        session.stage("by_k", numbers.join(other.rename({"x": "y"}), on="k"))
+        for n in range(8):
+            few = spark.range(20).selectExpr(f"id + {n} as x", "id as k")
+            more = [(n, each) for each in range(200)]  # so that layers of few are merged with it
+            numbers.insert(more if n % 4 == 3 else few)
+            session.commit()
+        session.settle()
+        assert files(session) <= maintenance.named_files(session)
 
 
 @pytest.mark.spark

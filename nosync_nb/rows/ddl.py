@@ -39,7 +39,8 @@ _SYNONYMS = {
 }
 
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|('(?:[^'\\]|\\.)*')|(\w+)|([<>(),:]))")
-_WORD = re.compile(r"[^\W\d]\w*\Z")
+_WORD = re.compile(r"[^\W\d]\w*\Z", re.ASCII)
+"""What Spark takes without backticks."""
 
 
 def quote(name: str) -> str:

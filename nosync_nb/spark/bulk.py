@@ -26,7 +26,7 @@ from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark import blocks, chains, failures, tasks
 from nosync_nb.spark.blocks import BLOCKS_DDL, ERROR, MARK, REPORT, Ranges
 from nosync_nb.spark.sessions import Jobs, Spark, described, tagged
-from nosync_nb.spark.shipping import Shipping, Source
+from nosync_nb.spark.shipping import Shipping, Source, unlink
 from nosync_nb.spark.tasks import Input, Piece, Plan
 from nosync_nb.spark.workers import check
 from nosync_nb.trace import Trace
@@ -120,7 +120,7 @@ def run(
             stage=stage, first=first, stem=stem, ranges=Ranges(count),
         )  # fmt: skip
         with described(spark, stage, operator.name or "linear") as jobs:
-            found = collected(spark, _frame(spark, plan, pieces, slots), stage)
+            found = collected(spark, _frame(spark, plan, pieces, slots), stage, folder)
     return result(plan, found, jobs)
 
 
@@ -278,8 +278,8 @@ def writer(plan: Plan) -> Any:
     return write
 
 
-def collected(spark: Spark, frame: Any | None, stage: str) -> list[tuple[int, bytes]]:
-    """Runs a query and returns its reports, by range.
+def collected(spark: Spark, frame: Any | None, stage: str, folder: str) -> list[tuple[int, bytes]]:
+    """Runs a query and returns its reports, by range; after an error what it wrote goes.
 
     Raises:
         NosyncError: the error of the first range that sent one, or Spark's own failure.
@@ -292,10 +292,21 @@ def collected(spark: Spark, frame: Any | None, stage: str) -> list[tuple[int, by
         except Exception as error:
             raise failures.failed(error, stage) from error
     rows.sort(key=lambda row: row["place"])
+    reports = [(row["place"], bytes(row["payload"])) for row in rows if row["port"] == REPORT]
     for row in rows:
         if row["port"] == ERROR:
+            unlink([ref for _, payload in reports for ref in _written(payload)], folder)
             raise failures.unpack(bytes(row["payload"]))
-    return [(row["place"], bytes(row["payload"])) for row in rows if row["port"] == REPORT]
+    return reports
+
+
+def _written(payload: bytes) -> list[PartRef]:
+    """The files that a report names."""
+    report = json.loads(payload)
+    every = [report.get("refs", ()), *report.get("state", {}).values()]
+    if report.get("loose"):
+        every.append([report["loose"]])
+    return [PartRef(*ref) for refs in every for ref in refs]
 
 
 def result(plan: Plan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> BulkResult:

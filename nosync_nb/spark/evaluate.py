@@ -16,7 +16,7 @@ from nosync_nb.errors import ExpressionError, NosyncError, SchemaError
 from nosync_nb.expressions import Expression
 from nosync_nb.rows import Column, Schema
 from nosync_nb.spark.failures import translated
-from nosync_nb.spark.sessions import Spark, frame_of, quoted
+from nosync_nb.spark.sessions import Spark, frame_of, quoted, spelled
 
 
 def types(spark: Spark, sqls: Sequence[str], schema: Schema) -> list[str]:
@@ -37,7 +37,7 @@ def types(spark: Spark, sqls: Sequence[str], schema: Schema) -> list[str]:
             f"{', '.join(map(repr, sqls))} give {len(fields)} columns, not {len(sqls)}",
             hint="name the columns one by one instead of `*`",
         )
-    return [_type(f.dataType.simpleString(), sql) for f, sql in zip(fields, sqls, strict=True)]
+    return [_type(spelled(f.dataType), sql) for f, sql in zip(fields, sqls, strict=True)]
 
 
 def _type(found: str, sql: str) -> str:

@@ -22,7 +22,14 @@ from nosync_nb.rows.types import is_nested
 from nosync_nb.spark import blocks, bulk, failures, tasks
 from nosync_nb.spark.blocks import Ranges
 from nosync_nb.spark.bulk import BulkResult
-from nosync_nb.spark.sessions import Spark, described, estimated_bytes, quoted, tagged
+from nosync_nb.spark.sessions import (
+    Spark,
+    described,
+    estimated_bytes,
+    quoted,
+    spelled,
+    tagged,
+)
 from nosync_nb.spark.tasks import Input, Plan
 from nosync_nb.spark.workers import check
 
@@ -44,7 +51,7 @@ def schema_of(given: Any) -> Schema:
     struct = getattr(given, "schema", given)
     fields = []
     for field in struct.fields:
-        found = field.dataType.simpleString()
+        found = spelled(field.dataType)
         try:
             fields.append((field.name, rows.canonical_type(found)))
         except SchemaError as error:
@@ -90,7 +97,7 @@ def ingest(
     with described(spark, name, "ingest") as jobs:
         found = frame.mapInArrow(_cutter(plan, schema.types, sign), blocks.BLOCKS_DDL)
         found = bulk.mapped(bulk.exchanged(found, count), bulk.writer(plan))
-        reports = bulk.collected(spark, found, name)
+        reports = bulk.collected(spark, found, name, folder)
     return bulk.result(plan, reports, jobs)
 
 
@@ -113,17 +120,17 @@ def small(spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str)
             table = frame.toArrow()
         except Exception as error:
             raise failures.failed(error, name) from error
-    return table if table.num_rows <= rows_max else None
+    return table.rename_columns(schema.names) if table.num_rows <= rows_max else None
 
 
 def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
-    """Expressions that give the wanted columns of a frame, in order.
+    """Expressions that give the wanted columns of a frame, in order, under names that are safe.
 
     Raises:
         SchemaError: if a column is missing, unknown, there twice, or does not fit.
     """
     found: dict[int, str] = {}
-    have = [(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
+    have = [(f.name, spelled(f.dataType)) for f in frame.schema.fields]
     wrong = ""
     for own, type_ in have:
         try:
@@ -136,7 +143,7 @@ def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
             wrong = wrong or f"column {schema.names[at]!r} is there twice"
         elif not _fits(type_, wanted):
             wrong = wrong or f"column {own!r} is {type_}, which is not exactly {wanted}"
-        found[at] = f"cast({quoted(own)} as {wanted}) as {quoted(schema.names[at])}"
+        found[at] = f"cast({quoted(own)} as {wanted}) as c{at}"
     missing = [each for at, each in enumerate(schema.names) if at not in found]
     if missing and not wrong:
         wrong = f"column {missing[0]!r} is missing"

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from nosync_nb.errors import NosyncError
 from nosync_nb.rows import Schema
+from nosync_nb.rows.ddl import quote
 from nosync_nb.spark.failures import explained
 
 Spark: TypeAlias = Any
@@ -261,9 +262,22 @@ def quoted(name: str) -> str:
     return f"`{escaped}`"
 
 
+def spelled(type_: Any) -> str:
+    """A type as Spark's `simpleString` writes it, with names of fields that can be read back."""
+    kind = type_.typeName()
+    if kind == "struct":
+        return f"struct<{','.join(f'{quote(f.name)}:{spelled(f.dataType)}' for f in type_.fields)}>"
+    if kind == "array":
+        return f"array<{spelled(type_.elementType)}>"
+    if kind == "map":
+        return f"map<{spelled(type_.keyType)},{spelled(type_.valueType)}>"
+    return str(type_.simpleString())
+
+
 def frame_of(spark: Spark, table: pa.Table, schema: Schema) -> Any:
     """A DataFrame of Arrow rows; the schema says which timestamps have no zone."""
-    return spark.createDataFrame(table, schema=schema.ddl)
+    given = table if table.num_rows else []  # without rows pyspark fails on nested types
+    return spark.createDataFrame(given, schema=schema.ddl)
 
 
 def estimated_bytes(frame: Any) -> int | None:

@@ -1,11 +1,11 @@
 """Compaction: which layers to merge. Decides purely; performing it is somebody else's work.
 
 Layers are kept in levels of size, each four times the one below; four layers of a level are merged
-into one of the next, so a row is copied once per level. Layers of at most `YOUNG_ROWS` rows are
-merged by the committing thread, at most `INLINE_ROWS` rows an epoch; those that nobody has looked
-into since they came are joined instead, and sorted once, by whoever looks first. Those that are
-full, and older ones, are planned for a worker and adopted between epochs if they are still live:
-the two never want the same layer.
+into one of the next, so a row is copied once per level. Layers in memory, of at most `YOUNG_ROWS`
+rows, are merged by the committing thread, at most `INLINE_ROWS` rows an epoch; those that nobody
+has looked into since they came are joined instead, and sorted once, by whoever looks first. Those
+that are full, and older ones, are planned for a worker and adopted between epochs if they are still
+live: the two never want the same layer.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _run(layers: Sequence[Layer], rows_max: int) -> int:
 
 def _is_old(layer: Layer) -> bool:
     """Whether a layer is for the worker, no longer for the committing thread."""
-    return layer.full or layer.rows_count > YOUNG_ROWS
+    return layer.full or bool(layer.files) or layer.rows_count > YOUNG_ROWS
 
 
 def plan(trace: Trace) -> Merge | None:
