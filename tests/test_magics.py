@@ -208,6 +208,60 @@ def test_commit_inside_a_cell_leaves_the_rest_to_its_end(notebook: Notebook) -> 
     assert nosync.session().now == 3
 
 
+def test_what_is_inserted_between_cells_is_committed_by_the_next(notebook: Notebook) -> None:
+    notebook.names["flights"].insert([("DL", 1), ("DL", 2)])
+    shown = notebook.ok("flights")
+    assert "epoch 2: flights 2 rows" in shown
+    assert shown.text.count("DL") == 2
+    notebook.names["flights"].insert([("B6", 1)])
+    notebook.fails("1/0")
+    assert nosync.session().now == 3
+    notebook.ok("%config NoSync.autocommit = False")
+    notebook.ok('flights.insert([("DL", 1)])')
+    notebook.ok("%config NoSync.autocommit = True")
+    assert "epoch 4: flights 1 row" in notebook.ok("%dd status")
+
+
+def test_rows_between_cells_that_cannot_be_committed_stay_until_discarded(
+    notebook: Notebook,
+) -> None:
+    notebook.ok('%%dd\nodd = flights.map(lambda r: (1 // (r.delay - 7),), "x int")')
+    notebook.names["flights"].insert([("DL", 7)])
+    shown = notebook.ok("1 + 1")
+    assert "StageError" in shown
+    assert "1 pending row (flights)" in shown
+    assert notebook.ok("nosync.session().pending['flights'].rows").value == 1
+    assert "1 pending row discarded" in notebook.ok("%dd discard")
+    assert "epoch 2: flights 1 row" in notebook.ok('flights.insert([("DL", 1)])')
+
+
+def test_pending_rows_are_not_dropped_in_silence(notebook: Notebook) -> None:
+    notebook.ok("%config NoSync.autocommit = False")
+    notebook.ok('flights.insert([("DL", 1), ("DL", 2)])')
+    shown = notebook.fails("%dd open elsewhere")
+    assert "2 pending rows (flights)" in shown
+    assert "%dd discard" in shown
+    assert "open already" in notebook.ok("%dd open log")
+    assert "2 pending rows (flights)" in notebook.ok("%reload_ext nosync")
+    assert len(notebook.names["flights"]) == 3
+
+
+def test_unloading_commits_what_came_between_cells(notebook: Notebook) -> None:
+    notebook.ok('flights.insert([("DL", 1)])')
+    notebook.ok(
+        "import threading\n"
+        "late = threading.Thread(target=lambda: flights.insert([('DL', 2)]))\n"
+        "late.start()\nlate.join()"
+    )
+    notebook.names["flights"].insert([("DL", 3)])
+    notebook.close()
+    session = nosync.open("log")
+    try:
+        assert (session.now, len(session["flights"])) == (4, 6)
+    finally:
+        session.close()
+
+
 # -- stages ----------------------------------------------------------------------------------------
 
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
 from nosync.bindings import Bindings
-from nosync.cells import Cells
+from nosync.cells import Cells, pending_rows
 from nosync.eager import EagerSpark
 from nosync.memo import Memo
 from nosync.place import Place, prepare, resolve, temporary
@@ -91,6 +91,7 @@ class Notebook:
         import nosync_nb
 
         self.errors.install()
+        self._refuse_pending(place, options)
         prepare(place)
         if place.has_log:
             memo.attempts += 1
@@ -112,9 +113,24 @@ class Notebook:
         self._announce()
         return session
 
+    def _refuse_pending(self, place: Place, options: Mapping[str, Any]) -> None:
+        """Raises if another log is to be opened while rows wait that no cell's end commits."""
+        session = self.opened
+        if session is None or session.closed or self.cells.transaction is not None:
+            return
+        same = session.mode == options.get("mode", "w") and not options.get("takeover")
+        lost = pending_rows(session)
+        if lost and not (same and place.path.resolve() == Path(session.path)):
+            from nosync_nb.errors import NosyncError
+
+            raise NosyncError(f"the log in use has {lost}", hint="%dd commit or %dd discard first")
+
     def close(self) -> None:
         """Closes views and session and takes the variables back that it brought."""
         self.cells.settle()
+        lost = "" if self.opened is None else pending_rows(self.opened)
+        if lost:
+            self.say(f"NoSync: dropped, as nothing committed them: {lost}")
         for view in self.views.values():
             view.close()
         self.views.clear()
@@ -219,6 +235,9 @@ class Notebook:
         temporary = self.place is not None and self.place.temporary
         with suppress(Exception):
             self.close()
+        with suppress(Exception):  # what is said on the way may find no front end any more
+            if self.opened is not None:
+                self.opened.close()
         if temporary and self.place is not None:
             shutil.rmtree(self.place.path, ignore_errors=True)
 
