@@ -378,6 +378,13 @@ def test_a_dd_cell_without_collections_says_so(notebook: Notebook) -> None:
     assert notebook.names["x"] == 5
 
 
+@pytest.mark.parametrize("source", ["spark = 5", "%%dd\nspark = flights.distinct()"])
+def test_a_name_spark_that_is_no_spark_session_is_ignored(notebook: Notebook, source: str) -> None:
+    notebook.ok(source)
+    assert "no temp views" not in notebook.ok("%%dd\nslow = flights.filter('delay > 9')").text
+    assert "slow" in nosync.session().stages
+
+
 def test_a_stage_keeps_a_captured_value_until_its_cell_runs_again(notebook: Notebook) -> None:
     cell = "%%dd\nlate = flights.filter(lambda row: row.delay > LIMIT)"
     notebook.ok("LIMIT = 8")

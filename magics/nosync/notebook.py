@@ -227,8 +227,11 @@ class Notebook:
         return temporary() if place is None else place
 
     def _users_spark(self) -> Any:
-        """The user's Spark session, asked for when Spark is needed."""
-        return self.shell.user_ns.get("spark")
+        """The user's Spark session, asked for when Spark is needed; `spark` may be anything."""
+        from nosync_nb.spark.sessions import is_session
+
+        spark = self.shell.user_ns.get("spark")
+        return spark if is_session(spark) else None
 
     def _exit(self) -> None:
         """At the end of the process: a clean end is marked, a temporary log removed."""
