@@ -586,6 +586,17 @@ def test_errors_are_short_and_name_the_remedy(notebook: Notebook) -> None:
     assert "Traceback" in notebook.fails("delays.rows(at=77)").text
 
 
+def test_a_collection_that_cannot_be_shown_says_why_once(notebook: Notebook) -> None:
+    notebook.ok('flights.remove([("XX", 1)])')
+    shown = notebook.ok("print('before')\nflights")
+    assert shown.text.count("NegativeMultiplicityError") == 1
+    assert "Traceback" not in shown.text
+    assert "before" in shown
+    assert "Hint" in shown
+    assert "Traceback" in notebook.ok("%tb").text
+    assert "flights: carrier string" in notebook.ok("[flights]")
+
+
 def test_errors_of_the_users_code_keep_their_frames(notebook: Notebook) -> None:
     assert "Traceback" in notebook.fails("{}['x']").text
 

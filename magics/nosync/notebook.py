@@ -211,16 +211,17 @@ class Notebook:
             self.opened.replay_rows = self.settings.replay_rows
             self.opened.spark_conf.update(self.settings.spark_conf)
 
-    def collection_html(self, collection: Any) -> str:
-        """What a collection as the last expression of a cell shows."""
-        return collection_table(collection, limit=self.settings.limit).html()
+    def collection_bundle(self, collection: Any) -> dict[str, str]:
+        """What a collection shows as a value of a cell; if it cannot be read, the error, once.
 
-    def collection_text(self, collection: Any, printer: Any, _cycle: bool) -> None:
-        """The same as text; inside a list or a dict only the one-line form."""
-        if printer.stack and len(printer.stack) > 1:
-            printer.text(repr(collection))
-        else:
-            printer.text(collection_table(collection, limit=self.settings.limit).text())
+        From here an exception would reach no handler of ours, but IPython's, with every frame.
+        """
+        try:
+            table = collection_table(collection, limit=self.settings.limit)
+        except Exception as error:
+            self.errors.show(error)
+            return {}
+        return {"text/plain": table.text(), "text/html": table.html()}
 
     def _place(self) -> Place:
         place = resolve(self.shell.user_ns, os.environ, Path.cwd())
