@@ -519,7 +519,10 @@ class Session:
                 hint="a function computes from its rows alone; change inputs and commit outside",
             )
         if self._closed:
-            raise DurabilityError("the session is closed", hint="open it again: nosync.open(path)")
+            raise DurabilityError(
+                "the session is closed",
+                hint="open it again: nosync.open(path), in a notebook nosync.session()",
+            )
         if self._store.log.mode == "r":
             raise FencedError(
                 f"{what}: the session is open for reading", hint='open it without mode="r"'

@@ -522,6 +522,29 @@ def test_open_changes_the_log_and_the_variables(notebook: Notebook, tmp_path: Pa
     assert notebook.names["delays"].name == "delays"
 
 
+def test_a_session_closed_by_hand_is_opened_again_at_its_next_use(notebook: Notebook) -> None:
+    uses = (
+        "nosync.session()",
+        "%dd recover",
+        "%dd show delays",
+        "%%dd\nslow = delays.filter('worst > 9')",
+    )
+    for number, source in enumerate(uses):
+        notebook.ok("nosync.session().close()")
+        assert "nosync.session()" in notebook.fails("flights.insert([('DL', 1)])")
+        assert "recovered at epoch" in notebook.ok(source)
+        notebook.ok(f"flights.insert([('DL', {number})])")
+    assert rows(notebook, "slow") == [("AA", 2, 30)]
+
+
+def test_rows_of_a_cell_that_closes_its_session_are_an_error(notebook: Notebook) -> None:
+    shown = notebook.fails("flights.insert([('DL', 1)])\nnosync.session().close()")
+    assert "session is closed" in shown
+    assert "1 pending row (flights)" in shown
+    notebook.ok("nosync.session()\nflights.insert([('DL', 1)])")
+    assert nosync.session().now == 2
+
+
 # -- recovery --------------------------------------------------------------------------------------
 
 

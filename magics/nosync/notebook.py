@@ -73,7 +73,15 @@ class Notebook:
     def session(self) -> Any:
         """The session; opened, or recovered, at the first call."""
         __tracebackhide__ = True
+        self.reopen()
         return self.opened if self.opened is not None else self.open()
+
+    def reopen(self) -> None:
+        """Opens the log again if its session was closed by hand; binds the variables anew."""
+        __tracebackhide__ = True
+        if self.opened is not None and self.opened.closed:
+            self.cells.settle()
+            self.open(mode=self.opened.mode)
 
     def open(self, path: str | None = None, *, force: bool = False, **options: Any) -> Any:
         """Opens a log as the notebook's session and brings its variables back.
@@ -224,6 +232,9 @@ class Notebook:
         return {"text/plain": table.text(), "text/html": table.html()}
 
     def _place(self) -> Place:
+        """The place of the session that was closed by hand, else the notebook's own."""
+        if self.place is not None:
+            return self.place
         place = resolve(self.shell.user_ns, os.environ, Path.cwd())
         return temporary() if place is None else place
 
