@@ -152,6 +152,26 @@ def test_a_failed_cell_discards_its_own_changes(notebook: Notebook) -> None:
     assert {"AA", "DL", "UA"} == {row[0] for row in rows(notebook, "flights")}
 
 
+def test_a_failed_cell_tells_what_it_had_committed(notebook: Notebook) -> None:
+    shown = notebook.fails(
+        'with nosync.epoch():\n    flights.insert([("B6", 1)])\nflights.insert([("B6", 2)])\n1 / 0'
+    )
+    assert "1 pending row (flights) discarded, epoch 2 committed before that" in shown
+    assert "nothing was committed" not in shown.text
+    assert nosync.session().now == 2
+
+
+def test_a_reader_does_not_say_that_it_committed(notebook: Notebook) -> None:
+    notebook.ok("%dd open log --mode r")
+    notebook.names["writer"] = writer = nosync.open("log")
+    shown = notebook.ok(
+        "with writer.epoch():\n    writer['flights'].insert([('B6', 1)])\nflights.count()"
+    )
+    writer.close()
+    assert shown.value == 4
+    assert "committed" not in shown.text
+
+
 def test_a_cell_that_is_no_python_discards_nothing_and_breaks_nothing(notebook: Notebook) -> None:
     notebook.fails("flights.insert(")
     notebook.ok('flights.insert([("DL", 1)])')
@@ -480,6 +500,31 @@ def test_unknown_names_are_answered_with_the_known_ones(notebook: Notebook) -> N
     assert "did you mean `%dd status`" in notebook.fails("%dd statsu")
     assert "flights" in notebook.fails("%dd show nothing")
     assert isinstance(notebook.fails("%dd show").error, UsageError)
+
+
+def test_a_stage_is_stale_from_the_moment_it_stops(notebook: Notebook) -> None:
+    notebook.ok("%%dd\nslow = delays.filter('worst > 9')")
+    notebook.ok("%%dd\ndelays = flights.group_by('carrier').count()")
+    assert "stale: " in repr(notebook.ok("%dd status").value)
+    assert "stale" in notebook.ok("%dd graph").html + notebook.ok("%dd graph").text
+
+
+def test_a_negative_count_is_not_called_stale(notebook: Notebook) -> None:
+    notebook.ok('flights.remove([("XX", 1)])')
+    shown = notebook.ok("%dd graph")
+    assert "cannot be read" in shown.html + shown.text
+    assert "stale" not in shown.html + shown.text
+
+
+def test_a_log_that_was_taken_over_is_not_called_live(notebook: Notebook, tmp_path: Path) -> None:
+    other = nosync.open(tmp_path / "log", takeover=True)
+    assert "taken over" in notebook.ok("%dd status")
+    other["flights"].insert([("B6", 1)])
+    other.commit()
+    other.close()
+    assert "recovered at epoch 2" in notebook.ok("%dd open log")
+    assert "live" in notebook.ok("%dd status")
+    notebook.ok('flights.insert([("B6", 2)])')
 
 
 def test_layers_and_graph(notebook: Notebook) -> None:

@@ -161,7 +161,7 @@ class Cells:
             else:
                 self._commit_late(result)
             if session is not None and session is self._notebook.opened:
-                self._tell_blocks(session.now)
+                self._tell_blocks(session)
             self._notebook.after_cell(result)
         finally:
             self._cell = self._message = self.transaction = None
@@ -181,20 +181,28 @@ class Cells:
         pending = _sizes(transaction.pending)
         if transaction:
             epoch = transaction.commit()
-            self._tell_blocks(epoch - 1)
+            self._tell_blocks(self._notebook.opened, upto=epoch - 1)
             self._told = epoch
             self._notebook.say(_committed(epoch, pending), progress=True)
         else:
             transaction.discard()
         self.transaction = None
 
-    def _tell_blocks(self, upto: int) -> None:
+    def _tell_blocks(self, session: Any, *, upto: int | None = None) -> None:
         """Tells the epochs that the cell committed by itself, in blocks or by `commit`."""
-        count = upto - self._told
-        if count > 0:
-            span = f"epoch {upto}" if count == 1 else f"epochs {self._told + 1} to {upto}"
-            self._notebook.say(f"{span} committed", progress=True)
-        self._told = max(upto, self._told)
+        done = self._blocks(session, upto)
+        if done:
+            self._notebook.say(f"{done} committed", progress=True)
+        self._told = max(session.now if upto is None else upto, self._told)
+
+    def _blocks(self, session: Any, upto: int | None = None) -> str:
+        """The epochs of the cell that were not told yet; those that a reader sees are none."""
+        if session is None or session.mode == "r":
+            return ""
+        last = session.now if upto is None else upto
+        if last <= self._told:
+            return ""
+        return f"epoch {last}" if last == self._told + 1 else f"epochs {self._told + 1} to {last}"
 
     def _commit_late(self, result: Any) -> None:
         try:
@@ -211,9 +219,9 @@ class Cells:
         lost = pending_rows(transaction)
         transaction.discard()
         if lost:
-            self._notebook.say(
-                f"NoSync: the cell failed; its {lost} discarded, nothing was committed"
-            )
+            done = self._blocks(self._notebook.opened)
+            kept = f"{done} committed before that" if done else "nothing was committed"
+            self._notebook.say(f"NoSync: the cell failed; its {lost} discarded, {kept}")
 
 
 def pending_rows(holder: Any) -> str:

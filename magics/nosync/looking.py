@@ -26,7 +26,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Any:
     for name in [*session.inputs, *session.stages]:
         frontier = frontiers[name]
         kind = "input" if name in session.inputs else "stage"
-        count, state = _rows_now(session[name])
+        count, state = _rows_now(session, name)
         levels = (frontier.memory, frontier.disk, frontier.replicas)
         rows.append([name, kind, count, *map(formats.value, levels), state])
     caption = f"epoch {session.now} · log {notebook.place.path if notebook.place else ''}"
@@ -37,12 +37,15 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Any:
     return Table(caption=caption, columns=columns, rows=rows, types=types, notes=notes)
 
 
-def _rows_now(collection: Any) -> tuple[str | None, str]:
-    """How many rows, and whether the collection follows; a stale stage says why it does not."""
+def _rows_now(session: Any, name: str) -> tuple[str | None, str]:
+    """How many rows, and whether the collection follows; says why it does not."""
     try:
-        return f"{len(collection):,}", "live"
+        count = f"{len(session[name]):,}"
     except Exception as error:
         return None, str(error)
+    if name in session.stale:
+        return count, f"stale: {session.stale[name]}"
+    return count, "taken over by another process" if session.fenced else "live"
 
 
 def _show(notebook: Notebook, arguments: Namespace) -> Any:
@@ -134,14 +137,17 @@ def _part(layer: Any, name: str) -> str | None:
 def _graph(notebook: Notebook, _arguments: Namespace) -> Any:
     session = notebook.session()
     names = [*session.inputs, *session.stages]
-    details = {name: _node_detail(*_rows_now(session[name])) for name in names}
+    details = {name: _node_detail(session, name) for name in names}
     reads = {name: session.graph[name] for name in names}
     return graph_picture(reads, inputs=session.inputs, details=details)
 
 
-def _node_detail(count: str | None, _state: str) -> str:
-    """The second line of a node: its rows, or that it has stopped."""
-    return "stale" if count is None else f"{count} row{'' if count == '1' else 's'}"
+def _node_detail(session: Any, name: str) -> str:
+    """The second line of a node: its rows, or why there are none; that it has stopped."""
+    count, _ = _rows_now(session, name)
+    if name in session.stale:
+        return "stale"
+    return "cannot be read" if count is None else f"{count} row{'' if count == '1' else 's'}"
 
 
 def _compare(notebook: Notebook, arguments: Namespace) -> Any:
