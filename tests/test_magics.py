@@ -496,6 +496,21 @@ def test_versions_are_compared(notebook: Notebook) -> None:
     assert "30" in notebook.ok("%dd show delays@1")
 
 
+def test_a_limit_is_0_or_more(notebook: Notebook) -> None:
+    for line in ("show flights", "diff flights", "compare flights delays"):
+        assert "0 or more" in notebook.fails(f"%dd {line} --limit -3")
+    shown = repr(notebook.ok("%dd show flights --limit 0").value)
+    assert "the first 0 of 3 rows" in shown
+    assert "AA" not in shown
+    assert "no difference" in repr(notebook.ok("%dd compare flights flights --limit 0").value)
+    notebook.ok("%%dd\nfew = flights.filter('delay > 9')")
+    shown = repr(notebook.ok("%dd compare flights few --limit 0").value)
+    assert "no difference" not in shown
+    shown = repr(notebook.ok("%dd diff flights --limit 0").value)
+    assert "+3" in shown
+    assert "AA" not in shown
+
+
 def test_unknown_names_are_answered_with_the_known_ones(notebook: Notebook) -> None:
     assert "did you mean `%dd status`" in notebook.fails("%dd statsu")
     assert "flights" in notebook.fails("%dd show nothing")
