@@ -384,6 +384,10 @@ def test_a_dd_cell_that_is_no_python_points_at_its_line(notebook: Notebook) -> N
     shown = notebook.fails("%%dd\nx = 1\ny = = 2")
     assert "SyntaxError" in shown
     assert "line 3" in shown
+    assert "y = = 2" in shown
+    assert ".py" not in shown.text
+    assert isinstance(shown.error, SyntaxError)
+    assert "ast.py" in notebook.fails("import ast\nast.parse('y = = 2')")
 
 
 def test_a_dd_cell_is_ipython_code_and_shows_its_last_value(notebook: Notebook) -> None:
@@ -624,6 +628,19 @@ def test_variables_come_back_with_the_report(notebook: Notebook) -> None:
         assert "total" in again.ok("%dd recover")
     finally:
         again.close()
+
+
+def test_a_spark_session_that_we_bound_is_not_missed(notebook: Notebook) -> None:
+    class Bound:
+        spark = object()
+
+    current = nosync.current.current()
+    assert current is not None
+    current.bindings.bind_spark(Bound.spark)
+    notebook.ok("mine = 1")
+    assert "spark" in notebook.names
+    assert "mine" in current._memo.names
+    assert "spark" not in current._memo.names
 
 
 def test_values_of_the_user_are_never_replaced(notebook: Notebook) -> None:
