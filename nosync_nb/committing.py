@@ -162,9 +162,7 @@ def waited(session: Session, level: str, seq: int | None) -> None:
 def check_level(level: str) -> None:
     """Raises if nothing can be waited for there."""
     if level == "replicas":
-        raise DurabilityError(
-            "no replicas are configured", hint='wait="disk", or open with replicas=[...]'
-        )
+        raise DurabilityError("replicas are not part of this version", hint='wait="disk"')
     if level != "disk":
         raise DurabilityError(f"unknown level {level!r}", hint='use "disk"')
 

@@ -7,10 +7,10 @@
     ├── TimeError (LookupError)                read at another epoch
     ├── DivergenceError (RuntimeError)         fix the loop
     ├── NegativeMultiplicityError (ValueError) find who removed a row that was not there
-    ├── FencedError (PermissionError)          take over, read only, or branch
+    ├── FencedError (PermissionError)          take over, or read only
     ├── DurabilityError (OSError)              repair the disk: nothing was committed
     │   └── OutcomeUnknownError                look whether the epoch is there before trying again
-    ├── CorruptLogError (OSError)              repair from a replica or a copy
+    ├── CorruptLogError (OSError)              repair from a copy
     └── TrustError (PermissionError)           functions of the log are not run: run their cell
 
 Messages name the stage and the clashing values in lower case; the remedy is a note

@@ -208,7 +208,7 @@ class Files:
         except TypeError:
             raise CorruptLogError(
                 f"'{path}' is damaged: its size is no multiple of 8",
-                hint="restore the file from a replica or a copy",
+                hint="restore the file from a copy",
             ) from None
         finally:
             file.close()

@@ -58,7 +58,7 @@ def open(
     where = os.path.realpath(path)
     with _opening:
         known = _open.get(where) if mode == "w" and not takeover else None
-        if known is not None and not known.closed:
+        if known is not None and not known.closed and not known.fenced:
             return known
         started = time.perf_counter()
         with _no_collection():

@@ -395,6 +395,23 @@ class Session:
         """Settings for a Spark session that this one has to start itself."""
         return self._spark.conf
 
+    @property
+    def fenced(self) -> bool:
+        """Whether somebody else has taken the log over: nothing can be committed here any more."""
+        if self._closed or self.mode == "r":
+            return False
+        try:
+            self._store.log.check()
+        except FencedError:
+            return True
+        return False
+
+    @property
+    def stale(self) -> dict[str, str]:
+        """The stages that have stopped, with the reason."""
+        found = [s for s in self._catalog.values() if not s.frozen and s.reason is not None]
+        return {s.name: str(s.reason) for s in found}
+
     def cancel_spark(self) -> None:
         """Cancels the Spark jobs of the running epoch."""
         self._spark.cancel()
@@ -524,7 +541,10 @@ class Session:
                 hint="keep what it hears in a list, and insert that later",
             )
         if self._closed:
-            raise DurabilityError("the session is closed", hint="open it again: nosync.open(path)")
+            raise DurabilityError(
+                "the session is closed",
+                hint="open it again: nosync.open(path), in a notebook nosync.session()",
+            )
         if self._store.log.mode == "r":
             raise FencedError(
                 f"{what}: the session is open for reading", hint='open it without mode="r"'

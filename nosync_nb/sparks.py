@@ -201,11 +201,11 @@ class Sparks:
         from nosync_nb.spark import sessions
         from nosync_nb.spark.views import Views
 
-        spark = sessions.find(self._given() if callable(self._given) else self._given)
-        if spark is None:
-            return
-        self._started = spark
         try:
+            spark = sessions.find(self._given() if callable(self._given) else self._given)
+            if spark is None:
+                return
+            self._started = spark
             if self._views is None or self._views.spark is not spark:
                 self._views = Views(spark, session.path, self._snapshot)
                 self._viewed = {}

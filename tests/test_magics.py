@@ -152,6 +152,26 @@ def test_a_failed_cell_discards_its_own_changes(notebook: Notebook) -> None:
     assert {"AA", "DL", "UA"} == {row[0] for row in rows(notebook, "flights")}
 
 
+def test_a_failed_cell_tells_what_it_had_committed(notebook: Notebook) -> None:
+    shown = notebook.fails(
+        'with nosync.epoch():\n    flights.insert([("B6", 1)])\nflights.insert([("B6", 2)])\n1 / 0'
+    )
+    assert "1 pending row (flights) discarded, epoch 2 committed before that" in shown
+    assert "nothing was committed" not in shown.text
+    assert nosync.session().now == 2
+
+
+def test_a_reader_does_not_say_that_it_committed(notebook: Notebook) -> None:
+    notebook.ok("%dd open log --mode r")
+    notebook.names["writer"] = writer = nosync.open("log")
+    shown = notebook.ok(
+        "with writer.epoch():\n    writer['flights'].insert([('B6', 1)])\nflights.count()"
+    )
+    writer.close()
+    assert shown.value == 4
+    assert "committed" not in shown.text
+
+
 def test_a_cell_that_is_no_python_discards_nothing_and_breaks_nothing(notebook: Notebook) -> None:
     notebook.fails("flights.insert(")
     notebook.ok('flights.insert([("DL", 1)])')
@@ -206,6 +226,60 @@ def test_autocommit_can_be_turned_off(notebook: Notebook) -> None:
 def test_commit_inside_a_cell_leaves_the_rest_to_its_end(notebook: Notebook) -> None:
     notebook.ok('flights.insert([("DL", 1)])\nnosync.commit()\nflights.insert([("DL", 2)])')
     assert nosync.session().now == 3
+
+
+def test_what_is_inserted_between_cells_is_committed_by_the_next(notebook: Notebook) -> None:
+    notebook.names["flights"].insert([("DL", 1), ("DL", 2)])
+    shown = notebook.ok("flights")
+    assert "epoch 2: flights 2 rows" in shown
+    assert shown.text.count("DL") == 2
+    notebook.names["flights"].insert([("B6", 1)])
+    notebook.fails("1/0")
+    assert nosync.session().now == 3
+    notebook.ok("%config NoSync.autocommit = False")
+    notebook.ok('flights.insert([("DL", 1)])')
+    notebook.ok("%config NoSync.autocommit = True")
+    assert "epoch 4: flights 1 row" in notebook.ok("%dd status")
+
+
+def test_rows_between_cells_that_cannot_be_committed_stay_until_discarded(
+    notebook: Notebook,
+) -> None:
+    notebook.ok('%%dd\nodd = flights.map(lambda r: (1 // (r.delay - 7),), "x int")')
+    notebook.names["flights"].insert([("DL", 7)])
+    shown = notebook.ok("1 + 1")
+    assert "StageError" in shown
+    assert "1 pending row (flights)" in shown
+    assert notebook.ok("nosync.session().pending['flights'].rows").value == 1
+    assert "1 pending row discarded" in notebook.ok("%dd discard")
+    assert "epoch 2: flights 1 row" in notebook.ok('flights.insert([("DL", 1)])')
+
+
+def test_pending_rows_are_not_dropped_in_silence(notebook: Notebook) -> None:
+    notebook.ok("%config NoSync.autocommit = False")
+    notebook.ok('flights.insert([("DL", 1), ("DL", 2)])')
+    shown = notebook.fails("%dd open elsewhere")
+    assert "2 pending rows (flights)" in shown
+    assert "%dd discard" in shown
+    assert "open already" in notebook.ok("%dd open log")
+    assert "2 pending rows (flights)" in notebook.ok("%reload_ext nosync")
+    assert len(notebook.names["flights"]) == 3
+
+
+def test_unloading_commits_what_came_between_cells(notebook: Notebook) -> None:
+    notebook.ok('flights.insert([("DL", 1)])')
+    notebook.ok(
+        "import threading\n"
+        "late = threading.Thread(target=lambda: flights.insert([('DL', 2)]))\n"
+        "late.start()\nlate.join()"
+    )
+    notebook.names["flights"].insert([("DL", 3)])
+    notebook.close()
+    session = nosync.open("log")
+    try:
+        assert (session.now, len(session["flights"])) == (4, 6)
+    finally:
+        session.close()
 
 
 # -- stages ----------------------------------------------------------------------------------------
@@ -310,6 +384,10 @@ def test_a_dd_cell_that_is_no_python_points_at_its_line(notebook: Notebook) -> N
     shown = notebook.fails("%%dd\nx = 1\ny = = 2")
     assert "SyntaxError" in shown
     assert "line 3" in shown
+    assert "y = = 2" in shown
+    assert ".py" not in shown.text
+    assert isinstance(shown.error, SyntaxError)
+    assert "ast.py" in notebook.fails("import ast\nast.parse('y = = 2')")
 
 
 def test_a_dd_cell_is_ipython_code_and_shows_its_last_value(notebook: Notebook) -> None:
@@ -322,6 +400,13 @@ def test_a_dd_cell_is_ipython_code_and_shows_its_last_value(notebook: Notebook) 
 def test_a_dd_cell_without_collections_says_so(notebook: Notebook) -> None:
     assert "no top-level name" in notebook.ok("%%dd\nx = 5")
     assert notebook.names["x"] == 5
+
+
+@pytest.mark.parametrize("source", ["spark = 5", "%%dd\nspark = flights.distinct()"])
+def test_a_name_spark_that_is_no_spark_session_is_ignored(notebook: Notebook, source: str) -> None:
+    notebook.ok(source)
+    assert "no temp views" not in notebook.ok("%%dd\nslow = flights.filter('delay > 9')").text
+    assert "slow" in nosync.session().stages
 
 
 def test_a_stage_keeps_a_captured_value_until_its_cell_runs_again(notebook: Notebook) -> None:
@@ -415,10 +500,50 @@ def test_versions_are_compared(notebook: Notebook) -> None:
     assert "30" in notebook.ok("%dd show delays@1")
 
 
+def test_a_limit_is_0_or_more(notebook: Notebook) -> None:
+    for line in ("show flights", "diff flights", "compare flights delays"):
+        assert "0 or more" in notebook.fails(f"%dd {line} --limit -3")
+    shown = repr(notebook.ok("%dd show flights --limit 0").value)
+    assert "the first 0 of 3 rows" in shown
+    assert "AA" not in shown
+    assert "no difference" in repr(notebook.ok("%dd compare flights flights --limit 0").value)
+    notebook.ok("%%dd\nfew = flights.filter('delay > 9')")
+    shown = repr(notebook.ok("%dd compare flights few --limit 0").value)
+    assert "no difference" not in shown
+    shown = repr(notebook.ok("%dd diff flights --limit 0").value)
+    assert "+3" in shown
+    assert "AA" not in shown
+
+
 def test_unknown_names_are_answered_with_the_known_ones(notebook: Notebook) -> None:
     assert "did you mean `%dd status`" in notebook.fails("%dd statsu")
     assert "flights" in notebook.fails("%dd show nothing")
     assert isinstance(notebook.fails("%dd show").error, UsageError)
+
+
+def test_a_stage_is_stale_from_the_moment_it_stops(notebook: Notebook) -> None:
+    notebook.ok("%%dd\nslow = delays.filter('worst > 9')")
+    notebook.ok("%%dd\ndelays = flights.group_by('carrier').count()")
+    assert "stale: " in repr(notebook.ok("%dd status").value)
+    assert "stale" in notebook.ok("%dd graph").html + notebook.ok("%dd graph").text
+
+
+def test_a_negative_count_is_not_called_stale(notebook: Notebook) -> None:
+    notebook.ok('flights.remove([("XX", 1)])')
+    shown = notebook.ok("%dd graph")
+    assert "cannot be read" in shown.html + shown.text
+    assert "stale" not in shown.html + shown.text
+
+
+def test_a_log_that_was_taken_over_is_not_called_live(notebook: Notebook, tmp_path: Path) -> None:
+    other = nosync.open(tmp_path / "log", takeover=True)
+    assert "taken over" in notebook.ok("%dd status")
+    other["flights"].insert([("B6", 1)])
+    other.commit()
+    other.close()
+    assert "recovered at epoch 2" in notebook.ok("%dd open log")
+    assert "live" in notebook.ok("%dd status")
+    notebook.ok('flights.insert([("B6", 2)])')
 
 
 def test_layers_and_graph(notebook: Notebook) -> None:
@@ -461,6 +586,29 @@ def test_open_changes_the_log_and_the_variables(notebook: Notebook, tmp_path: Pa
     assert notebook.names["delays"].name == "delays"
 
 
+def test_a_session_closed_by_hand_is_opened_again_at_its_next_use(notebook: Notebook) -> None:
+    uses = (
+        "nosync.session()",
+        "%dd recover",
+        "%dd show delays",
+        "%%dd\nslow = delays.filter('worst > 9')",
+    )
+    for number, source in enumerate(uses):
+        notebook.ok("nosync.session().close()")
+        assert "nosync.session()" in notebook.fails("flights.insert([('DL', 1)])")
+        assert "recovered at epoch" in notebook.ok(source)
+        notebook.ok(f"flights.insert([('DL', {number})])")
+    assert rows(notebook, "slow") == [("AA", 2, 30)]
+
+
+def test_rows_of_a_cell_that_closes_its_session_are_an_error(notebook: Notebook) -> None:
+    shown = notebook.fails("flights.insert([('DL', 1)])\nnosync.session().close()")
+    assert "session is closed" in shown
+    assert "1 pending row (flights)" in shown
+    notebook.ok("nosync.session()\nflights.insert([('DL', 1)])")
+    assert nosync.session().now == 2
+
+
 # -- recovery --------------------------------------------------------------------------------------
 
 
@@ -480,6 +628,19 @@ def test_variables_come_back_with_the_report(notebook: Notebook) -> None:
         assert "total" in again.ok("%dd recover")
     finally:
         again.close()
+
+
+def test_a_spark_session_that_we_bound_is_not_missed(notebook: Notebook) -> None:
+    class Bound:
+        spark = object()
+
+    current = nosync.current.current()
+    assert current is not None
+    current.bindings.bind_spark(Bound.spark)
+    notebook.ok("mine = 1")
+    assert "spark" in notebook.names
+    assert "mine" in current._memo.names
+    assert "spark" not in current._memo.names
 
 
 def test_values_of_the_user_are_never_replaced(notebook: Notebook) -> None:
@@ -523,6 +684,17 @@ def test_errors_are_short_and_name_the_remedy(notebook: Notebook) -> None:
     assert "Traceback" in notebook.ok("%tb").text
     notebook.ok("%config NoSync.short_errors = False")
     assert "Traceback" in notebook.fails("delays.rows(at=77)").text
+
+
+def test_a_collection_that_cannot_be_shown_says_why_once(notebook: Notebook) -> None:
+    notebook.ok('flights.remove([("XX", 1)])')
+    shown = notebook.ok("print('before')\nflights")
+    assert shown.text.count("NegativeMultiplicityError") == 1
+    assert "Traceback" not in shown.text
+    assert "before" in shown
+    assert "Hint" in shown
+    assert "Traceback" in notebook.ok("%tb").text
+    assert "flights: carrier string" in notebook.ok("[flights]")
 
 
 def test_errors_of_the_users_code_keep_their_frames(notebook: Notebook) -> None:

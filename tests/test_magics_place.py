@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from nosync.memo import Memo
 from nosync.place import Place, prepare, resolve, temporary
+from nosync_nb.errors import DurabilityError
 
 _UUID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
@@ -48,6 +50,23 @@ def test_the_folder_of_logs_keeps_itself_out_of_git(tmp_path: Path) -> None:
     prepare(place)
     assert (tmp_path / ".nosync" / ".gitignore").read_text() == "*\n"
     assert not place.has_log
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DurabilityError, match=r"cannot create .*/file/.nosync'") as raised:
+        prepare(Place(tmp_path / "file" / ".nosync" / "log", "a test"))
+    assert "%dd open PATH" in raised.value.__notes__[-1]
+
+
+def test_a_read_only_file_system_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(DurabilityError, match="read-only file system") as raised:
+        prepare(Place(tmp_path / ".nosync" / "log", "a test"))
+    assert "remount it" in raised.value.__notes__[0]
 
 
 def test_a_memo_alone_is_no_log(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ def _recover(notebook: Notebook, _arguments: Namespace) -> None:
     __tracebackhide__ = True
     if notebook.opened is None:
         notebook.open(force=True)
+    elif notebook.opened.closed:
+        notebook.reopen()
     else:
         notebook.show_report()
 

@@ -89,7 +89,7 @@ class Bindings:
         for name, value in list(self._shell.user_ns.items()):
             if name.startswith("_") or name in hidden or self._seen.get(name) == id(value):
                 continue
-            if name == "nosync":
+            if name == "nosync" or (name == "spark" and value is self._ours.get(name)):
                 continue
             yield name, value
 

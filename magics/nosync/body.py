@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nosync.names import bound_names
+from nosync.shorten import BODY
 
 _MISSING = object()
 
@@ -30,7 +31,11 @@ class Body:
         self._shell = shell
         code = shell.transform_cell(source)
         self._file = shell.compile.cache(f"%%dd {line}".rstrip() + "\n" + code, number)
-        tree = shell.compile.ast_parse("\n" + code, filename=self._file)
+        try:
+            tree = shell.compile.ast_parse("\n" + code, filename=self._file)
+        except SyntaxError as error:
+            setattr(error, BODY, True)
+            raise
         tree = shell.transform_ast(tree)
         self.names = bound_names(tree)
         last = tree.body[-1] if tree.body else None

@@ -9,12 +9,18 @@ Design
        loads the extension was parsed before we were there).
     Code run from inside a cell (`%run`, `%%time`, `%timeit`) belongs to it: only the first tree
     after the outermost `pre_run_cell` is changed.
+
+Failure
+    Rows that a thread, a timer or a widget inserts between two cells wait outside any cell's
+    transaction, where the next one would hide them. So the next cell commits them first. If that
+    fails, the cell gets no transaction: what it does goes to those rows, so it can discard them.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nosync_widgets import formats
@@ -85,9 +91,27 @@ class Cells:
         session = self._notebook.opened
         if session is None or self.transaction is not None or self._cell is None:
             return
-        self._told = session.now
-        if self._notebook.settings.autocommit:
+        ready = not session.closed and self._notebook.settings.autocommit
+        if ready and self._commit_between(session):
             self.transaction = session.begin()
+        self._told = session.now
+
+    def _commit_between(self, session: Any) -> bool:
+        """Commits what was inserted outside of cells; tells whether nothing of it is left."""
+        pending = _sizes(session.pending)
+        if not pending:
+            return True
+        try:
+            epoch = session.commit()
+        except Exception as error:
+            self._notebook.errors.show(error)
+            self._notebook.say(
+                f"NoSync: inserted outside of a cell and not committed: {pending_rows(session)}; "
+                "until a commit succeeds or `%dd discard`, cells commit nothing at their end"
+            )
+            return False
+        self._notebook.say(_committed(epoch, pending), progress=True)
+        return True
 
     def visit(self, tree: ast.Module) -> ast.Module:
         """Lets the last expression of the cell pass through `end`."""
@@ -116,9 +140,12 @@ class Cells:
         return value
 
     def settle(self) -> None:
-        """Commits the running cell's changes now, before its session is closed."""
+        """Commits now, before its session is closed, what the running cell and others changed."""
         __tracebackhide__ = True
         self._commit()
+        session = self._notebook.opened
+        if session is not None and not session.closed and self._notebook.settings.autocommit:
+            self._commit_between(session)
 
     def after(self, result: Any) -> None:
         """`post_run_cell`: settles what the cell left and tells the notebook."""
@@ -134,7 +161,7 @@ class Cells:
             else:
                 self._commit_late(result)
             if session is not None and session is self._notebook.opened:
-                self._tell_blocks(session.now)
+                self._tell_blocks(session)
             self._notebook.after_cell(result)
         finally:
             self._cell = self._message = self.transaction = None
@@ -151,23 +178,31 @@ class Cells:
         transaction = self.transaction
         if transaction is None:
             return
-        pending = {name: (item.rows, item.calls) for name, item in transaction.pending.items()}
+        pending = _sizes(transaction.pending)
         if transaction:
             epoch = transaction.commit()
-            self._tell_blocks(epoch - 1)
+            self._tell_blocks(self._notebook.opened, upto=epoch - 1)
             self._told = epoch
             self._notebook.say(_committed(epoch, pending), progress=True)
         else:
             transaction.discard()
         self.transaction = None
 
-    def _tell_blocks(self, upto: int) -> None:
+    def _tell_blocks(self, session: Any, *, upto: int | None = None) -> None:
         """Tells the epochs that the cell committed by itself, in blocks or by `commit`."""
-        count = upto - self._told
-        if count > 0:
-            span = f"epoch {upto}" if count == 1 else f"epochs {self._told + 1} to {upto}"
-            self._notebook.say(f"{span} committed", progress=True)
-        self._told = max(upto, self._told)
+        done = self._blocks(session, upto)
+        if done:
+            self._notebook.say(f"{done} committed", progress=True)
+        self._told = max(session.now if upto is None else upto, self._told)
+
+    def _blocks(self, session: Any, upto: int | None = None) -> str:
+        """The epochs of the cell that were not told yet; those that a reader sees are none."""
+        if session is None or session.mode == "r":
+            return ""
+        last = session.now if upto is None else upto
+        if last <= self._told:
+            return ""
+        return f"epoch {last}" if last == self._told + 1 else f"epochs {self._told + 1} to {last}"
 
     def _commit_late(self, result: Any) -> None:
         try:
@@ -181,14 +216,26 @@ class Cells:
         transaction, self.transaction = self.transaction, None
         if transaction is None:
             return
-        pending = list(transaction.pending)
-        count = transaction.discard()
-        if pending:
-            rows = formats.count(count, "pending row")
-            self._notebook.say(
-                f"NoSync: the cell failed; its {rows} ({formats.listing(pending)}) "
-                "discarded, nothing was committed"
-            )
+        lost = pending_rows(transaction)
+        transaction.discard()
+        if lost:
+            done = self._blocks(self._notebook.opened)
+            kept = f"{done} committed before that" if done else "nothing was committed"
+            self._notebook.say(f"NoSync: the cell failed; its {lost} discarded, {kept}")
+
+
+def pending_rows(holder: Any) -> str:
+    """What waits in a session or transaction: `3 pending rows (flights)`; empty if nothing does."""
+    pending = _sizes(holder.pending)
+    if not pending:
+        return ""
+    rows = sum(rows for rows, _ in pending.values())
+    return f"{formats.count(rows, 'pending row')} ({formats.listing(pending)})"
+
+
+def _sizes(pending: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Rows and calls that wait, by input."""
+    return {name: (item.rows, item.calls) for name, item in pending.items()}
 
 
 def _committed(epoch: int, pending: dict[str, tuple[int, int]]) -> str:

@@ -22,9 +22,8 @@ def load_ipython_extension(shell: Any) -> None:
     magics = NoSync(shell)
     shell.register_magics(magics)
     shell.push({"nosync": sys.modules["nosync"]}, interactive=True)
-    formatters = shell.display_formatter.formatters
-    formatters["text/html"].for_type_by_name(*_COLLECTION, magics.notebook.collection_html)
-    formatters["text/plain"].for_type_by_name(*_COLLECTION, magics.notebook.collection_text)
+    bundles = shell.display_formatter.mimebundle_formatter
+    bundles.for_type_by_name(*_COLLECTION, magics.notebook.collection_bundle)
     register(magics.notebook)
     magics.notebook.attach()
     set_current(magics.notebook)
@@ -48,8 +47,7 @@ def unload_ipython_extension(shell: Any) -> None:
             manager.magics[kind].pop(name, None)
     if magics in shell.configurables:
         shell.configurables.remove(magics)
-    for mime in ("text/html", "text/plain"):
-        _forget_formatter(shell.display_formatter.formatters[mime])
+    _forget_formatter(shell.display_formatter.mimebundle_formatter)
     shell.drop_by_id({"nosync": sys.modules["nosync"]})
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from nosync.subcommand import Subcommand, epoch_of, moment
+from nosync.subcommand import Subcommand, epoch_of, limit, moment
 from nosync_widgets import formats
 from nosync_widgets.pages import changed_rows
 from nosync_widgets.pictures import graph_picture
@@ -26,7 +26,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Any:
     for name in [*session.inputs, *session.stages]:
         frontier = frontiers[name]
         kind = "input" if name in session.inputs else "stage"
-        count, state = _rows_now(session[name])
+        count, state = _rows_now(session, name)
         levels = (frontier.memory, frontier.disk, frontier.replicas)
         rows.append([name, kind, count, *map(formats.value, levels), state])
     caption = f"epoch {session.now} · log {notebook.place.path if notebook.place else ''}"
@@ -37,18 +37,21 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Any:
     return Table(caption=caption, columns=columns, rows=rows, types=types, notes=notes)
 
 
-def _rows_now(collection: Any) -> tuple[str | None, str]:
-    """How many rows, and whether the collection follows; a stale stage says why it does not."""
+def _rows_now(session: Any, name: str) -> tuple[str | None, str]:
+    """How many rows, and whether the collection follows; says why it does not."""
     try:
-        return f"{len(collection):,}", "live"
+        count = f"{len(session[name]):,}"
     except Exception as error:
         return None, str(error)
+    if name in session.stale:
+        return count, f"stale: {session.stale[name]}"
+    return count, "taken over by another process" if session.fenced else "live"
 
 
 def _show(notebook: Notebook, arguments: Namespace) -> Any:
     collection = _collection(notebook, arguments.stage)
-    limit = arguments.limit or notebook.settings.limit
-    return collection_table(collection, at=_epoch(notebook, arguments.at), limit=limit)
+    at, most = _epoch(notebook, arguments.at), _limit(notebook, arguments)
+    return collection_table(collection, at=at, limit=most)
 
 
 def _diff(notebook: Notebook, arguments: Namespace) -> Any:
@@ -60,8 +63,8 @@ def _diff(notebook: Notebook, arguments: Namespace) -> Any:
         after = Timeline(collection.history()).before(upto)
     if after is not None and after > upto:
         raise UsageError(f"%dd diff: epoch {after} is after {upto}; write the earlier one first")
-    limit = arguments.limit or notebook.settings.limit
-    changes, added, removed = changed_rows(collection, after, upto, limit)
+    most = _limit(notebook, arguments)
+    changes, added, removed = changed_rows(collection, after, upto, most)
     schema = collection.schema
     shown = sum(abs(diff) for diff, _ in changes)
     return Table(
@@ -134,32 +137,43 @@ def _part(layer: Any, name: str) -> str | None:
 def _graph(notebook: Notebook, _arguments: Namespace) -> Any:
     session = notebook.session()
     names = [*session.inputs, *session.stages]
-    details = {name: _node_detail(*_rows_now(session[name])) for name in names}
+    details = {name: _node_detail(session, name) for name in names}
     reads = {name: session.graph[name] for name in names}
     return graph_picture(reads, inputs=session.inputs, details=details)
 
 
-def _node_detail(count: str | None, _state: str) -> str:
-    """The second line of a node: its rows, or that it has stopped."""
-    return "stale" if count is None else f"{count} row{'' if count == '1' else 's'}"
+def _node_detail(session: Any, name: str) -> str:
+    """The second line of a node: its rows, or why there are none; that it has stopped."""
+    count, _ = _rows_now(session, name)
+    if name in session.stale:
+        return "stale"
+    return "cannot be read" if count is None else f"{count} row{'' if count == '1' else 's'}"
 
 
 def _compare(notebook: Notebook, arguments: Namespace) -> Any:
     one, other = (_collection(notebook, name) for name in (arguments.a, arguments.b))
-    limit = arguments.limit or notebook.settings.limit
+    most = _limit(notebook, arguments)
     sides = ((arguments.a, one.except_all(other)), (arguments.b, other.except_all(one)))
+    found = [(name, difference.rows(limit=max(most, 1))) for name, difference in sides]
     rows = [
         [name, *(formats.value(item) for item in row)]
-        for name, difference in sides
-        for row in difference.rows(limit=limit)
+        for name, only in found
+        for row in only[:most]
     ]
+    caption = f"rows of only one of {arguments.a} and {arguments.b}"
     schema = one.schema
     return Table(
-        caption=f"rows of only one of {arguments.a} and {arguments.b}" if rows else "no difference",
+        caption=caption if any(only for _, only in found) else "no difference",
         columns=("only in", *schema.names),
         types=("string", *schema.types),
         rows=rows,
     )
+
+
+def _limit(notebook: Notebook, arguments: Namespace) -> int:
+    """How many rows are shown."""
+    given: int | None = arguments.limit
+    return notebook.settings.limit if given is None else given
 
 
 def _epoch(notebook: Notebook, at: int | str | None) -> int | None:
@@ -177,7 +191,7 @@ def _collection(notebook: Notebook, name: str) -> Any:
 
 
 _STAGE = (["stage"], {"help": "name of a stage or input"})
-_LIMIT = (["--limit"], {"type": int, "help": "rows shown, instead of NoSync.limit"})
+_LIMIT = (["--limit"], {"type": limit, "help": "rows shown, instead of NoSync.limit"})
 _MOMENT = "epoch, label (quoted if it is a number), negative offset, or '2026-01-31 18:00'"
 _AT = (["--at"], {"type": moment, "help": _MOMENT})
 

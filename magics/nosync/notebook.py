@@ -12,14 +12,14 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
 from nosync.bindings import Bindings
-from nosync.cells import Cells
+from nosync.cells import Cells, pending_rows
 from nosync.eager import EagerSpark
 from nosync.memo import Memo
 from nosync.place import Place, prepare, resolve, temporary
@@ -73,7 +73,15 @@ class Notebook:
     def session(self) -> Any:
         """The session; opened, or recovered, at the first call."""
         __tracebackhide__ = True
+        self.reopen()
         return self.opened if self.opened is not None else self.open()
+
+    def reopen(self) -> None:
+        """Opens the log again if its session was closed by hand; binds the variables anew."""
+        __tracebackhide__ = True
+        if self.opened is not None and self.opened.closed:
+            self.cells.settle()
+            self.open(mode=self.opened.mode)
 
     def open(self, path: str | None = None, *, force: bool = False, **options: Any) -> Any:
         """Opens a log as the notebook's session and brings its variables back.
@@ -91,6 +99,7 @@ class Notebook:
         import nosync_nb
 
         self.errors.install()
+        self._refuse_pending(place, options)
         prepare(place)
         if place.has_log:
             memo.attempts += 1
@@ -112,9 +121,24 @@ class Notebook:
         self._announce()
         return session
 
+    def _refuse_pending(self, place: Place, options: Mapping[str, Any]) -> None:
+        """Raises if another log is to be opened while rows wait that no cell's end commits."""
+        session = self.opened
+        if session is None or session.closed or self.cells.transaction is not None:
+            return
+        same = session.mode == options.get("mode", "w") and not options.get("takeover")
+        lost = pending_rows(session)
+        if lost and not (same and place.path.resolve() == Path(session.path)):
+            from nosync_nb.errors import NosyncError
+
+            raise NosyncError(f"the log in use has {lost}", hint="%dd commit or %dd discard first")
+
     def close(self) -> None:
         """Closes views and session and takes the variables back that it brought."""
         self.cells.settle()
+        lost = "" if self.opened is None else pending_rows(self.opened)
+        if lost:
+            self.say(f"NoSync: dropped, as nothing committed them: {lost}")
         for view in self.views.values():
             view.close()
         self.views.clear()
@@ -195,30 +219,40 @@ class Notebook:
             self.opened.replay_rows = self.settings.replay_rows
             self.opened.spark_conf.update(self.settings.spark_conf)
 
-    def collection_html(self, collection: Any) -> str:
-        """What a collection as the last expression of a cell shows."""
-        return collection_table(collection, limit=self.settings.limit).html()
+    def collection_bundle(self, collection: Any) -> dict[str, str]:
+        """What a collection shows as a value of a cell; if it cannot be read, the error, once.
 
-    def collection_text(self, collection: Any, printer: Any, _cycle: bool) -> None:
-        """The same as text; inside a list or a dict only the one-line form."""
-        if printer.stack and len(printer.stack) > 1:
-            printer.text(repr(collection))
-        else:
-            printer.text(collection_table(collection, limit=self.settings.limit).text())
+        From here an exception would reach no handler of ours, but IPython's, with every frame.
+        """
+        try:
+            table = collection_table(collection, limit=self.settings.limit)
+        except Exception as error:
+            self.errors.show(error)
+            return {}
+        return {"text/plain": table.text(), "text/html": table.html()}
 
     def _place(self) -> Place:
+        """The place of the session that was closed by hand, else the notebook's own."""
+        if self.place is not None:
+            return self.place
         place = resolve(self.shell.user_ns, os.environ, Path.cwd())
         return temporary() if place is None else place
 
     def _users_spark(self) -> Any:
-        """The user's Spark session, asked for when Spark is needed."""
-        return self.shell.user_ns.get("spark")
+        """The user's Spark session, asked for when Spark is needed; `spark` may be anything."""
+        from nosync_nb.spark.sessions import is_session
+
+        spark = self.shell.user_ns.get("spark")
+        return spark if is_session(spark) else None
 
     def _exit(self) -> None:
         """At the end of the process: a clean end is marked, a temporary log removed."""
         temporary = self.place is not None and self.place.temporary
         with suppress(Exception):
             self.close()
+        with suppress(Exception):  # what is said on the way may find no front end any more
+            if self.opened is not None:
+                self.opened.close()
         if temporary and self.place is not None:
             shutil.rmtree(self.place.path, ignore_errors=True)
 

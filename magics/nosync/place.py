@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,9 +71,28 @@ def temporary() -> Place:
 
 
 def prepare(place: Place) -> None:
-    """Makes the folder above the log; `.nosync` keeps itself out of git."""
+    """Makes the folder above the log; `.nosync` keeps itself out of git.
+
+    Raises:
+        DurabilityError: if it cannot be made; says where else a log can be.
+    """
     parent = place.path.parent
-    parent.mkdir(parents=True, exist_ok=True)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(error, parent) from error
     ignore = parent / ".gitignore"
     if parent.name == ".nosync" and not ignore.exists():
-        ignore.write_text("*\n", "utf-8")
+        with suppress(OSError):  # the log itself says whether it can be written
+            ignore.write_text("*\n", "utf-8")
+
+
+def _refused(error: OSError, folder: Path) -> Exception:
+    from nosync_nb.errors import DurabilityError
+    from nosync_nb.files import fail
+
+    try:
+        fail(error, "create", str(folder))
+    except DurabilityError as failure:
+        failure.add_note("Hint: `%dd open PATH` keeps the log in another folder")
+        return failure

@@ -2,7 +2,8 @@
 
 `_render_traceback_` is bound to the error while it is displayed and taken off again, so `%tb` and
 `%config NoSync.short_errors = False` show every frame and errors stay picklable. Exceptions of the
-user's own code are left alone; a `StageError` also shows the line of the function that raised.
+user's own code are left alone; a `StageError` also shows the line of the function that raised, and
+a body of `%%dd` that is no Python the line and nothing of us, as IPython shows a cell that is none.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
+
+BODY = "_nosync_body"
+"""Marks a `SyntaxError` as one of the body of a cell, not of code that it ran."""
 
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 
@@ -36,7 +40,7 @@ class ShortErrors:
             return
         from nosync_nb.errors import NosyncError
 
-        self._shell.set_custom_exc((NosyncError,), self._show)
+        self._shell.set_custom_exc((NosyncError, SyntaxError), self._show)
         self._installed = True
 
     def remove(self) -> None:
@@ -57,6 +61,12 @@ class ShortErrors:
         trace: TracebackType | None,
         tb_offset: int | None = None,
     ) -> None:
+        if isinstance(error, SyntaxError):
+            if getattr(error, BODY, False):
+                shell.showsyntaxerror()
+            else:
+                shell.showtraceback((kind, error, trace), running_compiled_code=True)
+            return
         if not self._settings.short_errors or not hasattr(error, "kind"):
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
             return

@@ -25,6 +25,8 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
     """
     __tracebackhide__ = True
     shell = notebook.shell
+    notebook.reopen()
+    notebook.errors.install()
     body = Body(shell, line, source, number=notebook.cells.number)
     with body.restoring():
         value = body.run()

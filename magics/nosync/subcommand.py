@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +39,14 @@ def moment(text: str) -> int | str:
         return int(text)
     except ValueError:
         return text
+
+
+def limit(text: str) -> int:
+    """Reads how many rows are to be shown: 0 or more."""
+    rows = int(text)
+    if rows < 0:
+        raise ArgumentTypeError(f"{rows} rows cannot be shown, 0 or more can")
+    return rows
 
 
 def epoch_of(session: Any, at: int | str) -> int:

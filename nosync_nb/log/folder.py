@@ -51,7 +51,7 @@ def admit(files: Files, folder: str, machine: Machine, *, write: bool) -> None:
         raise DurabilityError(
             f"'{folder}' is on a network file system ({kind}), where two writers cannot "
             "be told apart",
-            hint="keep the log on a local disk, and add this place as a replica",
+            hint="keep the log on a local disk",
         )
 
 

@@ -166,7 +166,7 @@ class Lease(Words):
             lock.release()
 
 
-_REMEDY = 'open it with takeover=True, read it with mode="r", or work on a branch'
+_REMEDY = 'open it with takeover=True, or read it with mode="r"'
 
 
 def acquire(
@@ -264,7 +264,7 @@ def _promise(files: Files, folder: str, words: Words, number: int) -> None:
     if words.generation != number:
         raise DurabilityError(
             f"'{folder}' is on a file system whose maps do not show what was written",
-            hint="keep the log on a local disk, and add this place as a replica",
+            hint="keep the log on a local disk",
         )
 
 

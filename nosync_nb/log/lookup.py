@@ -52,7 +52,7 @@ class Lookup:
                 path = os.path.join(self._folder, segment.name)
                 raise CorruptLogError(
                     f"'{path}' is damaged at byte {at}: {error}",
-                    hint="restore the file from a replica or a copy",
+                    hint="restore the file from a copy",
                 ) from None
             return found
 
@@ -78,7 +78,7 @@ class Lookup:
                 name = segments.file_name(*(broken or first.before or (0, 0)))
                 raise CorruptLogError(
                     f"'{os.path.join(self._folder, name)}' is missing or unreadable",
-                    hint="restore the file from a replica or a copy",
+                    hint="restore the file from a copy",
                 )
             self._older = path + self._older
         return self._older

@@ -64,7 +64,7 @@ def recover(
     if start.offset < (chain.live[0].start.offset if chain.live else 0):
         raise CorruptLogError(
             f"'{folder}' holds nothing before {chain.live[0].name}, and no checkpoint for it",
-            hint="restore the missing files from a replica or a copy",
+            hint="restore the missing files from a copy",
         )
     known = max(known, start.seq)
     found = tail.read(files, folder, chain, start, known=known, strict=same_boot, upto=published)
@@ -132,7 +132,7 @@ def _newest(
             raise CorruptLogError(
                 f"'{os.path.join(folder, place)}': frame {state.mark.seq}, which checkpoint "
                 f"'{name}' was made after, is missing or damaged",
-                hint="restore the file from a replica or a copy; nothing was changed",
+                hint="restore the file from a copy; nothing was changed",
             )
         notes.append(f"{name}: left out, it was written by an owner who had been replaced")
     return None, segments.linked(files, folder, names), notes

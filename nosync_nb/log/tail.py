@@ -24,7 +24,7 @@ from nosync_nb.log import frames, segments
 from nosync_nb.log.frames import Damage, Frame, Mark
 from nosync_nb.log.segments import Chain, Segment
 
-_HINT = "restore the file from a replica or a copy; nothing in the segments was changed"
+_HINT = "restore the file from a copy; nothing in the segments was changed"
 
 
 class Tail(NamedTuple):

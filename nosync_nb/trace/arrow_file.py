@@ -107,7 +107,7 @@ def damaged(folder: str, name: str, why: str) -> CorruptLogError:
     """Returns the error of a file that is not what was written."""
     return CorruptLogError(
         f"'{os.path.join(folder, name)}' is damaged: {why}",
-        hint="run `%dd verify`; a replica or a copy of the folder can repair it",
+        hint="restore the file from a copy of the folder",
     )
 
 
