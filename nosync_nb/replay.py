@@ -11,7 +11,7 @@ are changes of logs that nobody knows, and their numbers are not given again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import pairwise
@@ -21,6 +21,7 @@ from nosync_nb import committing
 from nosync_nb.batch import Batch, Layout, arrange
 from nosync_nb.dataflow import Draft, Runner, Version
 from nosync_nb.errors import TimeError
+from nosync_nb.frontier import Ranges
 from nosync_nb.graph import Compiler, Graph, Node, Stage
 from nosync_nb.kernels import Types
 from nosync_nb.maintenance import merged_parts
@@ -190,18 +191,18 @@ def first_epoch(
     Raises:
         TimeError: if the user asks for an epoch that a source cannot be read at.
     """
-    names = [n.name for n in found.sources if n.name]
-    begin = max((catalog[n].begin for n in names), default=session.now)
+    begin = max((catalog[n.name].begin for n in found.sources if n.name), default=session.now)
     readable = base.past.readable(found.sources)
+    first = readable.neighbours(begin)[1] or begin
     if asked is not None:
         if not begin <= asked <= session.now or asked not in readable:
             raise TimeError(
-                f"cannot replay from epoch {asked}: what is read is readable from {begin} to"
+                f"cannot replay from epoch {asked}: what is read is readable from {first} to"
                 f" {session.now}",
-                hint=f"use --replay {begin}",
+                hint=f"use --replay {first}",
             )
         return asked
-    begin = readable.neighbours(begin)[1] or begin
+    begin = first
     rows = sum(
         base.version.traces[number].rows_count
         for node in found.sources
@@ -211,6 +212,36 @@ def first_epoch(
     epochs = session.now - begin
     cheap = rows <= session.replay_rows and epochs <= EPOCHS_MAX
     return begin if cheap and epochs > 0 else None
+
+
+def earliest(session: Session, names: Iterable[str]) -> int:
+    """The first epoch from which some stages can be replayed, with all that follows them."""
+    catalog, graph = session._catalog, session._graph
+    trees = {}
+    for name in {each for n in names for each in (n, *graph.dependants(n))}:
+        stage = catalog[name]
+        if stage.definition is not None and not stage.frozen and stage.reason is None:
+            trees[name] = stage.definition
+    read = {r for tree in trees.values() for r in tree.references()} - trees.keys()
+    begin = max((catalog[r].begin for r in read), default=session.now)
+    readable = Past(session._store.history, session.now).readable(graph.named[r] for r in read)
+    return readable.neighbours(begin)[1] or begin
+
+
+def lacks(session: Session, name: str, first: int) -> bool:
+    """Whether epochs of a stage from `first` on cannot be read, and a replay may give them.
+
+    A gap that it has from what it reads stays one.
+    """
+    stage = session._catalog.get(name)
+    if stage is None or stage.definition is None:
+        return False
+    if first < stage.begin:
+        return True
+    read = [session._graph.named[r] for r in set(stage.definition.references())]
+    readable = Past(session._store.history, session.now).readable(read)
+    gaps = Ranges.of(*(range(max(lower, first), upper) for lower, upper in stage.gaps))
+    return bool(readable & gaps)
 
 
 def run(

@@ -258,7 +258,8 @@ class Session:
 
         Args:
             on: where to run them: auto, local or spark.
-            replay: the epoch from which a new version is computed for the past as well.
+            replay: the epoch from which a new version is computed for the past as well; a stage
+                that is equal, but cannot be read from there on, is computed anew.
             nondeterministic: what functions give is kept; see `stage`.
             again: computes them anew even if nothing changed.
         """
