@@ -88,7 +88,10 @@ class Collection(Readable):
         """Computes the output columns; `*` stands for all, `e AS name` names an expression."""
         outputs: list[Any] = []
         fields: list[Field] = []
-        for sql in expand_select(_texts(expressions, "select"), self.schema):
+        listed = expand_select(_texts(expressions, "select"), self.schema)
+        if not listed:
+            raise SchemaError("select: no column is named", hint="name one, as in select('*')")
+        for sql in listed:
             compiled = self._compiled(sql)
             if compiled.name is None:
                 raise ExpressionError(

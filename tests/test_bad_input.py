@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from samples import people, state
 
@@ -162,6 +163,21 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
     ),
     "an input without columns": (
         SchemaError, "input 'more' needs columns", "session.input", lambda s: s.input("more")
+    ),
+    "an input of data without columns": (
+        SchemaError, "input 'more': there are no columns", "'id bigint'",
+        lambda s: s.input("more", pd.DataFrame()),
+    ),
+    "an input with columns that differ in case": (
+        SchemaError, "input 'more': columns 'a' and 'A' differ in case alone", "rename one",
+        lambda s: s.input("more", "a int, b int, A int"),
+    ),
+    "a map to columns that differ in case": (
+        SchemaError, "map: columns 'a' and 'A' differ in case alone", "rename one",
+        lambda s: s["people"].map(lambda row: (1, 2), "a int, A int"),
+    ),
+    "a select of nothing": (
+        SchemaError, "select: no column is named", "select('*')", lambda s: s["people"].select()
     ),
     "an input with other columns": (
         SchemaError, r"input 'people' has columns \(name string.*, not \(name string\)", "drop it",
