@@ -89,7 +89,7 @@ def define(
     seconds = time.perf_counter() - start
     session._spark.follow()
     wanted = [n for n in status if n in trees or status[n] != "unchanged"]
-    return [_report(session, n, status[n], seconds, trees) for n in wanted]
+    return [_report(session, n, status[n], seconds, trees, replay) for n in wanted]
 
 
 def _redone(
@@ -98,7 +98,7 @@ def _redone(
     """The stages that are computed anew even if they are equal: all, or those short of a past."""
     if again:
         return set(trees)
-    return {n for n in trees if first is not None and replay.lacks(session, n, first)}
+    return set() if first is None else replay.lacking(session, trees, first)
 
 
 def _demoted(old: Stage, tree: Definition, options: dict[str, Any]) -> dict[str, Any]:
@@ -268,15 +268,18 @@ def hide(history: History, logs: Mapping[int, str], catalog: Catalog) -> None:
 
 
 def _report(
-    session: Session, name: str, status: str, seconds: float, named: Iterable[str]
+    session: Session,
+    name: str,
+    status: str,
+    seconds: float,
+    named: Iterable[str],
+    asked: int | None,
 ) -> StageReport:
     snapshot = session._snapshot
     stage = snapshot.stage(name)
     last = snapshot.last(stage)
     work = session._work.get(name)
-    hint = None
-    if status == "changed":
-        hint = _readable_from(session, stage, named)
+    hint = replay.told(session, stage, status, named, asked)
     if stage.reason:
         hint = f"stale: {stage.reason}"
     computed = status in ("new", "changed", "followed", "extended")
@@ -291,16 +294,6 @@ def _report(
         stage.version,
         hint,
     )
-
-
-def _readable_from(session: Session, stage: Stage, named: Iterable[str]) -> str:
-    """From where an edited stage can be read, and how to see more of it with all of its cell."""
-    before = f"the version before is '{stage.name}@{stage.version - 1}'"
-    if stage.begin < session.now:
-        return f"replayed from epoch {stage.begin}; {before}"
-    first = replay.earliest(session, named)
-    how = f": `%%dd --replay {first}` for the past" if first < stage.begin else ""
-    return f"computed as of epoch {stage.begin}{how}; {before}"
 
 
 def drop(session: Session, names: Sequence[str], *, cascade: bool) -> None:

@@ -228,20 +228,50 @@ def earliest(session: Session, names: Iterable[str]) -> int:
     return readable.neighbours(begin)[1] or begin
 
 
-def lacks(session: Session, name: str, first: int) -> bool:
-    """Whether epochs of a stage from `first` on cannot be read, and a replay may give them.
+def lacking(session: Session, names: Iterable[str], first: int) -> set[str]:
+    """The stages of which epochs from `first` on cannot be read, and a replay would give some.
 
-    A gap that it has from what it reads stays one.
+    Where what they read begins no earlier than they do, or has the same gaps, nothing is gained.
     """
-    stage = session._catalog.get(name)
-    if stage is None or stage.definition is None:
+    there = [name for name in names if name in session._catalog]
+    begin = earliest(session, there)
+    return {
+        name
+        for name in there
+        if first < session._catalog[name].begin > begin or _has_gaps(session, name, first)
+    }
+
+
+def _has_gaps(session: Session, name: str, first: int) -> bool:
+    """Whether epochs of a stage cannot be told apart that can be in all that it reads."""
+    stage = session._catalog[name]
+    if stage.definition is None:
         return False
-    if first < stage.begin:
-        return True
     read = [session._graph.named[r] for r in set(stage.definition.references())]
     readable = Past(session._store.history, session.now).readable(read)
     gaps = Ranges.of(*(range(max(lower, first), upper) for lower, upper in stage.gaps))
     return bool(readable & gaps)
+
+
+def told(
+    session: Session, stage: Stage, status: str, named: Iterable[str], asked: int | None
+) -> str | None:
+    """From where a stage that was edited can be read, and how to see more of it.
+
+    Args:
+        named: all stages of the cell that is to be run for it.
+        asked: the epoch that it was to be replayed from.
+    """
+    if status == "unchanged" and asked is not None and asked < stage.begin:
+        return f"'{stage.name}' begins at epoch {stage.begin}, as what it reads does"
+    if status != "changed":
+        return None
+    before = f"the version before is '{stage.name}@{stage.version - 1}'"
+    if stage.begin < session.now:
+        return f"replayed from epoch {stage.begin}; {before}"
+    first = earliest(session, named)
+    how = f": `%%dd --replay {first}` for the past" if first < stage.begin else ""
+    return f"computed as of epoch {stage.begin}{how}; {before}"
 
 
 def run(

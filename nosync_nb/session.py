@@ -260,7 +260,7 @@ class Session:
         Args:
             on: where to run them: auto, local or spark.
             replay: the epoch from which a new version is computed for the past as well; a stage
-                that is equal, but cannot be read from there on, is computed anew.
+                that is equal, but not readable from there on though what it reads is, is too.
             nondeterministic: what functions give is kept; see `stage`.
             again: computes them anew even if nothing changed.
         """

@@ -206,6 +206,22 @@ def test_a_stage_that_has_followed_uses_no_more_than_before(
     session.close()
 
 
+@pytest.mark.parametrize("name", FOLLOW)
+def test_a_stage_follows_again_when_a_column_goes_that_it_does_not_use(
+    session: Session, name: str
+) -> None:
+    build = FOLLOW[name]
+    session.stage("reader", build(session["grown"], session["calls"]))
+    before = session["reader"].rows()
+    people = session["people"].filter("age > 0")
+    session.stage("grown", people.select("upper(name) AS extra", "city", "age", "name"))
+    assert session["reader"].rows() == before
+    lose_city(session)
+    check(session, build)
+    insert(session, ("cy", 30, "rome"), ("ann", 20, "rome"))
+    check(session, build)
+
+
 def test_what_a_follower_reads_is_its_own_again_when_the_columns_are(session: Session) -> None:
     counts(session, n="count(*)")
     session.stage("many", session["counts"].filter("n > 1"))

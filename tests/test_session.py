@@ -188,6 +188,10 @@ def test_a_stage_whose_past_cannot_be_had_promises_none(session: Session) -> Non
     session.stage("few", late.filter("a > 1"))
     (report,) = session.define({"few": late.filter("a > 2")})
     assert report.hint == "computed as of epoch 1; the version before is 'few@1'"
+    fly(session, ("UA", "EWR", 70.0))
+    (report,) = session.define({"few": late.filter("a > 2")}, replay=0)
+    assert (report.status, report.version) == ("unchanged", 2)
+    assert report.hint == "'few' begins at epoch 1, as what it reads does"
 
 
 def test_stages_of_one_definition_refer_to_each_other_in_any_order(session: Session) -> None:
