@@ -88,7 +88,10 @@ class Collection(Readable):
         """Computes the output columns; `*` stands for all, `e AS name` names an expression."""
         outputs: list[Any] = []
         fields: list[Field] = []
-        for sql in expand_select(_texts(expressions, "select"), self.schema):
+        listed = expand_select(_texts(expressions, "select"), self.schema)
+        if not listed:
+            raise SchemaError("select: no column is named", hint="name one, as in select('*')")
+        for sql in listed:
             compiled = self._compiled(sql)
             if compiled.name is None:
                 raise ExpressionError(
@@ -196,7 +199,7 @@ class Collection(Readable):
     def inspect(self, function: Callable[[int, Any], Any] | None) -> Collection:
         """Has a function called with the changes of this collection, after each epoch with some.
 
-        `function(epoch, changes)` gets an Arrow table: the columns and `diff`, consolidated. It is
+        `function(epoch, changes)` gets an Arrow table as `changes` gives it, consolidated. It is
         called after the epoch is visible, with the epochs of this kernel alone; what it raises is
         a warning. Another call replaces it, None removes it. A collection without a name is
         inspected from when it is named as a stage.

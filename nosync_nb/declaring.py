@@ -30,6 +30,7 @@ def input_(session: Session, name: str, schema: Any, key: Any) -> Input:
             f"input '{name}' needs columns",
             hint=f"session.input('{name}', 'id bigint, name string')",
         )
+    wanted.usable(f"input '{name}'")
     places = None
     if key is not None:
         names = [key] if isinstance(key, str) else list(key)

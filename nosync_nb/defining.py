@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -87,7 +87,8 @@ def define(
                 kept = _demoted(old, tree, options)
                 new = replace(old, schema=tree.schema, definition=tree, options=kept)
                 catalog[name] = new
-        decision = versions.decided(session, catalog, set(trees), changed, again=again)
+        redone = _redone(session, trees, replay, again=again)
+        decision = versions.decided(session, catalog, set(trees), changed, again=redone)
         status = decision.status
         if decision.changes(session._catalog):
             _decided(session, decision, replay)
@@ -97,7 +98,16 @@ def define(
     seconds = time.perf_counter() - start
     session._spark.follow()
     wanted = [n for n in status if n in trees or status[n] != "unchanged"]
-    return [_report(session, n, status[n], seconds) for n in wanted]
+    return [_report(session, n, status[n], seconds, trees, replay) for n in wanted]
+
+
+def _redone(
+    session: Session, trees: Mapping[str, Definition], first: int | None, *, again: bool
+) -> set[str]:
+    """The stages that are computed anew even if they are equal: all, or those short of a past."""
+    if again:
+        return set(trees)
+    return set() if first is None else replay.lacking(session, trees, first)
 
 
 def _demoted(old: Stage, tree: Definition, options: dict[str, Any]) -> dict[str, Any]:
@@ -268,14 +278,19 @@ def hide(history: History, logs: Mapping[int, str], catalog: Catalog) -> None:
             history.hide(number, lower, upper)
 
 
-def _report(session: Session, name: str, status: str, seconds: float) -> StageReport:
+def _report(
+    session: Session,
+    name: str,
+    status: str,
+    seconds: float,
+    named: Iterable[str],
+    asked: int | None,
+) -> StageReport:
     snapshot = session._snapshot
     stage = snapshot.stage(name)
     last = snapshot.last(stage)
     work = session._work.get(name)
-    hint = None
-    if status == "changed":
-        hint = _readable_from(session, stage)
+    hint = replay.told(session, stage, status, named, asked)
     if stage.reason:
         hint = f"stale: {stage.reason}"
     computed = status in ("new", "changed", "followed", "extended")
@@ -290,14 +305,6 @@ def _report(session: Session, name: str, status: str, seconds: float) -> StageRe
         stage.version,
         hint,
     )
-
-
-def _readable_from(session: Session, stage: Stage) -> str:
-    """From where an edited stage can be read, and how to see more of it."""
-    before = f"the version before is '{stage.name}@{stage.version - 1}'"
-    if stage.begin < session.now:
-        return f"replayed from epoch {stage.begin}; {before}"
-    return f"computed as of epoch {stage.begin}: `%%dd --replay 0` for the past; {before}"
 
 
 def drop(session: Session, names: Sequence[str], *, cascade: bool) -> None:

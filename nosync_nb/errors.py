@@ -22,6 +22,11 @@ from __future__ import annotations
 from typing import Any
 
 
+def titled(stage: str) -> str:
+    """A stage as messages name it; what is read without having a name is run as stage ''."""
+    return f"stage '{stage}'" if stage else "an unnamed collection"
+
+
 class NosyncError(Exception):
     """The root: catches everything that NoSync raises on purpose.
 

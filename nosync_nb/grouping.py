@@ -208,10 +208,9 @@ def result_schema(
     """
     what = "flat_map" if many else "map"
     check_callable(what, function, f"{what}(lambda row: ..., 'name string, n bigint')")
-    if isinstance(schema, Schema):
-        return schema
     if schema is not None:
-        return Schema.parse(schema)
+        given = schema if isinstance(schema, Schema) else Schema.parse(schema)
+        return given.usable(what)
     annotated = _annotated(function)
     if annotated is not None:
         return annotated
@@ -231,7 +230,7 @@ def result_schema(
             f"the columns that {name}() returns have no names",
             hint="say them: map(f, 'name string, n bigint'), or return named tuples or dicts",
         )
-    return infer_schema(made)
+    return infer_schema(made).usable(what)
 
 
 def _annotated(function: Callable[..., Any]) -> Schema | None:

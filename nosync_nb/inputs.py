@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
@@ -27,10 +30,11 @@ class Input(Collection):
     def insert(self, rows: Any, *, once: Any = None) -> int:
         """Adds rows. With `once=KEY`, only if no epoch of this history has recorded that key.
 
-        Without a key, rows equal to those that an epoch before a restart inserted are warned of.
+        The key is a text, a number, a date or time, or made of these. Without one, rows equal to
+        those that an epoch before a restart inserted are warned of.
 
         Raises:
-            SchemaError: if rows do not fit, or (keyed input) a key is null or there already.
+            SchemaError: if rows or `once` do not fit, or (keyed input) a key is null or there.
         """
         return self._change("insert", rows, once)
 
@@ -77,6 +81,7 @@ class Input(Collection):
         session = self._session
         mark = None
         if once is not None:
+            check_once(once, f"input '{name}'")
             mark = json.dumps([session._catalog[name].uid, kind, _plain(once)])
             if session._seen(mark):
                 session._say(f"input '{name}': {once!r} is there already, nothing to do")
@@ -103,6 +108,30 @@ class Input(Collection):
 
     def _title(self) -> str:
         return f"input '{self._name}'"
+
+
+def check_once(once: Any, what: str) -> None:
+    """Raises if a key may have another text the next time that the cell is run.
+
+    Raises:
+        SchemaError: if it is not a text, a number, a date or time, or made of these.
+    """
+    parts = [once]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            parts += [*part.keys(), *part.values()]
+        elif isinstance(part, list | tuple):
+            parts += part
+        elif not (part is None or isinstance(part, _KEYS) or hasattr(part, "isoformat")):
+            kind = type(part).__name__
+            raise SchemaError(
+                f"{what}: once={once!r:.60} is no key: type {kind} is not known again",
+                hint="give a text, a number or a date, such as once='2024-01'",
+            )
+
+
+_KEYS = (str, int, float, Decimal, np.generic, PurePath, UUID)
 
 
 def _plain(once: Any) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from nosync_nb.batch import Layout
 from nosync_nb.definition import Definition, free_levels
-from nosync_nb.errors import StageError
+from nosync_nb.errors import StageError, titled
 from nosync_nb.kernels import Types, operator
 from nosync_nb.operators import Concat, Consolidate, Join, Linear, Operator
 from nosync_nb.operators.iterate import (
@@ -78,7 +78,7 @@ def check_stable(loop: Loop, stage: str, *, keeping: bool) -> None:
         inner = node.operator
         if isinstance(inner, Linear) and (not inner.stable or (keeping and inner.asks)):
             raise StageError(
-                f"stage '{stage}': {inner.name} inside a loop must be deterministic",
+                f"{titled(stage)}: {inner.name} inside a loop must be deterministic",
                 hint="compute it in a --nondeterministic stage before the loop",
             )
 

@@ -46,6 +46,7 @@ def open(
         takeover: replaces an owner who is alive, or may be.
 
     Raises:
+        SchemaError: an argument is not one of those that are known.
         FencedError: somebody else writes it; the notes say what can be done.
         CorruptLogError: something that was on disk is damaged.
     """
@@ -54,7 +55,7 @@ def open(
             "replicas, quorum and retain are not part of this version",
             hint="leave them out; wait='disk' tells when an epoch is on disk",
         )
-    _refuse(bulk)
+    _refuse(bulk, mode)
     where = os.path.realpath(path)
     with _opening:
         known = _open.get(where) if mode == "w" and not takeover else None
@@ -82,8 +83,13 @@ def open(
         return session
 
 
-def _refuse(bulk: str | None) -> None:
-    """Raises if layers are to lie elsewhere."""
+def _refuse(bulk: str | None, mode: str) -> None:
+    """Raises if layers are to lie elsewhere, or it is not known who is to write."""
+    if mode not in ("r", "w"):
+        raise SchemaError(
+            f"mode={mode!r} is not known",
+            hint='mode="w" writes, making the session\'s folder if need be; mode="r" only reads',
+        )
     if bulk is not None:
         raise SchemaError(
             f"bulk={bulk!r}: layers outside the session's folder are not part of this version",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nosync_nb.batch import Batch, Layout, Updates, concat_updates
 from nosync_nb.dataflow import Done
 from nosync_nb.delta import SMALL_ROWS, Delta, Held, Loose
+from nosync_nb.errors import titled
 from nosync_nb.graph import Graph, Node
 from nosync_nb.operators import Linear, Operator, Step
 from nosync_nb.operators.base import joined_placement
@@ -48,7 +49,7 @@ class Placement:
 
     def _reach(self, node: Node, *, must: bool = False) -> bool:
         """Whether executors see the files that they would read and write."""
-        what = f"stage '{node.stage}'"
+        what = titled(node.stage)
         shares = self._session._spark.shares(what)
         if must and not shares:
             from nosync_nb.spark import workers
@@ -95,7 +96,7 @@ class Placement:
         """Runs one kernel of a loop on executors; its output, and the jobs."""
         from nosync_nb.spark import bulk
 
-        spark = self._session._spark.require(f"stage '{node.stage}'")
+        spark = self._session._spark.require(titled(node.stage))
         inputs = []
         each = zip(step.deltas, operator.layouts, step.before, given, strict=True)
         for delta, layout, before, types in each:
@@ -141,7 +142,7 @@ class Placement:
             assert source is not None
             delta = Delta(operator.types, later=(source, operator, step))
             return Done(delta, [], 0, "")
-        spark = session._spark.require(f"stage '{node.stage}'")
+        spark = session._spark.require(titled(node.stage))
         inputs = [
             self._input(bulk, delta, graph.nodes[i].types, layout, before)
             for delta, i, layout, before in zip(

@@ -97,7 +97,9 @@ class Readable:
         return self._session._spark.frame(self, at)
 
     def changes(self, after: Any = None, upto: Any = None) -> pa.Table:
-        """Net changes of the epochs in `(after, upto]`: the columns and `diff`.
+        """Net changes of the epochs in `(after, upto]`: the columns, and last `diff`.
+
+        If the collection has a column `diff` itself, the last one is `diff_`.
 
         Args:
             after: None: from the beginning. `upto`: None: through the last epoch.
@@ -151,11 +153,14 @@ class Readable:
 
 
 def changes_table(batch: Batch, schema: Schema) -> pa.Table:
-    """Changes as an Arrow table: the columns and `diff`."""
+    """Changes as an Arrow table: the columns, and last `diff`, with `_` where that is taken."""
     arrays = [rows.to_arrow(c, t) for c, t in zip(batch.columns, schema.types, strict=True)]
     diffs = rows.to_arrow(batch.diff, "bigint")
+    taken, name = {column.lower() for column in schema.names}, "diff"
+    while name in taken:
+        name += "_"
     return pa.Table.from_arrays(
-        [*arrays, diffs], schema=schema.arrow.append(pa.field("diff", pa.int64()))
+        [*arrays, diffs], schema=schema.arrow.append(pa.field(name, pa.int64()))
     )
 
 

@@ -7,6 +7,9 @@ columns more does not see them.
 
 A column that is there with another type is gone for this purpose, but must not pass for it: if it
 would reach the output, or decide which rows are equal, the definition does not fit any more.
+
+What stands between a definition and columns that were added or moved is a `select` marked *fitted*.
+It is ours, not the user's: it uses nothing, and the next edit makes it anew.
 """
 
 from __future__ import annotations
@@ -84,6 +87,13 @@ def rebased(stage: Stage, catalog: Mapping[str, Stage], types: Types | None) -> 
     return replace(stage, definition=fitted.tree, schema=fitted.tree.schema)
 
 
+def _read(tree: Definition) -> Definition | None:
+    """The collection that a part is, with the columns that a definition knows of; None if none."""
+    if tree.params.get("fitted"):
+        return reference(tree.inputs[0].name, tree.schema)
+    return tree if tree.is_ref else None
+
+
 def _same(lost: Mapping[int, Lost]) -> None:
     """Raises if a column with another type would be taken for one that is gone."""
     for each in lost.values():
@@ -108,7 +118,9 @@ class _Fitter:
         """A part over present columns."""
         known = self.known.get(id(tree))
         if known is None:
-            known = self.known[id(tree)] = self._source(tree) if tree.is_ref else self._part(tree)
+            source = _read(tree)
+            known = self._part(tree) if source is None else self._source(source)
+            self.known[id(tree)] = known
         return known
 
     def _source(self, ref: Definition) -> Fitted:
@@ -132,7 +144,8 @@ class _Fitter:
         places = [i for i in every if i not in lost]
         outputs = [held[ref.schema.names[i]][0] for i in places]
         fresh = (reference(ref.name, schema),)
-        columns = Definition("select", _without(ref.schema, lost), fresh, {"outputs": outputs})
+        params = {"outputs": outputs, "fitted": True}
+        columns = Definition("select", _without(ref.schema, lost), fresh, params)
         return Fitted(columns, places, lost)
 
     def _part(self, tree: Definition) -> Fitted:

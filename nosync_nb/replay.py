@@ -11,7 +11,7 @@ are changes of logs that nobody knows, and their numbers are not given again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import pairwise
@@ -21,6 +21,7 @@ from nosync_nb import committing
 from nosync_nb.batch import Batch, Layout, arrange
 from nosync_nb.dataflow import Draft, Runner, Version
 from nosync_nb.errors import TimeError
+from nosync_nb.frontier import Ranges
 from nosync_nb.graph import Compiler, Graph, Node, Stage
 from nosync_nb.kernels import Types
 from nosync_nb.maintenance import merged_parts
@@ -190,18 +191,18 @@ def first_epoch(
     Raises:
         TimeError: if the user asks for an epoch that a source cannot be read at.
     """
-    names = [n.name for n in found.sources if n.name]
-    begin = max((catalog[n].begin for n in names), default=session.now)
+    begin = max((catalog[n.name].begin for n in found.sources if n.name), default=session.now)
     readable = base.past.readable(found.sources)
+    first = readable.neighbours(begin)[1] or begin
     if asked is not None:
         if not begin <= asked <= session.now or asked not in readable:
             raise TimeError(
-                f"cannot replay from epoch {asked}: what is read is readable from {begin} to"
+                f"cannot replay from epoch {asked}: what is read is readable from {first} to"
                 f" {session.now}",
-                hint=f"use --replay {begin}",
+                hint=f"use --replay {first}",
             )
         return asked
-    begin = readable.neighbours(begin)[1] or begin
+    begin = first
     rows = sum(
         base.version.traces[number].rows_count
         for node in found.sources
@@ -211,6 +212,66 @@ def first_epoch(
     epochs = session.now - begin
     cheap = rows <= session.replay_rows and epochs <= EPOCHS_MAX
     return begin if cheap and epochs > 0 else None
+
+
+def earliest(session: Session, names: Iterable[str]) -> int:
+    """The first epoch from which some stages can be replayed, with all that follows them."""
+    catalog, graph = session._catalog, session._graph
+    trees = {}
+    for name in {each for n in names for each in (n, *graph.dependants(n))}:
+        stage = catalog[name]
+        if stage.definition is not None and not stage.frozen and stage.reason is None:
+            trees[name] = stage.definition
+    read = {r for tree in trees.values() for r in tree.references()} - trees.keys()
+    begin = max((catalog[r].begin for r in read), default=session.now)
+    readable = Past(session._store.history, session.now).readable(graph.named[r] for r in read)
+    return readable.neighbours(begin)[1] or begin
+
+
+def lacking(session: Session, names: Iterable[str], first: int) -> set[str]:
+    """The stages of which epochs from `first` on cannot be read, and a replay would give some.
+
+    Where what they read begins no earlier than they do, or has the same gaps, nothing is gained.
+    """
+    there = [name for name in names if name in session._catalog]
+    begin = earliest(session, there)
+    return {
+        name
+        for name in there
+        if first < session._catalog[name].begin > begin or _has_gaps(session, name, first)
+    }
+
+
+def _has_gaps(session: Session, name: str, first: int) -> bool:
+    """Whether epochs of a stage cannot be told apart that can be in all that it reads."""
+    stage = session._catalog[name]
+    if stage.definition is None:
+        return False
+    read = [session._graph.named[r] for r in set(stage.definition.references())]
+    readable = Past(session._store.history, session.now).readable(read)
+    gaps = Ranges.of(*(range(max(lower, first), upper) for lower, upper in stage.gaps))
+    return bool(readable & gaps)
+
+
+def told(
+    session: Session, stage: Stage, status: str, named: Iterable[str], asked: int | None
+) -> str | None:
+    """From where a stage that was edited can be read, and how to see more of it.
+
+    Args:
+        named: all stages of the cell that is to be run for it.
+        asked: the epoch that it was to be replayed from.
+    """
+    if status == "unchanged" and asked is not None and asked < stage.begin:
+        return f"'{stage.name}' begins at epoch {stage.begin}, as what it reads does"
+    if status != "changed":
+        return None
+    before = f"the version before is '{stage.name}@{stage.version - 1}'"
+    if stage.begin < session.now:
+        return f"replayed from epoch {stage.begin}; {before}"
+    first = earliest(session, named)
+    how = f": `%%dd --replay {first}` for the past" if first < stage.begin else ""
+    return f"computed as of epoch {stage.begin}{how}; {before}"
 
 
 def run(

@@ -45,7 +45,7 @@ from nosync_nb.epochs import Epochs
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, StageError
 from nosync_nb.frontier import Frontier
 from nosync_nb.graph import Graph, Stage
-from nosync_nb.inputs import Input
+from nosync_nb.inputs import Input, check_once
 from nosync_nb.log import Position
 from nosync_nb.reading import Readable
 from nosync_nb.recovery import RecoveryReport
@@ -155,6 +155,7 @@ class Session:
             once: a key; if this history has recorded it, nothing in the block takes effect
                 (`e.skipped`).
         """
+        check_once(once, "epoch")
         block = EpochBlock()
         mark = None if once is None else f"epoch:{once}"
         block.skipped = mark is not None and self._seen(mark)
@@ -258,7 +259,8 @@ class Session:
 
         Args:
             on: where to run them: auto, local or spark.
-            replay: the epoch from which a new version is computed for the past as well.
+            replay: the epoch from which a new version is computed for the past as well; a stage
+                that is equal, but not readable from there on though what it reads is, is too.
             nondeterministic: what functions give is kept; see `stage`.
             again: computes them anew even if nothing changed.
         """

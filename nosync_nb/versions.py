@@ -11,6 +11,7 @@ computed as of now.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,14 +88,19 @@ def resumed(session: Session, *, extend: bool) -> Decision:
 
 
 def decided(
-    session: Session, catalog: Catalog, named: set[str], new: Sequence[str], *, again: bool
+    session: Session,
+    catalog: Catalog,
+    named: set[str],
+    new: Sequence[str],
+    *,
+    again: AbstractSet[str],
 ) -> Decision:
     """Decides what becomes of each stage.
 
     Args:
         catalog: with the definitions that are asked for.
         named: the stages they are asked for, `new` those that were not there before.
-        again: computes them anew even if they are equal.
+        again: those of them that are computed anew even if they are equal.
 
     Raises:
         StageError: if stages read each other in a circle, or something that cannot be computed.
@@ -115,7 +121,7 @@ def decided(
         why = stage.reason or halted(stage, made.catalog)
         if why is None:
             prints[name] = compiler.stage_fingerprint(stage)
-            redo = (again and name in named) or not made.anew.isdisjoint(trees_read(stage))
+            redo = name in again or not made.anew.isdisjoint(trees_read(stage))
             _live(session, stage, before, made, old.get(name) == prints[name], redo, name in named)
         else:
             same = before is not None and (

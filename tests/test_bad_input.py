@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from samples import people, state
 
 import nosync_nb
 from nosync_nb import (
+    DivergenceError,
     DurabilityError,
     ExpressionError,
     NegativeMultiplicityError,
@@ -149,6 +151,28 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         StageError, "label 'second' names epoch 2 already", "another label",
         lambda s: s.commit(label="second"),
     ),
+    "a load whose key is not known again": (
+        SchemaError, "people': once=.* is no key: type object is not known", "once='2024-01'",
+        lambda s: s["people"].insert([("x", 1, 1.0)], once=("january", object())),
+    ),
+    "an epoch whose key is not known again": (
+        SchemaError, "epoch: once={'a'} is no key: type set is not known again", "a text, a number",
+        lambda s: s.epoch(once={"a"}).__enter__(),
+    ),
+    "a mode that is none": (
+        SchemaError, "mode='x' is not known", 'mode="r" only reads',
+        lambda s: nosync_nb.open(s.path, mode="x"),  # type: ignore[arg-type]
+    ),
+    "a function of what has no name": (
+        StageError, "^an unnamed collection: .*raised ZeroDivisionError", "mend the function",
+        lambda s: s["people"].map(lambda row: (1 // 0,), "y int").rows(),
+    ),
+    "a loop of what has no name": (
+        DivergenceError, "^an unnamed collection: iterate did not settle", "bound it",
+        lambda s: s["people"].iterate(
+            lambda p: p.select("name", "age + 1 AS age", "score")
+        ).rows(),
+    ),
     "a name with a space": (
         SchemaError, "input 'my table': a name must be an identifier", "letters, digits",
         lambda s: s.input("my table", "x int"),
@@ -162,6 +186,21 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
     ),
     "an input without columns": (
         SchemaError, "input 'more' needs columns", "session.input", lambda s: s.input("more")
+    ),
+    "an input of data without columns": (
+        SchemaError, "input 'more': there are no columns", "'id bigint'",
+        lambda s: s.input("more", pd.DataFrame()),
+    ),
+    "an input with columns that differ in case": (
+        SchemaError, "input 'more': columns 'a' and 'A' differ in case alone", "rename one",
+        lambda s: s.input("more", "a int, b int, A int"),
+    ),
+    "a map to columns that differ in case": (
+        SchemaError, "map: columns 'a' and 'A' differ in case alone", "rename one",
+        lambda s: s["people"].map(lambda row: (1, 2), "a int, A int"),
+    ),
+    "a select of nothing": (
+        SchemaError, "select: no column is named", "select('*')", lambda s: s["people"].select()
     ),
     "an input with other columns": (
         SchemaError, r"input 'people' has columns \(name string.*, not \(name string\)", "drop it",

@@ -157,8 +157,21 @@ def test_what_reads_a_stage_with_a_gap_has_it_too(stopped: Session) -> None:
     assert report.status == "new"
     assert stopped["late"].history() == stopped["sums"].history()
     assert stopped["late"].rows(at=1) == stopped["sums"].rows(at=1)
+    (report,) = stopped.define({"late": stopped["sums"].filter("n > 0")}, replay=0)
+    assert report.status == "unchanged"
     with pytest.raises(TimeError, match="cannot replay from epoch 2"):
         stopped.define({"later": stopped["sums"].filter("n > 1")}, replay=2)
+
+
+def test_a_gap_is_filled_if_a_replay_is_asked_for(
+    stopped: Session, expected: dict[Any, Any]
+) -> None:
+    stopped.replay_rows = 0
+    define(stopped)
+    reports = {r.name: r.status for r in stopped.define(stages(stopped), replay=2)}
+    assert reports["odd"] == reports["sums"] == "changed"
+    for at in (2, 3, 4):
+        assert stopped["sums"].rows(at=at) == expected["sums", at]
 
 
 @pytest.mark.parametrize("when", ["never", "before", "while stopped", "after", "always"])

@@ -15,6 +15,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Session, StageError, TimeError
+from nosync_widgets.pages import changed_rows
 
 
 @pytest.fixture
@@ -169,6 +170,16 @@ def test_changes_are_net_and_half_open(session: Session) -> None:
     assert ("UA", "9.0", 1) not in changed()
     assert changed(after=-1) == changed(after=3) == []
     assert delays.changes().schema.names == ["carrier", "minutes", "diff"]
+
+
+def test_changes_of_a_column_diff_have_their_counts_in_another(session: Session) -> None:
+    scores = session.input("scores", "diff int, DIFF_ int")
+    scores.insert([(7, 8)] * 2)
+    session.commit()
+    table = scores.changes()
+    assert table.column_names == ["diff", "DIFF_", "diff__"]
+    assert table.to_pylist() == [{"diff": 7, "DIFF_": 8, "diff__": 2}]
+    assert changed_rows(scores, 4, 5, 10) == ([(2, ["7", "8"])], 2, 0)
 
 
 def test_history_says_which_epochs_can_be_read(session: Session) -> None:

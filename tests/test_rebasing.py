@@ -163,3 +163,80 @@ def test_a_stage_all_of_whose_columns_are_gone_is_stale(session: Session) -> Non
     session.stage("reader", session["grown"].distinct())
     session.stage("grown", session["people"].select("age * 2 AS twice"))
     assert "column 'name'" in str(session._catalog["reader"].reason)
+
+
+def counts(session: Session, **named: str) -> None:
+    session.stage("counts", session["grown"].group_by("name").agg(**named))
+
+
+EDITS: dict[str, list[dict[str, str]]] = {
+    "added": [{"n": "count(*)", "young": "min(age)", "old": "max(age)"}],
+    "moved": [{"young": "min(age)", "n": "count(*)"}],
+    "twice": [
+        {"old": "max(age)", "young": "min(age)", "n": "count(*)"},
+        {"n": "count(*)", "young": "min(age)"},
+    ],
+}
+
+
+@pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS)
+@pytest.mark.parametrize("again", [False, True], ids=["", "reopened"])
+def test_a_stage_that_has_followed_uses_no_more_than_before(
+    session: Session, tmp_path: Path, edits: list[dict[str, str]], again: bool
+) -> None:
+    counts(session, n="count(*)", young="min(age)")
+    session.stage("names", session["counts"].filter("n > 1").select("name"))
+    session.stage("many", session["counts"].filter("n > 1"))
+    for edit in edits:
+        counts(session, **edit)
+    if again:
+        session.close()
+        session = nosync_nb.open(tmp_path / "log")
+    counts(session, n="count(*)", old="max(age)")
+    assert [session._catalog[name].reason for name in ("names", "many")] == [None, None]
+    assert session["names"].rows() == [("ann",)]
+    assert session["many"].rows() == [("ann", 2)]
+    insert(session, ("bob", 30, "rome"))
+    assert session["many"].rows() == [("ann", 2), ("bob", 2)]
+    counts(session, old="max(age)")
+    why = "it reads column 'n' (bigint) of 'counts', which now has no such column"
+    assert session._catalog["names"].reason == why
+    counts(session, n="count(*)", old="max(age)")
+    assert session["names"].rows() == [("ann",), ("bob",)]
+    session.close()
+
+
+@pytest.mark.parametrize("name", FOLLOW)
+def test_a_stage_follows_again_when_a_column_goes_that_it_does_not_use(
+    session: Session, name: str
+) -> None:
+    build = FOLLOW[name]
+    session.stage("reader", build(session["grown"], session["calls"]))
+    before = session["reader"].rows()
+    people = session["people"].filter("age > 0")
+    session.stage("grown", people.select("upper(name) AS extra", "city", "age", "name"))
+    assert session["reader"].rows() == before
+    lose_city(session)
+    check(session, build)
+    insert(session, ("cy", 30, "rome"), ("ann", 20, "rome"))
+    check(session, build)
+
+
+def test_what_a_follower_reads_is_its_own_again_when_the_columns_are(session: Session) -> None:
+    counts(session, n="count(*)")
+    session.stage("many", session["counts"].filter("n > 1"))
+    counts(session, young="min(age)", n="count(*)")
+    counts(session, n="count(*)")
+    many = session["counts"].filter("n > 1")
+    assert [r.status for r in session.define({"many": many})] == ["unchanged"]
+
+
+def test_a_select_of_the_user_uses_what_it_names_also_when_it_has_followed(
+    session: Session,
+) -> None:
+    counts(session, n="count(*)", young="min(age)")
+    session.stage("few", session["counts"].select("name", "young"))
+    counts(session, young="min(age)", n="count(*)")
+    counts(session, n="count(*)")
+    why = "it reads column 'young' (int) of 'counts', which now has no such column"
+    assert session._catalog["few"].reason == why

@@ -366,6 +366,31 @@ def test_columns_are_taken_from_data(rows: Any, ddl: str) -> None:
     assert infer_schema(rows) == Schema.parse(ddl)
 
 
+def test_a_period_is_no_number() -> None:
+    months = pd.DataFrame({"a": pd.period_range("2024-01", periods=2, freq="M")})
+    for rows in (months, {"a": months["a"]}, pa.table(months)):
+        for type_ in ("bigint", "string"):
+            with pytest.raises(SchemaError, match=r"column 'a': .*\(period\[M\]\)") as caught:
+                to_columns(rows, Schema([("a", type_)]), "input 'x'")
+            assert ".astype(str)" in (caught.value.hint or "")
+    text = months.astype(str)
+    assert infer_schema(text) == Schema.parse("a string")
+    assert read(text, infer_schema(text)) == [("2024-01",), ("2024-02",)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [pd.DataFrame({1: [5], ("a", 2): ["x"]}), {1: [5], ("a", 2): ["x"]}, [{1: 5, ("a", 2): "x"}]],
+    ids=["pandas", "columns", "dicts"],
+)
+def test_names_that_are_no_text_are_taken_as_text(rows: Any) -> None:
+    schema = infer_schema(rows)
+    assert schema.names == ("1", "('a', 2)")
+    assert read(rows, schema) == [(5, "x")]
+    with pytest.raises(SchemaError, match="unknown column 2"):
+        to_columns({2: [5], ("a", 2): ["x"]}, schema, "input 'x'")
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -377,6 +402,9 @@ def test_columns_are_taken_from_data(rows: Any, ddl: str) -> None:
         ([{"a": object}], "column 'a': .* has no type"),
         (pa.table({"a": [None]}), "column 'a': there is no type"),
         ({"a": 1}, "column 'a': 1 is no column"),
+        (pd.DataFrame({"a": [1 + 2j]}), r"column 'a': \(1\+2j\) of complex has no type"),
+        ({"a": np.array([1], "m8[s]")}, "column 'a': .* of timedelta64 has no type"),
+        (pd.DataFrame({"a": [pd.Period("2024-01", "M")]}), r"column 'a': .*\(period\[M\]\)"),
         (7, "7 has no columns"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,68 @@ def test_an_edited_stage_is_replayed_over_the_past_if_that_is_cheap(session: Ses
     session.stage("slow", flights.filter("delay > 80"))
     assert [len(session["slow"].rows(at)) for at in range(4)] == [0, 0, 0, 1]
     assert [len(session["slow@1"].rows(at)) for at in range(4)] == [0, 0, 1, 2]
+
+
+def replay_hinted(hint: str | None) -> int:
+    """The epoch of the remedy that a report names."""
+    found = re.search(r"`%%dd --replay (\d+)` for the past", hint or "")
+    assert found is not None, hint
+    return int(found[1])
+
+
+def test_the_remedy_for_the_past_of_an_edited_stage_does_what_it_says(session: Session) -> None:
+    session.replay_rows = 0
+    flights = session["flights"]
+    session.stage("slow", flights.filter("delay > 60"))
+    for delay in (50.0, 70.0, 90.0):
+        fly(session, ("UA", "EWR", delay))
+    cell = {"slow": flights.filter("delay > 80")}
+    (report,) = session.define(cell)
+    first = replay_hinted(report.hint)
+    assert (report.status, first) == ("changed", 0)
+    (report,) = session.define(cell, replay=first)
+    assert (report.status, report.version) == ("changed", 3)
+    assert [len(session["slow"].rows(at)) for at in range(4)] == [0, 0, 0, 1]
+    (report,) = session.define(cell, replay=first)
+    assert (report.status, report.version) == ("unchanged", 3)
+    (report,) = session.define(cell, replay=2)
+    assert (report.status, report.version) == ("unchanged", 3)
+
+
+def test_the_remedy_for_the_past_names_an_epoch_at_which_all_that_is_read_is_there(
+    session: Session,
+) -> None:
+    session.replay_rows = 0
+    flights = session["flights"]
+    session.stage("slow", flights.filter("delay > 60"))
+    fly(session, ("UA", "EWR", 70.0))
+    planes = session.input("planes", "carrier string")
+    session.stage("flown", session["slow"].join(planes, on="carrier"))
+    fly(session, ("UA", "EWR", 90.0))
+    cell = {"slow": flights.filter("delay > 80")}
+    reports = session.define(cell)
+    assert {r.name: r.status for r in reports} == {"slow": "changed", "flown": "followed"}
+    first = replay_hinted(reports[0].hint)
+    assert first == 1
+    with pytest.raises(TimeError, match=r"from epoch 0: .* from 1 to 2\n") as caught:
+        session.define(cell, replay=0)
+    assert caught.value.hint == "use --replay 1"
+    reports = session.define(cell, replay=first)
+    assert {r.name: r.status for r in reports} == {"slow": "changed", "flown": "followed"}
+    assert [len(session["slow"].rows(at)) for at in (1, 2)] == [0, 1]
+
+
+def test_a_stage_whose_past_cannot_be_had_promises_none(session: Session) -> None:
+    session.replay_rows = 0
+    fly(session, ("UA", "EWR", 70.0))
+    late = session.input("late", "a int")
+    session.stage("few", late.filter("a > 1"))
+    (report,) = session.define({"few": late.filter("a > 2")})
+    assert report.hint == "computed as of epoch 1; the version before is 'few@1'"
+    fly(session, ("UA", "EWR", 70.0))
+    (report,) = session.define({"few": late.filter("a > 2")}, replay=0)
+    assert (report.status, report.version) == ("unchanged", 2)
+    assert report.hint == "'few' begins at epoch 1, as what it reads does"
 
 
 def test_stages_of_one_definition_refer_to_each_other_in_any_order(session: Session) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +291,14 @@ def test_a_load_with_a_key_happens_once(session: Session) -> None:
     session.commit()
     assert values(numbers) == [1, 2]
     assert any("'january' is there already" in notice for notice in session.notices)
+
+
+def test_a_key_may_be_a_number_a_date_or_made_of_them(session: Session) -> None:
+    numbers = session.inputs["numbers"]
+    days = (date(2024, 1, 1), datetime(2024, 1, 1), np.int64(3), Decimal(1), ["a", {"b": None}])
+    for key in days:
+        assert [numbers.insert([(1,)], once=key) for _ in range(2)] == [1, 0]
+    assert session.pending["numbers"].rows == len(days)
 
 
 def test_a_block_with_a_key_happens_once(session: Session) -> None:

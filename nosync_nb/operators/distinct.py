@@ -16,7 +16,7 @@ import numpy.typing as npt
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.counts import add_at
-from nosync_nb.errors import StageError
+from nosync_nb.errors import StageError, titled
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Schema
@@ -127,7 +127,7 @@ class ThresholdFunction(Operator):
             return int(value)
         name = getattr(self.function, "__name__", "function")
         raise StageError(
-            f"stage '{step.stage}': threshold({name}) gave {value!r} for the count {count} of"
+            f"{titled(step.stage)}: threshold({name}) gave {value!r} for the count {count} of"
             f" {row!r}",
             hint="return how many copies of the row there are: an integer, 0 or more",
             stage=step.stage,

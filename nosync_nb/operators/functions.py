@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from nosync_nb import rows
-from nosync_nb.errors import NosyncError, SchemaError, StageError
+from nosync_nb.errors import NosyncError, SchemaError, StageError, titled
 from nosync_nb.rows import Column, Schema
 
 
@@ -56,7 +56,7 @@ def failed(
     """The StageError for a function that raised `error` on the row `shown`."""
     name = name_of(function, operator)
     return StageError(
-        f"stage '{stage}': {name} raised {type(error).__name__}: {error} on {shown!r}",
+        f"{titled(stage)}: {name} raised {type(error).__name__}: {error} on {shown!r}",
         hint="mend the function or filter the row out; nothing of this epoch was applied",
         stage=stage,
         row=shown,
@@ -73,7 +73,7 @@ def results(produced: list[Any], schema: Schema, stage: str, what: str) -> list[
         columns, _ = rows.to_columns(produced, schema, "")
     except SchemaError as error:
         raise StageError(
-            f"stage '{stage}': {what} must give rows of ({schema.ddl}): {error}",
+            f"{titled(stage)}: {what} must give rows of ({schema.ddl}): {error}",
             hint="return tuples with one value for each column",
             stage=stage,
         ) from error
@@ -88,7 +88,7 @@ def as_rows(
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise StageError(
-            f"stage '{stage}': {name_of(function, operator)} gave {value!r}"
+            f"{titled(stage)}: {name_of(function, operator)} gave {value!r}"
             f" for {shown!r}, not an iterable of rows",
             hint="yield tuples, or return a list of tuples",
             stage=stage,

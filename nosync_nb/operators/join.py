@@ -17,7 +17,7 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, concat_updates, row_of
 from nosync_nb.counts import CountError, products
-from nosync_nb.errors import StageError
+from nosync_nb.errors import StageError, titled
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace
@@ -125,7 +125,7 @@ def _check_cross(changed: int, held: int, step: Step) -> None:
     """
     if changed * held > CROSS_ROWS_MAX:
         raise StageError(
-            f"stage '{step.stage}': a cross join of {changed:,} changed rows of one side with"
+            f"{titled(step.stage)}: a cross join of {changed:,} changed rows of one side with"
             f" {held:,} of the other would give {changed * held:,} rows, more than"
             f" {CROSS_ROWS_MAX:,}",
             hint="join on a key, filter or aggregate the sides first, or insert fewer rows a time",

@@ -22,7 +22,7 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
-from nosync_nb.errors import StageError
+from nosync_nb.errors import StageError, titled
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Column, Schema
@@ -145,7 +145,7 @@ class Reduce(Operator):
         copies = [row for row, count in zip(group, counts, strict=True) for _ in range(count)]
         if len(copies) > _LARGE_GROUP:
             warnings.warn(
-                f"stage '{step.stage}': reduce evaluates a group of {len(copies)} rows again"
+                f"{titled(step.stage)}: reduce evaluates a group of {len(copies)} rows again"
                 " whenever one changes; an aggregate with agg() costs only the change",
                 stacklevel=2,
             )
@@ -155,7 +155,7 @@ class Reduce(Operator):
         if list(kept) != copies:
             name = functions.name_of(self.function, self.name)
             raise StageError(
-                f"stage '{step.stage}': {name} changed the rows it was given for {key!r}",
+                f"{titled(step.stage)}: {name} changed the rows it was given for {key!r}",
                 hint="work on a copy, as in sorted(rows) or list(rows)",
                 stage=step.stage,
                 row=key,

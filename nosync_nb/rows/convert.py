@@ -1,8 +1,9 @@
 """The entry of people's data: anything that looks like rows becomes columns of a schema.
 
 Rows are tuples, named tuples, dicts or lists; tables are pandas, Arrow, whatever exports an Arrow
-stream, or a dict of columns. Names match, positions only where there are no names. Values are taken
-exactly or refused (values.py); what is taken is copied. From pandas NaN is null, else it is NaN.
+stream, or a dict of columns. Names match, positions only where there are no names; a name that is
+no text, as pandas has 0 and 1, is taken as `str` writes it. Values are taken exactly or refused
+(values.py); what is taken is copied. From pandas NaN is null, else it is NaN.
 
 PySpark data frames do not come here: session hands them to Spark.
 """
@@ -117,7 +118,7 @@ def _named(names: Sequence[Any], schema: Schema) -> list[int]:
     unknown = []
     for at, name in enumerate(names):
         try:
-            own = schema.index(name) if isinstance(name, str) else -1
+            own = schema.index(str(name))
         except SchemaError:
             own = -1
         if own < 0:

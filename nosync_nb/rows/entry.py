@@ -30,11 +30,14 @@ def adopt(array: Any, type_: str) -> Column:
 
     Raises:
         MisfitError: at the first value which the type does not hold exactly.
+        SchemaError: if rows cannot hold its Arrow type.
 
     Cost: one copy; casts and checks are Arrow's, row by row only to find what does not fit.
     """
     if array.type == arrow_type(type_):
         return adopt_same(array, type_)
+    if isinstance(array.type, pa.BaseExtensionType):
+        spark_type(array.type)  # refuses those whose storage means something else
     array = single(array)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()

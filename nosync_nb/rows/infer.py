@@ -21,6 +21,7 @@ from nosync_nb.rows.ddl import quote
 from nosync_nb.rows.entry import is_series
 from nosync_nb.rows.schema import Schema, spark_type
 
+_PLAIN = "make text or numbers of it first, as with .astype(str)"
 _DDL = "give the columns as text, 'name type, ...'"
 
 
@@ -74,11 +75,14 @@ def _as_dict(row: Any) -> Mapping[Any, Any] | None:
 
 def _of_series(name: Any, series: Any) -> str:
     """Infers the type of a pandas series."""
-    if series.dtype == object:
-        missing = series.isna().tolist()
-        values = [v for v, gone in zip(series.tolist(), missing, strict=True) if not gone]
-        return _of_values(name, values)
-    return _of_arrow(name, pa.array(series, from_pandas=True).type)
+    if series.dtype != object:
+        try:
+            return _of_arrow(name, pa.array(series, from_pandas=True).type)
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            pass  # Arrow knows no such column; its values say what it is
+    missing = series.isna().tolist()
+    values = [v for v, gone in zip(series.tolist(), missing, strict=True) if not gone]
+    return _of_values(name, values)
 
 
 def _of_part(name: Any, part: Any) -> str:
@@ -137,7 +141,7 @@ def _common(values: Iterable[Any]) -> str | None:
 def _type_of(value: Any) -> str | None:
     """Returns the type of a Python value; None for empty lists and dicts, which do not say."""
     for kinds, type_ in _PYTHON:
-        if isinstance(value, kinds):
+        if isinstance(value, kinds) and not isinstance(value, np.timedelta64):
             return type_
     if isinstance(value, datetime):
         return "timestamp_ntz" if value.tzinfo is None else "timestamp"
@@ -155,7 +159,7 @@ def _type_of(value: Any) -> str | None:
     if isinstance(value, (list, tuple, np.ndarray)):
         inner = _common(value)
         return None if inner is None else f"array<{inner}>"
-    raise SchemaError(f"{value!r:.60} of {type(value).__name__} has no type", hint=_DDL)
+    raise SchemaError(f"{value!r:.60} of {type(value).__name__} has no type", hint=_PLAIN)
 
 
 _PYTHON: tuple[tuple[tuple[type, ...], str], ...] = (

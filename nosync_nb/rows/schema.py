@@ -2,7 +2,7 @@
 
 A schema is immutable, hashable and compares by fields. It says nothing about nullability: every
 column may hold null. Names are exact; lookups also accept another case when that is unambiguous,
-as Spark does.
+as Spark does. What people declare must be unambiguous (`usable`); old logs may hold what is not.
 """
 
 from __future__ import annotations
@@ -121,6 +121,30 @@ class Schema:
                 hint="write it in its own case",
             )
         raise SchemaError(f"no column {name!r}", hint=f"the columns are {columns}")
+
+    def usable(self, what: str) -> Schema:
+        """Returns itself, if expressions and Spark can tell its columns apart, and it has some.
+
+        Args:
+            what: whose columns they would be, for messages: "input 'flights'".
+
+        Raises:
+            SchemaError: if it has no column, or two whose names differ in case alone.
+        """
+        if not self.fields:
+            raise SchemaError(
+                f"{what}: there are no columns", hint="give one at least, such as 'id bigint'"
+            )
+        seen: dict[str, str] = {}
+        for name in self.names:
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                raise SchemaError(
+                    f"{what}: columns {other!r} and {name!r} differ in case alone, which SQL does"
+                    " not see",
+                    hint="rename one of them",
+                )
+        return self
 
     def select(self, names: Iterable[str]) -> Schema:
         """Returns the schema of the named columns, in the order of `names`."""

@@ -112,7 +112,7 @@ def spark_type(type: pa.DataType) -> str:
     """Returns the simple string of the type which holds every value of an Arrow type.
 
     Raises:
-        SchemaError: if there is none (durations, times, unions, columns of nothing but null).
+        SchemaError: if there is none (durations, times, periods, unions, nothing but null).
     """
     name = _FROM_ARROW.get(type.id)
     if name is not None:
@@ -130,6 +130,11 @@ def spark_type(type: pa.DataType) -> str:
     if pa.types.is_struct(type):
         inner = (f"{quote(field.name)}:{spark_type(field.type)}" for field in type)
         return f"struct<{','.join(inner)}>"
+    if getattr(type, "extension_name", None) == "pandas.period":
+        raise SchemaError(
+            f"there is no type for periods of pandas (period[{type.freq}])",
+            hint="make text of them with .astype(str), or times with .dt.to_timestamp()",
+        )
     if isinstance(type, pa.BaseExtensionType):
         return spark_type(type.storage_type)
     hint = "give the columns as text, 'name type, ...'" if pa.types.is_null(type) else None

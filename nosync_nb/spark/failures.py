@@ -11,7 +11,7 @@ import re
 import traceback
 from typing import Any
 
-from nosync_nb.errors import ExpressionError, NosyncError, StageError
+from nosync_nb.errors import ExpressionError, NosyncError, StageError, titled
 
 _TEXT = re.compile(r"<nosync:([A-Za-z0-9+/=]+)>")
 _SHOWN_MAX = 160
@@ -133,13 +133,13 @@ def failed(error: Exception, stage: str) -> NosyncError:
     if condition == "PYTHON_EXCEPTION" or "from the Python worker" in text:
         raised = _RAISED.findall(text)
         what = raised[-1].strip() if raised else message
-        return StageError(f"stage '{stage}': an executor's task failed: {what}", stage=stage)
+        return StageError(f"{titled(stage)}: an executor's task failed: {what}", stage=stage)
     if condition and not condition.startswith(("INTERNAL_ERROR", "_LEGACY")):
         fragment = _fragment(error)
         where = f" in {fragment!r}" if fragment else ""
-        return ExpressionError(f"stage '{stage}': {condition}: {message}{where}")
+        return ExpressionError(f"{titled(stage)}: {condition}: {message}{where}")
     return StageError(
-        f"stage '{stage}': Spark failed: {message}",
+        f"{titled(stage)}: Spark failed: {message}",
         hint="the Spark log has the whole story; nothing of this epoch was applied",
         stage=stage,
     )

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from nosync_nb.errors import NosyncError
+from nosync_nb.errors import NosyncError, titled
 from nosync_nb.rows import Schema
 from nosync_nb.rows.ddl import quote
 from nosync_nb.spark.failures import explained
@@ -302,7 +302,7 @@ def described(spark: Spark, stage: str, operator: str) -> Iterator[Jobs]:
     On Connect, which knows no descriptions, they carry a tag of that text.
     """
     jobs = Jobs()
-    text = f"nosync: stage '{stage}': {operator}"
+    text = f"nosync: {titled(stage)}: {operator}"
     if is_connect(spark):
         tag = text.replace(",", ";")
         spark.addTag(tag)

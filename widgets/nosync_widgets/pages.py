@@ -53,12 +53,12 @@ def changed_rows(
 ) -> tuple[list[tuple[int, list[str | None]]], int, int]:
     """Reads the changes in (before, epoch]: the first, and how many copies came and went."""
     table = collection.changes(after=before, upto=epoch)
-    diffs = table.column("diff").to_numpy()
+    diffs = table.column(-1).to_numpy()  # its name depends on those of the columns
     added, removed = int(diffs[diffs > 0].sum()), -int(diffs[diffs < 0].sum())
     if 1 < table.num_rows <= _SORTED_AT_MOST:
         table = _sorted(table)
     columns = [table.column(name)[:limit].to_pylist() for name in collection.schema.names]
-    shown = table.column("diff")[:limit].to_pylist()
+    shown = table.column(-1)[:limit].to_pylist()
     changes = [
         (diff, [formats.value(column[i]) for column in columns]) for i, diff in enumerate(shown)
     ]

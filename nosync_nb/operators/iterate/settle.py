@@ -15,7 +15,7 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.batch import Batch
 from nosync_nb.counts import CountError
-from nosync_nb.errors import DivergenceError
+from nosync_nb.errors import DivergenceError, titled
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.iterate.plan import Scope
 from nosync_nb.operators.iterate.rounds import State, Time
@@ -149,4 +149,4 @@ def overflowed(stage: str, time: Time, scope: Scope, error: CountError) -> Diver
 def _title(stage: str, time: Time) -> str:
     """The stage and the loop, for messages."""
     where = f" (inner loop, at {time[:-1]} of the loops around it)" if len(time) > 1 else ""
-    return f"stage '{stage}': iterate{where}"
+    return f"{titled(stage)}: iterate{where}"
