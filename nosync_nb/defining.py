@@ -33,8 +33,7 @@ from nosync_nb.errors import StageError, TrustError
 from nosync_nb.graph import Graph, Stage
 from nosync_nb.journal import catalog_json
 from nosync_nb.recovery import EXTEND, RECOMPUTE, STALE
-from nosync_nb.snapshot import Snapshot, seen, unknown
-from nosync_nb.trace.history import History
+from nosync_nb.snapshot import Snapshot, hide, named_logs, seen, unknown
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session
@@ -263,19 +262,6 @@ def _stopped(stage: Stage, now: int) -> Stage:
     if stage.reason is None or "last" in stage.options:
         return stage
     return replace(stage, options={**stage.options, "last": now})
-
-
-def named_logs(graph: Graph) -> dict[int, str]:
-    """The logs of named collections, which have a history."""
-    return {n.log: n.name for n in graph if n.name and n.log is not None}
-
-
-def hide(history: History, logs: Mapping[int, str], catalog: Catalog) -> None:
-    """Makes unreadable what cannot be told apart: epochs before a stage, and those it skipped."""
-    for number, name in logs.items():
-        history.begin(number, catalog[name].begin)
-        for lower, upper in catalog[name].gaps:
-            history.hide(number, lower, upper)
 
 
 def _report(

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from nosync_nb import defining, journal, trust, versions
 from nosync_nb.dataflow import Runner, Version
-from nosync_nb.defining import hide, named_logs
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, TrustError
 from nosync_nb.graph import Compiler, Graph, Stage
 from nosync_nb.rebasing import rebased
 from nosync_nb.recovery import READ, STALE, RecoveryReport
 from nosync_nb.repeats import Repeats
-from nosync_nb.snapshot import Snapshot, seen
+from nosync_nb.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.store import Store, Told
 
 if TYPE_CHECKING:

@@ -83,3 +83,16 @@ def unknown(catalog: Mapping[str, Stage], name: str) -> StageError:
         hint=f"{known}known are: {', '.join(catalog) or 'none'}",
         stage=name,
     )
+
+
+def named_logs(graph: Graph) -> dict[int, str]:
+    """The logs of named collections, which have a history."""
+    return {n.log: n.name for n in graph if n.name and n.log is not None}
+
+
+def hide(history: History, logs: Mapping[int, str], catalog: Mapping[str, Stage]) -> None:
+    """Makes unreadable what cannot be told apart: epochs before a stage, and those it skipped."""
+    for number, name in logs.items():
+        history.begin(number, catalog[name].begin)
+        for lower, upper in catalog[name].gaps:
+            history.hide(number, lower, upper)

@@ -152,6 +152,25 @@ def test_a_failed_cell_discards_its_own_changes(notebook: Notebook) -> None:
     assert {"AA", "DL", "UA"} == {row[0] for row in rows(notebook, "flights")}
 
 
+def test_a_cell_whose_rows_are_refused_defines_nothing_new(notebook: Notebook) -> None:
+    stages = list(nosync.session().stages)
+    refused = (
+        'shares = flights.map(lambda row: (1 // (row.delay - 7),), "n int")\n'
+        'more = shares.filter("n > 0")\n'
+        'flights.insert([("B6", 7)])'
+    )
+    shown = notebook.fails("%%dd\n" + refused)
+    assert "ZeroDivisionError" in shown
+    assert "shares, more not defined, as the cell failed" in shown
+    assert list(nosync.session().stages) == stages
+    assert "shares" not in notebook.names
+    notebook.ok('flights.insert([("B6", 7)])')  # nothing refuses it any more
+    notebook.ok('%%dd\nshares = flights.filter("delay > 7")')
+    shown = notebook.fails("%%dd\n" + refused.replace("7", "8"))
+    assert "more not defined" in shown
+    assert "shares stays edited" in shown
+
+
 def test_a_failed_cell_tells_what_it_had_committed(notebook: Notebook) -> None:
     shown = notebook.fails(
         'with nosync.epoch():\n    flights.insert([("B6", 1)])\nflights.insert([("B6", 2)])\n1 / 0'

@@ -14,13 +14,15 @@ Failure
     Rows that a thread, a timer or a widget inserts between two cells wait outside any cell's
     transaction, where the next one would hide them. So the next cell commits them first. If that
     fails, the cell gets no transaction: what it does goes to those rows, so it can discard them.
+    A stage is there when it is defined, which the log says before the cell's rows are committed. If
+    they are refused, stages that are new are dropped again; an edited one stays, and that is told.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nosync_widgets import formats
@@ -43,6 +45,8 @@ class Cells:
         self._message: str | None = None
         self._awaits_tree = False
         self._told = 0
+        self._new: list[str] = []
+        self._edited: list[str] = []
         self.transaction: Any = None
 
     def register(self) -> None:
@@ -83,6 +87,7 @@ class Cells:
         self._cell, self._message = info, message
         self._awaits_tree = True
         self._discard()
+        self.defined(())
         self._notebook.before_cell()
         self.begin()
 
@@ -112,6 +117,11 @@ class Cells:
             return False
         self._notebook.say(_committed(epoch, pending), progress=True)
         return True
+
+    def defined(self, reports: Sequence[Any]) -> None:
+        """Hears what the running cell has defined."""
+        self._new = [each.name for each in reports if each.status == "new"]
+        self._edited = [each.name for each in reports if each.status == "changed"]
 
     def visit(self, tree: ast.Module) -> ast.Module:
         """Lets the last expression of the cell pass through `end`."""
@@ -187,6 +197,7 @@ class Cells:
         else:
             transaction.discard()
         self.transaction = None
+        self.defined(())
 
     def _tell_blocks(self, session: Any, *, upto: int | None = None) -> None:
         """Tells the epochs that the cell committed by itself, in blocks or by `commit`."""
@@ -222,6 +233,25 @@ class Cells:
             done = self._blocks(self._notebook.opened)
             kept = f"{done} committed before that" if done else "nothing was committed"
             self._notebook.say(f"NoSync: the cell failed; its {lost} discarded, {kept}")
+        self._undefine()
+
+    def _undefine(self) -> None:
+        """Drops the stages that a failed cell has brought, unless it has committed an epoch."""
+        new, edited = self._new, self._edited
+        self.defined(())
+        session = self._notebook.opened
+        if session is None or session.closed or self._blocks(session):
+            return
+        gone = [name for name in new if name in session.stages]
+        if gone:
+            session.drop(*gone)
+            self._notebook.bindings.drop(*gone)
+            self._notebook.say(f"NoSync: {formats.listing(gone)} not defined, as the cell failed")
+        if edited:
+            self._notebook.say(
+                f"NoSync: the cell failed, but {formats.listing(edited)} stays edited: run the cell"
+                " of before to go back"
+            )
 
 
 def pending_rows(holder: Any) -> str:

@@ -38,6 +38,7 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
             return value
         session = notebook.session()
         reports = session.define(named, **options) if named else []
+        notebook.cells.defined(reports)
     for name, collection in named.items():
         notebook.bindings.set(name, session[name], over=True)
         if value is collection:
