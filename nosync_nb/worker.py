@@ -8,8 +8,14 @@ An error in it is kept and raised at the next commit, never lost.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable
+
+SWITCH_S = 0.00005
+"""After how long a thread that waits for the interpreter is given it, while a task runs. A loop
+that commits lets go of it more often than Python's 5 ms, and takes it back before the waiting
+thread is awake, which starves: checkpoints would never keep up with such a loop."""
 
 
 class Worker:
@@ -66,10 +72,14 @@ class Worker:
         while (queued := self._tasks.get()) is not None:
             key, task = queued
             error: BaseException | None = None
+            before = sys.getswitchinterval()
+            sys.setswitchinterval(min(before, SWITCH_S))
             try:
                 task()
             except BaseException as raised:
                 error = raised
+            finally:
+                sys.setswitchinterval(before)
             with self._lock:
                 self._error = self._error or error
                 self._waiting.discard(key)
