@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUN = scripts/run
 ARGS ?=
 
-.PHONY: help setup demo lab test check format screenshot bench soak clean
+.PHONY: help setup demo lab test check format screenshot bench mutate soak clean
 
 help: ## Lists the commands
 	@sed -n 's/^\([a-z]*\):.*## /make \1 | /p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || true
@@ -40,8 +40,12 @@ bench: ## Measures against Spark and Pathway (half an hour; ARGS=--quick: some m
 	@$(PYTHON) scripts/setup.py --bench
 	@$(RUN) python -m bench $(ARGS)
 
-soak: setup ## Runs the property and crash tests for hours
+mutate: setup ## Changes the engine in 300 places, one at a time, and asks whether a test notices
+	@$(RUN) python scripts/mutate.py $(ARGS)
+
+soak: setup ## Runs the property and crash tests for hours, then the mutants
 	@HYPOTHESIS_PROFILE=nightly $(RUN) python -m pytest --timeout=0 $(ARGS)
+	@$(RUN) python scripts/mutate.py
 
 clean: ## Removes what the set-up made here
 	rm -rf .venv .tools

@@ -2,7 +2,8 @@
 
 make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
-make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, loops
+make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, loops,
+                                    long
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import statistics
 import tempfile
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
@@ -192,6 +195,19 @@ def history(options: argparse.Namespace, goals: Goals) -> None:
     goals.add("disk per update / its bytes, all history kept", each / update_bytes, 4)
 
 
+def reads(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures counts and first rows of a large input, alone and after each commit."""
+    size = MILLION if options.quick else 5 * MILLION
+    found = run("-m", "bench.reads", "--rows", size)
+    table = Table(
+        f"Reads of {size:,} rows", "what                          ", "first ms", "then ms"
+    )
+    for what, (first, then) in found["reads"].items():
+        table.row(what, first, then)
+    goals.add(f"count() at {size:,} rows, ms", found["reads"]["count(), after a commit"][1], 2)
+    goals.add(f"head(20) at {size:,} rows, ms", found["reads"]["head(20), after a commit"][1], 20)
+
+
 def loops(options: argparse.Namespace, goals: Goals) -> None:
     """Measures distances under single changes of edges, and the peers on the same changes."""
     nodes, edges = (20_000, 100_000) if options.quick else (100_000, 500_000)
@@ -231,6 +247,63 @@ def loops(options: argparse.Namespace, goals: Goals) -> None:
         peer("Pathway, iterate", script, "--epochs", epochs // 2, python=PATHWAY)
     else:
         print("SciPy, Pathway: not installed (make bench installs them)")
+    updates(options, goals)
+
+
+ALGORITHMS = ("pagerank", "connected", "labels", "core", "distances", "strong")
+
+
+def updates(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures updates of graph algorithms by their first run."""
+    columns = ("nodes ", "epochs", "first ms", "median", "longest", "x first", "longest x", "trend")
+    title = "Loops: graph algorithms, one edge in, one out; networkx: all of it again"
+    table = Table(title, "algorithm ", *columns, "kB logged", "networkx ms")
+    for nodes in (100, 1000) if options.quick else (100, 1000, 10_000):
+        for name in ALGORITHMS:
+            epochs = 50 if options.quick else 200
+            found = run("-m", "bench.algorithms", name, "--nodes", nodes, "--epochs", epochs)
+            first, each = found["first_ms"], found["latencies_ms"]
+            span = len(each) // 4 or 1
+            median, longest = statistics.median(each), max(each)
+            trend = statistics.median(each[-span:]) / statistics.median(each[:span])
+            logged = statistics.mean(found["bytes"]) / 1000
+            ratios = (median / first, longest / first, trend)
+            theirs = found["peer_ms"]
+            table.row(name, nodes, len(each), first, median, longest, *ratios, logged, theirs)
+            limit = 1.2 if name == "pagerank" else 0.1
+            goals.add(f"{name}, {nodes:,} nodes: median update / first run", ratios[0], limit)
+            goals.add(f"{name}, {nodes:,} nodes: longest update / first run", ratios[1], 2)
+
+
+def long(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures whether epochs, memory and descriptors stay as they are over many epochs."""
+    columns = ("epochs  ", "first ms", "last ms", "last/first", "means", "CPU", "RSS")
+    table = Table(
+        "For long: the last hundred epochs by the first",
+        "workload",
+        *columns,
+        "descriptors",
+        "layers",
+    )
+    sizes = {"upserts": 200, "single": 100_000, "join": 10_000}
+    for workload, epochs in sizes.items():
+        if options.quick:
+            epochs = max(200, epochs // 10)
+        found = run("-m", "bench.long", workload, "--epochs", epochs)
+        each, computed, held = found["latencies_ms"], found["computed_ms"], found["held"]
+        first, last = median(each[:100]), median(each[-100:])
+        span = max(100, epochs // 10)
+        means = fmean(each[-span:]) / fmean(each[:span])
+        work = fmean(computed[-span:]) / fmean(computed[:span])
+        memory = held[-1]["rss_kib"] / held[1]["rss_kib"]
+        files = max(sample["descriptors"] for sample in held)
+        layers = max(sample["layers"] for sample in held)
+        ratios = (last / first, means, work, memory)
+        table.row(workload, f"{epochs:,}", first, last, *ratios, files, layers)
+        goals.add(f"{workload}: last hundred / first hundred epochs, medians", last / first, 1.2)
+        goals.add(f"{workload}: last / first tenth of the epochs, means", means, 1.2)
+        goals.add(f"{workload}: memory at the end / after a fifth", memory, 1.1)
+        goals.add(f"{workload}: descriptors", files, 256)
 
 
 SECTIONS = {
@@ -239,7 +312,9 @@ SECTIONS = {
     "load": load,
     "recovery": recovery,
     "history": history,
+    "reads": reads,
     "loops": loops,
+    "long": long,
 }
 
 

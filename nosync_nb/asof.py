@@ -1,19 +1,20 @@
 """As-of joins: each row with the latest one of another collection at its time.
 
-Both sides go into one collection, tagged, and a `reduce` walks the rows of each key in time.
+The right side is brought into the columns (keys, time, others), without nulls in keys and time;
+the rest is the operator's (operators/asof.py).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nosync_nb.collection import Collection
 from nosync_nb.errors import SchemaError, StageError
-from nosync_nb.eventtime import TIMES, Length, check_collection, length, quoted, unused
+from nosync_nb.eventtime import TIMES, Length, check_collection, length, quoted
 from nosync_nb.rows import Field, Schema
+
+_DAY = 86_400_000_000  # microseconds
 
 
 def asof_join(
@@ -40,7 +41,8 @@ def asof_join(
     Raises:
         SchemaError: if keys or times differ in type, or columns clash.
 
-    Cost: all rows of a key, of both sides, are read again whenever one changes (a `reduce`).
+    Cost: O(layers) rows for each changed row, and the left rows whose match may be another: those
+        from a changed right row up to the next one, or as far as the tolerance.
     """
     _check_sides(left, right)
     pairs = _pairs("on", on)
@@ -63,14 +65,12 @@ def asof_join(
     at, r_at = left.schema.index(mine), right.schema.index(theirs)
     gone = {*r_keys, r_at} if mine.lower() == theirs.lower() else set(r_keys)
     rest = [i for i in range(len(right.schema)) if i not in gone]
-    both, marked = _union(left, right, [*zip(l_keys, r_keys, strict=True), (at, r_at)], rest)
-    own = [i for i in range(len(left.schema)) if i not in l_keys]
-    further = range(marked + 1, len(both.schema))
-    made = Schema([both.schema.fields[i] for i in (*own, *further)])
-    function = _latest(len(l_keys), at, marked, own, list(further), width)
-    found = both.group_by(*(left.schema.names[i] for i in l_keys)).reduce(function, made)
-    names = (*left.schema.names, *(both.schema.names[i] for i in further))
-    return found.select(*(quoted(found.schema, n) for n in names))
+    others = [i for i in rest if i != r_at]
+    given = [*r_keys, r_at, *others]
+    places = [given.index(i, len(r_keys)) for i in rest]
+    fields = [*left.schema.fields, *_further(left, right, rest)]
+    params = {"left": l_keys, "at": at, "further": places, "tolerance": width}
+    return left._make("asof", Schema(fields), [left, _arranged(right, given, len(pairs))], params)
 
 
 def _check_sides(left: Any, right: Any) -> None:
@@ -84,36 +84,17 @@ def _check_sides(left: Any, right: Any) -> None:
         )
 
 
-def _latest(
-    keys: int,
-    at: int,
-    marked: int,
-    own: list[int],
-    further: list[int],
-    tolerance: int | timedelta | None,
-) -> Callable[[Any, list[Any]], Iterator[Any]]:
-    def latest(key: Any, rows: list[Any]) -> Iterator[Any]:
-        parts = (key,) if keys == 1 else key
-        nothing = (None,) * len(further)
-        right = [row for row in rows if row[marked] and row[at] is not None]
-        if None in parts:
-            right = []
-        right.sort(key=lambda row: row[at])
-        times = [row[at] for row in right]
-        for row in rows:
-            if row[marked]:
-                continue
-            found = nothing
-            place = bisect_right(times, row[at]) - 1 if row[at] is not None else -1
-            if place >= 0 and (tolerance is None or row[at] - times[place] <= tolerance):
-                found = tuple(right[place][i] for i in further)
-            yield (*(row[i] for i in own), *found)
-
-    return latest
+def _arranged(right: Collection, given: Sequence[int], keys: int) -> Collection:
+    """The right side as the operator wants it."""
+    names = [quoted(right.schema, right.schema.names[i]) for i in given]
+    there = right.filter(" and ".join(f"{name} is not null" for name in names[: keys + 1]))
+    types = [right.schema.types[i] for i in given]
+    schema = Schema([Field(f"c{n}", t) for n, t in enumerate(types)])
+    return there._then("select", schema, {"outputs": [*given]})
 
 
-def _tolerance(given: Any, type_: str, name: str) -> int | timedelta | None:
-    """How far a time may be from another of its type."""
+def _tolerance(given: Any, type_: str, name: str) -> int | None:
+    """How far a time may be from another of its type, in its units."""
     whole = type_.endswith("int")
     if type_ not in (*TIMES, "date") and not whole:
         raise SchemaError(
@@ -123,7 +104,8 @@ def _tolerance(given: Any, type_: str, name: str) -> int | timedelta | None:
     if given is None:
         return None
     if not whole:
-        return timedelta(microseconds=length(given, "tolerance"))
+        micros = length(given, "tolerance")
+        return micros // _DAY if type_ == "date" else micros
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         raise SchemaError(
             f"tolerance={given!r}: the time '{name}' is {type_}", hint="give an integer"
@@ -145,20 +127,12 @@ def _pairs(what: str, on: Any) -> list[tuple[str, str]]:
     return found
 
 
-def _union(
-    left: Collection, right: Collection, same: Sequence[tuple[int, int]], rest: Sequence[int]
-) -> tuple[Collection, int]:
-    """Both sides in one: the left columns, whether it is a right row, the other right columns.
+def _further(left: Collection, right: Collection, rest: Sequence[int]) -> list[Field]:
+    """The right columns that follow the left ones.
 
-    Args:
-        same: positions of columns that both sides have.
-        rest: positions of the right columns that only the right side has.
+    Raises:
+        SchemaError: if a left one has the name of one of them.
     """
-    name = "is_right"
-    while name.lower() in {n.lower() for n in (*left.schema.names, *right.schema.names)}:
-        name += "_"
-    mark = Field(name, "boolean")
-    fields = [*left.schema.fields, mark, *(right.schema.fields[i] for i in rest)]
     taken = {n.lower() for n in left.schema.names}
     for i in rest:
         name = right.schema.names[i]
@@ -167,15 +141,4 @@ def _union(
                 f"asof_join: both sides have a column '{name}'",
                 hint=f"rename one of them first: other.rename({{'{name}': 'other_{name}'}})",
             )
-    schema = Schema(fields)
-    lefts = left._then("pad", schema)
-    known = dict(same)
-    missing = [i for i in range(len(left.schema)) if i not in known]
-    width = len(right.schema)
-    marked = right.with_columns({unused(right, "is_right"): "true"})
-    types = [*marked.schema.types, *(left.schema.types[i] for i in missing)]
-    padded = marked._then("pad", Schema([Field(f"c{i}", t) for i, t in enumerate(types)]))
-    nulls = {i: width + 1 + at for at, i in enumerate(missing)}
-    places = [known.get(i, nulls.get(i)) for i in range(len(left.schema))]
-    outputs = [*places, width, *rest]
-    return lefts.concat(padded._then("select", schema, {"outputs": outputs})), len(left.schema)
+    return [right.schema.fields[i] for i in rest]

@@ -9,7 +9,6 @@ holds. A stage that fails goes on as a new version that keeps what its functions
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +23,7 @@ from nosync_nb.operators.functions import tuples
 from nosync_nb.operators.iterate import GROUP, RESULT, VARIABLE, Inner, Loop
 from nosync_nb.operators.iterate.grouped import from_scratch
 from nosync_nb.rows import Column, Schema
+from nosync_nb.texts import warn
 from nosync_nb.trace import Trace
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def audit(session: Session) -> list[str]:
         elif told is not None:
             failed[node.stage] = told
     for name, told in loops.items():
-        warnings.warn(
+        warn(
             f"stage '{name}' is not deterministic: inside its loop {told}, which cannot be kept"
             " there. What the stage holds may be wrong; compute it before the loop, in a stage"
             " that is declared --nondeterministic",
@@ -300,7 +300,5 @@ def _demote(session: Session, name: str, told: str) -> bool:
     except NosyncError as error:  # a loop in it, which cannot keep what functions give
         kept = False
         goes_on, declare = f"goes on as it is, since {error}", error.hint or "divide it in stages"
-    warnings.warn(
-        f"stage '{name}' is not deterministic: {told}. It {goes_on}; {declare}", stacklevel=2
-    )
+    warn(f"stage '{name}' is not deterministic: {told}. It {goes_on}; {declare}", stacklevel=2)
     return kept

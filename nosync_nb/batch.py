@@ -74,6 +74,16 @@ def concat_updates(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
     return Updates(columns, np.concatenate([p.diff for p in parts]))
 
 
+def size_bytes(batch: Batch) -> int:
+    """About how many bytes the values take. Cost: texts are asked for their lengths."""
+    size = 0
+    for column in batch.columns:
+        size += column.nbytes
+        if isinstance(column, np.ndarray) and column.dtype.hasobject:
+            size += sum(len(one) for one in column.tolist() if isinstance(one, str | bytes))
+    return size
+
+
 def no_updates(types: Sequence[str]) -> Updates:
     """Updates without rows."""
     return Updates([rows.empty(t) for t in types], np.zeros(0, np.int64))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nosync_nb.definition import Definition
 from nosync_nb.errors import ExpressionError, SchemaError, StageError
-from nosync_nb.expressions import compile_expression, expand_select
+from nosync_nb.expressions import compile_expression, expand_select, noted
 from nosync_nb.grouping import check_callable, result_schema
 from nosync_nb.reading import Readable
 from nosync_nb.rows import Field, Schema, widens
@@ -80,7 +80,8 @@ class Collection(Readable):
                 f"filter {predicate!r} is of type {compiled.type}, not boolean",
                 hint="compare with something, as in filter('delay > 60')",
             )
-        return self._then("filter", self.schema, {"predicate": predicate})
+        params = {"predicate": predicate, **noted([compiled.settings])}
+        return self._then("filter", self.schema, params)
 
     where = filter
 
@@ -88,6 +89,7 @@ class Collection(Readable):
         """Computes the output columns; `*` stands for all, `e AS name` names an expression."""
         outputs: list[Any] = []
         fields: list[Field] = []
+        settings = []
         listed = expand_select(_texts(expressions, "select"), self.schema)
         if not listed:
             raise SchemaError("select: no column is named", hint="name one, as in select('*')")
@@ -99,16 +101,21 @@ class Collection(Readable):
                 )
             plain = compiled.is_column
             outputs.append(compiled.columns[0] if plain else sql)
+            settings.append(compiled.settings)
             fields.append(Field(compiled.name, compiled.type))
-        return self._then("select", _distinct_names(fields, "select"), {"outputs": outputs})
+        params = {"outputs": outputs, **noted(settings)}
+        return self._then("select", _distinct_names(fields, "select"), params)
 
     def with_columns(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
         """Adds or replaces columns: `with_columns(gain="dep_delay - arr_delay")`, or a dict."""
         named = {**(columns or {}), **named}
         outputs: list[Any] = list(range(len(self.schema)))
         fields = list(self.schema.fields)
+        settings = []
         for name, sql in named.items():
-            field = Field(name, self._compiled(_texts([sql], "with_columns")[0]).type)
+            compiled = self._compiled(_texts([sql], "with_columns")[0])
+            settings.append(compiled.settings)
+            field = Field(name, compiled.type)
             place = _place(self.schema, name)
             if place is None:
                 outputs.append(sql)
@@ -116,7 +123,7 @@ class Collection(Readable):
             else:
                 outputs[place] = sql
                 fields[place] = field
-        return self._then("select", Schema(fields), {"outputs": outputs})
+        return self._then("select", Schema(fields), {"outputs": outputs, **noted(settings)})
 
     def drop(self, *columns: str) -> Collection:
         """The other columns."""
@@ -306,7 +313,7 @@ class Collection(Readable):
                 hint="write the expression as text, as in 'dep_delay > 60'",
             )
         types = self._session._types
-        return compile_expression(sql, self.schema, types=types, time_zone=types.time_zone)
+        return compile_expression(sql, self.schema, types=types, settings=types.settings)
 
     def _aligned(self, other: Any, op: str) -> Collection:
         """The other collection with this one's types, or an error that quotes both schemas."""

@@ -10,28 +10,47 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from nosync_nb import auditing, inspecting, interrupts, maintenance, rows
-from nosync_nb.batch import Batch, Updates, concat_updates
+from nosync_nb.batch import Batch, Updates, concat_updates, row_of
 from nosync_nb.dataflow import Draft
 from nosync_nb.delta import Delta
-from nosync_nb.errors import DurabilityError, StageError
+from nosync_nb.errors import (
+    DurabilityError,
+    FencedError,
+    OutcomeUnknownError,
+    StageError,
+    enough_memory,
+)
 from nosync_nb.graph import Stage
+from nosync_nb.texts import warn
+from nosync_nb.trace import glance
 from nosync_nb.transaction import Change, InputChanges, Transaction
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session
 
-MERGE_EVERY = 16
-
 Result = TypeVar("Result")
 
 
+def _state(session: Session, transaction: Transaction, *_: Any) -> str:
+    """What a commit has done that had not enough memory."""
+    if not transaction:
+        return f"epoch {session.now} is the last that is committed, and nothing waits"
+    rows_count = sum(changes.rows for changes in transaction.pending.values())
+    return (
+        f"epoch {session.now + 1} was not committed, its {rows_count} rows still wait and"
+        f" epoch {session.now} is as it was"
+    )
+
+
+@enough_memory(
+    _state, "commit fewer rows at a time, or session.discard() what waits and free some memory"
+)
 def commit(session: Session, transaction: Transaction, wait: Any, label: str | None) -> int:
     """Runs a transaction as the next epoch; see `Session.commit`."""
     if wait is not None:
@@ -55,19 +74,48 @@ def commit(session: Session, transaction: Transaction, wait: Any, label: str | N
                 )
             meta["label"] = label
         if transaction.once:
-            meta["once"] = list(transaction.once)
+            meta["once"] = dict(transaction.once)
         draft = run(session, lambda: session._runner.epoch(version, inputs, version.epoch + 1))
         transaction.logged = True
+        taken = [(name, c.taken()) for name, c in transaction.inputs.items() if c.takes_away]
         seq = publish(session, draft, meta)
         unused = transaction.files
         if unused:
             unused -= maintenance.named_files(session)
         transaction.forget()
+        looked = session._upkeep.removals.due(taken) if taken else []
     session._store.remove(unused)
     after(session, draft)
     if wait is not None:
-        waited(session, wait, seq)
+        _waited(session, wait, seq, draft.epoch)
+    if looked:
+        due: dict[str, list[Updates]] = {}
+        for name, updates in looked:
+            due.setdefault(name, []).append(updates)
+        for name, parts in due.items():
+            _tell_absent(session, name, parts)
     return draft.epoch
+
+
+def _tell_absent(session: Session, name: str, parts: list[Updates]) -> None:
+    """Warns of rows that were taken away and were not there: reading the input will raise."""
+    snapshot = session._snapshot
+    if name not in snapshot.catalog:  # dropped meanwhile
+        return
+    types = snapshot.stage(name).schema.types
+    taken = parts[0] if len(parts) == 1 else concat_updates(parts, types)
+    lacking = glance.lacking(snapshot.contents(name), taken)
+    if lacking is None:
+        return
+    row = row_of(lacking.columns, types)
+    more = len(lacking.diff) - 1
+    others = f", and {more} more row{'' if more == 1 else 's'} below 0" if more else ""
+    warn(
+        f"input '{name}': row {row!r} was removed and was not there: it is there now"
+        f" {int(lacking.diff[0])} times{others}\n"
+        f"Hint: reading '{name}' raises until {name}.insert([...]) brings it; its stages go on",
+        stacklevel=5,
+    )
 
 
 def discard(session: Session, transaction: Transaction) -> int:
@@ -97,17 +145,26 @@ def publish(session: Session, draft: Draft, meta: Mapping[str, Any]) -> int:
     if session._times:
         utc = max(utc, session._times[-1])  # a clock that is set back does not mix up epochs
     with interrupts.deferred():
-        position = session._position = session._store.write_epoch(draft, utc, meta)
+        position = session._position = session._store.write_epoch(
+            draft, utc, meta, session._snapshot.graph
+        )
         remember(session, draft)
+        if draft.cleared:
+            maintenance.retire(session, draft.cleared)
+        if draft.spare:
+            session._upkeep.retired |= draft.spare
         session._times.append(utc)
-        session._unsynced.append((position.seq, draft.epoch))
-        for key in meta.get("once", ()):
+        session._written.note(position.seq, draft.epoch, session._store.log.durable)
+        for key, loaded in meta.get("once", {}).items():
             session._once[key] = draft.epoch
+            session._loads[key] = loaded
         if "label" in meta:
             session._labels[meta["label"]] = draft.epoch
         session._snapshot = session._snapshot.advanced(draft.version())
     session.stats["epochs"] += 1
     session.stats["merged"] += draft.merged
+    if draft.stalls:
+        session.stats["stalls"] += draft.stalls
     return position.seq
 
 
@@ -137,16 +194,12 @@ def after(session: Session, draft: Draft) -> None:
     try:
         if session._inspectors.named:
             inspecting.tell(session, draft)  # before an audit, which may replace nodes
-        for callback in session._subscribers:
-            try:
-                callback(draft.epoch)
-            except Exception as error:
-                warnings.warn(f"a subscriber raised {error!r}", stacklevel=2)
+        session._subscribers.tell(draft.epoch)
     finally:
         session._local.telling = False
     session._spark.follow_new()
-    if draft.epoch % MERGE_EVERY == 0:
-        maintenance.plan_merges(session)
+    if draft.due:
+        maintenance.plan_merges(session, draft.due)
     if draft.epoch % auditing.AUDIT_EVERY == 0:
         auditing.audit(session)
     if session._store.log.checkpoint_due:
@@ -159,6 +212,22 @@ def waited(session: Session, level: str, seq: int | None) -> None:
     session._store.log.sync(seq)
 
 
+def _waited(session: Session, level: str, seq: int, epoch: int) -> None:
+    """Waits for an epoch that is committed: what fails now does not undo it."""
+    try:
+        waited(session, level, seq)
+    except FencedError as error:
+        error.add_note(f"epoch {epoch} stands in memory here; the log of the new owner may lack it")
+        raise
+    except DurabilityError as error:
+        unknown = OutcomeUnknownError(
+            f"epoch {epoch} is committed and stands in memory, but may not be on disk: {error}",
+            hint="do not insert its rows again; session.sync() waits for the disk once more",
+        )
+        unknown.epoch, unknown.errno = epoch, error.errno
+        raise unknown from error
+
+
 def check_level(level: str) -> None:
     """Raises if nothing can be waited for there."""
     if level == "replicas":
@@ -167,6 +236,10 @@ def check_level(level: str) -> None:
         raise DurabilityError(f"unknown level {level!r}", hint='use "disk"')
 
 
+@enough_memory(
+    lambda session, name, *_: f"the rows for input '{name}' were not taken, and none of them waits",
+    "insert them in several pieces, or as a Spark DataFrame",
+)
 def take(session: Session, name: str, kind: str, data: Any) -> int:
     """Takes rows for an input at the call."""
     stage = _input(session, name)
@@ -201,7 +274,9 @@ def _added(session: Session, stage: Stage, change: Change) -> int:
         if changes is None:
             changes = inputs[name] = InputChanges(stage)
         try:
-            return changes.add(change, session._snapshot.contents(name))
+            count = changes.add(change, session._snapshot.contents(name))
+            changes.threads.add(threading.get_ident())
+            return count
         except BaseException:
             if fresh:
                 del inputs[name]

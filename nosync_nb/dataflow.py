@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from nosync_nb.delta import SMALL_ROWS, Delta, Held, layer_of
 from nosync_nb.graph import Graph, Node
 from nosync_nb.operators import Evaluate, Linear, Place, Step
 from nosync_nb.operators.base import joined_placement
-from nosync_nb.trace import Layer, Trace, append
+from nosync_nb.trace import STALL_LAYERS, Layer, Trace, append, is_due, relieve
 
 _ENDLESS = sys.maxsize
 
@@ -71,10 +71,25 @@ class Work(NamedTuple):
 class Draft:
     """The state after an epoch, not yet visible.
 
-    `largest`: no layer that the epoch made has more rows; one in files counts as endless.
+    `largest`: no layer that the epoch made has more rows; one in files counts as endless. `due`:
+    the traces of which layers may have to be merged; `stalls`: how often that could not wait;
+    `cleared`: the traces that held something and were emptied before what is logged for them;
+    `spare`: the files that its frame needs, and none of its traces.
     """
 
-    __slots__ = ("deltas", "epoch", "largest", "logged", "merged", "traces", "work")
+    __slots__ = (
+        "cleared",
+        "deltas",
+        "due",
+        "epoch",
+        "largest",
+        "logged",
+        "merged",
+        "spare",
+        "stalls",
+        "traces",
+        "work",
+    )
 
     def __init__(self, version: Version, epoch: int) -> None:
         self.epoch = epoch
@@ -83,7 +98,19 @@ class Draft:
         self.logged: list[tuple[int, Layout, Held]] = []
         self.work: dict[str, Work] = {}
         self.merged = 0
+        self.stalls = 0
+        self.due: list[int] = []
+        self.cleared: list[int] = []
+        self.spare: set[str] = set()
         self.largest = _ENDLESS
+
+    def clear(self, numbers: Iterable[int]) -> None:
+        """Empties traces."""
+        for number in numbers:
+            trace = self.traces.get(number)
+            if trace is not None and trace.layers:
+                self.traces[number] = Trace(trace.layout)
+                self.cleared.append(number)
 
     def version(self) -> Version:
         """The version this draft becomes."""
@@ -114,7 +141,11 @@ class Runner:
                 continue
             ports = self._ports[node.id] = []
             for layout, i in zip(node.operator.layouts, node.inputs, strict=True):
-                ports.append(None if layout is None else graph.nodes[i].traces[layout])
+                traces = graph.nodes[i].traces
+                if layout is None and node.operator.whole:
+                    ports.append(next(iter(traces.values())))
+                else:
+                    ports.append(None if layout is None else traces[layout])
                 if layout is not None and node.operator.sorts:
                     self._sorted[i] = layout
 
@@ -223,6 +254,8 @@ class Runner:
             now.append(None if number is None else draft.traces.get(number, self.empty[number]))
         state = [before.get(s, self.empty[s]) for s in node.state]
         step = Step((), old, now, state, stage=node.stage, first=first, evaluate=self.evaluate)
+        if operator.whole:
+            step.held = before.get(next(iter(node.traces.values())))
         if self.bulk is not None and self.bulk.wants(node, deltas, self.graph):
             fuse = node.log is None and isinstance(operator, Linear)
             done = self.bulk.run(node, deltas, step, self.graph, fuse=fuse)
@@ -232,6 +265,8 @@ class Runner:
             if operator.memo is not None and not first:
                 step.memo = state[0].take_memo() or operator.memo()
             done = in_process(node, deltas, step)
+        if step.cleared:
+            draft.clear(node.state)
         for number, held in zip(node.state, done.emitted, strict=True):
             if held is not None:
                 layout = self.empty[number].layout
@@ -298,6 +333,12 @@ class Runner:
         else:
             made, merged = append(trace, layer)
             draft.merged += merged
+        if len(made.layers) != len(trace.layers) and is_due(made):
+            draft.due.append(number)
+            if len(made.layers) > STALL_LAYERS:
+                made, merged = relieve(made)
+                draft.merged += merged
+                draft.stalls += merged > 0
         draft.traces[number] = made
         rows_count = _ENDLESS if layer.files else made.layers[-1].rows_count
         if rows_count > draft.largest:

@@ -9,7 +9,6 @@ the new version, or, if a column they need is gone, become stale and say so.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -23,15 +22,14 @@ from nosync_nb import (
     maintenance,
     reads,
     replay,
-    trust,
+    sealing,
     versions,
 )
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Draft, Runner, Version
-from nosync_nb.definition import Captured, Definition, check_name, reference, replaced
-from nosync_nb.errors import StageError, TrustError
+from nosync_nb.definition import Definition, check_name, reference, replaced
+from nosync_nb.errors import StageError
 from nosync_nb.graph import Graph, Stage
-from nosync_nb.journal import catalog_json
 from nosync_nb.recovery import EXTEND, RECOMPUTE, STALE
 from nosync_nb.snapshot import Snapshot, hide, named_logs, seen, unknown
 
@@ -84,15 +82,16 @@ def define(
                 changed.append(name)
             else:
                 kept = _demoted(old, tree, options)
-                new = replace(old, schema=tree.schema, definition=tree, options=kept)
-                catalog[name] = new
+                catalog[name] = replace(
+                    old, schema=tree.schema, definition=tree, options=kept, signer=None, held=None
+                )
         redone = _redone(session, trees, replay, again=again)
         decision = versions.decided(session, catalog, set(trees), changed, again=redone)
         status = decision.status
         if decision.changes(session._catalog):
             _decided(session, decision, replay)
         for name, collection in collections.items():
-            session._names[id(collection._definition)] = (collection._definition, name)
+            session._names[collection._definition] = name
         inspecting.named(session, collections)
     seconds = time.perf_counter() - start
     session._spark.follow()
@@ -112,7 +111,7 @@ def _redone(
 def _demoted(old: Stage, tree: Definition, options: dict[str, Any]) -> dict[str, Any]:
     """The options of a stage; one that was found not to be deterministic stays so till its edit."""
     assert old.definition is not None
-    if not old.options.get("demoted"):
+    if not old.options.get("demoted") or old.signer is not None:
         return dict(options)
     names = {name: name for each in (tree, old.definition) for name in each.references()}
     if tree.fingerprint(names) != old.definition.fingerprint(names):
@@ -161,9 +160,9 @@ def _refuse_inputs(session: Session, collections: Mapping[str, Any]) -> None:
 def _trees(session: Session, collections: Mapping[str, Collection]) -> dict[str, Definition]:
     """The definitions with references by name, ordered so that what is read comes first."""
     by_id: dict[int, Definition] = {}
-    for key, (definition, name) in session._names.items():
-        if name in session._catalog and id(definition) == key:
-            by_id[key] = reference(name, definition.schema)
+    for definition, name in session._names.items():
+        if name in session._catalog:
+            by_id[id(definition)] = reference(name, definition.schema)
     for name, collection in collections.items():
         check_name(name, "stage")
         if not isinstance(collection, Collection):
@@ -231,13 +230,13 @@ def install(
         session._catalog_now = session._catalog
     draft.traces = {n: draft.traces[n] for n, _ in graph.layouts() if n in draft.traces}
     extending.with_gaps(catalog, graph, base.past)
-    content = catalog_json(catalog, graph, session._seal)
+    made = sealing.sealed(session, catalog, graph, draft.epoch)
     with interrupts.deferred():
-        session._position = session._store.write_definition(draft, before, content, missed)
-        session._upkeep.catalog = content
+        store, history = session._store, session._store.history
+        session._position = store.write_definition(draft, before, made.meta, missed, len(drafts))
+        session._upkeep.catalog, session._upkeep.digest = made.catalog, made.digest
         session._catalog_now = catalog
         session._runner = runner
-        history = session._store.history
         begun = set(session._named_logs)
         session._named_logs = named_logs(graph)
         hide(history, session._named_logs, catalog)
@@ -313,7 +312,10 @@ def drop(session: Session, names: Sequence[str], *, cascade: bool) -> None:
         _refuse_pending(session, gone, "drop")
         catalog = {n: s for n, s in session._catalog.items() if n not in gone}
         install(session, versions.kept(catalog))
-        session._names = {k: v for k, v in session._names.items() if v[1] not in gone}
+        for name in gone:
+            session._work.pop(name, None)
+        for definition in [d for d, name in session._names.items() if name in gone]:
+            del session._names[definition]
     session._spark.follow()
 
 
@@ -346,7 +348,8 @@ def rename(session: Session, old: str, new: str) -> None:
             for n in session._graph
         )
         install(session, versions.kept(catalog), renamed=Graph(nodes, session._graph.numbers))
-        session._names = {k: (d, new if n == old else n) for k, (d, n) in session._names.items()}
+        for definition in [d for d, name in session._names.items() if name == old]:
+            session._names[definition] = new
     session._spark.follow()
 
 
@@ -365,24 +368,3 @@ def _refuse_pending(session: Session, names: AbstractSet[str], what: str) -> Non
                 hint="session.commit() or session.discard() first",
                 stage=name,
             )
-
-
-def seal(session: Session, captured: Captured) -> bytes | None:
-    """A function as signed bytes; None, with a warning, if it or the key cannot be had."""
-    after = "after a restart its stage is stale until its cell is run"
-    if captured.why is not None:
-        warnings.warn(
-            f"{trust.unsealable(captured.function, captured.why)}; identity: this kernel;"
-            f" {after}, and until then what it captures must not change",
-            stacklevel=2,
-        )
-        return None
-    try:
-        if session._key is None:
-            session._key = trust.user_key()
-        return trust.seal(
-            captured.function, key=session._key, identity=captured.found, pickle=captured.pickle
-        )
-    except TrustError as error:
-        warnings.warn(f"{error}; {after}", stacklevel=2)
-        return None

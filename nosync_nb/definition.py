@@ -7,7 +7,9 @@ they were given, and identified by `nosync_nb.identity`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from keyword import iskeyword
 from typing import Any
 
@@ -35,7 +37,7 @@ class Captured:
 
     Args:
         identity: if it is known, as it is for a function that came back from the log.
-        text: how the log holds it.
+        text: how the log holds it in a `context`: the place that it was signed for.
 
     Attributes:
         found: its fingerprint and what that comes from; None for one of the log.
@@ -43,17 +45,21 @@ class Captured:
         why: why there is no copy, in words for the user.
     """
 
-    __slots__ = ("_identity", "_text", "found", "function", "pickle", "why")
+    __slots__ = ("_identity", "_texts", "found", "function", "pickle", "why")
 
     def __init__(
-        self, function: Function, identity: str | None = None, text: str | None = None
+        self,
+        function: Function,
+        identity: str | None = None,
+        text: str | None = None,
+        context: str = "",
     ) -> None:
         self.function = function
         self.found: Identity | None = None
         self.pickle: bytes | None = None
         self.why: str | None = None
         self._identity = identity
-        self._text = (text,) if identity is not None else None
+        self._texts = {} if identity is None else {context: text}
         if identity is None:
             self._take()
 
@@ -80,12 +86,24 @@ class Captured:
         except Exception as error:  # whatever the user's objects raise
             self.why = f"{type(error).__name__}: {error}"
 
-    def text(self, seal: Callable[[Captured], str | None]) -> str | None:
-        """How the log holds it: made once by `seal`; None if it cannot be stored."""
-        if self._text is None:
-            self._text = (seal(self),)
+    def text(self, context: str | None, seal: Callable[[Captured, str], str | None]) -> str | None:
+        """How the log holds it in a place: made once by `seal`; None if it cannot be stored.
+
+        Args:
+            context: the place; None: wherever it was, as nobody will load it.
+        """
+        known = self._texts
+        if context is None or (known and self.sealed is None):
+            return next(iter(known.values()), None)
+        if context not in known:
+            known[context] = seal(self, context)
             self.pickle = None
-        return self._text[0]
+        return known[context]
+
+    @property
+    def sealed(self) -> tuple[str, str] | None:
+        """A context that it was signed for, and how the log holds it there; None if nowhere."""
+        return next(((where, text) for where, text in self._texts.items() if text), None)
 
 
 OPERATORS_MAX = 10_000
@@ -235,15 +253,32 @@ def replaced(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:
     return Definition(tree.op, tree.schema, inputs, tree.params, tree.captured)
 
 
-_kernel_identities: dict[int, tuple[Function, str]] = {}
+_kernel_identities: dict[int, tuple[Callable[[], Function | None], str]] = {}
+_kernel_numbers = count()
 
 
 def kernel_identity(function: Function) -> str:
     """The identity of a function that is recognised in this kernel only."""
-    held = _kernel_identities.setdefault(
-        id(function), (function, f"kernel-{len(_kernel_identities)}-{id(function):x}")
-    )
+    held = _kernel_identities.get(id(function))
+    if held is None or held[0]() is not function:
+        name = f"kernel-{next(_kernel_numbers)}-{id(function):x}"
+        held = _kernel_identities[id(function)] = _held(function), name
     return held[1]
+
+
+def _held(function: Function) -> Callable[[], Function | None]:
+    """A function as long as it is there, and no longer than it has to be."""
+    key = id(function)
+    try:
+        return weakref.ref(function, lambda gone: _forget(key, gone))
+    except TypeError:  # some callables cannot be held so
+        return lambda: function
+
+
+def _forget(key: int, gone: object) -> None:
+    """Forgets a function that is gone, unless another one is there by now."""
+    if key in _kernel_identities and _kernel_identities[key][0] is gone:
+        del _kernel_identities[key]
 
 
 def check_name(name: str, what: str) -> str:

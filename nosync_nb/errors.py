@@ -11,15 +11,24 @@
     ├── DurabilityError (OSError)              repair the disk: nothing was committed
     │   └── OutcomeUnknownError                look whether the epoch is there before trying again
     ├── CorruptLogError (OSError)              repair from a copy
+    ├── OutOfMemoryError (MemoryError)         do less at a time: says what was done and what not
     └── TrustError (PermissionError)           functions of the log are not run: run their cell
 
 Messages name the stage and the clashing values in lower case; the remedy is a note
-(`BaseException.add_note`), which IPython prints and `str(error)` leaves out.
+(`BaseException.add_note`), which IPython prints and `str(error)` leaves out. Both may quote a
+stranger's names and values: what could steer a terminal is spelled (texts.py).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from nosync_nb.texts import visible
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 def titled(stage: str) -> str:
@@ -36,8 +45,8 @@ class NosyncError(Exception):
     kind = "error"
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(visible(message))
+        self.hint = hint = hint and visible(hint)
         if hint:
             self.add_note(f"Hint: {hint}")
 
@@ -117,9 +126,14 @@ class DurabilityError(NosyncError, OSError):
 
 
 class OutcomeUnknownError(DurabilityError):
-    """A write may or may not have happened."""
+    """A write may or may not have happened.
+
+    `epoch` is the number of an epoch that stands in memory and in the log of this session, of which
+    it is not known whether it is on disk.
+    """
 
     kind = "unknown"
+    epoch: int | None = None
 
 
 class CorruptLogError(NosyncError, OSError):
@@ -128,7 +142,43 @@ class CorruptLogError(NosyncError, OSError):
     kind = "corrupt"
 
 
+class OutOfMemoryError(NosyncError, MemoryError):
+    """There was not enough memory; the message says what has changed, which is mostly nothing."""
+
+    kind = "memory"
+
+    def __new__(cls, *message: Any, **_named: Any) -> OutOfMemoryError:
+        return Exception.__new__(cls, *message)  # that of MemoryError makes its own kind alone
+
+
 class TrustError(NosyncError, PermissionError):
     """A closure in the log is not signed by this user's key."""
 
     kind = "trust"
+
+
+def enough_memory(
+    did: Callable[..., str], hint: str
+) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """Decorates a call that may need much memory: says what is and what is not done without.
+
+    Args:
+        did: gets the arguments of the call, after it has failed.
+    """
+
+    def decorate(call: Callable[Given, Result]) -> Callable[Given, Result]:
+        @wraps(call)
+        def guarded(*given: Given.args, **named: Given.kwargs) -> Result:
+            __tracebackhide__ = True
+            try:
+                return call(*given, **named)
+            except OutOfMemoryError:
+                raise
+            except MemoryError as error:
+                raise OutOfMemoryError(
+                    f"out of memory: {did(*given, **named)}", hint=hint
+                ) from error
+
+        return guarded
+
+    return decorate

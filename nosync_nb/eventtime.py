@@ -127,7 +127,7 @@ def _from_micros(places: list[int]) -> Callable[[Any], Any]:
 
 def _utc(collection: Collection) -> bool:
     """Whether times with and without a zone are the same in the session."""
-    return str(collection._session._types.time_zone).upper() in ("UTC", "ETC/UTC", "Z", "+00:00")
+    return collection._session._types.in_utc()
 
 
 def unused(collection: Collection, name: str) -> str:

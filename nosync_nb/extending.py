@@ -128,6 +128,7 @@ class _Group:
             if inputs:
                 draft = runner.epoch(draft.version(), inputs, epoch)
                 drafts.append(replay.kept(draft, found.logs))
+                replay.compact(draft)
             before = epoch
         past.skip(found.logs, stop, steps)
         own = found.traces

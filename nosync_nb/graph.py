@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from nosync_nb.batch import Layout
 from nosync_nb.definition import Definition
 from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import Types
 from nosync_nb.identity import definition_fingerprint
-from nosync_nb.kernels import Types, chain, is_linear, operator
+from nosync_nb.kernels import chain, is_linear, operator
 from nosync_nb.looping import check_stable, compile_loop
 from nosync_nb.operators import Kept, Linear, Operator, ThresholdFunction
 from nosync_nb.rows import Schema
@@ -32,7 +33,9 @@ class Stage:
     """A named collection in the catalog: an input (no definition) or a stage.
 
     `version` counts definitions of one name from 1; `frozen` versions do not advance any more;
-    `reason` says why a stage is stale, None if it is not.
+    `reason` says why a stage is stale, None if it is not. `signer` is the id of the key
+    of whoever described it, None if that is this user; `held` says why nothing of it may be
+    compiled or run before the user's own cell defines it.
     """
 
     name: str
@@ -44,6 +47,8 @@ class Stage:
     reason: str | None = None
     begin: int = 0
     options: dict[str, object] = field(default_factory=dict)
+    signer: str | None = None
+    held: str | None = None
 
     @property
     def is_input(self) -> bool:
@@ -197,7 +202,7 @@ class Compiler:
             content = {"input": stage.uid, "types": stage.schema.types, "key": stage.key}
             fingerprint = definition_fingerprint(content)
             node = self._node(fingerprint, name, name, stage.schema.types)
-        elif not self.live and not self._fits(stage.definition):
+        elif stage.held is not None or (not self.live and not self._fits(stage.definition)):
             node = self._halted(stage)
             fingerprint = node.fingerprint
         else:
@@ -269,8 +274,9 @@ class Compiler:
                 self._keep(node, Layout(node.types))
                 self._arranged(node, layout)
         node = self._node(fingerprint, name, stage, made.types)
-        node.operator = made
-        node.inputs = tuple(n.id for n in inputs)
+        node.operator, node.inputs = made, tuple(n.id for n in inputs)
+        for each in (*inputs, node) if made.whole else ():
+            self._keep(each, Layout(each.types))
         if len(node.state) != len(made.state):
             node.state = tuple(self._number() for _ in made.state)
         return node
@@ -296,18 +302,8 @@ class Compiler:
         if old is None or stage in self.anew or self._behind(old):
             node = Node(self._number(), fingerprint, types, stage, name)
         else:
-            node = Node(
-                old.id,
-                fingerprint,
-                types,
-                stage,
-                name,
-                log=old.log,
-                log_layout=old.log_layout,
-                traces=dict(old.traces),
-                state=old.state,
-                stopped=old.stopped,
-            )
+            made = {"operator": None, "inputs": (), "frozen": False, "traces": dict(old.traces)}
+            node = replace(old, types=types, stage=stage, **made)  # type: ignore[arg-type]
         self.nodes[node.id] = node
         return node
 
@@ -322,7 +318,8 @@ class Compiler:
         return all(self.schemas[p.name] == p.schema for p in tree.walk() if p.is_ref)
 
     def _halted(self, stage: Stage) -> Node:
-        """A stage that cannot be compiled over what it reads: its log and traces, no operator."""
+        """A stage that cannot or may not be compiled: its log and traces, no operator."""
+        assert not self.live
         old = next(n for (_, name), n in self.reusable.items() if name == stage.name)
         node = self._node(old.fingerprint, stage.name, stage.name, stage.schema.types)
         node.state = ()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.errors import ExpressionError, SchemaError, StageError
-from nosync_nb.expressions import compile_aggregates, parse_order
+from nosync_nb.expressions import compile_aggregates, noted, parse_order
 from nosync_nb.rows import Field, Schema, infer_schema
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ class Grouped:
             schema,
             keys,
             types=source._session._types,
-            time_zone=source._session._types.time_zone,
+            settings=source._session._types.settings,
         )
         fields = [schema.fields[i] for i in self._keys]
         fields += [Field(n, e.type) for n, e in zip(named, found.outputs, strict=True)]
         if len({f.name.lower() for f in fields}) < len(fields):
             raise SchemaError("agg: a result has the name of a key", hint="name it differently")
-        params = {"keys": self._keys, "named": dict(named)}
+        params = {"keys": self._keys, "named": dict(named), **noted(found.settings)}
         return source._then("aggregate", Schema(fields), params)
 
     def count(self) -> Collection:
@@ -130,6 +130,7 @@ class Grouped:
         outputs: list[Any] = list(range(width))
         fields = list(source.schema.fields)
         order: list[list[Any]] = []
+        settings = []
         for term in parse_order(by) if by is not None else ():
             compiled = stable(source, term.sql, what)
             if "map<" in compiled.type:
@@ -137,11 +138,12 @@ class Grouped:
             place = compiled.columns[0] if compiled.is_column else len(outputs)
             if not compiled.is_column:
                 outputs.append(term.sql)
+                settings.append(compiled.settings)
                 fields.append(Field(unused_name(fields, "by"), compiled.type))
             order.append([place, term.descending, term.nulls_first])
         given = source
         if len(outputs) > width:
-            given = source._then("select", Schema(fields), {"outputs": outputs})
+            given = source._then("select", Schema(fields), {"outputs": outputs, **noted(settings)})
         coded = Schema([*fields, Field(unused_name(fields, "order"), "bigint")])
         given = given._then("order", coded, {"by": order})
         result = list(source.schema.fields)

@@ -24,7 +24,7 @@ class Input(Collection):
 
     Rows are tuples, dicts, pandas, Arrow or a PySpark DataFrame, matched to columns by name, taken
     at the call. They become visible, in all stages at once, with the next epoch. Every method
-    returns the number of updates that wait because of it.
+    returns the number of rows, copies counted, that wait because of it to be added or taken away.
     """
 
     def insert(self, rows: Any, *, once: Any = None) -> int:
@@ -58,10 +58,14 @@ class Input(Collection):
     def delete(self, keys: Any) -> int:
         """Removes the rows of keys: values, or tuples for several key columns (keyed inputs).
 
-        A key that is not there is no error.
+        A key that is not there is no error. Tables give the columns of the key by name: pandas,
+        Arrow, a PySpark DataFrame of at most as many rows as `session.collect_rows`.
         """
         key = self._keyed("delete")
         schema = Schema([self.schema.fields[i] for i in key])
+        if self._session._spark.is_frame(keys):
+            stage = self._session._catalog[self._held_name()]
+            keys = self._session._spark.keys(keys, stage, schema)
         if len(key) == 1 and isinstance(keys, list | tuple | set):
             keys = [k if isinstance(k, tuple | dict) else (k,) for k in keys]
         columns, n = values.to_columns(
@@ -84,11 +88,12 @@ class Input(Collection):
             check_once(once, f"input '{name}'")
             mark = json.dumps([session._catalog[name].uid, kind, _plain(once)])
             if session._seen(mark):
-                session._say(f"input '{name}': {once!r} is there already, nothing to do")
+                again = repeats.again(session, name, kind, rows)
+                repeats.skip(session, f"input '{name}':", once, mark, again, stacklevel=4)
                 return 0
         count = committing.take(session, name, kind, rows)
         if mark is not None:
-            session._record(mark)
+            session._current.once[mark] = repeats.latest(session, name)
         elif kind == "insert" and count:
             repeats.tell(session, name)
         return count

@@ -1,6 +1,7 @@
 """Inspection: a function is called with the changes of a collection after each epoch.
 
-It is told, it takes no part: what it does changes no rows, and its exception is a warning. It hears
+It is told, it takes no part: what it does changes no rows, and its exception is a warning, once for
+each kind: one that fails every epoch would be heard of for ever. It hears
 of live epochs only, not of those that a new version or a recovery goes through again, and is
 forgotten with the kernel, as nobody else could hear it.
 
@@ -10,9 +11,9 @@ named; if it is used in another stage without a name, that stage is refused.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from nosync_nb.definition import Definition
 from nosync_nb.errors import StageError
 from nosync_nb.grouping import check_callable
 from nosync_nb.iterating import refuse_inside
+from nosync_nb.texts import warn
 
 if TYPE_CHECKING:
     from nosync_nb.collection import Collection
@@ -35,13 +37,41 @@ class Inspectors:
 
     def __init__(self) -> None:
         self.named: dict[str, Inspector] = {}
-        self.waiting: dict[int, tuple[Definition, Inspector]] = {}
+        self.failed: set[tuple[str, type]] = set()
+        self.waiting: WeakKeyDictionary[Definition, Inspector] = WeakKeyDictionary()
 
     def put(self, name: str, function: Inspector | None) -> None:
         """Sets or (None) removes the function of a named collection."""
         self.named.pop(name, None)
+        self.failed = {each for each in self.failed if each[0] != name}
         if function is not None:
             self.named[name] = function
+
+
+class Subscribers:
+    """Functions that hear of each epoch. One that fails is told of once for each kind of error."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[tuple[Callable[[int], None], set[type]]] = []
+
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
+    def add(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Adds one; returns the way to remove it."""
+        entry = (callback, set[type]())
+        self._callbacks.append(entry)
+        return lambda: self._callbacks.remove(entry)
+
+    def tell(self, epoch: int) -> None:
+        """Calls all of them; what one raises is a warning."""
+        for callback, failed in tuple(self._callbacks):
+            try:
+                callback(epoch)
+            except Exception as error:  # whatever the user's function raises
+                if type(error) not in failed:
+                    failed.add(type(error))
+                    warn(f"a subscriber raised {error!r}", stacklevel=3)
 
 
 def inspect(session: Session, collection: Collection, function: Inspector | None) -> None:
@@ -54,9 +84,9 @@ def inspect(session: Session, collection: Collection, function: Inspector | None
         inspectors.put(collection.name, function)
         return
     definition = collection._definition
-    inspectors.waiting.pop(id(definition), None)
+    inspectors.waiting.pop(definition, None)
     if function is not None:
-        inspectors.waiting[id(definition)] = (definition, function)
+        inspectors.waiting[definition] = function
 
 
 def refuse_unnamed(session: Session, collections: Mapping[str, Collection]) -> None:
@@ -67,7 +97,7 @@ def refuse_unnamed(session: Session, collections: Mapping[str, Collection]) -> N
     own = {id(collection._definition) for collection in collections.values()}
     for name, collection in collections.items():
         for part in _below(collection._definition):
-            if id(part) in waiting and id(part) not in own:
+            if part in waiting and id(part) not in own:
                 raise StageError(
                     f"stage '{name}': what is inspected in it has no name",
                     hint="name it as a stage of its own, and use that one here",
@@ -79,9 +109,9 @@ def named(session: Session, collections: Mapping[str, Collection]) -> None:
     """Collections that waited for a name have it now."""
     inspectors = session._inspectors
     for name, collection in collections.items():
-        found = inspectors.waiting.pop(id(collection._definition), None)
+        found = inspectors.waiting.pop(collection._definition, None)
         if found is not None:
-            inspectors.put(name, found[1])
+            inspectors.put(name, found)
 
 
 def tell(session: Session, draft: Draft) -> None:
@@ -99,7 +129,10 @@ def tell(session: Session, draft: Draft) -> None:
         try:
             function(draft.epoch, changes)
         except Exception as error:  # whatever the user's function raises
-            warnings.warn(f"the inspector of '{name}' raised {error!r}", stacklevel=2)
+            failed = session._inspectors.failed
+            if (name, type(error)) not in failed:
+                failed.add((name, type(error)))
+                warn(f"the inspector of '{name}' raised {error!r}", stacklevel=2)
 
 
 def _below(tree: Definition) -> Iterable[Definition]:

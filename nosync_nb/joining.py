@@ -12,15 +12,16 @@ which is not in the result.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.collection import Collection, Names
 from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.expressions import noted
 from nosync_nb.grouping import stable, unused_name
 from nosync_nb.operators import CROSS_ROWS_MAX
 from nosync_nb.rows import Field, Schema, widens
+from nosync_nb.texts import warn
 
 _KINDS = ("inner", "left", "right", "full", "semi", "anti", "cross")
 _SPELLINGS = {"outer": "full", "leftsemi": "semi", "leftanti": "anti"}
@@ -129,6 +130,7 @@ def _keyed(side: Collection, keys: Sequence[str]) -> tuple[Collection, list[int]
     outputs: list[Any] = list(range(len(schema)))
     fields = list(schema.fields)
     places = []
+    settings = []
     for key in keys:
         if re.fullmatch(r"\w+", key) or key in schema:
             places.append(schema.index(key))
@@ -139,10 +141,12 @@ def _keyed(side: Collection, keys: Sequence[str]) -> tuple[Collection, list[int]
             continue
         places.append(len(outputs))
         outputs.append(key)
+        settings.append(compiled.settings)
         fields.append(Field(unused_name(fields, "key"), compiled.type))
     if len(outputs) == len(schema):
         return side, places
-    return side._then("select", Schema(fields), {"outputs": outputs}), places
+    params = {"outputs": outputs, **noted(settings)}
+    return side._then("select", Schema(fields), params), places
 
 
 def _copied(
@@ -264,7 +268,7 @@ def _cross(left: Collection, right: Collection, on: On) -> Collection:
     width = len(left.schema)
     sides = _Sides(left, right, [], (width, len(right.schema)), list(range(len(right.schema))))
     _no_clash(sides)
-    warnings.warn(
+    warn(
         "join: how='cross' pairs every row with every row; whenever a row changes, all its pairs"
         f" do. An epoch may give {CROSS_ROWS_MAX:,} rows at most; join on a key where there is one",
         stacklevel=4,

@@ -7,27 +7,31 @@ an epoch that changes nothing but itself is some 60 bytes.
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.batch import Layout
-from nosync_nb.definition import Captured, Definition
+from nosync_nb.decoding import CRAFTED, damaged, decoding
+from nosync_nb.definition import Captured, Definition, Function
 from nosync_nb.delta import Held
-from nosync_nb.errors import CorruptLogError, TrustError
+from nosync_nb.errors import TrustError
 from nosync_nb.graph import NO_LAYOUT, Graph, Stage
 from nosync_nb.log import codec
 from nosync_nb.rows import Field, Schema
-from nosync_nb.trace.parts import PartRef
+from nosync_nb.trace.parts import PartRef, refs_from_json
 
 EPOCH, DEFINITION, REPLAY = 1, 2, 3
 """Kinds of frames; REPLAY: past epochs of logs that the next definition begins to use."""
 
-INLINE, FILES, TRACE, RESET, PAST = 0, 1, 2, 3, 4
+INLINE, FILES, TRACE, RESET, PAST, CLEAR = 0, 1, 2, 3, 4, 5
 """Kinds of entries: a log's batch inline; in files; files of a trace's layer; a whole trace; the
-payload of an epoch that a stage had missed."""
+payload of an epoch that a stage had missed; a trace of an operator's own is emptied, before what
+the same epoch adds to it."""
+
+NUMBERS_MAX = 2**31
+"""Bound of the numbers of logs and traces: half of what an entry can hold."""
 
 _HEAD = struct.Struct("<QdI")
 _ENTRY = struct.Struct("<IBI")
@@ -50,10 +54,22 @@ class Payload(NamedTuple):
     entries: list[Entry]
 
 
-def pack(epoch: int, utc: float, meta: Mapping[str, Any], entries: Sequence[Entry]) -> bytes:
-    """The bytes of a payload. Cost: microseconds for a small epoch."""
-    text = json.dumps(meta, separators=(",", ":")).encode() if meta else b""
-    pieces: list[Any] = [_HEAD.pack(epoch, utc, len(text)), text]
+def text(meta: Mapping[str, Any]) -> bytes:
+    """A JSON object as text."""
+    return json.dumps(meta, separators=(",", ":")).encode()
+
+
+def joined(one: bytes, other: bytes) -> bytes:
+    """The texts of two JSON objects, neither empty nor with a key of the other, as one."""
+    return b"".join((one[:-1], b",", other[1:]))
+
+
+def pack(
+    epoch: int, utc: float, meta: Mapping[str, Any] | bytes, entries: Sequence[Entry]
+) -> bytes:
+    """The bytes of a payload; `meta` may be text already. Cost: microseconds for a small epoch."""
+    head = text(meta) if meta and not isinstance(meta, bytes) else meta or b""
+    pieces: list[Any] = [_HEAD.pack(epoch, utc, len(head)), head]
     for number, kind, data in entries:
         pieces.append(_ENTRY.pack(number, kind, len(data)))
         pieces.append(data)
@@ -79,9 +95,17 @@ def unpack(data: bytes | memoryview) -> Payload:
                 raise ValueError("an entry is cut short")
             entries.append(Entry(number, kind, view[at : at + size]))
             at += size
-    except (struct.error, ValueError) as error:
-        raise CorruptLogError(f"a frame cannot be decoded: {error}") from error
+        if not isinstance(meta, dict) or not all(map(_known, entries)):
+            raise ValueError("it says nothing that is known here")
+    except CRAFTED as error:
+        raise damaged("a frame", error) from error
     return Payload(epoch, utc, meta, entries)
+
+
+def _known(entry: Entry) -> bool:
+    """Whether an entry can be one that we wrote; that of an emptied trace has no data."""
+    number, kind, data = entry
+    return number < NUMBERS_MAX and (kind < CLEAR or (kind == CLEAR and not data))
 
 
 def entry(number: int, layout: Layout, held: Held) -> Entry:
@@ -96,6 +120,26 @@ def entry(number: int, layout: Layout, held: Held) -> Entry:
         data: Any = held.refs if had == layout else {"layout": had, "refs": held.refs}
         return Entry(number, FILES, json.dumps(data).encode())
     return Entry(number, INLINE, codec.encode(batch.columns, layout.types, batch.diff))
+
+
+def inlined(
+    logged: Iterable[tuple[int, Layout, Held]], emptied: Sequence[int], most: int
+) -> list[Entry] | None:
+    """The entries of a small epoch; None if a batch in it takes more than `most` bytes."""
+    entries = []
+    for number, layout, held in logged:
+        made = entry(number, layout, held)
+        if len(made.data) > most:
+            return None
+        entries.append(made)
+    if emptied:
+        entries[:0] = map(cleared, emptied)
+    return entries
+
+
+def cleared(number: int) -> Entry:
+    """The entry of a trace that is emptied."""
+    return Entry(number, CLEAR, b"")
 
 
 def past(payload: bytes) -> Entry:
@@ -114,31 +158,53 @@ def changes(payload: Payload) -> Iterator[tuple[int, Entry]]:
 
 def filed(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
     """The files of a log's batch, and how they are arranged; `layout` is the log's own."""
-    found = json.loads(bytes(data))
-    if isinstance(found, dict):
-        layout, found = layout_of(found["layout"]), found["refs"]
-    return tuple(PartRef(*r) for r in found), layout
+    with decoding("what a frame says of files"):
+        found = json.loads(bytes(data))
+        if isinstance(found, dict):
+            layout, found = layout_of(found["layout"]), found["refs"]
+        return refs_from_json(found), layout
 
 
 def named(entry: Entry) -> tuple[PartRef, ...]:
     """The files that an entry names, whatever its kind."""
-    if entry.kind == INLINE:
+    if entry.kind in (INLINE, CLEAR):
         return ()
     if entry.kind == FILES:
         return filed(entry.data, NO_LAYOUT)[0]
-    return tuple(PartRef(*r) for r in json.loads(bytes(entry.data))[2])
+    return layer_of(entry)[2]
+
+
+def layer_of(entry: Entry) -> tuple[int, int, tuple[PartRef, ...]]:
+    """The interval and the files of a layer that an entry names."""
+    with decoding("what a frame says of a layer"):
+        lower, upper, listed = json.loads(bytes(entry.data))
+        if type(lower) is not int or type(upper) is not int or not 0 <= lower < upper:
+            raise ValueError(f"[{lower!r:.40}, {upper!r:.40}) is no interval")
+        return lower, upper, refs_from_json(listed)
 
 
 # -- the catalog ------------------------------------------------------------------------------
 
 
-def catalog_json(catalog: Mapping[str, Stage], graph: Graph, seal: Any) -> dict[str, Any]:
+Seal = Callable[[Captured, str], str | None]
+"""Makes the text of a function, signed for a context; None if it cannot be stored."""
+Unseal = Callable[[str, str, str], Function]
+"""Loads a function from its text, if that was signed for a context and is the function of an
+identity; raises TrustError."""
+
+
+def context_of(log_id: bytes, stage: str, place: int, identity: str) -> str:
+    """What a function is signed for: the log, the stage, which of its functions, and which one."""
+    return json.dumps([log_id.hex(), stage, place, identity])
+
+
+def catalog_json(
+    catalog: Mapping[str, Stage], graph: Graph, log_id: bytes, seal: Seal
+) -> dict[str, Any]:
     """Everything that defines the dataflow, JSON-able.
 
-    Args:
-        seal: turns a captured function into signed bytes, or None if it cannot be stored.
+    Functions of stages that may run are signed for their place; others stay as they are.
     """
-    functions: list[Captured] = []
     stages = []
     for stage in catalog.values():
         data: dict[str, Any] = {
@@ -151,8 +217,19 @@ def catalog_json(catalog: Mapping[str, Stage], graph: Graph, seal: Any) -> dict[
             "reason": stage.reason,
             "options": stage.options,
         }
+        if stage.signer is not None:
+            data["signer"] = stage.signer
         if stage.definition is not None:
+            functions: list[Captured] = []
             data["definition"] = stage.definition.to_json(functions)
+            fixed = stage.frozen or stage.signer is not None
+            data["functions"] = [
+                [
+                    f.identity,
+                    f.text(None if fixed else context_of(log_id, stage.name, i, f.identity), seal),
+                ]
+                for i, f in enumerate(functions)
+            ]
         stages.append(data)
     nodes = [
         {
@@ -167,14 +244,22 @@ def catalog_json(catalog: Mapping[str, Stage], graph: Graph, seal: Any) -> dict[
         }
         for n in graph
     ]
-    texts = [[f.identity, f.text(lambda given: _sealed_text(given, seal))] for f in functions]
-    return {"stages": stages, "functions": texts, "nodes": nodes, "numbers": graph.numbers}
+    return {"stages": stages, "nodes": nodes, "numbers": graph.numbers}
 
 
-def _sealed_text(captured: Captured, seal: Any) -> str | None:
-    """A function as it stands in the catalog."""
-    sealed = seal(captured)
-    return None if sealed is None else base64.b64encode(sealed).decode()
+def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
+    """A catalog that this user has not signed, as it goes on here: described by another.
+
+    Of what its stages computed only the rows stay; what operators kept is not believed.
+    """
+    stages = []
+    for stage in data["stages"]:
+        own = dict(stage)
+        if "definition" in own:
+            own["signer"] = signer
+        stages.append(own)
+    nodes = [{**node, "state": []} for node in data["nodes"] if node["name"] is not None]
+    return {**data, "stages": stages, "nodes": nodes}
 
 
 class Unknown:
@@ -191,25 +276,26 @@ class Unknown:
         )
 
 
-def catalog_from_json(data: Mapping[str, Any], unseal: Any) -> dict[str, Stage]:
+def catalog_from_json(
+    data: Mapping[str, Any], log_id: bytes, unseal: Unseal | None
+) -> dict[str, Stage]:
     """The catalog; functions that were not restored are `Unknown`.
 
     Args:
-        unseal: loads a function; None: they stay where they are, as nothing will be run.
+        unseal: loads the functions of stages that this user described and that may run; None:
+            all stay where they are, as nothing will be run.
     """
-    functions: list[Captured] = []
-    for identity, text in data["functions"]:
-        try:
-            known = unseal(base64.b64decode(text)) if text and unseal else None
-            function = known or Unknown("it could not be stored")
-        except TrustError as error:
-            function = Unknown(str(error))
-        functions.append(Captured(function, identity, text))
     catalog = {}
     for each in data["stages"]:
+        signer = each.get("signer")
+        load = None if signer is not None or each["frozen"] else unseal
         definition = None
         if "definition" in each:
-            definition = Definition.from_json(each["definition"], functions)
+            name, listed = each["name"], each["functions"]
+            given = [
+                _captured(f, context_of(log_id, name, i, f[0]), load) for i, f in enumerate(listed)
+            ]
+            definition = Definition.from_json(each["definition"], given)
         catalog[each["name"]] = Stage(
             each["name"],
             Schema([Field(*f) for f in each["schema"]]),
@@ -220,8 +306,21 @@ def catalog_from_json(data: Mapping[str, Any], unseal: Any) -> dict[str, Stage]:
             each["reason"],
             each["begin"],
             dict(each["options"]),
+            signer,
         )
     return catalog
+
+
+def _captured(data: Sequence[Any], context: str, unseal: Unseal | None) -> Captured:
+    """A function of a stage, loaded if it may be."""
+    identity, text = data
+    function: Function = Unknown("it could not be stored")
+    if text:
+        try:
+            function = unseal(text, context, identity) if unseal else Unknown("it is not run here")
+        except TrustError as error:
+            function = Unknown(str(error))
+    return Captured(function, identity, text, context)
 
 
 def layout_of(data: Sequence[Any]) -> Layout:

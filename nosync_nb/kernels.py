@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 from nosync_nb import operators as ops
 from nosync_nb.definition import Definition
 from nosync_nb.errors import StageError
-from nosync_nb.expressions import Expression, compile_aggregates, compile_expression
+from nosync_nb.expressions import (
+    Expression,
+    Types,
+    compile_aggregates,
+    compile_expression,
+    of_params,
+)
 from nosync_nb.rows import Schema
 
 
-class Types(Protocol):
-    """What Spark alone knows of expressions: their types, and the time zone they are read in."""
-
-    @property
-    def time_zone(self) -> str:
-        """The session's time zone."""
-        ...
-
-    def __call__(self, sqls: Sequence[str], schema: Schema) -> list[str]:
-        """The types of expressions over a schema."""
-        ...
-
-
-def zone_of(types: Types | None) -> str:
-    """The time zone of expressions; UTC if nobody says another."""
-    return "UTC" if types is None else types.time_zone
-
-
-def _compiled(sql: str, schema: Schema, types: Types | None) -> Expression:
-    return compile_expression(sql, schema, types=types, time_zone=zone_of(types))
+def _compiled(d: Definition, sql: str, type_: str) -> Expression:
+    """An expression of a definition, which knows its type: Spark is not asked again."""
+    schema, settings = d.inputs[0].schema, of_params(d.params)
+    return compile_expression(sql, schema, types=lambda *_: [type_], settings=settings)
 
 
 def _filter(d: Definition, types: Types | None) -> ops.Row:
     schema = d.inputs[0].schema
     if d.functions:
         return ops.FilterFunction(d.functions[0], schema)
-    return ops.Filter(_compiled(d.params["predicate"], schema, types), schema)
+    return ops.Filter(_compiled(d, d.params["predicate"], "boolean"), schema)
 
 
 def _select(d: Definition, types: Types | None) -> ops.Row:
-    schema = d.inputs[0].schema
-    outputs = [
-        o if isinstance(o, int) else _compiled(o, schema, types) for o in d.params["outputs"]
-    ]
-    return ops.Select(outputs, schema)
+    given = zip(d.params["outputs"], d.schema.types, strict=True)
+    outputs = [o if isinstance(o, int) else _compiled(d, o, type_) for o, type_ in given]
+    return ops.Select(outputs, d.inputs[0].schema)
 
 
 def _map(d: Definition, types: Types | None) -> ops.Row:
@@ -79,11 +66,22 @@ def _join(d: Definition, types: Types | None) -> ops.Operator:
     return ops.Join(left, right, d.params["left"], d.params["right"], outputs)
 
 
+def _asof(d: Definition, types: Types | None) -> ops.Operator:
+    left, right = (i.schema.types for i in d.inputs)
+    p = d.params
+    return ops.AsOf(left, right, p["left"], p["at"], p["further"], p["tolerance"])
+
+
+def _sessions(d: Definition, types: Types | None) -> ops.Operator:
+    p = d.params
+    return ops.Sessions(d.inputs[0].schema.types, p["keys"], p["at"], p["gap"])
+
+
 def _aggregate(d: Definition, types: Types | None) -> ops.Operator:
     schema = d.inputs[0].schema
     keys = [schema.names[i] for i in d.params["keys"]]
     found = compile_aggregates(
-        d.params["named"], schema, keys, types=types, time_zone=zone_of(types)
+        d.params["named"], schema, keys, types=types, settings=of_params(d.params)
     )
     return ops.Aggregate(schema, d.params["keys"], found.calls, found.outputs, found.inner)
 
@@ -141,6 +139,8 @@ _PIECES: dict[str, Callable[[Definition, Types | None], ops.Row]] = {
 }
 _OPERATORS: dict[str, Callable[[Definition, Types | None], ops.Operator]] = {
     "join": _join,
+    "asof": _asof,
+    "sessions": _sessions,
     "aggregate": _aggregate,
     "reduce": _reduce,
     "distinct": _distinct,
@@ -152,6 +152,17 @@ _OPERATORS: dict[str, Callable[[Definition, Types | None], ops.Operator]] = {
     "concat": _concat,
     "consolidate": _consolidate,
 }
+
+
+def expressions_of(definition: Definition) -> Iterator[str]:
+    """The expressions of one operator, as they are compiled here."""
+    params = definition.params
+    if definition.op == "filter" and not definition.captured:
+        yield params["predicate"]
+    elif definition.op == "select":
+        yield from (o for o in params["outputs"] if not isinstance(o, int))
+    elif definition.op == "aggregate":
+        yield from params["named"].values()
 
 
 def is_linear(definition: Definition) -> bool:

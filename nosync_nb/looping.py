@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from nosync_nb.batch import Layout
 from nosync_nb.definition import Definition, free_levels
 from nosync_nb.errors import StageError, titled
-from nosync_nb.kernels import Types, operator
+from nosync_nb.expressions import Types
+from nosync_nb.kernels import operator
 from nosync_nb.operators import Concat, Consolidate, Join, Linear, Operator
 from nosync_nb.operators.iterate import (
     GROUP,

@@ -6,18 +6,21 @@ between epochs, under the session's lock, if what they replace is still live.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nosync_nb.batch import Batch, Layout, merge
+from nosync_nb import restoring
+from nosync_nb.batch import Batch, Layout, Updates, merge
 from nosync_nb.dataflow import Version
 from nosync_nb.delta import Held
-from nosync_nb.errors import DurabilityError, NosyncError
+from nosync_nb.errors import DurabilityError, NosyncError, OutOfMemoryError
+from nosync_nb.graph import Graph
 from nosync_nb.snapshot import seen
 from nosync_nb.store import SPILL_ROWS
 from nosync_nb.trace import Layer, adopt, plan
@@ -30,8 +33,42 @@ RANGE_ROWS = 1 << 20
 EXPORTS_MAX = 64
 """DataFrames whose files are kept; older ones fail, and say so, once their files were merged."""
 
+REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 32, 128, 0.5
+"""Epochs that are looked at at once, changes that wait then, and the pause after which anew."""
+
 PATIENCE_FRAMES = 256
 """Frames after which a checkpoint that failed is tried again."""
+
+
+class Removals:
+    """Rows that were taken away, until somebody looks whether they were there.
+
+    To look costs as much as a small epoch. So the first epochs after a pause are looked at at once,
+    those of a long loop many together: a row that was not there is below 0 until it comes.
+    What waits when a loop ends is looked at with the next epoch that takes rows away; until then
+    reading the input tells. Guarded by the session's lock.
+    """
+
+    __slots__ = ("_free", "_last", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[str, Updates]] = []
+        self._free = REMOVALS_FREE
+        self._last = 0.0
+
+    def due(self, taken: list[tuple[str, Updates]]) -> list[tuple[str, Updates]]:
+        """What is to be looked at now: nothing, or all that waited and what an epoch took."""
+        now = time.monotonic()
+        if now - self._last > REMOVALS_PAUSE_S:
+            self._free = REMOVALS_FREE
+        self._last = now
+        self._waiting += taken
+        if self._free:
+            self._free -= 1
+        elif len(self._waiting) < REMOVALS_WAITING:
+            return []
+        found, self._waiting = self._waiting, []
+        return found
 
 
 @dataclass
@@ -39,28 +76,40 @@ class Upkeep:
     """What maintenance remembers of a session.
 
     Attributes:
-        catalog: the catalog as the last definition wrote it.
+        catalog: the catalog as the last definition wrote it, and its `signing.digest`.
         retired: files that are not needed since the last checkpoint.
         expiring: files that were not needed any more before it.
         patience: the frame from which on a failed checkpoint is tried again.
         exports: the files that Spark DataFrames read when they are executed. Nobody tells when a
             DataFrame, or one made of it, is gone: the last ones are kept until the session ends.
+        removals: rows that were taken away and not looked for yet.
         spilled: files that were written for such DataFrames alone, since the last checkpoint.
     """
 
     catalog: Mapping[str, Any] = field(default_factory=dict)
+    digest: bytes = b""
     retired: set[str] = field(default_factory=set)
     expiring: set[str] = field(default_factory=set)
     patience: int = 0
     exports: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=EXPORTS_MAX))
     spilled: deque[str] = field(default_factory=deque)
+    removals: Removals = field(default_factory=Removals)
 
 
-def plan_merges(session: Session) -> None:
-    """Queues a merge for every trace whose layers are out of proportion."""
-    for number, trace in session._version.traces.items():
-        if len(trace.layers) > 1 and plan(trace) is not None:
+def plan_merges(session: Session, numbers: Iterable[int]) -> None:
+    """Queues a merge for each of some traces whose layers are out of proportion."""
+    traces = session._version.traces
+    for number in numbers:
+        trace = traces.get(number)
+        if trace is not None and len(trace.layers) > 1 and plan(trace) is not None:
             session._worker.submit(("merge", number), lambda n=number: _merge(session, n))  # type: ignore[misc]
+
+
+def retire(session: Session, numbers: Iterable[int]) -> None:
+    """Notes that the files of some traces are not needed any more."""
+    for number in numbers:
+        layers = session._version.traces[number].layers
+        session._upkeep.retired |= {ref.path for layer in layers for ref in layer.files}
 
 
 def plan_checkpoint(session: Session) -> None:
@@ -76,34 +125,60 @@ def raise_background(session: Session) -> None:
         return
     if isinstance(error, NosyncError):
         raise error
+    if isinstance(error, MemoryError):
+        raise OutOfMemoryError(
+            "out of memory: layers were not merged, or a checkpoint was not written, in the"
+            " background; every epoch is as it was, and this call has done nothing",
+            hint="call it again: what is left is done later; free some memory before that",
+        ) from error
     raise DurabilityError(f"background work failed: {error!r}") from error
 
 
 def _merge(session: Session, number: int) -> None:
-    """Merges the layers of one trace that are planned, and puts the result in their place."""
-    trace = session._version.traces.get(number)
-    planned = None if trace is None else plan(trace)
-    if trace is None or planned is None:
-        return
-    inputs = trace.layers[planned.start : planned.stop]
-    parts = merged_parts(trace.layout, [layer.parts for layer in inputs])
+    """Merges the layers of one trace that are planned, until nothing is left to plan."""
+    while True:
+        with session._lock:
+            trace = session._version.traces.get(number)
+            planned = None if trace is None else plan(trace)
+            if trace is None or planned is None:
+                return
+            inputs = trace.layers[planned.start : planned.stop]
+            for layer in inputs:
+                layer.claimed = True
+        try:
+            if not _merged(session, number, trace.layout, inputs):
+                return
+        finally:
+            for layer in inputs:
+                layer.claimed = False
+
+
+def _merged(session: Session, number: int, layout: Layout, inputs: tuple[Layer, ...]) -> bool:
+    """Merges layers of a trace and puts the result in their place, if they are still live."""
+    parts = merged_parts(layout, [layer.parts for layer in inputs])
     held = Held(tuple(parts))
     if sum(len(p) for p in parts) > SPILL_ROWS:
         stem = f"trace{number}-{inputs[0].lower}-{inputs[-1].upper}"
-        held = session._store.spill(parts, trace.layout, stem)
+        held = session._store.spill(parts, layout, stem)
     output = Layer(inputs[0].lower, inputs[-1].upper, held.parts, held.refs)
+    adopted = _replaced(session, number, inputs, output)
+    session.stats["merges"] += adopted
+    return adopted
+
+
+def _replaced(session: Session, number: int, inputs: tuple[Layer, ...], output: Layer) -> bool:
+    """Puts a layer in the place of others, if they are still live; files of no use are retired."""
     with session._lock:
         version = session._version
         current = version.traces.get(number)
         adopted = None if current is None else adopt(current, inputs, output)
-        files = {ref.path for layer in inputs for ref in layer.files}
         if adopted is None:
-            session._upkeep.retired |= {ref.path for ref in held.refs}
-            return
+            session._upkeep.retired |= {ref.path for ref in output.files}
+            return False
         merged = Version(version.epoch, {**version.traces, number: adopted})
         session._snapshot = session._snapshot.advanced(merged)
-        session._upkeep.retired |= files
-        session.stats["merges"] += 1
+        session._upkeep.retired |= {ref.path for layer in inputs for ref in layer.files}
+        return True
 
 
 def merged_parts(layout: Layout, layers: list[tuple[Batch, ...]]) -> list[Batch]:
@@ -145,9 +220,11 @@ def checkpoint(session: Session) -> None:
         while upkeep.spilled:
             retired.add(upkeep.spilled.popleft())
         meta = {
-            "catalog": session._upkeep.catalog,
+            "catalog": upkeep.catalog,
+            "signed": session._signed(version.epoch, upkeep.digest),
             "labels": dict(session._labels),
             "once": dict(session._once),
+            "loads": dict(session._loads),
             "retired": sorted(retired),
         }
         times = session._times.tobytes()
@@ -157,6 +234,7 @@ def checkpoint(session: Session) -> None:
             _adopt(session, plan.perform())
         while (tidy := store.history.tidy()) is not None and _adopt(session, tidy.perform()):
             pass
+        version = _settled(session, version, graph)
         payload = store.checkpoint_payload(version, graph, meta, times)
         store.log.write_checkpoint(payload, position)
         store.log.trim()
@@ -171,6 +249,18 @@ def checkpoint(session: Session) -> None:
         expired, upkeep.expiring = upkeep.expiring, retired | read
         live = named_files(session) | files_of(version)
     store.remove(expired - live)
+
+
+def _settled(session: Session, version: Version, graph: Graph) -> Version:
+    """A version of which large layers lie in files; those that are still live do so from now on."""
+    traces = dict(version.traces)
+    for number in restoring.trace_logs(graph).keys() & traces.keys():
+        for layer, filed in session._store.settled(number, traces[number]):
+            made = adopt(traces[number], (layer,), filed)
+            assert made is not None
+            traces[number] = made
+            _replaced(session, number, (layer,), filed)
+    return Version(version.epoch, traces)
 
 
 def _adopt(session: Session, packed: Packed) -> bool:

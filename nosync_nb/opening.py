@@ -77,10 +77,18 @@ def open(
             "restore": time.perf_counter() - read,
         }
         if mode == "w":
-            _open[where] = session
-            atexit.register(session.close)
+            _register(where, session)
         session._spark.follow()
         return session
+
+
+def _register(where: str, session: Session) -> None:
+    """Makes a session the one of its folder in this process."""
+    replaced = _open.get(where)
+    if replaced is not None and not replaced.closed:
+        replaced._spark.close()  # its views would tell what it saw last
+    _open[where] = session
+    atexit.register(session.close)
 
 
 def _refuse(bulk: str | None, mode: str) -> None:

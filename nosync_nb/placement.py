@@ -45,7 +45,11 @@ class Placement:
             return False
         if asked == "spark":
             return any(d is not None for d in deltas) and self._reach(node, must=True)
-        return self._large(deltas) and self._reach(node)
+        return self._large(deltas) and self._able(node) and self._reach(node)
+
+    def _able(self, node: Node) -> bool:
+        """Whether Spark can be had for what can do without it."""
+        return self._session._spark.able(titled(node.stage))
 
     def _reach(self, node: Node, *, must: bool = False) -> bool:
         """Whether executors see the files that they would read and write."""
@@ -95,6 +99,7 @@ class Placement:
     ) -> tuple[Updates | None, str]:
         """Runs one kernel of a loop on executors; its output, and the jobs."""
         from nosync_nb.spark import bulk
+        from nosync_nb.spark.starting import reached
 
         spark = self._session._spark.require(titled(node.stage))
         inputs = []
@@ -109,11 +114,13 @@ class Placement:
                 updates = Updates(delta.columns, delta.diff)
                 inputs.append(bulk.BulkInput([updates], types, None, None, before))
         folder = self._session._store.parts
-        found = bulk.run(
-            spark, operator, inputs, step.state, [], folder,
-            stage=node.stage, first=step.first,
-            stem=f"bulk{node.id}-{self._session.now}-{number}",
-        )  # fmt: skip
+        with reached(spark, titled(node.stage)):
+            found = bulk.run(
+                spark, operator, inputs, step.state, [], folder,
+                stage=node.stage, first=step.first,
+                stem=f"bulk{node.id}-{self._session.now}-{number}",
+                thorough=self._session._store.foreign,
+            )  # fmt: skip
         self._temporary += [*found.loose, *(r for refs in found.emitted for r in refs or ())]
         step.touched += found.touched
         if not found.loose:
@@ -132,6 +139,7 @@ class Placement:
     ) -> Done:
         """Runs an operator on executors: a Spark query whose jobs name stage and operator."""
         from nosync_nb.spark import bulk
+        from nosync_nb.spark.starting import reached
 
         session = self._session
         operator = node.operator
@@ -153,17 +161,12 @@ class Placement:
         if node.log is not None:
             outputs = list(node.traces)
         folder = session._store.parts
-        found = bulk.run(
-            spark,
-            operator,
-            inputs,
-            step.state,
-            outputs,
-            folder,
-            stage=node.stage,
-            first=step.first,
-            stem=f"bulk{node.id}-{session.now}",
-        )
+        with reached(spark, titled(node.stage)):
+            found = bulk.run(
+                spark, operator, inputs, step.state, outputs, folder,
+                stage=node.stage, first=step.first, stem=f"bulk{node.id}-{session.now}",
+                thorough=session._store.foreign,
+            )  # fmt: skip
         self._written += [r for refs in (*found.outputs, *found.emitted) for r in refs or ()]
         emitted = [
             None if refs is None else self._held(refs, trace.layout)
@@ -234,7 +237,9 @@ class Inside:
 
     def wants(self, rows: int) -> bool:
         """Whether so many rows are for executors."""
-        return rows > self._rows_min and self._placement._reach(self._node)
+        if rows <= self._rows_min:
+            return False
+        return self._placement._able(self._node) and self._placement._reach(self._node)
 
     def run(
         self, operator: Operator, step: Step, types: Sequence[tuple[str, ...]]

@@ -5,6 +5,7 @@ Readers take the session's snapshot once and work on it without a lock.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.batch import Batch, Layout, arrange
@@ -12,10 +13,12 @@ from nosync_nb.dataflow import Runner, Version
 from nosync_nb.definition import Definition
 from nosync_nb.epochs import resolved
 from nosync_nb.errors import StageError, TimeError
+from nosync_nb.expressions import kept
 from nosync_nb.frontier import Ranges, check_readable
 from nosync_nb.graph import Compiler, Graph, Stage
 from nosync_nb.rows import Schema
 from nosync_nb.snapshot import Snapshot
+from nosync_nb.texts import one_line
 from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.archive import total
 
@@ -37,6 +40,21 @@ def read(session: Session, collection: Readable, at: Any) -> Batch:
     if at is None and stage.frozen:
         epoch = seen.last(stage)
     return state(seen, name, epoch)
+
+
+def now(session: Session, collection: Readable) -> Trace | None:
+    """The trace of a named collection at the last epoch; None if it has to be evaluated."""
+    seen = session._snapshot
+    name = collection.name
+    refuse_pending(session, seen, collection._definition, name)
+    if name is None:
+        return None
+    stage = _known(seen, name, collection.schema)
+    if not stage.frozen and seen.last(stage) != seen.epoch:
+        return None  # it has stopped: reading it says why
+    numbers = seen.graph.named[name].traces.values()
+    found = (seen.version.traces.get(number) for number in numbers)
+    return next((trace for trace in found if trace is not None), None)
 
 
 def state(seen: Snapshot, name: str, epoch: int) -> Batch:
@@ -141,8 +159,12 @@ def check_size(session: Session, count: int, name: str | None) -> None:
 def refuse_pending(
     session: Session, seen: Snapshot, definition: Definition, name: str | None
 ) -> None:
-    """Raises if what is read would not show changes that wait."""
-    pending = session._current.pending
+    """Raises if what is read would not show changes of this thread that wait.
+
+    Another thread, such as that of a view, reads what is committed while somebody inserts.
+    """
+    me = threading.get_ident()
+    pending = {n: c for n, c in session._current.pending.items() if me in c.threads}
     if not pending:
         return
     names = {name} if name else set(definition.references())
@@ -203,7 +225,7 @@ def explain(session: Session, collection: Any) -> str:
                 label += f"  [{work.placement}, {work.seconds * 1e3:.1f} ms]"
         elif name:
             label += f"  = {name}"
-        lines.append("  " * depth + label)
+        lines.append("  " * depth + one_line(label))
         for each in tree.inputs:
             show(each, depth + 1)
 
@@ -222,6 +244,11 @@ def explain(session: Session, collection: Any) -> str:
 def _described(tree: Definition) -> str:
     shown = []
     for key, value in tree.params.items():
-        shown.append(f"{key}={value!r}")
+        if key != "settings":
+            shown.append(f"{key}={value!r}")
+            continue
+        given = kept(tree.params)
+        shown += [f"time_zone={given.time_zone!r}"] if given.time_zone else []
+        shown += ["ansi=False"] if given.ansi is False else []
     names = [getattr(f, "__name__", "function") for f in tree.functions]
     return f"{tree.op}({', '.join([*names, *shown])})"

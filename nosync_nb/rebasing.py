@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 
 from nosync_nb.definition import Definition, reference
 from nosync_nb.errors import NosyncError, StageError
-from nosync_nb.expressions import compile_aggregates, compile_expression
+from nosync_nb.expressions import Types, compile_aggregates, compile_expression, of_params
 from nosync_nb.graph import Stage
-from nosync_nb.kernels import Types, zone_of
 from nosync_nb.rows import Schema
 
 
@@ -169,9 +168,9 @@ class _Fitter:
         if source.lost:
             computed = below.params["outputs"][width:]
             for sql in computed:
-                source.moved(self._used(sql, below.inputs[0].schema))
+                source.moved(self._used(sql, below))
             there = source.moved([i for i in range(width) if i not in source.lost])
-            outputs = {"outputs": [*there, *computed]}
+            outputs = {**below.params, "outputs": [*there, *computed]}
             self.known[id(below)] = _made(below, [source], outputs, source.lost)
 
     def order(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
@@ -186,17 +185,17 @@ class _Fitter:
         params = {**tree.params, "keys": keys, "by": _by(tree, inputs[0]), "width": width}
         return _made(tree, inputs, params, inputs[0].lost)
 
-    def _used(self, sql: str, schema: Schema) -> Iterable[int]:
-        """The places of the columns that an expression reads."""
-        zone = zone_of(self.types)
+    def _used(self, sql: str, tree: Definition) -> Iterable[int]:
+        """The places of the columns that an expression of a definition reads."""
+        schema, settings = tree.inputs[0].schema, of_params(tree.params)
         try:
-            return compile_expression(sql, schema, types=self.types, time_zone=zone).columns
+            return compile_expression(sql, schema, types=self.types, settings=settings).columns
         except NosyncError as error:
             raise _UsedError(str(error)) from error
 
     def filter(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
         """Passes on what its predicate does not use."""
-        inputs[0].moved(self._used(tree.params["predicate"], tree.inputs[0].schema))
+        inputs[0].moved(self._used(tree.params["predicate"], tree))
         return _made(tree, inputs, tree.params, inputs[0].lost)
 
     def select(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
@@ -206,7 +205,7 @@ class _Fitter:
             if isinstance(each, int):
                 outputs += inputs[0].moved([each])
             else:
-                inputs[0].moved(self._used(each, tree.inputs[0].schema))
+                inputs[0].moved(self._used(each, tree))
                 outputs.append(each)
         return _made(tree, inputs, {**tree.params, "outputs": outputs}, {})
 
@@ -215,10 +214,10 @@ class _Fitter:
         schema = tree.inputs[0].schema
         keys = inputs[0].moved(tree.params["keys"])
         names = [schema.names[i] for i in tree.params["keys"]]
-        zone = zone_of(self.types)
+        settings = of_params(tree.params)
         try:
             found = compile_aggregates(
-                tree.params["named"], schema, names, types=self.types, time_zone=zone
+                tree.params["named"], schema, names, types=self.types, settings=settings
             )
         except NosyncError as error:
             raise _UsedError(str(error)) from error

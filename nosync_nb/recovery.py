@@ -7,9 +7,10 @@ is run again. What is lost is told, whatever else there is to tell.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from nosync_nb.texts import html, visible
 
 READ, EXTEND, RECOMPUTE, STALE = "read", "extend", "recompute", "stale"
 
@@ -85,7 +86,7 @@ class RecoveryReport:
         lines = [f"NoSync: {self.title}"]
         last = ""
         for what, text in self.facts():
-            lines.append(f"  {'' if what == last else what:<12}  {text}")
+            lines.append(f"  {'' if what == last else what:<12}  {visible(text)}")
             last = what
         return "\n".join(lines)
 
@@ -94,13 +95,13 @@ class RecoveryReport:
         color = "var(--jp-warn-color1, #b26a00)" if bad else "var(--jp-success-color1, #2e7d32)"
         cell = "padding:1px 12px 1px 0;text-align:left;vertical-align:top"
         rows = "".join(
-            f'<tr><td style="{cell};opacity:.65">{html.escape(what)}</td>'
-            f'<td style="{cell}">{html.escape(text)}</td></tr>'
+            f'<tr><td style="{cell};opacity:.65">{html(what)}</td>'
+            f'<td style="{cell}">{html(text)}</td></tr>'
             for what, text in self.facts()
         )
         return (
             f'<div class="nosync-recovery"><p style="margin:0">'
-            f'<span style="color:{color}">&#9679;</span> <b>NoSync</b> {html.escape(self.title)}'
+            f'<span style="color:{color}">&#9679;</span> <b>NoSync</b> {html(self.title)}'
             f'</p><table style="border:0;margin:2px 0 0 14px">{rows}</table></div>'
         )
 

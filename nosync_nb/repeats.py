@@ -8,23 +8,30 @@ together, as an epoch does not remember its calls.
 It is a help, not a guard: it looks at the first and the last epochs of a long history, and only
 for the first epochs after a recovery. Nothing is written for it, and until an insert has as many
 rows as an old epoch, nothing is hashed for it.
+
+Of a load with a key the log keeps a digest, so that a cell whose rows were edited, and whose key
+was not, is told that nothing was done.
 """
 
 from __future__ import annotations
 
-import warnings
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.errors import CorruptLogError, TimeError
-from nosync_nb.transaction import Change
+from nosync_nb.batch import Updates
+from nosync_nb.errors import CorruptLogError, SchemaError, TimeError
+from nosync_nb.texts import warn
+from nosync_nb.transaction import Change, Transaction
 
 if TYPE_CHECKING:
+    from nosync_nb.graph import Stage
     from nosync_nb.session import Session
 
 EPOCHS_MAX = 64
@@ -106,8 +113,75 @@ def tell(session: Session, name: str) -> None:
             continue
         epoch = same.pop(_of_calls(calls, types), None)
         if epoch is not None:
-            warnings.warn(_told(name, calls, epoch), stacklevel=_CALLER)
+            warn(_told(name, calls, epoch), stacklevel=_CALLER)
             return
+
+
+def skip(session: Session, what: str, once: Any, mark: str, load: str, *, stacklevel: int) -> None:
+    """Says that a load is there, or warns if what it would load now is something else."""
+    before = session._loads.get(mark) or session._current.once.get(mark, "")
+    if _differ(before, load):
+        warn(
+            f"{what.rstrip(':')}: its rows differ from those loaded as {once!r}; nothing was done\n"
+            "Hint: use set(rows) to make the input equal to them, or another key",
+            stacklevel=stacklevel,
+        )
+    else:
+        session._say(f"{what} {once!r} is there already, nothing to do")
+
+
+def latest(session: Session, name: str) -> str:
+    """What the call on an input that was just taken loads: equal for equal rows in any order."""
+    changes = session._current.inputs[name]
+    return _load(changes.stage, changes.changes[-1:])
+
+
+def again(session: Session, name: str, kind: str, data: Any) -> str:
+    """What a call that is skipped would load; "" if nobody can tell without running something.
+
+    Rows that do not fit the input are others than those that were loaded.
+    """
+    if session._spark.is_frame(data) or hasattr(data, "__next__"):
+        return ""
+    stage = session._catalog[name]
+    try:
+        columns, n = rows.to_columns(data, stage.schema, f"input '{name}'")
+    except SchemaError:
+        return f"{_kinds(stage.schema.types)} misfit"
+    return _load(stage, [Change(kind, Updates(columns, np.ones(n, np.int64)))])
+
+
+def loaded(transaction: Transaction) -> str:
+    """What a transaction loads, all inputs together."""
+    inputs = transaction.inputs.values()
+    found = {each.stage.name: _load(each.stage, each.changes) for each in inputs if each.changes}
+    return json.dumps(found, sort_keys=True) if found else ""
+
+
+def _differ(before: str, now: str) -> bool:
+    """Whether two loads are known not to be the same; columns of other types are not compared."""
+    if not before or not now:
+        return False
+    block = now.startswith("{")
+    return before != now and (block or before.partition(" ")[0] == now.partition(" ")[0])
+
+
+def _load(stage: Stage, calls: Sequence[Change]) -> str:
+    """The calls on one input as a text for the log."""
+    every = stage.schema.types
+    text = [_kinds(every)]
+    for kind in dict.fromkeys(call.kind for call in calls):
+        types = every
+        if kind == "delete":  # its rows are keys
+            types = tuple(every[i] for i in stage.key or ())
+        digest = _of_calls([call for call in calls if call.kind == kind], types)
+        text.append(f"{kind} {digest.rows} {digest.sum:x} {digest.squares:x}")
+    return " ".join(text)
+
+
+def _kinds(types: Sequence[str]) -> str:
+    """A short text for the types of columns: the hash of a number depends on its type."""
+    return hashlib.blake2b("\n".join(types).encode(), digest_size=4).hexdigest()
 
 
 def _told(name: str, calls: Sequence[Change], epoch: int) -> str:

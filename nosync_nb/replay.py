@@ -21,9 +21,9 @@ from nosync_nb import committing
 from nosync_nb.batch import Batch, Layout, arrange
 from nosync_nb.dataflow import Draft, Runner, Version
 from nosync_nb.errors import TimeError
+from nosync_nb.expressions import Types
 from nosync_nb.frontier import Ranges
 from nosync_nb.graph import Compiler, Graph, Node, Stage
-from nosync_nb.kernels import Types
 from nosync_nb.maintenance import merged_parts
 from nosync_nb.past import Past
 from nosync_nb.trace import Layer, Trace, adopt, plan
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from nosync_nb.session import Session
 
 EPOCHS_MAX = 10_000
-COMPACT_EVERY = 16
 
 
 class Span(NamedTuple):
@@ -300,8 +299,7 @@ def run(
         if inputs:
             draft = runner.epoch(draft.version(), inputs, epoch)
             drafts.append(kept(draft, logs))
-        if epoch % COMPACT_EVERY == 0:
-            draft.traces = {n: _compact(t) for n, t in draft.traces.items()}
+            compact(draft)
     past.skip(logs, first, steps)
     return drafts, {n: t for n, t in draft.traces.items() if n in own}
 
@@ -316,12 +314,18 @@ def kept(draft: Draft, logs: set[int]) -> Draft:
     """What of a draft is to be written: changes of new logs, without traces."""
     kept = Draft(Version(draft.epoch, {}), draft.epoch)
     kept.logged = [each for each in draft.logged if each[0] in logs]
+    kept.cleared = [number for number in draft.cleared if number in logs]
     kept.work = draft.work
     return kept
 
 
-def _compact(trace: Trace) -> Trace:
-    """Merges what is planned, here and now."""
+def compact(draft: Draft) -> None:
+    """Merges what an epoch left to plan, here and now."""
+    for number in draft.due:
+        draft.traces[number] = _compacted(draft.traces[number])
+
+
+def _compacted(trace: Trace) -> Trace:
     while (planned := plan(trace)) is not None:
         inputs = trace.layers[planned.start : planned.stop]
         parts = merged_parts(trace.layout, [layer.parts for layer in inputs])

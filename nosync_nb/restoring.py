@@ -9,19 +9,20 @@ The earlier state is a checkpoint's, at opening, or a version's, when a reader f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb import journal
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
-from nosync_nb.dataflow import Version
+from nosync_nb.dataflow import Draft, Version
+from nosync_nb.errors import CorruptLogError
 from nosync_nb.graph import Graph, Node
 from nosync_nb.journal import Entry, Payload
 from nosync_nb.log import codec
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.history import History
-from nosync_nb.trace.parts import PartRef
+from nosync_nb.trace.parts import PartRef, refs_from_json
+from nosync_nb.trace.trace import level_of
 
 Open = Callable[[PartRef, Layout], Batch]
 """Maps a part file."""
@@ -54,7 +55,7 @@ class Deferred(Layer):
     ) -> None:
         super().__init__(lower, upper, (), files)
         self.rows_count = rows_count
-        self.level = (rows_count | 1).bit_length() >> 1
+        self.level = level_of(rows_count, files)
         self._make: Callable[[], tuple[Batch, ...]] | None = make
 
     @property
@@ -88,7 +89,7 @@ def of_checkpoint(
             if files is None:
                 made.append(_inline(lower, upper, [next(entries).data], layout))
             else:
-                refs = tuple(PartRef(*r) for r in files)
+                refs = refs_from_json(files)
                 made.append(_filed(lower, upper, refs, layout, open_part))
         found[int(number)] = Known(log, Trace(layout, tuple(made)))
     return found
@@ -110,6 +111,27 @@ def trace_logs(graph: Graph) -> dict[int, int]:
         for number in node.state:
             owner[number] = number
     return owner
+
+
+def share(draft: Draft, graph: Graph) -> None:
+    """Gives layers of an epoch the files that their log has, so that they need none of their own.
+
+    That is how they come back: a layer of one epoch is what the log has of it.
+    """
+    filed = {number: held for number, _, held in draft.logged if held.refs}
+    draft.spare = {ref.path for held in filed.values() for ref in held.refs}
+    span = (draft.epoch, draft.epoch + 1)
+    for number, log in trace_logs(graph).items() if filed else ():
+        held, trace = filed.get(log), draft.traces.get(number)
+        if held is None or trace is None or not trace.layers:
+            continue
+        last = trace.layers[-1]
+        same = held.parts[0].layout == trace.layout and (last.lower, last.upper) == span
+        if same and not last.files:
+            layer = Layer(*span, held.parts, held.refs)
+            layers = (*trace.layers[:-1], layer)
+            draft.traces[number] = Trace(trace.layout, layers, trace.memos)
+        draft.spare.difference_update(ref.path for ref in draft.traces[number].layers[-1].files)
 
 
 # -- what followed -------------------------------------------------------------------------------
@@ -165,13 +187,22 @@ def _extended(
     """One trace: the layers known before, then those of its log's changes.
 
     A definition that asks for a new large trace names it as a whole (`RESET`), as its log may have
-    begun before.
+    begun before. What an epoch empties (`CLEAR`) begins with what that epoch adds.
     """
     own = changes.get(number, ())
     logged = [(e, x) for e, x in changes.get(log, ()) if x.kind in (journal.INLINE, journal.FILES)]
-    whole = [(e, x) for e, x in own if x.kind == journal.RESET]
+    emptied = max((i for i, (_, x) in enumerate(own) if x.kind == journal.CLEAR), default=-1)
+    if emptied >= 0 and number != log:
+        raise CorruptLogError(
+            f"epoch {own[emptied][0]} empties trace {number} of log {log}, which no operator owns",
+            hint="restore the log from a copy",
+        )
+    whole = [(e, x) for e, x in own[emptied + 1 :] if x.kind == journal.RESET]
     layers: list[Layer]
-    if whole:
+    if emptied >= 0 and not whole:
+        layers = []
+        logged = [(e, x) for e, x in logged if e >= own[emptied][0]]
+    elif whole:
         layers = [_named(x, layout, open_part) for _, x in whole]
         logged = [(e, x) for e, x in logged if e > whole[-1][0]]
     else:
@@ -236,8 +267,8 @@ def _updates(data: Sequence[bytes | memoryview], types: Sequence[str]) -> Update
 
 def _named(entry: Entry, layout: Layout, open_part: Open) -> Deferred:
     """The layer that an entry names."""
-    lower, upper, listed = json.loads(bytes(entry.data))
-    return _filed(lower, upper, tuple(PartRef(*r) for r in listed), layout, open_part)
+    lower, upper, refs = journal.layer_of(entry)
+    return _filed(lower, upper, refs, layout, open_part)
 
 
 def _filed(

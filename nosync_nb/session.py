@@ -20,12 +20,12 @@ import atexit
 import logging
 import os
 import threading
-import warnings
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 from nosync_nb import (
     committing,
@@ -36,23 +36,35 @@ from nosync_nb import (
     maintenance,
     reads,
     recovering,
+    repeats,
+    signing,
 )
 from nosync_nb.batch import Batch
 from nosync_nb.collection import Collection
 from nosync_nb.dataflow import Runner, Version
-from nosync_nb.definition import Captured, Definition, check_name, reference
-from nosync_nb.epochs import Epochs
-from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, StageError
+from nosync_nb.definition import Definition, check_name, reference
+from nosync_nb.epochs import Epochs, Written
+from nosync_nb.errors import (
+    CorruptLogError,
+    DurabilityError,
+    FencedError,
+    OutcomeUnknownError,
+    StageError,
+    enough_memory,
+)
 from nosync_nb.frontier import Frontier
 from nosync_nb.graph import Graph, Stage
 from nosync_nb.inputs import Input, check_once
 from nosync_nb.log import Position
+from nosync_nb.meaning import SparkTypes
 from nosync_nb.reading import Readable
 from nosync_nb.recovery import RecoveryReport
 from nosync_nb.repeats import Repeats
 from nosync_nb.snapshot import Snapshot, seen
-from nosync_nb.sparks import Sparks, SparkTypes
+from nosync_nb.sparks import Sparks
 from nosync_nb.store import Store
+from nosync_nb.texts import one_line, visible, warn
+from nosync_nb.trace import Trace
 from nosync_nb.transaction import InputChanges, Transaction
 from nosync_nb.worker import Worker
 
@@ -60,7 +72,6 @@ logger = logging.getLogger("nosync")
 
 Read = TypeVar("Read")
 
-MERGE_EVERY = 16
 COLLECT_ROWS = 10_000_000
 
 
@@ -91,18 +102,22 @@ class Session:
         self._named_logs: dict[int, str] = {}
         self._shared = Transaction()
         self._local = threading.local()
-        self._names: dict[int, tuple[Definition, str]] = {}
+        self._names: WeakKeyDictionary[Definition, str] = WeakKeyDictionary()
         self._labels: dict[str, int] = {}
         self._once: dict[str, int] = {}
+        self._loads: dict[str, str] = {}
+        """By key of a load, a digest of its rows."""
         self._repeats: Repeats | None = None  # what inserts are compared with after a recovery
         self._times = array("d")
-        self._unsynced: deque[tuple[int, int]] = deque()
-        self._durable = 0
+        self._written = Written()
         self._inspectors = inspecting.Inspectors()
-        self._subscribers: list[Callable[[int], None]] = []
+        self._subscribers = inspecting.Subscribers()
         self._upkeep = maintenance.Upkeep()
         self._position: Position | None = None
-        self._key: bytes | None = None
+        self._key: bytes | None = None  # signs what is defined here
+        self._unsigned = False  # whether it was told that there is none
+        self._origin = signing.OWN  # of the catalog as it was last read or written
+        self._said: Any = None  # the catalog as it was last read, with its signature
         self._worker = Worker()
         self._unready: Callable[[], None] | None = None  # what the first write has to do before
         self._spark = Sparks(self, spark)
@@ -164,11 +179,11 @@ class Session:
         self._local.transaction = transaction
         try:
             yield block
-            if block.skipped:
-                self._say(f"epoch {once!r} is there already, nothing to do")
+            if mark is not None and block.skipped:
+                repeats.skip(self, "epoch", once, mark, repeats.loaded(transaction), stacklevel=5)
             else:
                 if mark is not None:
-                    transaction.once.append(mark)
+                    transaction.once[mark] = repeats.loaded(transaction)
                 block.number = committing.commit(self, transaction, None, label)
         finally:
             self._local.transaction = outer
@@ -182,12 +197,18 @@ class Session:
         outer = self._shared
 
         def end(transaction: Transaction, commit: bool, wait: Any, name: Any) -> int:
-            if commit:
-                number = committing.commit(self, transaction, wait, name or transaction.label)
-            else:
-                number = committing.discard(self, transaction)
+            number, unknown = 0, None
+            try:
+                if commit:
+                    number = committing.commit(self, transaction, wait, name or transaction.label)
+                else:
+                    number = committing.discard(self, transaction)
+            except OutcomeUnknownError as error:  # its epoch stands all the same
+                unknown = error
             if self._shared is transaction:
                 self._shared = outer
+            if unknown is not None:
+                raise unknown
             return number
 
         self._shared = Transaction(label, ender=end)
@@ -245,6 +266,12 @@ class Session:
         self.define({name: collection}, nondeterministic=nondeterministic)
         return self[name]
 
+    @enough_memory(
+        lambda self, collections, **_: (
+            f"{', '.join(collections)}: not defined, and every stage is as it was"
+        ),
+        "define one stage a time, over fewer rows, or with Spark: %%dd --on spark",
+    )
     def define(
         self,
         collections: Mapping[str, Collection],
@@ -351,10 +378,7 @@ class Session:
 
     def _durable_epoch(self) -> int:
         durable = self._store.log.durable
-        waiting = self._unsynced
-        while waiting and waiting[0][0] <= durable:
-            self._durable = waiting.popleft()[1]
-        return self._durable
+        return self._written.upto(durable)
 
     # Parts of the snapshot, for who holds the lock: a reader who takes two may get two moments.
 
@@ -420,8 +444,7 @@ class Session:
 
     def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
         """Calls back with each epoch after it is visible; returns the way to stop that."""
-        self._subscribers.append(callback)
-        return lambda: self._subscribers.remove(callback)
+        return self._subscribers.add(callback)
 
     def layers(self, name: str) -> list[dict[str, Any]]:
         """The layers of a stage: interval, rows, and where each is persisted."""
@@ -458,7 +481,7 @@ class Session:
             self._store.close()
         error = self._worker.take_error()
         if error is not None and not isinstance(error, FencedError):
-            warnings.warn(f"background work failed: {error}", stacklevel=2)
+            warn(f"background work failed: {error}", stacklevel=2)
 
     def __enter__(self) -> Session:
         return self
@@ -468,19 +491,23 @@ class Session:
 
     def __repr__(self) -> str:
         names = ", ".join(self._catalog) or "no inputs yet"
-        return f"<nosync session {os.path.basename(self.path)} at epoch {self.now}: {names}>"
+        folder = os.path.basename(self.path)
+        return one_line(f"<nosync session {folder} at epoch {self.now}: {names}>")
 
     # -- for collections -----------------------------------------------------------------------
 
     def _name_of(self, definition: Definition) -> str | None:
         if definition.is_ref:
             return definition.name
-        known = self._names.get(id(definition))
-        return known[1] if known else None
+        return self._names.get(definition)
 
     def _read(self, collection: Readable, at: Any) -> Batch:
         iterating.refuse_reading(collection)
         return self._following(lambda: reads.read(self, collection, at))
+
+    def _now(self, collection: Readable) -> Trace | None:
+        iterating.refuse_reading(collection)
+        return self._following(lambda: reads.now(self, collection))
 
     def _changes(self, collection: Readable, after: Any, upto: Any) -> Batch:
         return self._following(lambda: reads.changes(self, collection, after, upto))
@@ -511,19 +538,19 @@ class Session:
     def _check_size(self, count: int, name: str | None) -> None:
         reads.check_size(self, count, name)
 
-    def _seal(self, captured: Captured) -> bytes | None:
-        """A function as signed bytes, or None if it cannot be stored."""
-        return defining.seal(self, captured)
+    def _signed(self, epoch: int, catalog: bytes) -> list[str] | None:
+        """The signature of a catalog at an epoch; None without a key."""
+        if self._key is None:
+            return None
+        return signing.signed(self._key, self._store.log.id, epoch, catalog)
 
     # -- for inputs ------------------------------------------------------------------------------
 
     def _seen(self, mark: str) -> bool:
         return mark in self._once or mark in self._current.once
 
-    def _record(self, mark: str) -> None:
-        self._current.once.append(mark)
-
     def _say(self, text: str) -> None:
+        text = visible(text)
         self.notices.append(text)
         if self.on_notice is not None:
             self.on_notice(text)

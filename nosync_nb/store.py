@@ -17,19 +17,31 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from nosync_nb import journal, restoring
-from nosync_nb.batch import UNORDERED, Batch, Layout, arrange, concat_updates
+from nosync_nb.batch import UNORDERED, Batch, Layout, arrange, concat_updates, size_bytes
 from nosync_nb.dataflow import Draft, Version
+from nosync_nb.decoding import decoding
 from nosync_nb.delta import Held
+from nosync_nb.errors import CorruptLogError
 from nosync_nb.files import Files
 from nosync_nb.graph import Graph
 from nosync_nb.journal import Entry, Payload
-from nosync_nb.log import Frame, Log, Position, codec
+from nosync_nb.log import Frame, Log, Position, codec, folder
+from nosync_nb.names import PACK, PART, is_plain, plain, within
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.history import History
-from nosync_nb.trace.parts import PartRef, open_part, write_parts
+from nosync_nb.trace.parts import PartRef, open_part, refs_from_json, write_parts
 
 SPILL_ROWS = 1 << 16
 """Batches above this many rows go to part files, not into frames."""
+
+FRAME_BYTES = 8 << 20
+"""Batches above this many bytes go there as well, however few their rows are."""
+
+SPILL_BYTES = 1 << 20
+"""Layers above this many bytes go to part files before a checkpoint, and are only named there."""
+
+SETTLED_BYTES = 1 << 16
+"""The same for layers that are in a checkpoint for the second time."""
 
 SYNC_DELAY_S = 0.02
 """How long the syncing thread lets epochs gather, unless somebody waits for it: each time it runs
@@ -47,6 +59,14 @@ class Told(NamedTuple):
     payload: Payload
 
 
+def encoded(layout: Layout, layer: Layer) -> bytes:
+    """A layer in memory as a checkpoint holds it; made once."""
+    if layer.encoded is None:
+        updates = concat_updates([p.updates for p in layer.parts], layout.types)
+        layer.encoded = codec.encode(updates.columns, layout.types, updates.diff)
+    return layer.encoded
+
+
 class Store:
     """The durable side of a session, in one folder.
 
@@ -56,6 +76,8 @@ class Store:
         verified: when the log was open and its tail verified, by the performance counter.
         meta: the checkpoint's JSON, empty if there was none.
         position: the last recovered frame after the checkpoint, if any.
+        retired: files that the checkpoint does not need, but the one before it.
+        foreign: this user has not signed the log; see `look_through`.
     """
 
     def __init__(self, path: str, log: Log, files: Files) -> None:
@@ -64,24 +86,34 @@ class Store:
         self.parts = os.path.join(path, "layers")
         self.log = log
         self.files = files
-        if log.mode == "w":
-            self.files.make_folder(self.parts)
+        self.packs = os.path.join(path, "history")
+        for inner in (self.parts, self.packs):
+            folder.inside(files, inner, write=log.mode == "w")
         self.meta: dict[str, Any] = {}
+        self.retired: tuple[str, ...] = ()
+        self.foreign = False
+        self._catalog: tuple[object, bytes] | None = None  # as the last checkpoint has it
         self.epoch = 0
         self._inline: dict[int, list[Entry]] = {}
         payload = log.checkpoint
         if payload is not None:
             found = journal.unpack(payload)
             self.meta = found.meta
+            self.retired = tuple(plain(n, PART, PACK) for n in found.meta.get("retired", ()))
             self.epoch = found.epoch
             for each in found.entries:
+                if each.kind != journal.INLINE:
+                    raise CorruptLogError(
+                        f"the checkpoint holds an entry of kind {each.kind}, not a layer",
+                        hint="restore the log from a copy",
+                    )
                 self._inline.setdefault(each.number, []).append(each)
         frames = list(log.frames())
         self.position = frames[-1].position if frames else None
+        self._waiting: list[Told] = []
         self.tail = self.decoded(frames)
         self.followed = 0
         log.forget()
-        self.packs = os.path.join(path, "history")
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
         )
@@ -103,19 +135,24 @@ class Store:
         disk = files or Files()
         log = Log.open(path, mode=mode, takeover=takeover, files=disk, delay_s=SYNC_DELAY_S)
         try:
-            return cls(path, log, disk)
+            with decoding("the log"):
+                return cls(path, log, disk)
         except BaseException:
             log.close()
             raise
 
     # -- writing -----------------------------------------------------------------------------
 
-    def write_epoch(self, draft: Draft, utc: float, meta: Mapping[str, Any]) -> Position:
+    def write_epoch(
+        self, draft: Draft, utc: float, meta: Mapping[str, Any], graph: Graph
+    ) -> Position:
         """Writes an epoch's frame, after which it survives the death of this process."""
+        entries = None
         if draft.largest <= SPILL_ROWS:
-            entries = [journal.entry(*each) for each in draft.logged]
-        else:
+            entries = journal.inlined(draft.logged, draft.cleared, FRAME_BYTES)
+        if entries is None:
             entries = self._entries(draft)
+            restoring.share(draft, graph)
         position = self.log.append(journal.EPOCH, journal.pack(draft.epoch, utc, meta, entries))
         self.log.note(draft.epoch)
         return position
@@ -126,28 +163,40 @@ class Store:
         return self.log.append(journal.REPLAY, payload)
 
     def write_definition(
-        self, draft: Draft, before: Version, catalog: Mapping[str, Any], missed: Iterable[Draft]
+        self,
+        draft: Draft,
+        before: Version,
+        meta: Mapping[str, Any],
+        missed: Iterable[Draft],
+        replays: int = 0,
     ) -> Position:
         """Writes a definition's frame: the catalog, and what new nodes made of what was there.
 
         Args:
+            meta: the catalog and its signature.
             missed: past epochs of stages that had lagged behind; all of them count, or none.
+            replays: how many past epochs were written right before it, and count with it.
         """
+        meta = {**meta, "replays": replays} if replays else meta
         now = time.time()
         past = (journal.pack(each.epoch, now, {}, self._entries(each)) for each in missed)
         entries = [*map(journal.past, past), *self._entries(draft, before)]
-        payload = journal.pack(draft.epoch, now, {"catalog": catalog}, entries)
+        payload = journal.pack(draft.epoch, now, meta, entries)
         return self.log.append(journal.DEFINITION, payload)
+
+    def _large(self, batch: Batch) -> bool:
+        """Whether a batch goes to a part file of its own."""
+        return len(batch) > SPILL_ROWS or size_bytes(batch) > FRAME_BYTES
 
     def _entries(self, draft: Draft, before: Version | None = None) -> list[Entry]:
         """The entries of a draft; large batches and layers are spilled to files first.
 
         A trace that a definition added is named as a whole (`RESET`): its log may be older.
         """
-        entries = []
+        entries = [journal.cleared(number) for number in draft.cleared]
         spilled: dict[int, tuple[Batch, Held]] = {}  # a batch that is kept keeps its id
         for at, (number, layout, held) in enumerate(draft.logged):
-            if not held.refs and len(held.parts[0]) > SPILL_ROWS:
+            if not held.refs and self._large(held.parts[0]):
                 (batch,) = held.parts
                 if batch.layout is UNORDERED:
                     batch = arrange(layout, batch.updates)
@@ -169,7 +218,8 @@ class Store:
                     stem = f"trace{number}-{last.lower}-{last.upper}"
                     held = self.spill(last.parts, trace.layout, stem)
                 last = Layer(last.lower, last.upper, held.parts, held.refs)
-                draft.traces[number] = Trace(trace.layout, (*trace.layers[:-1], last))
+                layers = (*trace.layers[:-1], last)
+                draft.traces[number] = Trace(trace.layout, layers, trace.memos)
             if before is not None and number in before.traces:
                 continue
             if last.lower == draft.epoch and (before is None or len(trace.layers) == 1):
@@ -193,7 +243,13 @@ class Store:
 
     def checked_part(self, ref: PartRef, layout: Layout) -> Batch:
         """Maps a part file of before, after comparing its bytes with their checksums."""
-        return open_part(self.parts, ref, layout, files=self.files, checked=True)
+        thorough = self.foreign
+        return open_part(self.parts, ref, layout, files=self.files, checked=True, thorough=thorough)
+
+    def look_through(self) -> None:
+        """Takes nothing of the log on trust: its rows are not known to be this user's."""
+        self.foreign = True
+        self.history.look_through()
 
     def checkpoint_payload(
         self, version: Version, graph: Graph, meta: Mapping[str, Any], times: bytes
@@ -215,12 +271,36 @@ class Store:
                     listed.append([layer.lower, layer.upper, layer.files])
                 elif layer.rows_count:
                     listed.append([layer.lower, layer.upper, None])
-                    updates = concat_updates([p.updates for p in layer.parts], trace.layout.types)
-                    data = codec.encode(updates.columns, trace.layout.types, updates.diff)
-                    entries.append(Entry(number, journal.INLINE, data))
+                    entries.append(Entry(number, journal.INLINE, encoded(trace.layout, layer)))
             layers[str(number)] = [owner[number], trace.layout, listed]
         meta = {**meta, "layers": layers, "history": self.history.manifest()}
-        return journal.pack(version.epoch, time.time(), meta, entries)
+        catalog = meta.pop("catalog", None)
+        if self._catalog is None or self._catalog[0] is not catalog:
+            self._catalog = catalog, journal.text({"catalog": catalog})
+        text = journal.joined(self._catalog[1], journal.text(meta))
+        return journal.pack(version.epoch, time.time(), text, entries)
+
+    def settled(self, number: int, trace: Trace) -> list[tuple[Layer, Layer]]:
+        """Writes layers to part files so that checkpoints name them instead of holding them.
+
+        Those are written of which a checkpoint would hold much, or hold something again.
+
+        Returns:
+            each with the layer that takes its place.
+        """
+        found = []
+        for layer in trace.layers:
+            if layer.files or not layer.rows_count:
+                continue
+            again = layer.encoded is not None
+            size = len(encoded(trace.layout, layer))
+            if size > (SETTLED_BYTES if again else SPILL_BYTES):
+                stem = f"trace{number}-{layer.lower}-{layer.upper}"
+                held = self.spill(layer.parts, trace.layout, stem)
+                filed = Layer(layer.lower, layer.upper, held.parts, held.refs)
+                filed.seen = layer.seen if len(filed.parts) == len(layer.parts) else None
+                found.append((layer, filed))
+        return found
 
     @property
     def times(self) -> bytes:
@@ -231,8 +311,27 @@ class Store:
     # -- restoring ---------------------------------------------------------------------------
 
     def decoded(self, frames: Iterable[Frame]) -> list[Told]:
-        """What frames say."""
-        return [Told(f.position.seq, f.kind, journal.unpack(f.payload)) for f in frames]
+        """What frames say, in order; each call goes on where the one before stopped.
+
+        Replayed epochs are told with the definition that they were written for: those of one that
+        failed are of nobody, and who looks in the middle of one gets them the next time.
+        """
+        told: list[Told] = []
+        for frame in frames:
+            each = Told(frame.position.seq, frame.kind, journal.unpack(frame.payload))
+            if each.kind == journal.REPLAY:
+                self._waiting.append(each)
+                continue
+            count = each.payload.meta.get("replays", 0) if each.kind == journal.DEFINITION else 0
+            if type(count) is not int or not 0 <= count <= len(self._waiting):
+                raise CorruptLogError(
+                    f"frame {each.seq} defines stages with {count!r} replayed epochs, of which "
+                    f"{len(self._waiting)} are there",
+                    hint="restore the log from a copy",
+                )
+            told += [*self._waiting[len(self._waiting) - count :], each]
+            self._waiting.clear()
+        return told
 
     def remember(self, graph: Graph, tail: Iterable[Told]) -> None:
         """Gives the history of named collections what frames say."""
@@ -265,25 +364,29 @@ class Store:
     def remove(self, names: Iterable[str]) -> None:
         """Deletes files; those that are mapped stay readable to whoever mapped them."""
         for name in names:
-            folder = self.packs if name.endswith(".pack") else self.parts
-            self.files.unlink(os.path.join(folder, name))
+            folder = self.packs if name.endswith(PACK) else self.parts
+            self.files.unlink(within(folder, name, PART, PACK))
 
     def sweep(self) -> list[str]:
         """Deletes what a dead owner left half done: files of ours that nothing recovered names.
+
+        A checkpoint that could not be read may name others: then all of them stay. So they do in a
+        log of somebody else, by whose word nothing is deleted.
 
         Returns:
             the files that are named and missing.
         """
         named = self._named()
         there = [*self.files.names(self.parts), *self.files.names(self.packs)]
-        self.remove(n for n in there if n.endswith((".arrow", ".pack")) and n not in named)
-        return sorted(named.difference(there, self.meta.get("retired", ())))
+        if not self.log.unread and not self.foreign:
+            self.remove(n for n in there if is_plain(n, PART, PACK) and n not in named)
+        return sorted(named.difference(there, self.retired))
 
     def _named(self) -> set[str]:
         """Every file that the checkpoint, the frames after it, or the history name."""
-        named = self.history.files().union(self.meta.get("retired", ()))
+        named = self.history.files().union(self.retired)
         for _, _, layers in self.meta.get("layers", {}).values():
-            named.update(ref[0] for _, _, refs in layers for ref in refs or ())
+            named.update(r.path for _, _, refs in layers for r in refs_from_json(refs or ()))
         for told in self.tail:
             for _, entry in journal.changes(told.payload):
                 named.update(ref.path for ref in journal.named(entry))

@@ -25,6 +25,8 @@ from nosync_nb.operators.functions import tuples
 from nosync_nb.rows import Schema
 from nosync_nb.trace import Trace
 
+_FEW = 96
+
 
 class Change(NamedTuple):
     """One call on an input: what was asked, with the rows as they were at the call.
@@ -61,6 +63,7 @@ class InputChanges:
         calls: insert, remove, set... calls so far.
         changes: the calls.
         parts: what they mean as updates over `base`, the input's contents when it was computed.
+        threads: who made them; others read what is committed.
     """
 
     stage: Stage
@@ -68,14 +71,30 @@ class InputChanges:
     changes: list[Change] = field(default_factory=list)
     parts: list[Updates] = field(default_factory=list)
     base: Trace | None = None
+    threads: set[int] = field(default_factory=set)
 
     @property
     def rows(self) -> int:
-        """Updates that wait."""
-        return sum(len(p.diff) for p in self.parts)
+        """Rows that wait to be added or taken away, copies counted."""
+        return _rows(self.parts)
+
+    @property
+    def removed(self) -> int:
+        """How many of them are to be taken away."""
+        return sum(-int(p.diff[p.diff < 0].sum()) for p in self.parts)
+
+    def taken(self) -> Updates:
+        """The rows that are to be taken away."""
+        parts = [p.take((p.diff < 0).nonzero()[0]) for p in self.parts]
+        return concat_updates([p for p in parts if p] or parts[:1], self.stage.schema.types)
+
+    @property
+    def takes_away(self) -> bool:
+        """Whether somebody called `remove`, with rows."""
+        return bool(self.parts) and any(change.kind == "remove" for change in self.changes)
 
     def add(self, change: Change, contents: Trace) -> int:
-        """Adds a call; returns the number of updates it means.
+        """Adds a call; returns the number of rows it means, copies counted.
 
         Raises:
             SchemaError: if a key is null or there already; nothing is added then.
@@ -87,7 +106,7 @@ class InputChanges:
         self.calls += 1
         self.changes.append(change)
         self.parts += made
-        return sum(len(p.diff) for p in made)
+        return _rows(made)
 
     def delta(self, contents: Trace) -> Delta | None:
         """The change of the input for its epoch, None if there is none."""
@@ -116,13 +135,14 @@ class InputChanges:
 class Transaction:
     """Pending changes that will be one epoch, all or none.
 
-    `once` holds the keys of repeatable loads that this epoch records; `keyed` says that all of it
+    `once` holds the keys of repeatable loads that this epoch records, each with a digest of what it
+    loads; `keyed` says that all of it
     is such a load; `logged` that a frame of the log may name its files, even if its commit failed.
     """
 
     label: str | None = None
     inputs: dict[str, InputChanges] = field(default_factory=dict)
-    once: list[str] = field(default_factory=list)
+    once: dict[str, str] = field(default_factory=dict)
     keyed: bool = False
     logged: bool = False
     ender: Callable[[Transaction, bool, Any, Any], Any] | None = None
@@ -163,6 +183,15 @@ class Transaction:
         self.inputs.clear()
         self.once.clear()
         self.logged = False
+
+
+def _rows(parts: Sequence[Updates]) -> int:
+    """How many rows updates add and take away, copies counted."""
+    total = 0
+    for part in parts:
+        diff = part.diff
+        total += sum(map(abs, diff.tolist())) if len(diff) <= _FEW else int(np.abs(diff).sum())
+    return total
 
 
 def _copies(held: Held) -> int:

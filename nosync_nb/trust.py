@@ -38,19 +38,25 @@ Function = Callable[..., Any]
 
 _MAGIC = b"NSF1"
 _KEY_BYTES = 32
-_ID_BYTES = 8
+ID_BYTES = 8
 _MAC_BYTES = 32
 _LOCK_WAIT_S = 10.0
 _RUN_CELL = "run the stage's cell"
 
 
 def key_path() -> str:
-    """The file of the user's key: NOSYNC_KEY_FILE, else in XDG_DATA_HOME, else ~/.local/share."""
-    named = os.environ.get("NOSYNC_KEY_FILE")
-    if named:
-        return os.path.abspath(os.path.expanduser(named))
-    data = os.environ.get("XDG_DATA_HOME") or os.path.join("~", ".local", "share")
-    return os.path.join(os.path.abspath(os.path.expanduser(data)), "nosync", "key")
+    """The file of the user's key: NOSYNC_KEY_FILE, else in XDG_DATA_HOME, else ~/.local/share.
+
+    A relative XDG_DATA_HOME is none, as its standard says: the key would lie beside the work.
+    """
+    path = os.path.expanduser(os.environ.get("NOSYNC_KEY_FILE") or "")
+    if not path:
+        data = os.environ.get("XDG_DATA_HOME") or ""
+        if not os.path.isabs(data):
+            data = os.path.expanduser(os.path.join("~", ".local", "share"))
+        path = os.path.join(data, "nosync", "key")
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(folder), name)  # links above are the user's own
 
 
 def user_key(files: Files | None = None) -> bytes:
@@ -65,18 +71,41 @@ def user_key(files: Files | None = None) -> bytes:
     try:
         if not files.exists(path):
             _make_key(files, path)
-        return _read_key(files, path)
+        _check_folder(files, os.path.dirname(path))
+        return read_key(files, path)
     except DurabilityError as error:
-        raise TrustError(
-            f"the key of this user is not available: {error}",
-            hint="set NOSYNC_KEY_FILE to a file of yours; until then stages with functions need"
-            " their cells",
-        ) from error
+        raise _unavailable(error) from error
+
+
+def known_key(files: Files | None = None) -> bytes | None:
+    """Returns the user's key if there is one; makes none.
+
+    Raises:
+        TrustError: as `user_key` does.
+    """
+    files = files or Files()
+    path = key_path()
+    try:
+        if not files.exists(path):
+            return None
+        _check_folder(files, os.path.dirname(path))
+        return read_key(files, path)
+    except DurabilityError as error:
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: DurabilityError) -> TrustError:
+    """The error of a key that the disk does not give."""
+    return TrustError(
+        f"the key of this user is not available: {error}",
+        hint="set NOSYNC_KEY_FILE to a file of yours; until then stages need their cells",
+    )
 
 
 def _make_key(files: Files, path: str) -> None:
     """Writes a new key, unless another process was faster."""
     files.make_folder(os.path.dirname(path))
+    _check_folder(files, os.path.dirname(path))
     lock = files.lock(f"{path}.lock", wait_s=_LOCK_WAIT_S)
     if lock is None:
         raise TrustError(
@@ -84,13 +113,39 @@ def _make_key(files: Files, path: str) -> None:
         )
     try:
         if not files.exists(path):
-            files.replace(path, secrets.token_bytes(_KEY_BYTES).hex().encode() + b"\n")
+            files.replace(path, key_text(secrets.token_bytes(_KEY_BYTES)))
     finally:
         lock.release()
 
 
-def _read_key(files: Files, path: str) -> bytes:
-    """Reads a key that only its user can read."""
+def key_text(key: bytes) -> bytes:
+    """What stands in the file of a key."""
+    return key.hex().encode() + b"\n"
+
+
+def _check_folder(files: Files, folder: str) -> None:
+    """Refuses a folder in which others could put another key in the place of the user's."""
+    status = files.status(folder)
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if others and not status.st_mode & stat.S_ISVTX:  # in a sticky one each has his own files
+        raise TrustError(
+            f"the key's folder '{folder}' has mode {stat.S_IMODE(status.st_mode):04o}: others may"
+            " put another key there",
+            hint=f"chmod 700 '{folder}', or set NOSYNC_KEY_FILE to a file elsewhere",
+        )
+    if status.st_uid not in (os.getuid(), 0):
+        raise TrustError(
+            f"the key's folder '{folder}' belongs to user {status.st_uid}, not to {os.getuid()}",
+            hint="set NOSYNC_KEY_FILE to a file in a folder of yours",
+        )
+
+
+def read_key(files: Files, path: str) -> bytes:
+    """Reads a key that only its user can read.
+
+    Raises:
+        TrustError: if others can read it, or it is none.
+    """
     status = files.status(path)
     if not stat.S_ISREG(status.st_mode):
         raise TrustError(f"key '{path}' is not a plain file", hint="remove it, or what it links to")
@@ -145,26 +200,26 @@ def seal(
     return _MAGIC + _key_id(key) + _mac(key, context, signed) + signed
 
 
-def unseal(data: bytes, *, key: bytes, context: str = "") -> Function:
+def unseal(
+    data: bytes, *, key: bytes, context: str = "", fingerprint: str | None = None
+) -> Function:
     """Loads a function whose signature holds, made by this Python and these packages.
 
+    Args:
+        fingerprint: which function it must be, if that is known.
+
     Raises:
-        TrustError: if the bytes were not sealed with this key and context, are damaged, or come
-            from another minor version of Python, of cloudpickle or another version of a package
-            the function uses. Nothing of them has been loaded then, unless the load itself failed.
+        TrustError: if the bytes were not sealed with this key and context, are damaged, hold
+            another function, or come from another minor version of Python, of cloudpickle or
+            another version of a package the function uses. Nothing of them has been loaded then,
+            unless the load itself failed.
     """
-    start = len(_MAGIC) + _ID_BYTES + _MAC_BYTES
-    if data[: len(_MAGIC)] != _MAGIC or len(data) < start + 4:
-        raise TrustError("these bytes are no sealed function", hint=_RUN_CELL)
-    signed = data[start:]
-    sealed_by = data[len(_MAGIC) : len(_MAGIC) + _ID_BYTES]
-    given = data[len(_MAGIC) + _ID_BYTES : start]
-    if not hmac.compare_digest(_mac(key, context, signed), given):
-        if not hmac.compare_digest(sealed_by, _key_id(key)):
-            raise TrustError("a function of the log was signed with another key", hint=_RUN_CELL)
-        raise TrustError("a function of the log does not match its signature", hint=_RUN_CELL)
+    signed = _signed(data, key, context)
     size = int.from_bytes(signed[:4], "big")
-    _check_environment(json.loads(signed[4 : 4 + size]))
+    header = json.loads(signed[4 : 4 + size])
+    if fingerprint is not None and header["fingerprint"] != fingerprint:
+        raise TrustError("a function of the log is not the one it stands for", hint=_RUN_CELL)
+    _check_environment(header)
 
     try:
         function = pickles.loads(signed[4 + size :])
@@ -177,6 +232,31 @@ def unseal(data: bytes, *, key: bytes, context: str = "") -> Function:
     return function
 
 
+def moved(data: bytes, *, key: bytes, before: str, after: str) -> bytes:
+    """Signs sealed bytes for another context, without loading them.
+
+    Raises:
+        TrustError: if they were not sealed with this key for the context before.
+    """
+    signed = _signed(data, key, before)
+    return _MAGIC + _key_id(key) + _mac(key, after, signed) + signed
+
+
+def _signed(data: bytes, key: bytes, context: str) -> bytes:
+    """What a signature covers, if it holds."""
+    start = len(_MAGIC) + ID_BYTES + _MAC_BYTES
+    if data[: len(_MAGIC)] != _MAGIC or len(data) < start + 4:
+        raise TrustError("these bytes are no sealed function", hint=_RUN_CELL)
+    signed = data[start:]
+    sealed_by = data[len(_MAGIC) : len(_MAGIC) + ID_BYTES]
+    given = data[len(_MAGIC) + ID_BYTES : start]
+    if not hmac.compare_digest(_mac(key, context, signed), given):
+        if not hmac.compare_digest(sealed_by, _key_id(key)):
+            raise TrustError("a function of the log was signed with another key", hint=_RUN_CELL)
+        raise TrustError("a function of the log does not match its signature", hint=_RUN_CELL)
+    return signed
+
+
 def _mac(key: bytes, context: str, signed: bytes) -> bytes:
     """The signature of a function in its context."""
     made = hmac.new(key, _MAGIC, hashlib.sha256)
@@ -186,9 +266,13 @@ def _mac(key: bytes, context: str, signed: bytes) -> bytes:
     return made.digest()
 
 
+def key_id(key: bytes) -> str:
+    """Tells keys apart without telling anything about them; for people and catalogs."""
+    return _key_id(key).hex()
+
+
 def _key_id(key: bytes) -> bytes:
-    """Tells keys apart without telling anything about them."""
-    return hashlib.blake2b(key, digest_size=_ID_BYTES, person=b"nosync key id").digest()
+    return hashlib.blake2b(key, digest_size=ID_BYTES, person=b"nosync key id").digest()
 
 
 def _environment() -> dict[str, str]:

@@ -76,6 +76,8 @@ def resumed(session: Session, *, extend: bool) -> Decision:
         compiler.fingerprints[name] = old[name]
         if stage.definition is None or stage.frozen or stage.reason is None or not extend:
             continue
+        if stage.held is not None:
+            continue
         fresh = rebased(replace(stage, reason=None), made.catalog, session._types)
         if fresh.reason or halted(fresh, made.catalog):
             continue
@@ -109,7 +111,11 @@ def decided(
     compiler = Compiler(Graph(), session._types)
     prints = compiler.fingerprints
     made = kept({})
-    trees = {n: s.definition for n, s in catalog.items() if s.definition and not s.frozen}
+    trees = {
+        n: s.definition
+        for n, s in catalog.items()
+        if s.definition and not s.frozen and s.held is None
+    }
     for name in [*(n for n in catalog if n not in trees), *ordered(trees)]:
         stage = catalog[name]
         if name not in trees:
@@ -157,6 +163,7 @@ def _live(
         return
     options.update((k, v) for k, v in before.options.items() if k == "gaps")
     stopped = before.reason is not None
+    redo = redo or before.signer is not None  # what another's stage held is not this one's
     if same and not redo:
         status = "unchanged"
         if stopped:
@@ -194,7 +201,9 @@ def trees_read(stage: Stage) -> set[str]:
 
 
 def halted(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
-    """Why a stage cannot go on: a function of it, or a stage that it reads, is missing."""
+    """Why a stage cannot go on: it is not believed, or a function or what it reads is missing."""
+    if stage.held is not None:
+        return stage.held
     assert stage.definition is not None
     for part in stage.definition.walk():
         for function in part.functions:

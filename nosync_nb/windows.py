@@ -1,4 +1,4 @@
-"""Windows over event time and as-of joins: compositions of the operators of collections.
+"""Windows over event time: compositions of the operators of collections.
 
 Every function is a plain expression of what its inputs hold now: a late row changes the windows
 it falls into, a retracted one leaves them, and nothing waits for a clock. `retain` drops windows
@@ -7,8 +7,7 @@ that are old by the newest event time, which makes room and keeps late rows out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nosync_nb.asof import asof_join
@@ -174,25 +173,20 @@ def sessions(
         the columns, then `window_start`, the first event of the session, and `window_end`, its
         last event plus `gap`.
 
-    Cost: all rows of a key are read again whenever one changes (this is a `reduce`); keep the
-        keys small, with the day as a further key, or with `retained` before it.
+    Cost: the rows of the sessions that a changed row is in or near to; not the others of its key.
     """
     check_collection("sessions", collection)
     type_ = time_type(collection, on)
     names = _window_names(collection)
-    grouped = [keys] if isinstance(keys, str) else list(keys)
     schema = collection.schema
-    places = {schema.index(k) for k in grouped}
-    if schema.index(on) in places:
+    places = [schema.index(k) for k in ([keys] if isinstance(keys, str) else keys)]
+    at = schema.index(on)
+    if at in places:
         raise SchemaError(f"sessions: the event time '{on}' cannot be a key as well")
-    rest = [f for i, f in enumerate(schema.fields) if i not in places]
-    made = Schema([*rest, Field(names[0], type_), Field(names[1], type_)])
-    function = _in_sessions(
-        schema.index(on), [schema.index(f.name) for f in rest], length(gap, "gap")
-    )
+    collection.group_by(*(schema.names[i] for i in places))  # refuses what is no key
+    made = Schema([*schema.fields, *(Field(name, type_) for name in names)])
     there = collection.filter(f"{quoted(schema, on)} is not null")
-    found = there.group_by(*grouped).reduce(function, made)
-    return found.select(*(quoted(found.schema, n) for n in (*schema.names, *names)))
+    return there._then("sessions", made, {"keys": places, "at": at, "gap": length(gap, "gap")})
 
 
 # -- functions of rows -------------------------------------------------------------------------
@@ -203,20 +197,6 @@ def _back_from(grains: int) -> Callable[[Any], list[tuple[int]]]:
         return [(row[0] - i,) for i in range(grains + 1)]
 
     return back
-
-
-def _in_sessions(at: int, rest: list[int], gap: int) -> Callable[[Any, list[Any]], Iterator[Any]]:
-    def in_sessions(key: Any, rows: list[Any]) -> Iterator[Any]:
-        silence = timedelta(microseconds=gap)
-        ordered = sorted(rows, key=lambda row: row[at])
-        start = 0
-        for i, row in enumerate(ordered):
-            if i + 1 == len(ordered) or ordered[i + 1][at] - row[at] > silence:
-                window = ordered[start][at], row[at] + silence
-                yield from ((*(r[j] for j in rest), *window) for r in ordered[start : i + 1])
-                start = i + 1
-
-    return in_sessions
 
 
 def _window_names(collection: Collection) -> tuple[str, str]:

@@ -29,6 +29,9 @@ PYTHON = VENV / "bin" / "python"
 BENCH = TOOLS / "bench"
 STAMP = TOOLS / "stamp.json"
 TMP = TOOLS / "tmp"
+LOCKED = TOP / "scripts" / "locked"
+"""Versions with their hashes, for every Python from 3.11 on; made by scripts/lock.py."""
+
 SPACE = 4_000_000_000
 SCRIPTS = ("setup", "steps", "system")
 
@@ -46,7 +49,8 @@ def fingerprint() -> dict[str, object]:
     project = tomllib.loads((TOP / "pyproject.toml").read_text())
     project["tool"] = project["tool"]["hatch"]
     code = "".join((TOP / "scripts" / f"{name}.py").read_text() for name in SCRIPTS)
-    text = json.dumps(project, sort_keys=True) + code
+    locked = "".join(path.read_text() for path in sorted(LOCKED.iterdir()))
+    text = json.dumps(project, sort_keys=True) + code + locked
     return {
         "inputs": hashlib.sha256(text.encode()).hexdigest(),
         "python": sys.version,
@@ -97,20 +101,28 @@ def make_venv(folder: Path) -> None:
     system.ensure_venv_module()
     with Step(f"virtual environment {folder.relative_to(TOP)}", folder) as step:
         step.need([sys.executable, "-m", "venv", "--clear", str(folder)])
-        # The pip of Debian 12 builds PySpark by a way that it calls deprecated itself.
-        step.need([str(python), "-m", "pip", "install", "--upgrade", "pip"], env=pip_env())
+        step.need(locked(python, "build"), env=pip_env())  # also a pip of today
+
+
+def locked(python: Path, name: str) -> list[str]:
+    """Returns the command that installs what a file of `LOCKED` names, and nothing else.
+
+    Source archives are built with what is installed: an isolated build would fetch more, unchecked.
+    """
+    pip = [str(python), "-m", "pip", "install", "--require-hashes", "--no-build-isolation"]
+    return [*pip, "-r", str(LOCKED / f"{name}.txt")]
 
 
 def install() -> None:
     """Installs PySpark first, since it is most of the waiting, then the rest."""
-    import tomllib
-
-    extras = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    pip = [str(PYTHON), "-m", "pip", "install"]
+    with Step("pip and what builds packages", VENV) as step:
+        step.need(locked(PYTHON, "build"), env=pip_env())  # of a venv that was kept, too
     with Step("PySpark (a source archive of 456 MB, some minutes)", VENV) as step:
-        step.need([*pip, *extras["spark"]], env=pip_env())
+        step.need(locked(PYTHON, "spark"), env=pip_env())
     with Step("NoSync, JupyterLab and the tools (about 250 MB)", VENV) as step:
-        step.need([*pip, "-e", ".[spark,dev]"], env=pip_env())
+        step.need(locked(PYTHON, "dev"), env=pip_env())
+        own = ["install", "--no-build-isolation", "--no-deps", "-e", "."]  # has no hash
+        step.need([str(PYTHON), "-m", "pip", *own], env=pip_env())
         step.need([str(PYTHON), "-m", "nosync", "install", "--sys-prefix"])
 
 

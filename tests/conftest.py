@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 if TYPE_CHECKING:
     from nosync_nb import Session
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 settings.register_profile("default", max_examples=50, deadline=None)
 settings.register_profile(
     "ci",
-    max_examples=40,
+    max_examples=25,  # the promises; nightly and soaks try the cases
     derandomize=True,  # a change is judged by the same cases as the one before it; soaks find new
     deadline=None,
     print_blob=True,
@@ -32,6 +33,13 @@ settings.register_profile(
 settings.register_profile(
     "nightly", parent=settings.get_profile("ci"), max_examples=10_000, derandomize=False
 )
+settings.register_profile(  # a mutant is killed by any case, not by the smallest
+    "mutate",
+    parent=settings.get_profile("ci"),
+    phases=[Phase.explicit, Phase.generate],
+    database=None,
+)
+MEMORY = "/dev/shm"
 CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if CI else "default"))
 
@@ -76,10 +84,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(scope="module")
 def no_disk() -> Iterator[None]:
-    """Does without waiting for the disk, where that is not the matter."""
+    """Does without waiting for the disk, where that is not the matter.
+
+    Folders that tests make for each example lie in memory, if there is such a place: on a disk,
+    removing them takes longer than what they are made for.
+    """
     from nosync_nb.files import File, Files
 
     with pytest.MonkeyPatch.context() as patch:
+        if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 1 << 30:
+            patch.setattr(tempfile, "tempdir", MEMORY)
         patch.setattr(File, "sync", lambda file: None)
         patch.setattr(Files, "sync_folder", lambda files, path: None)
         yield
@@ -108,9 +122,9 @@ def spark() -> Iterator[Any]:
 
     A failed task is tried again, as on a cluster. The JVM compiles less and starts sooner.
     """
-    from nosync_nb.spark import sessions
+    from nosync_nb.spark import starting
 
-    found = sessions.start(
+    found = starting.start(
         {
             "spark.master": "local[2,4]",
             "spark.app.name": "nosync-tests",
@@ -121,4 +135,4 @@ def spark() -> Iterator[Any]:
         }
     )
     yield found
-    sessions.stop(found)
+    starting.stop(found)

@@ -1,8 +1,15 @@
-"""Evaluates expressions of a test over the values of expression_cases.py, here and in Spark."""
+"""Evaluates expressions of a test over the values of expression_cases.py, here and in Spark.
+
+Run as a program, it records what is computed here for the tests without Spark; do so only if
+test_expressions_proof.py, which holds the same values against Spark, has passed.
+"""
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -98,3 +105,22 @@ def null_mask(column: Any, n: int) -> Mask:
     """Returns where a column is null."""
     found = rows.null_mask(column)
     return np.zeros(n, np.bool_) if found is None else found
+
+
+RECORD = Path(__file__).parent / "data" / "expressions.json"
+
+
+def digests() -> dict[str, str]:
+    """For each case its type and a digest of its values and of the rows that raise."""
+    found = {case.sql: "left to Spark" for case in all_cases()}
+    for case, e, column, fine in results():
+        array = rows.to_arrow(column, e.type)
+        if pa.types.is_temporal(array.type):  # years beyond Python's are among them
+            array = array.view(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
+        text = repr((array.to_pylist(), None if fine is None else np.flatnonzero(~fine).tolist()))
+        found[case.sql] = f"{e.type} {blake2b(text.encode(), digest_size=6).hexdigest()}"
+    return found
+
+
+if __name__ == "__main__":
+    RECORD.write_text(json.dumps(digests(), indent=0, ensure_ascii=False) + "\n")

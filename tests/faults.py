@@ -13,7 +13,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files import Buffer, File, Files, fail
@@ -161,6 +161,7 @@ class FaultyFiles(Files):
         self._random = random.Random(seed)
         self._inodes: dict[str, _Inode] = {}
         self._durable_names: dict[str, dict[str, _Inode]] = {}
+        self._durable_folders: dict[str, set[str]] = {}
 
     def step(self, action: str, path: str) -> _Phase:
         """Counts a step."""
@@ -177,7 +178,16 @@ class FaultyFiles(Files):
         inode = self._inode(path)
         inode.synced = inode.now()
 
+    def make_folder(self, path: str) -> bool:
+        missing = path = os.path.abspath(path)
+        while not os.path.lexists(missing):
+            self._durable_names[missing], self._durable_folders[missing] = {}, set()
+            missing = os.path.dirname(missing)
+        self._adopt(missing)
+        return super().make_folder(path)
+
     def create(self, path: str) -> FaultyFile:
+        self._adopt(os.path.dirname(path))
         with self.step("create", path):
             file = super().create(path)
             self._inodes[path] = _Inode(path)
@@ -211,27 +221,41 @@ class FaultyFiles(Files):
         with self.step("sync_folder", path):
             if not self.lies:
                 self._durable_names[path] = self._names_now(path)
+                self._durable_folders[path] = _folders_in(path)
 
-    def lose_power(self, folder: str) -> None:
-        """Brings the folder into a state that what was synced, and no more, allows.
+    def lose_power(self, root: str) -> None:
+        """Brings a folder, and those in it, into a state that what was synced, no more, allows.
 
         Each name and each file that was not synced is independently as before, as now, cut
-        off somewhere, or with a sector of it unwritten.
+        off somewhere, or with a sector of it unwritten. A folder whose name was not synced may be
+        gone with all in it.
         """
-        self._adopt(folder)
-        before, now = self._durable_names.get(folder, {}), self._names_now(folder)
-        after: dict[str, bytes] = {}
-        for name in {*before, *now}:
-            choices = [before.get(name), now.get(name)]
-            inode = self._random.choice(choices)
-            if inode is not None:
-                after[name] = self._survives(inode)
-        shutil.rmtree(folder)
-        os.mkdir(folder, 0o700)
-        for name, content in after.items():
-            with open(os.path.join(folder, name), "wb") as file:
+        folders: list[str] = []
+        files: dict[str, bytes] = {}
+        self._outlast(root, folders, files)
+        shutil.rmtree(root)
+        for folder in folders:
+            os.mkdir(folder, 0o700)
+        for path, content in files.items():
+            with open(path, "wb") as file:
                 file.write(content)
         self.dead = True
+
+    def _outlast(self, folder: str, folders: list[str], files: dict[str, bytes]) -> None:
+        """Adds what is left of a folder."""
+        known = self._durable_folders.get(os.path.dirname(folder))
+        synced = known is None or os.path.basename(folder) in known
+        if not synced and self._random.choice([True, False]):
+            return
+        self._adopt(folder)
+        folders.append(folder)
+        before, now = self._durable_names.get(folder, {}), self._names_now(folder)
+        for name in sorted({*before, *now}):
+            inode = self._random.choice([before.get(name), now.get(name)])
+            if inode is not None:
+                files[os.path.join(folder, name)] = self._survives(inode)
+        for name in sorted(_folders_in(folder)):
+            self._outlast(os.path.join(folder, name), folders, files)
 
     def _survives(self, inode: _Inode) -> bytes:
         now, synced = inode.now(), inode.synced
@@ -253,15 +277,19 @@ class FaultyFiles(Files):
         return self._inodes[path]
 
     def _adopt(self, folder: str) -> None:
-        """Takes what a former process left in the folder for synced, names included."""
+        """Takes for synced what was in the folder before this disk; names and folders included.
+
+        What this disk made is as it says, whichever process asked it to.
+        """
         if folder in self._durable_names or not os.path.isdir(folder):
             return
+        found = self._durable_names[folder] = {}
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
             if os.path.isfile(path) and path not in self._inodes:
-                self._inodes[path] = _Inode(path)
-                self._inodes[path].synced = self._inodes[path].now()
-        self._durable_names[folder] = self._names_now(folder)
+                inode = found[name] = self._inodes[path] = _Inode(path)
+                inode.synced = inode.now()
+        self._durable_folders[folder] = _folders_in(folder)
 
     def _names_now(self, folder: str) -> dict[str, _Inode]:
         return {
@@ -269,6 +297,111 @@ class FaultyFiles(Files):
             for path, inode in self._inodes.items()
             if os.path.dirname(path) == folder
         }
+
+
+def _folders_in(folder: str) -> set[str]:
+    if not os.path.isdir(folder):
+        return set()
+    return {entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)}
+
+
+class PickyFile(File):
+    """A file of a disk that fails at one step; closing fails after the file is closed."""
+
+    __slots__ = ("_files",)
+
+    def __init__(self, fd: int, path: str, files: PickyFiles) -> None:
+        super().__init__(fd, path)
+        self._files = files
+
+    def append(self, data: Buffer) -> None:
+        self._files.step("append", self.path)
+        super().append(data)
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        self._files.step("write_at", self.path)
+        super().write_at(offset, data)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        self._files.step("read_at", self.path)
+        return super().read_at(offset, size)
+
+    def sync(self) -> None:
+        self._files.step("sync", self.path)
+
+    def close(self) -> None:
+        open_ = self._fd >= 0
+        super().close()
+        if open_:
+            self._files.step("close", self.path)
+
+
+class PickyFiles(Files):
+    """A disk of which every step can fail, also those that only look; it syncs nothing.
+
+    Attributes:
+        fail_at: number of the step that fails, from 1; 0: none.
+        code: with this errno.
+        steps: what was done since `fail_at` was set.
+    """
+
+    def __init__(self) -> None:
+        self.fail_at, self.code = 0, 0
+        self.steps: list[Step] = []
+
+    def arm(self, fail_at: int, code: int) -> None:
+        """Lets a step from now on fail, once."""
+        self.fail_at, self.code = fail_at, code
+        self.steps.clear()
+
+    def step(self, action: str, path: str) -> None:
+        """Counts a step, and fails if it is the one."""
+        self.steps.append(Step(len(self.steps) + 1, action, os.path.basename(path)))
+        if len(self.steps) == self.fail_at:
+            fail(OSError(self.code, os.strerror(self.code)), action, path)
+
+    def make_folder(self, path: str) -> bool:
+        self.step("make_folder", path)
+        return super().make_folder(path)
+
+    def create(self, path: str) -> PickyFile:
+        self.step("create", path)
+        return PickyFile(super().create(path)._fd, path, self)
+
+    def open(self, path: str, *, write: bool = False) -> PickyFile:
+        self.step("open", path)
+        return PickyFile(super().open(path, write=write)._fd, path, self)
+
+    def mapped(self, path: str, *, write: bool = False) -> Any:
+        self.step("mapped", path)
+        return super().mapped(path, write=write)
+
+    def rename(self, source: str, target: str) -> None:
+        self.step("rename", target)
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self.step("unlink", path)
+        super().unlink(path)
+
+    def sync_folder(self, path: str) -> None:
+        self.step("sync_folder", path)
+
+    def names(self, path: str) -> list[str]:
+        self.step("names", path)
+        return super().names(path)
+
+    def exists(self, path: str) -> bool:
+        self.step("exists", path)
+        return super().exists(path)
+
+    def status(self, path: str) -> os.stat_result:
+        self.step("status", path)
+        return super().status(path)
+
+    def lock(self, path: str, *, wait_s: float = 0.0) -> Any:
+        self.step("lock", path)
+        return super().lock(path, wait_s=wait_s)
 
 
 class FakeMachine(Machine):

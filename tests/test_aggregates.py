@@ -458,3 +458,17 @@ def test_lists_cost_the_group_and_no_other(tmp_path: Path) -> None:
         session.commit()
         assert session.stats["touched"] - before < 60
         assert stage.rows()[7].all == sorted([*range(20), 5])
+
+
+def test_the_middle_of_two_decimals_is_rounded_away_from_zero(tmp_path: Path) -> None:
+    one, digit = Decimal("0.000001"), Decimal("0.0000000001")
+    sums = {1: one, 2: -one, 3: 3 * one, 4: -3 * one, 5: 2 * one, 6: -2 * one}
+    with nosync_nb.open(tmp_path / "log") as session:
+        given = session.input("given", "k int, x decimal(20,6)")
+        stage = session.stage("means", given.group_by("k").agg(mean="avg(x)"))
+        given.insert([(k, x) for k, total in sums.items() for x in [total, *[Decimal(0)] * 31]])
+        session.commit()
+        assert stage.schema.types[1] == "decimal(24,10)"
+        found = {row.k: row.mean / digit for row in stage.rows()}
+    # one in 32 is 312.5 of the last digit
+    assert found == {1: 313, 2: -313, 3: 938, 4: -938, 5: 625, 6: -625}

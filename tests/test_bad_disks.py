@@ -22,6 +22,7 @@ from nosync_nb import (
     CorruptLogError,
     DurabilityError,
     NosyncError,
+    OutcomeUnknownError,
     Session,
     TrustError,
     maintenance,
@@ -75,6 +76,8 @@ def test_a_disk_that_refuses_to_write_refuses_the_epoch_and_goes_on_when_it_can(
     spill: int,
 ) -> None:
     monkeypatch.setattr(store, "SPILL_ROWS", spill)
+    monkeypatch.setattr(store, "SPILL_BYTES", 300)
+    monkeypatch.setattr(store, "SETTLED_BYTES", 100)
     disk = Disk(halves=halves)
     with on(disk) as session:
         people(session)
@@ -115,14 +118,41 @@ def test_a_sync_that_fails_is_mended_or_told_and_nothing_is_lost(
         session.sync()
         disk.error = errno.EIO
         session["people"].insert([("di", 30, 4.0)])
-        with pytest.raises(DurabilityError, match="EIO"):
+        with pytest.raises(OutcomeUnknownError, match=r"epoch 3 is committed .*EIO") as caught:
             session.commit(wait="disk")
+        assert caught.value.epoch == session.now == 3
+        assert caught.value.errno == errno.EIO
+        assert "do not insert its rows again" in (caught.value.hint or "")
+        assert not session.pending
         assert session.recovery_frontier("power") == 2
         disk.error = 0
         session.sync()
         assert session.recovery_frontier("power") == session.now
     with on(disk) as session:
         assert session["by_age"].rows() == [(20, 2), (30, 1)]
+
+
+def test_a_transaction_that_may_not_be_on_disk_has_ended_and_the_session_goes_on(
+    on: Callable[..., Session],
+) -> None:
+    disk = Disk(actions={"sync"})
+    with on(disk) as session:
+        people(session)
+        session.sync()
+        disk.error = errno.ENOSPC
+        begun = session.begin("loaded")
+        session["people"].insert([("di", 30, 4.0)])
+        with pytest.raises(OutcomeUnknownError, match="epoch 3"):
+            begun.commit(wait="disk")
+        session["people"].insert([("ed", 30, 4.0)])
+        assert session.pending["people"].rows == 1
+        disk.error = 0
+        assert session.commit() == 4
+        session["people"].insert([("flo", 30, 4.0)])
+        assert session.commit(wait="disk") == 5
+        assert session.epochs()[3].label == "loaded"
+    with on(disk) as session:
+        assert session["by_age"].rows() == [(20, 2), (30, 3)]
 
 
 def test_a_log_on_a_read_only_disk_can_be_read(on: Callable[..., Session]) -> None:
@@ -139,19 +169,21 @@ def test_a_log_on_a_read_only_disk_can_be_read(on: Callable[..., Session]) -> No
 
 
 @pytest.mark.parametrize("writer", [segments, checkpoint, owner, generation])
-def test_a_log_of_a_newer_format_is_refused_and_left_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: Any
+@pytest.mark.parametrize(("format_", "age"), [(99, "newer"), (1, "older")])
+def test_a_log_of_another_format_is_refused_and_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: Any, format_: int, age: str
 ) -> None:
     path = tmp_path / "log"
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "FORMAT", 99)
+        patch.setattr(writer, "FORMAT", format_)
         with nosync_nb.open(path) as session:
             people(session)
             maintenance.checkpoint(session)
     before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != "owner"}
-    with pytest.raises(CorruptLogError, match=r"format 99 is newer|format is newer") as caught:
+    with pytest.raises(CorruptLogError, match=f"format {format_} is {age}") as caught:
         nosync_nb.open(path)
-    assert "upgrade nosync" in (caught.value.hint or "")
+    remedy = "upgrade nosync" if age == "newer" else "the version of nosync that wrote it"
+    assert remedy in (caught.value.hint or "")
     changed = {p.name for p, content in before.items() if p.read_bytes() != content}
     assert changed <= {"generation"}
 

@@ -16,7 +16,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from nosync_nb.batch import Batch, Layout, merge
 from nosync_nb.trace import Layer, Trace, adopt, append, compaction, plan
-from nosync_nb.trace.compaction import INLINE_ROWS, JOINED_MAX, LAYERS_MAX, WIDTH, YOUNG_ROWS
+from nosync_nb.trace.compaction import (
+    INLINE_ROWS,
+    JOINED_MAX,
+    LAYERS_MAX,
+    STALL_LAYERS,
+    WIDTH,
+    YOUNG_ROWS,
+    relieve,
+)
 
 LAYOUT = Layout(("bigint", "bigint"), (0,))
 
@@ -142,7 +150,7 @@ def test_work_per_epoch_and_copies_are_bounded(rows: int) -> None:
             inline += merged
             trace, more = perform(trace)
             copied += more
-            assert len(trace.layers) <= LAYERS_MAX + 3 * WIDTH + 2
+            assert len(trace.layers) <= STALL_LAYERS
     assert base + (epochs - 1) * rows == trace.rows_count
     levels = np.log(max(epochs * rows, 4)) / np.log(WIDTH) + 2
     assert inline + copied <= levels * epochs * rows + (base if epochs * rows * 4 > base else 0)
@@ -161,7 +169,7 @@ def test_copies_stay_bounded_for_batches_of_any_size(seed: int) -> None:
             assert merged <= INLINE_ROWS
             trace, more = perform(trace)
             copied += merged + more
-            assert len(trace.layers) <= LAYERS_MAX + 3 * WIDTH + 2
+            assert len(trace.layers) <= STALL_LAYERS
     assert copied <= 12 * appended
 
 
@@ -224,3 +232,38 @@ def test_a_full_young_layer_is_the_workers() -> None:
 def test_levels_grow_fourfold() -> None:
     found = [Layer(0, 1, (Sized(rows),)).level for rows in (0, 1, 2, 7, 8, 31, 32, 1024)]
     assert found == [0, 0, 1, 1, 2, 2, 3, 5]
+
+
+def test_too_many_layers_are_merged_but_those_that_the_worker_has_in_hand() -> None:
+    made = [Layer(i, i + 1, (Sized(2000 + i),)) for i in range(STALL_LAYERS + 1)]
+    for layer in made[:10]:
+        layer.claimed = True
+    with mock.patch.object(compaction, "merge", sized):
+        trace, merged = relieve(Trace(LAYOUT, tuple(made)))
+        assert merged == sum(layer.rows_count for layer in made[10 : 10 + WIDTH])
+        assert trace.layers[:10] == tuple(made[:10])
+        assert len(trace.layers) == len(made) - WIDTH + 1
+        for layer in made:
+            layer.claimed = True
+        assert relieve(Trace(LAYOUT, tuple(made))) == (mock.ANY, 0)
+
+
+def test_layers_that_somebody_looks_into_now_and_then_are_merged() -> None:
+    """A layer that is put in order between two epochs must not wait for ever."""
+    trace = Trace(LAYOUT)
+    for epoch in range(3000):
+        trace, merged = append(trace, young(epoch, numbers(LAYOUT, [((epoch % 50, 0), 1)])))
+        assert merged <= INLINE_ROWS
+        if epoch % 10 == 0:
+            assert all(layer.parts for layer in trace.layers)
+        assert len(trace.layers) <= LAYERS_MAX
+    assert trace.rows_count <= 50 * LAYERS_MAX
+
+
+def test_the_committing_thread_leaves_many_layers_just_below_full_alone() -> None:
+    layers = tuple(Layer(e, e + 1, (Sized(1000),)) for e in range(8))
+    with mock.patch.object(compaction, "merge", sized):
+        trace, merged = append(Trace(LAYOUT, layers), Layer(8, 9, (Sized(1000),)))
+    assert 0 < merged <= INLINE_ROWS
+    assert trace.rows_count == 9000
+    assert max(layer.rows_count for layer in trace.layers) == merged

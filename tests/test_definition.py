@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import Session
+from nosync_nb import Session, pickles
 from nosync_nb.definition import Captured
 
 ROWS = [(1,), (5,), (9,), (12,)]
@@ -254,3 +254,15 @@ def test_a_function_that_cannot_be_copied_runs_as_it_is_and_is_warned_of(tmp_pat
             t.insert(ROWS)
             session.commit()
         assert len(kept.rows()) == len(ROWS)
+
+
+def test_a_function_with_a_cache_keeps_name_and_text_when_it_comes_out_of_the_log() -> None:
+    space = cells(
+        "import functools\n@functools.lru_cache(maxsize=3)\n"
+        "def big(x):\n    'Says much.'\n    return x > 4"
+    )
+    again = pickles.loads(pickles.dumps(space["big"], ("__main__",)))
+    assert (again.__name__, again.__doc__) == ("big", "Says much.")
+    assert [again(4), again(5), again(5)] == [False, True, True]
+    assert again.cache_info()[:3] == (1, 2, 3)
+    assert again.cache_parameters()["maxsize"] == 3

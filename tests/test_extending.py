@@ -11,29 +11,31 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import Session, TimeError, maintenance
+from nosync_nb import Session, TimeError, maintenance, trust
 
 ROWS = 500
 """Rows before the stages stop; what is missed is far less."""
 
 
-class Keys:
-    """Opens one log with the key that signed its functions, or with another one."""
+class Kernels:
+    """Opens one log with the cloudpickle that stored its functions, or with another one."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
         self.sessions: list[Session] = []
 
     def opened(self, *, known: bool, **options: Any) -> Session:
-        name = "key" if known else f"other{len(self.sessions)}"
-        self.patch.setenv("NOSYNC_KEY_FILE", str(self.folder / name))
+        version = "1" if known else f"1.{len(self.sessions)}"
+        here = {**trust._environment(), "cloudpickle": version}
+        self.patch.setattr(trust, "_environment", lambda: here)
         self.sessions.append(nosync_nb.open(self.folder / "log", **options))
         return self.sessions[-1]
 
 
 @pytest.fixture
-def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keys]:
-    made = Keys(tmp_path, monkeypatch)
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    made = Kernels(tmp_path, monkeypatch)
     yield made
     for session in reversed(made.sessions):
         session.close()
@@ -86,14 +88,14 @@ def expected(tmp_path: Path) -> dict[Any, Any]:
 
 
 @pytest.fixture
-def stopped(keys: Keys) -> Session:
+def stopped(kernels: Kernels) -> Session:
     """A session whose stages stopped at epoch 1; it is at epoch 4."""
-    session = keys.opened(known=True)
+    session = kernels.opened(known=True)
     define(session)
     session.inputs["numbers"].insert([(x,) for x in range(ROWS)])
     session.commit()
     session.close()
-    session = keys.opened(known=False)
+    session = kernels.opened(known=False)
     change(session)
     assert session.frontiers["sums"].memory == 1
     return session
@@ -126,7 +128,7 @@ def test_each_missed_epoch_is_run_for_itself(stopped: Session, expected: dict[An
 
 
 def test_many_missed_epochs_become_one_change_at_now(
-    stopped: Session, expected: dict[Any, Any], keys: Keys
+    stopped: Session, expected: dict[Any, Any], kernels: Kernels
 ) -> None:
     stopped.replay_rows = 0
     stopped.stats.update(touched=0)
@@ -142,10 +144,10 @@ def test_many_missed_epochs_become_one_change_at_now(
 
     check(stopped)
     assert [epoch.number for epoch in stopped.epochs()] == [4]
-    session = keys.opened(known=False, takeover=True)
+    session = kernels.opened(known=False, takeover=True)
     check(session)
     maintenance.checkpoint(session)
-    session = keys.opened(known=False, takeover=True)
+    session = kernels.opened(known=False, takeover=True)
     check(session)
 
 
@@ -175,27 +177,29 @@ def test_a_gap_is_filled_if_a_replay_is_asked_for(
 
 
 @pytest.mark.parametrize("when", ["never", "before", "while stopped", "after", "always"])
-def test_opening_with_the_key_back_extends(keys: Keys, expected: dict[Any, Any], when: str) -> None:
+def test_opening_where_functions_can_be_loaded_again_extends(
+    kernels: Kernels, expected: dict[Any, Any], when: str
+) -> None:
     def checkpoint(moment: str) -> None:
         if when in (moment, "always"):
             maintenance.checkpoint(session)
 
-    session = keys.opened(known=True)
+    session = kernels.opened(known=True)
     define(session)
     session.inputs["numbers"].insert([(x,) for x in range(ROWS)])
     session.commit()
     checkpoint("before")
-    session = keys.opened(known=False, takeover=True)
+    session = kernels.opened(known=False, takeover=True)
     change(session)
     checkpoint("while stopped")
-    session = keys.opened(known=True, takeover=True)
+    session = kernels.opened(known=True, takeover=True)
     assert set(session.recovery.stages.values()) == {"extend"}
     assert "extend" in str(session.recovery)
     assert session.recovery.recomputed > 0
     assert everything(session, range(5)) == expected
     assert session.stats["touched"] < ROWS
     checkpoint("after")
-    session = keys.opened(known=True, takeover=True)
+    session = kernels.opened(known=True, takeover=True)
     assert set(session.recovery.stages.values()) == {"read"}
     assert session.recovery.recomputed == 0
     assert everything(session, range(5)) == expected
@@ -203,22 +207,22 @@ def test_opening_with_the_key_back_extends(keys: Keys, expected: dict[Any, Any],
 
 
 def test_stages_that_stopped_at_different_epochs_are_extended_together(
-    keys: Keys, expected: dict[Any, Any]
+    kernels: Kernels, expected: dict[Any, Any]
 ) -> None:
     """`sums` comes back while `reader` and others still lack their functions."""
-    session = keys.opened(known=True)
+    session = kernels.opened(known=True)
     define(session)
     session.inputs["numbers"].insert([(x,) for x in range(ROWS)])
     session.commit()
     session.close()
-    session = keys.opened(known=False)
+    session = kernels.opened(known=False)
     session.inputs["numbers"].insert([(ROWS,), (ROWS + 1,)])
     session.commit()
     session.define({"sums": stages(session)["sums"]})
     assert session["sums"].rows() == expected["sums", 2]
     assert session.frontiers["odd"].memory == 1
     session.close()
-    session = keys.opened(known=False)
+    session = kernels.opened(known=False)
     session.commit()
     session.inputs["numbers"].remove([(0,), (1,)])
     session.commit()
@@ -229,7 +233,7 @@ def test_stages_that_stopped_at_different_epochs_are_extended_together(
 
 
 def test_a_crash_while_extending_leaves_the_stages_as_they_were(
-    stopped: Session, expected: dict[Any, Any], keys: Keys, monkeypatch: pytest.MonkeyPatch
+    stopped: Session, expected: dict[Any, Any], kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is written is written after the epochs are computed, and at once."""
     append = type(stopped._store.log).append
@@ -246,22 +250,22 @@ def test_a_crash_while_extending_leaves_the_stages_as_they_were(
     assert len(kinds) == 1
     assert stopped.frontiers["sums"].memory == 1
     assert stopped["sums"].rows(at=1) == expected["sums", 1]
-    session = keys.opened(known=True, takeover=True)
+    session = kernels.opened(known=True, takeover=True)
     assert everything(session, range(5)) == expected
     go_on_as_ever(session)
 
 
 def test_a_stage_whose_inputs_cannot_be_read_as_of_then_is_computed_anew(
-    keys: Keys,
+    kernels: Kernels,
 ) -> None:
-    session = keys.opened(known=True)
+    session = kernels.opened(known=True)
     numbers = session.input("numbers", "x int")
     for x in range(20):
         numbers.insert([(x,)])
         session.commit()
     session.stage("doubled", numbers.map(lambda row: (row.x * 2,), "y int"))
     session.close()
-    session = keys.opened(known=False)
+    session = kernels.opened(known=False)
     for x in range(20, 400):
         session.inputs["numbers"].insert([(x,)])
         session.commit()
@@ -279,8 +283,8 @@ def test_a_stage_whose_inputs_cannot_be_read_as_of_then_is_computed_anew(
     assert session.recovery.stages["doubled"] == "recompute"
 
 
-def test_a_new_stage_over_an_unnamed_part_that_others_use_sees_all_of_it(keys: Keys) -> None:
-    session = keys.opened(known=True)
+def test_a_new_stage_over_an_unnamed_part_that_others_use_sees_all_of_it(kernels: Kernels) -> None:
+    session = kernels.opened(known=True)
     session.replay_rows = 0
     third = session.input("numbers", "x int").select("x % 3 as y")
     session.stage("counts", third.group_by("y").agg(n="count(*)"))
@@ -304,8 +308,8 @@ def test_a_new_stage_over_an_unnamed_part_that_others_use_sees_all_of_it(keys: K
         session.commit()
 
 
-def test_a_stage_that_lost_a_column_and_has_it_back_counts_on(keys: Keys) -> None:
-    session = keys.opened(known=True)
+def test_a_stage_that_lost_a_column_and_has_it_back_counts_on(kernels: Kernels) -> None:
+    session = kernels.opened(known=True)
     people = session.input("people", "name string, city string")
     session.stage("grown", people.filter("name <> ''"))
     session.stage("cities", session["grown"].group_by("city").agg(n="count(*)"))
@@ -321,9 +325,11 @@ def test_a_stage_that_lost_a_column_and_has_it_back_counts_on(keys: Keys) -> Non
 
 @pytest.mark.filterwarnings("ignore:.*before the restart")
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_stops_and_comes_back_every_readable_epoch_is_right(keys: Keys, seed: int) -> None:
+def test_whatever_stops_and_comes_back_every_readable_epoch_is_right(
+    kernels: Kernels, seed: int
+) -> None:
     chance = random.Random(seed)
-    session = keys.opened(known=True)
+    session = kernels.opened(known=True)
     define(session)
     held: Counter[int] = Counter()
     past = {0: held.copy()}
@@ -343,10 +349,10 @@ def test_whatever_stops_and_comes_back_every_readable_epoch_is_right(keys: Keys,
         elif what == "some":
             session.define({n: c for n, c in stages(session).items() if chance.random() < 0.5})
         else:
-            session = keys.opened(known=what == "find", takeover=True)
+            session = kernels.opened(known=what == "find", takeover=True)
         for name in STAGES:
             check(session, name, past)
-    session = keys.opened(known=False, takeover=True)
+    session = kernels.opened(known=False, takeover=True)
     define(session)
     assert not [s.name for s in session._catalog.values() if s.reason and not s.frozen]
     for name in STAGES:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import FaultyFiles, HastyFiles
@@ -192,12 +197,6 @@ def test_a_deleted_file_knows_it(files: Files, folder: str) -> None:
     assert file.deleted()
 
 
-def test_free_space_is_told(files: Files, folder: str) -> None:
-    assert files.free_bytes(folder) > 0
-    with pytest.raises(DurabilityError):
-        files.free_bytes(os.path.join(folder, "none"))
-
-
 def test_power_takes_what_was_not_synced(tmp_path: Path) -> None:
     """The faulty disk itself: unsynced bytes and names may be lost, synced ones never."""
     seen = set()
@@ -217,3 +216,201 @@ def test_power_takes_what_was_not_synced(tmp_path: Path) -> None:
         seen.add((left["a"] == b"synced", left["a"] == b"synced loose", "b" in left))
     assert {True, False} == {one for one, _, _ in seen} == {one for _, _, one in seen}
     assert any(whole for _, whole, _ in seen)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o277, 0o777], ids="{:03o}".format)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+def test_what_is_made_is_the_users_alone_whatever_the_umask(files: Files, folder: str) -> None:
+    inner = os.path.join(folder, "a", "b")
+    files.make_folder(inner)
+    files.create(os.path.join(inner, "file")).close()
+    files.replace(os.path.join(inner, "whole"), b"x")
+    lock = files.lock(os.path.join(inner, "lock"))
+    assert lock is not None
+    lock.release()
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in Path(folder).rglob("*")}
+    assert modes == {"a": 0o700, "b": 0o700, "file": 0o600, "whole": 0o600, "lock": 0o600}
+
+
+def strangers(folder: str) -> dict[str, str]:
+    """What may stand where a plain file belongs, by what it is."""
+    made = {name: os.path.join(folder, name) for name in ("pipe", "folder", "socket", "link")}
+    os.mkfifo(made["pipe"])
+    os.mkdir(made["folder"])
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.open(folder, os.O_RDONLY)  # the path may be longer than a socket's may be
+        server.bind(f"/proc/self/fd/{here}/socket")
+        os.close(here)
+    os.symlink("/dev/zero", made["link"])
+    return {**made, "device": "/dev/zero"}
+
+
+@pytest.mark.timeout(20)
+def test_only_plain_files_are_opened_and_nothing_hangs(files: Files, folder: str) -> None:
+    for path in strangers(folder).values():
+        acts: list[Callable[[str], Any]] = [files.read, files.open, files.mapped, files.lock]
+        acts.append(lambda path: files.open(path, write=True))
+        acts.append(lambda path: files.mapped(path, write=True))
+        for act in acts:
+            with pytest.raises(DurabilityError) as caught:
+                act(path)
+            assert path in str(caught.value)
+            assert caught.value.hint
+
+
+def test_a_folder_that_is_a_link_is_no_folder(files: Files, folder: str) -> None:
+    target, link = os.path.join(folder, "target"), os.path.join(folder, "link")
+    os.mkdir(target)
+    Path(target, "mine").write_bytes(b"12345678")
+    os.symlink(target, link)
+    mine = os.path.join(link, "mine")
+    acts: list[Callable[[], Any]] = [
+        lambda: files.names(link),
+        lambda: files.sync_folder(link),
+        lambda: files.make_folder(link),
+        lambda: files.restrict(link),
+        lambda: files.read(mine),
+        lambda: files.mapped(mine),
+        lambda: files.lock(mine),
+        lambda: files.create(os.path.join(link, "new")),
+        lambda: files.replace(mine, b"theirs"),
+        lambda: files.unlink(mine),
+    ]
+    if type(files) is not Files:  # the others keep their own account of syncs
+        del acts[1]
+    for act in acts:
+        with pytest.raises(DurabilityError, match=r"not a directory|too many levels"):
+            act()
+    assert os.listdir(target) == ["mine"]
+    assert Path(target, "mine").read_bytes() == b"12345678"
+
+
+def test_a_file_of_absurd_size_is_not_read(files: Files, folder: str) -> None:
+    path = os.path.join(folder, "a")
+    files.create(path).close()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(DurabilityError, match="EFBIG"):
+        files.read(path, most=1 << 20)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def test_a_mapped_file_keeps_no_descriptor_and_goes_with_its_last_view(folder: str) -> None:
+    files, path = Files(), os.path.join(folder, "a")
+    files.replace(path, bytes(range(64)))
+    before = open_descriptors()
+    maps = [files.mapped(path) for _ in range(50)]
+    assert open_descriptors() == before
+    views = [memoryview(each.words)[1:2] for each in maps]
+    for each in maps:
+        each.close()
+    os.unlink(path)
+    assert {view.tobytes() for view in views} == {bytes(range(8, 16))}
+    del views
+    assert path not in Path("/proc/self/maps").read_text()
+
+
+def test_an_error_of_closing_is_told(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk may tell only then that it could not keep what was written."""
+    files, path = Files(), os.path.join(folder, "a")
+    whole, failing = os.close, [0]
+
+    def refuse(fd: int) -> None:
+        whole(fd)
+        if fd in failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "close", refuse)
+    file = files.create(path)
+    failing[0] = file._fd
+    with pytest.raises(DurabilityError, match=r"cannot close .*a': input/output error \(EIO\)"):
+        file.close()
+    file.close()
+
+
+def test_no_step_keeps_a_descriptor_whether_it_succeeds_or_fails(files: Files, folder: str) -> None:
+    path, gone = os.path.join(folder, "a"), os.path.join(folder, "gone", "a")
+    files.create(path).close()
+
+    def steps(at: str) -> list[Callable[[], Any]]:
+        around = os.path.dirname(at)
+        return [
+            lambda: files.replace(at, b"12345678"),
+            lambda: files.read(at),
+            lambda: files.read(at, most=1),
+            lambda: files.mapped(at),
+            lambda: files.open(at, write=True).close(),
+            lambda: files.create(at).close(),
+            lambda: files.create(f"{at}2").close(),
+            lambda: files.rename(f"{at}2", f"{at}3"),
+            lambda: files.unlink(f"{at}3"),
+            lambda: files.names(around),
+            lambda: files.restrict(around),
+            lambda: files.sync_folder(around),
+            lambda: files.make_folder(at),
+            lambda: files.exists(at),
+        ]
+
+    def take() -> None:
+        for step in steps(path) + steps(gone):
+            with suppress(DurabilityError):
+                step()
+
+    take()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        take()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_power_takes_the_first_name_of_a_folder_too(tmp_path: Path) -> None:
+    """The faulty disk itself: a file that is synced is lost with a name that is not."""
+    seen = set()
+    for seed in range(30):
+        folder = str(tmp_path / f"{seed}")
+        os.mkdir(folder)
+        files = FaultyFiles(seed=seed)
+        file = files.create(os.path.join(folder, "draft"))
+        file.append(b"synced")
+        file.sync()
+        files.rename(os.path.join(folder, "draft"), os.path.join(folder, "a"))
+        files.lose_power(folder)
+        seen.add(tuple(os.listdir(folder)))
+    assert seen == {(), ("a",)}
+
+
+def test_power_takes_a_folder_whose_name_was_not_synced_with_all_in_it(tmp_path: Path) -> None:
+    class Forgetful(FaultyFiles):
+        """Does not sync the folder above a new one."""
+
+        forgets = False
+
+        def sync_folder(self, path: str) -> None:
+            if not self.forgets:
+                super().sync_folder(path)
+
+    for forgets in (False, True):
+        seen = set()
+        for seed in range(30):
+            root = tmp_path / f"{forgets}{seed}"
+            files = Forgetful(seed=seed)
+            files.make_folder(str(root))
+            files.forgets = forgets
+            inner = str(root / "inner")
+            files.make_folder(inner)
+            files.forgets = False
+            file = files.create(os.path.join(inner, "a"))
+            file.append(b"x")
+            file.sync()
+            files.sync_folder(inner)
+            files.lose_power(str(root))
+            seen.add((root / "inner" / "a").exists())
+        assert seen == ({True, False} if forgets else {True})

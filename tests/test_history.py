@@ -402,8 +402,11 @@ def test_damage_is_found_when_it_is_read_and_by_the_scrubber(tmp_path: Path) -> 
         again = History.restore(str(tmp_path / "history"), history.manifest())
         with pytest.raises(CorruptLogError, match=name):
             again.state(1, 20)
-    for cut in (0, 1, 8, 16, 64, len(good) - 8):
-        path.write_bytes(good[:cut])
+    counts = [
+        good[:-16] + n.to_bytes(8, "little") + good[-8:] for n in (1 << 20, 1 << 60, 2**64 - 1)
+    ]
+    for bad in [*counts, *(good[:cut] for cut in (0, 1, 8, 16, 64, len(good) - 8))]:
+        path.write_bytes(bad)
         with pytest.raises(CorruptLogError, match=name):
             verify_pack(str(path))
         again = History.restore(str(tmp_path / "history"), history.manifest())

@@ -30,11 +30,21 @@ INIT_LINES_MAX = 50
 # What reaches the disk by itself; os.path and pure paths do not.
 DISK_CALLS = {
     "os": {"open", "write", "pwrite", "fsync", "fdatasync", "rename", "replace", "unlink", "remove"}
-    | {"mkdir", "makedirs", "rmdir", "truncate", "ftruncate", "link", "symlink", "listdir"},
+    | {"mkdir", "makedirs", "rmdir", "truncate", "ftruncate", "link", "symlink", "listdir"}
+    | {"read", "pread", "stat", "lstat", "chmod", "chown", "scandir", "walk", "mkfifo", "utime"},
     "pa": {"memory_map", "OSFile", "create_memory_map"},
 }
 DISK_METHODS = {"read_bytes", "read_text", "touch", "write_bytes", "write_text"}
+DISK_METHODS |= {"mkdir", "rmdir", "unlink", "chmod", "symlink_to", "hardlink_to"}
+DISK_LOOKS = {"exists", "lexists", "isfile", "isdir", "islink", "getsize", "getmtime", "samefile"}
 DISK_MODULES = {"mmap", "shutil", "tempfile"}
+DISK_OWNERS = {  # these may, each for a reason
+    "nosync_nb/files.py": "it is the disk",
+    "nosync_nb/mapping.py": "maps what files.py has opened",
+    "nosync_nb/spark/workers.py": "packs up our own package for executors that lack it",
+    "widgets/nosync_widgets/travel.py": "reads its own script and style out of the package",
+    "magics/nosync/kernelspec.py": "Jupyter installs a kernel from a folder, which is temporary",
+}
 
 
 def name_of(path: Path) -> str:
@@ -103,19 +113,42 @@ def reaches_disk(node: ast.AST) -> bool:
     match node.func:
         case ast.Name(id="open"):
             return True
-        case ast.Attribute(value=ast.Name(id=module), attr=name):
-            return name in DISK_CALLS.get(module, DISK_METHODS if module != "files" else set())
-        case ast.Attribute(attr=name):
-            return name in DISK_METHODS
+        case ast.Attribute(value=ast.Name(id=module), attr=name) if module in DISK_CALLS:
+            return name in DISK_CALLS[module]
+        case ast.Attribute(value=ast.Attribute(value=ast.Name(id="os"), attr="path"), attr=name):
+            return name in DISK_LOOKS
+        case ast.Attribute(value=owner, attr=name):
+            through = ast.unparse(owner).rpartition(".")[2]  # files.unlink, self._files.unlink
+            return name in DISK_METHODS and through not in ("files", "_files", "Files()")
     return False
 
 
-@pytest.mark.parametrize("path", sorted(SOURCES["nosync_nb"].rglob("*.py")), ids=name_of)
-def test_only_one_module_of_the_engine_touches_the_disk(path: Path) -> None:
-    if path.name == "files.py":
-        return
-    nodes = ast.walk(ast.parse(path.read_text()))
-    assert [ast.unparse(node) for node in nodes if reaches_disk(node)] == []
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_only_one_module_touches_the_disk(path: Path) -> None:
+    """Else what it promises (plain names, no links, nothing that hangs, private) is not kept."""
+    found = [ast.unparse(n) for n in ast.walk(ast.parse(path.read_text())) if reaches_disk(n)]
+    if name_of(path) not in DISK_OWNERS:
+        assert found == []
+    elif path.name not in ("files.py", "mapping.py"):
+        assert found, f"{name_of(path)} does not need to be among DISK_OWNERS"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "open(path)",
+        "import shutil",
+        "from tempfile import mkdtemp",
+        "os.unlink(path)",
+        "os.open(path, 0)",
+        "os.path.exists(path)",
+        "Path(path).write_text('x')",
+        "path.parent.mkdir()",
+        "pa.memory_map(path)",
+    ],
+)
+def test_a_way_round_the_one_module_is_seen(text: str) -> None:
+    assert any(map(reaches_disk, ast.walk(ast.parse(text))))
 
 
 def test_every_error_is_told_apart_by_its_kind_and_survives_pickle() -> None:

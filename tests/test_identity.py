@@ -415,3 +415,46 @@ def test_definitions_are_identified_whatever_the_order_of_keys() -> None:
 def test_definitions_that_are_not_json_are_refused(bad: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         definition_fingerprint(bad)
+
+
+VALUES = ["1", "'1'", "1.0", "True", "None", "b'1'", "1j", "...", "(1,)", "[1]", "{1}", "'None'"]
+
+
+@pytest.mark.parametrize("source", [True, False])
+@pytest.mark.parametrize(
+    "where", ["constant", "captured", "global", "default", "field", "in a set"]
+)
+def test_values_that_read_alike_are_told_apart_wherever_they_stand(
+    where: str, source: bool
+) -> None:
+    text = {
+        "constant": "def f(r):\n    return r.x == {}\n",
+        "captured": "def make(v):\n    def f(r):\n        return r.x == v\n    return f\n"
+        "f = make({})\n",
+        "global": "v = {}\ndef f(r):\n    return r.x == v\n",
+        "default": "def f(r, v={}):\n    return r.x == v\n",
+        "field": "from typing import Any, NamedTuple\nclass Limits(NamedTuple):\n    v: Any = {}\n"
+        "def f(r):\n    return r.x == Limits().v\n",
+        "in a set": "def f(r):\n    return r.x in ({}, 7)\n",
+    }[where]
+    names: dict[str, str] = {}
+    for value in VALUES:
+        if where in ("constant", "in a set") or source or "[" not in value:
+            names.setdefault(identify(text.format(value), source=source), value)
+    expected = [v for v in VALUES if v in names.values()]
+    assert list(names.values()) == expected
+    assert len(names) == len(VALUES) - (0 if where in ("constant", "in a set") or source else 1)
+
+
+@pytest.mark.parametrize("kind", ["typing", "collections"])
+def test_another_default_of_a_named_tuple_is_another_function(kind: str) -> None:
+    made = {
+        "typing": "from typing import NamedTuple\n"
+        "class T(NamedTuple):\n    a: int\n    b: int = {}\n",
+        "collections": "from collections import namedtuple\n"
+        "T = namedtuple('T', 'a b', defaults=[{}])\n",
+    }[kind]
+    text = made + "f = lambda r: T(r.a)\n"
+    assert identify(text.format(1)) == identify("\n" + text.format(1))
+    found = {identify(text.format(v)) for v in ("1", "2", "'1'", "1.0", "True")}
+    assert len(found) == 5

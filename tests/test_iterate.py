@@ -495,3 +495,60 @@ def test_operators_that_change_columns_run_on_executors_inside_a_loop(
             found.append(bag(session["grown"]))
     assert found[0] == found[1]
     assert len(found[0]) > 5
+
+
+# -- joins in bodies -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", ["the loop", "what is outside"])
+@pytest.mark.parametrize("first", [True, False])
+def test_both_sides_of_a_join_in_a_body_may_change_in_one_epoch(
+    session: Session, left: str, first: bool
+) -> None:
+    edges, roots = session.input("edges", EDGES), session.input("roots", "node int")
+
+    def body(r: Collection) -> Collection:
+        joined = r.join(edges, on={"node": "src"})
+        if left != "the loop":
+            joined = edges.join(r, on={"src": "node"})
+        return joined.select("dst as node").concat(roots).distinct()
+
+    stage = session.stage("reach", roots.iterate(body))
+    if not first:
+        session.commit()
+    roots.insert([(1,)])
+    edges.insert([(1, 2), (2, 3)])
+    session.commit()
+    assert bag(stage) == {(1,): 1, (2,): 1, (3,): 1}
+    roots.insert([(7,)])
+    edges.insert([(7, 8), (8, 9)])
+    edges.remove([(2, 3)])
+    session.commit()
+    assert bag(stage) == {(1,): 1, (2,): 1, (7,): 1, (8,): 1, (9,): 1}
+    roots.remove([(1,), (7,)])
+    edges.remove([(1, 2), (7, 8), (8, 9)])
+    session.commit()
+    assert bag(stage) == {}
+    assert state_rows(session, "reach") == 0
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_an_aggregate_of_nothing_is_there_from_the_first_round_on(
+    session: Session, rounds: int
+) -> None:
+    given = session.input("given", "node int")
+    counted = session.stage(
+        "counted",
+        given.iterate(
+            lambda r: r.group_by().agg(n="count(*)").select("cast(n + 3 as int) as node"),
+            rounds=rounds,
+        ),
+    )
+    session.commit()
+    assert bag(counted) == {(3 if rounds == 1 else 4,): 1}
+    given.insert([(7,), (8,)])
+    session.commit()
+    assert bag(counted) == {(5 if rounds == 1 else 4,): 1}
+    given.remove([(7,), (8,)])
+    session.commit()
+    assert bag(counted) == {(3 if rounds == 1 else 4,): 1}

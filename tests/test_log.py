@@ -14,6 +14,7 @@ from test_log_crash import everything
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, TrustError
 from nosync_nb.files import Files
 from nosync_nb.log import Log, Position, frames, log, recover, segments, writer
+from nosync_nb.log.machine import Identity, Machine, _started
 
 
 @pytest.fixture
@@ -840,3 +841,26 @@ def test_closing_twice_is_no_error_and_appending_then_is(path: str) -> None:
     first.close()
     with pytest.raises(DurabilityError, match="is closed"):
         first.append(1, b"")
+
+
+@pytest.mark.parametrize("later", [0, 1, -1])
+def test_a_pid_that_came_back_does_not_lock_the_log_of_a_dead_owner(path: str, later: int) -> None:
+    """The owner has a pid that is alive; whether it is the owner, its start time tells."""
+    parent = os.getppid()
+
+    class Parent(Machine):
+        def identity(self) -> Identity:
+            me = super().identity()
+            return me._replace(pid=parent, started=(_started(parent) or 0) + later)
+
+    here = Machine()
+    assert here.alive(here.identity())
+    assert here.alive(Parent().identity()) is (later == 0)
+    first = Log.open(path, machine=Parent())
+    first.append(1, b"x")
+    if later:
+        with Log.open(path, machine=here) as again:
+            assert again.head.seq == 1
+    else:
+        with pytest.raises(FencedError, match=f"process {parent}"):
+            Log.open(path, machine=here)

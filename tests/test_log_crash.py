@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+from pathlib import Path
 
 import pytest
 from faults import Crash, FakeMachine, FaultyFiles, HastyFiles, Phase
@@ -156,3 +158,51 @@ def test_a_crash_while_recovering_from_a_crash_loses_no_more(tmp_path, power: bo
             check_recovery(path, promises, power=power)
         else:
             raise AssertionError("an opening has fewer steps")
+
+
+@pytest.mark.parametrize("synced", [0, 2])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_what_a_killed_owner_left_is_durable_once_the_next_one_says_so(
+    tmp_path: Path, synced: int, checkpoint: bool
+) -> None:
+    """1. An owner is killed; what he wrote is in the page cache. 2. The next one, on the same boot,
+    reads it, goes on and syncs. 3. The power fails: of the first one's file only what he had synced
+    is sure to be there, so the next one must have written the rest again."""
+    for seed in range(25):
+        where = str(tmp_path / f"{seed}")
+        files, machine = FaultyFiles(seed=seed), FakeMachine()
+        opened = functools.partial(Log.open, where, files=files, background=False)
+        first = opened(machine=machine)
+        tried = [b"%d" % number * 100 for number in range(6)]
+        for number, payload in enumerate(tried[:4]):
+            if number == synced:
+                first.sync()
+                if checkpoint:
+                    first.write_checkpoint(b"state")
+            first.append(1, payload)
+        machine.dead = True
+        machine = machine.after()
+        second = opened(machine=machine)
+        for payload in tried[4:]:
+            second.append(1, payload)
+        second.sync()
+        durable = second.durable
+        assert durable == len(tried)
+        files.lose_power(where)
+        after = Log.open(where, files=HastyFiles(), machine=machine.after(boot="boot-2"))
+        after.close()
+        assert everything(where)[: len(tried)] == tried, seed
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_new_folder_does_not_vanish_with_what_is_durable_in_it(
+    tmp_path: Path, deep: bool
+) -> None:
+    for seed in range(25):
+        where = str(tmp_path.joinpath(f"{seed}", *(["a", "log"] if deep else [])))
+        files = FaultyFiles(seed=seed)
+        log = Log.open(where, files=files, machine=FakeMachine(), background=False)
+        log.append(1, b"x")
+        log.sync()
+        files.lose_power(str(tmp_path / f"{seed}"))
+        assert everything(where) == [b"x"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
+from IPython.utils.capture import capture_output
 from jupyter.kernels import package_path
 from jupyter.shell import Notebook
 
@@ -649,6 +650,35 @@ def test_variables_come_back_with_the_report(notebook: Notebook) -> None:
         again.close()
 
 
+def test_a_cell_that_binds_a_secret_is_remembered_by_its_names_alone(notebook: Notebook) -> None:
+    secrets = [
+        "password = 'hunter2'",
+        "db_pwd, other_x = 'hunter2', 1",
+        "plain_name = connect('postgres://me:hunter2@host/db')",
+        "headers = {'Authorization': 'Bearer hunter2'}",
+        "API_KEY = 'hunter2'",
+        "access = 'hunter2'",
+        "my_token = 'hunter2'\nderived = 'hunter2' + 'x'",
+        "secretKey = 'hunter2'",
+        "client = login(key='hunter2')",
+    ]
+    notebook.ok("connect = login = lambda *_, **__: 0")
+    for text in secrets:
+        notebook.ok(text)
+    harmless = "monkeys = 5"
+    notebook.ok(harmless)
+    current = nosync.current.current()
+    assert current is not None
+    assert current.place is not None
+    names = current._memo.names
+    assert {"password", "db_pwd", "other_x", "plain_name", "derived", "client"} <= set(names)
+    assert names["password"].startswith("In[")
+    assert harmless in names["monkeys"]
+    for path in current.place.path.rglob("*"):
+        assert not path.is_file() or b"hunter2" not in path.read_bytes(), path
+    assert (current.place.path / "notebook.json").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_spark_session_that_we_bound_is_not_missed(notebook: Notebook) -> None:
     class Bound:
         spark = object()
@@ -660,6 +690,20 @@ def test_a_spark_session_that_we_bound_is_not_missed(notebook: Notebook) -> None
     assert "spark" in notebook.names
     assert "mine" in current._memo.names
     assert "spark" not in current._memo.names
+
+
+def test_the_name_of_a_spark_session_that_we_bound_follows_the_next_one(
+    notebook: Notebook,
+) -> None:
+    current = nosync.current.current()
+    assert current is not None
+    first, second, third = object(), object(), object()
+    current.bindings.bind_spark(first)
+    current.bindings.bind_spark(second)
+    assert notebook.names["spark"] is second
+    notebook.ok("spark = 'mine'")
+    current.bindings.bind_spark(third)
+    assert notebook.names["spark"] == "mine"
 
 
 def test_values_of_the_user_are_never_replaced(notebook: Notebook) -> None:
@@ -744,3 +788,41 @@ def test_a_notebook_without_a_name_says_its_log_is_temporary(
         assert "temporary" in notebook.ok(FLIGHTS)
     finally:
         notebook.close()
+
+
+def test_a_variable_that_was_deleted_is_not_missed_after_a_restart(notebook: Notebook) -> None:
+    notebook.ok("total = 5\nkept = 6\nother = delays\nmore = delays")
+    notebook.ok("del total, other")
+    notebook.close()
+    again = Notebook()
+    try:
+        again.ok("%load_ext nosync")
+        assert set(nosync.session().recovery.not_restored) == {"kept"}
+        assert "other" not in again.names
+        assert rows(again, "more") == [("AA", 2, 30), ("UA", 1, 5)]
+    finally:
+        again.close()
+
+
+def test_what_the_notebook_says_is_text_and_never_html(notebook: Notebook) -> None:
+    current = nosync.current.current()
+    assert current is not None
+    hostile = "</pre><script>alert(1)</script>&amp;"
+    with capture_output() as captured:
+        current.say(hostile)
+    (output,) = captured.outputs
+    assert output.data["text/plain"] == hostile
+    assert "<script>" not in output.data["text/html"]
+    assert "&lt;/pre&gt;&lt;script&gt;" in output.data["text/html"]
+    assert "&amp;amp;" in output.data["text/html"]
+
+
+def test_the_line_of_a_commit_tells_what_came_from_what_went(notebook: Notebook) -> None:
+    assert "flights 2 rows" in notebook.ok('flights.insert([("X", 1), ("Y", 2)])')
+    assert "flights −1 row" in notebook.ok('flights.remove([("X", 1)])')
+    both = 'flights.insert([("Z", 1)] * 3)\nflights.remove([("Y", 2)])'
+    assert "flights +3 / −1 row" in notebook.ok(both)
+    with pytest.warns(UserWarning, match="was removed and was not there"):
+        notebook.ok('flights.remove([("nobody", 1)])')
+    assert "there -1 times" in notebook.fails("flights.rows()")
+    assert "nobody" not in notebook.ok("delays")

@@ -156,12 +156,25 @@ def test_an_interrupt_cancels_spark_and_leaves_everything_as_it_was(
         kernel.interrupt()
     reply = kernel.finish(running)
     assert reply.status == "error"
-    # Spark cancels behind the call, in order: what a later job's end follows is done and told.
-    kernel.run(
+    # Spark cancels behind the call. A task that nobody cancels would wait at its pipe for ever.
+    ended = kernel.run(
         "assert spark.range(1).count() == 1\n"
-        "spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()",
+        "while spark.sparkContext.statusTracker().getActiveJobsIds():\n"
+        "    threading.Event().wait(0.05)",
         timeout=120,
     )
-    assert "[]" in kernel.run("print(spark.sparkContext.statusTracker().getActiveJobsIds())")
+    assert ended.status == "ok"
     assert "['delays']" in kernel.run("print(list(nosync.session().stages))")
     assert VALUES in kernel.run(PRINT)
+
+
+def test_a_cell_run_from_inside_a_cell_belongs_to_it(kernel: Kernel) -> None:
+    reply = kernel.run(
+        'flights.insert([("DL", 1)])\n'
+        "inner = get_ipython().run_cell('flights.insert([(\"DL\", 2)])')\n"
+        "assert inner.success\n"
+        'flights.insert([("DL", 3)])'
+    )
+    assert reply.status == "ok"
+    assert "('DL', 3, 3)" in kernel.run(PRINT)
+    assert kernel.run("print(nosync.session().now)").text.strip() == "2"

@@ -156,7 +156,6 @@ def test_a_block_closes_its_session(tmp_path: Path) -> None:
 def test_closing_waits_for_what_runs_behind(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nosync_nb.committing.MERGE_EVERY", 1)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     monkeypatch.setattr("nosync_nb.log.log.CHECKPOINT_FRAMES", 2)
     session = opened()

@@ -308,3 +308,15 @@ def test_operators_work_on_one_another(data: st.DataObject) -> None:
         return model.except_all(pairs, model.mapped(b, lambda r: (r[0], 2)))
 
     run(data, {"a": ("string", "int"), "b": ("string", "boolean")}, build, oracle)
+
+
+@given(st.data(), schemas(all_types, 1, 2), st.sampled_from(["subtract", "except_all"]))
+def test_a_right_side_below_0_takes_nothing_away(
+    data: st.DataObject, of: tuple[str, ...], which: str
+) -> None:
+    run(
+        data,
+        {"a": of, "b": of},
+        lambda a, b: getattr(a, which)(a.concat(b.negate()).negate()),
+        lambda a, b: getattr(model, which)(a, model.concat(b, model.negated(a))),
+    )

@@ -24,32 +24,10 @@ from nosync_nb.files import Files
 from nosync_nb.log import Log
 from nosync_nb.log.machine import Machine
 from nosync_nb.store import Store
+from nosync_nb.worker import Worker
 
 PHASES: tuple[Phase, ...] = ("before", "inside", "after")
 """Each step is tried in one of them, so that all together try every step."""
-
-
-class Disk(FaultyFiles):
-    """A faulty disk of several folders."""
-
-    def lose_all_power(self, root: Path) -> None:
-        """Brings the folder and those in it into a state that what was synced allows."""
-        after: dict[Path, bytes] = {}
-        folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
-        for folder in folders:
-            self._adopt(str(folder))
-            before = self._durable_names.get(str(folder), {})
-            now = self._names_now(str(folder))
-            for name in {*before, *now}:
-                inode = self._random.choice([before.get(name), now.get(name)])
-                if inode is not None:
-                    after[folder / name] = self._survives(inode)
-        shutil.rmtree(root)
-        for folder in folders:
-            folder.mkdir(mode=0o700)
-        for path, content in after.items():
-            path.write_bytes(content)
-        self.dead = True
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +36,11 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     for place in (store, maintenance):
         monkeypatch.setattr(place, "SPILL_ROWS", 5)
+    monkeypatch.setattr(store, "SPILL_BYTES", 200)
+    monkeypatch.setattr(store, "SETTLED_BYTES", 100)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
+    monkeypatch.setattr(Worker, "submit", lambda *_: False)  # the program merges and checkpoints
     boots = itertools.count()
     identity = Machine.identity
     monkeypatch.setattr(
@@ -150,7 +131,7 @@ def check(session: Session, promise: Promise) -> None:
 
 def steps(opened: Callable[..., Session], path: Path) -> int:
     """How many steps the program takes."""
-    disk = Disk()
+    disk = FaultyFiles()
     program(opened(disk), Promise())
     shutil.rmtree(path)
     return len(disk.steps)
@@ -164,11 +145,11 @@ def test_a_power_failure_at_any_step_keeps_what_was_promised(
     count = steps(opened, path)
     assert count > 100
     for at in range(1 + PHASES.index(phase), count + 1, len(PHASES)):
-        disk, promise = Disk(crash_at=at, crash_phase=phase, seed=at), Promise()
+        disk, promise = FaultyFiles(crash_at=at, crash_phase=phase, seed=at), Promise()
         try:
             program(opened(disk), promise)
         except Crash:
-            disk.lose_all_power(path)
+            disk.lose_power(str(path))
         session = opened(HastyFiles())
         try:
             check(session, promise)
@@ -190,13 +171,13 @@ def test_the_crash_is_really_one(opened: Callable[..., Session], tmp_path: Path)
     """What nobody waited for may be gone or there: else the tests above would prove nothing."""
     found = set()
     for seed in range(30):
-        disk = Disk(seed=seed)
+        disk = FaultyFiles(seed=seed)
         session = opened(disk)
         numbers = session.input("numbers", "k int, v int")
         session.sync()
         numbers.insert([(1, 1)])
         session.commit()
-        disk.lose_all_power(tmp_path / "log")
+        disk.lose_power(str(tmp_path / "log"))
         after = opened(HastyFiles())
         found.add(after.now)
         after.close()

@@ -7,6 +7,7 @@ it is closed, and what it wrote is all that the next one has.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import FencedError, Session, StageError, TimeError, maintenance, store
+from nosync_nb import FencedError, Session, StageError, TimeError, maintenance, store, trust
 from nosync_nb.log import codec, writer
 from nosync_nb.log.machine import Machine
 from nosync_nb.trace import parts
@@ -342,17 +343,21 @@ def with_functions(session: Session) -> None:
 
 
 @pytest.fixture
-def stale(
-    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Session:
-    """A session whose functions were signed with a key that is not there any more."""
+def stale(opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session whose functions were stored with another version of Python."""
     session = opened()
     with_functions(session)
     session["numbers"].insert([(1,), (2,), (2,)])
     session.commit()
     session.close()
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other"))
+    upgrade(monkeypatch, "4.0")
     return opened()
+
+
+def upgrade(patch: pytest.MonkeyPatch, python: str) -> None:
+    """From now on this is another version of Python."""
+    here = {**trust._environment(), "python": python}
+    patch.setattr(trust, "_environment", lambda: here)
 
 
 def test_stages_whose_functions_are_not_restored_are_stale_and_hold_up_nobody(
@@ -361,7 +366,7 @@ def test_stages_whose_functions_are_not_restored_are_stale_and_hold_up_nobody(
     assert stale.recovery.stages == {
         "doubled": "stale", "inside": "stale", "plain": "read", "reader": "stale"
     }  # fmt: skip
-    assert "another key" in stale.recovery.reasons["inside"]
+    assert "this is 4.0" in stale.recovery.reasons["inside"]
     assert stale.recovery.reasons["reader"] == "it reads 'doubled', which is stale"
     assert values(stale["inside"]) == [(0, 2), (1, 1)]
     stale["numbers"].insert([(3,)])
@@ -405,7 +410,7 @@ def test_a_stale_stage_that_missed_epochs_is_extended_where_it_stopped(stale: Se
 
 
 def test_stages_that_share_a_part_may_go_on_one_by_one(
-    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The part that both share lags behind, and the one that goes on first needs it as it is."""
 
@@ -421,7 +426,7 @@ def test_stages_that_share_a_part_may_go_on_one_by_one(
     session["numbers"].insert([(2,)])
     session.commit()
     session.close()
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other"))
+    upgrade(monkeypatch, "4.0")
     session = opened()
     session.replay_rows = 0
     session["numbers"].insert([(3,)])
@@ -444,11 +449,10 @@ def test_functions_that_were_not_loaded_stay_in_the_log_as_they_were(
     opened: Callable[..., Session],
     restart: Restart,
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
 ) -> None:
     stale.stage("another", stale["plain"].distinct())  # writes the catalog
     stale = restart(stale)
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    upgrade(monkeypatch, "{}.{}".format(*sys.version_info))
     session = restart(stale)
     assert set(session.recovery.stages.values()) == {"read"}
     session["numbers"].insert([(3,)])

@@ -11,7 +11,17 @@ import pandas as pd
 import pytest
 
 import nosync_nb
-from nosync_nb import Collection, Frontier, Input, SchemaError, Session, StageError, TimeError
+from nosync_nb import (
+    Collection,
+    Frontier,
+    Input,
+    SchemaError,
+    Session,
+    StageError,
+    TimeError,
+    committing,
+    maintenance,
+)
 
 
 @pytest.fixture
@@ -357,3 +367,34 @@ def test_a_reader_holds_its_version_while_others_commit(session: Session) -> Non
     number = next(iter(session._graph.named["slow"].traces.values()))
     assert version.traces[number].consolidated().diff.tolist() == [1]
     assert len(session["slow"]) == 2
+
+
+def test_every_epoch_reads_as_it_was_after_a_checkpoint_in_the_same_session(
+    session: Session,
+) -> None:
+    stage = session.stage("slow", session["flights"].filter("delay > 60").select("delay"))
+    for epoch in range(1, 7):
+        if epoch in (3, 5):
+            maintenance.checkpoint(session)
+        assert fly(session, ("UA", "EWR", 60.0 + epoch)) == epoch
+        for at in range(epoch + 1):
+            there = [60.0 + e for e in range(1, at + 1)]
+            assert values(stage, at) == there
+            assert sorted(stage.changes(upto=at)["delay"].to_pylist()) == there
+            if at:
+                assert stage.changes(after=at - 1, upto=at)["delay"].to_pylist() == [60.0 + at]
+
+
+def test_a_clock_that_is_set_back_does_not_mix_up_epochs(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter((1e9, 1e9 - 3600, 1e9 - 7200, 1e9 + 60))
+    for epoch in range(1, 5):
+        with monkeypatch.context() as patch:
+            patch.setattr(committing.time, "time", lambda: next(clock))
+            fly(session, ("UA", "EWR", float(epoch)))
+    times = [e.committed_at for e in session.epochs() if e.number]
+    assert times == sorted(times)
+    assert [t.timestamp() for t in times] == [1e9, 1e9, 1e9, 1e9 + 60]
+    for at, there in ((times[0], 3), (times[3], 4)):
+        assert len(session["flights"].rows(at=at)) == there

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 import steps
@@ -90,3 +94,34 @@ def test_a_step_that_fails_shows_the_end_of_its_output(
     finally:
         steps.LOG.unlink()
     assert "the network is away" in capsys.readouterr().err
+
+
+LOCKED = Path(__file__).resolve().parent.parent / "scripts" / "locked"
+
+
+def pinned(name: str) -> dict[str, list[str]]:
+    """The versions in a file of locked packages, each with how many hashes it has."""
+    found: dict[str, list[str]] = {}
+    for entry in re.split(r"\n(?=\S)", (LOCKED / f"{name}.txt").read_text()):
+        line = re.match(r"([\w.-]+)(?:\[[\w,-]+\])?==(\S+)", entry)
+        if line is not None:
+            assert "--hash=sha256:" in entry, line[0]
+            found.setdefault(canonicalize_name(line[1]), []).append(line[2])
+    return found
+
+
+def test_all_that_make_installs_is_locked_as_the_project_asks() -> None:
+    project = tomllib.loads((LOCKED.parent.parent / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    locked = pinned("dev")
+    for text in [*project["dependencies"], *extras["spark"], *extras["dev"]]:
+        asked = Requirement(text)
+        versions = locked[canonicalize_name(asked.name)]
+        assert all(asked.specifier.contains(version) for version in versions), text
+
+
+def test_the_files_of_locked_versions_agree() -> None:
+    dev = pinned("dev")
+    for name in ("build", "spark"):
+        for package, versions in pinned(name).items():
+            assert set(versions) <= set(dev.get(package, versions)), package

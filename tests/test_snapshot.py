@@ -1,55 +1,27 @@
-"""Readers in threads of their own, while others define, commit, merge and drop."""
+"""Readers in threads of their own, at every step of others who define, commit, pack and drop."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
-from threading import Barrier, Event, Thread
+from threading import Barrier, Thread
 from typing import Any
 
 import pytest
+from interleaving import at_every_line, at_one_line_after_the_other
 
 import nosync_nb
-from nosync_nb import Session, StageError, TimeError
+from nosync_nb import Session, StageError, TimeError, maintenance, reads
 
-ROUNDS = 60
-
-
-@pytest.fixture(autouse=True)
-def eager_threads() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+WRITER = ("committing", "defining", "maintenance", "session", "snapshot", "store", "trace/history")
+READER = ("reads", "snapshot", "trace/history")
 
 
-@contextmanager
-def reading(read: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Reads over and over in a thread while the block runs; gives what was not as promised."""
-    wrong: list[Any] = []
-    begun, ended = Event(), Event()
-
-    def loop() -> None:
-        while not ended.is_set() and not wrong:
-            try:
-                found = read()
-            except Exception as error:
-                found = error
-            if found is not None:
-                wrong.append(found)
-            begun.set()
-
-    thread = Thread(target=loop)
-    thread.start()
-    try:
-        assert begun.wait(60)
-        yield wrong
-    finally:
-        ended.set()
-        thread.join(60)
-    assert not thread.is_alive()
+def never(wrong: list[Any]) -> None:
+    """Nothing of what was read in all those orders was not as promised."""
+    assert len(wrong) > 10, "there were lines to stand still at"
+    assert [each for each in wrong if each is not None] == []
 
 
 @pytest.fixture
@@ -89,10 +61,14 @@ def test_a_reader_never_sees_half_a_definition(flown: Session) -> None:
             return now, past
         return None if values(carriers) == ["UA"] else values(carriers)
 
-    with reading(read) as wrong:
-        for i in range(ROUNDS):
-            flown.stage("slow", flights.filter("delay > 90" if i % 2 else "delay > 60"))
-    assert wrong == []
+    bounds = cycle((90, 60))
+
+    def define() -> None:
+        flown.stage("slow", flights.filter(f"delay > {next(bounds)}"))
+
+    never(at_every_line(WRITER, define, read))
+    never(at_every_line(WRITER, define, read))
+    never(at_one_line_after_the_other(("reads",), read, define))
 
 
 def test_a_reader_of_a_stage_that_is_dropped_sees_all_of_it_or_that_it_is_gone(
@@ -107,11 +83,22 @@ def test_a_reader_of_a_stage_that_is_dropped_sees_all_of_it_or_that_it_is_gone(
             return None if "there is no stage" in str(error) else error
         return None if found == (3, 3) else found
 
-    with reading(read) as wrong:
-        for _ in range(ROUNDS):
-            flown.drop("slow", cascade=True)
-            flown.define({"slow": tree}, replay=0)
-    assert wrong == []
+    def drop() -> None:
+        flown.drop("slow", cascade=True)
+
+    def define() -> None:
+        flown.define({"slow": tree}, replay=0)
+
+    for _ in range(2):
+        never(at_every_line(WRITER, drop, read))
+        never(at_every_line(WRITER, define, read))
+        maintenance.checkpoint(flown)
+    never(at_one_line_after_the_other(READER, read, lambda: (drop(), define())))
+    never(
+        at_one_line_after_the_other(
+            READER, read, lambda: drop() if "slow" in flown.stages else define()
+        )
+    )
 
 
 def test_changes_reach_a_reader_with_their_epoch(flown: Session) -> None:
@@ -122,13 +109,16 @@ def test_changes_reach_a_reader_with_their_epoch(flown: Session) -> None:
         rows, changes = len(flights.rows(at=now)), len(flights.changes(upto=now))
         return None if rows == changes == now else (now, rows, changes)
 
-    with reading(read) as wrong:
-        for i in range(ROUNDS):
-            with flown.epoch(label=f"flight {i}"):
-                flights.insert([("AA", "JFK", float(i))])
-            if i % 16 == 0:
-                flown.settle()
-    assert wrong == []
+    def commit() -> None:
+        with flown.epoch():
+            flights.insert([("AA", "JFK", float(flown.now))])
+
+    def settle() -> None:
+        maintenance.checkpoint(flown)
+
+    for act in (commit, settle, commit, settle, commit):
+        never(at_every_line(WRITER, act, read))
+    never(at_one_line_after_the_other(READER, read, lambda: (commit(), settle())))
 
 
 def test_a_label_never_names_an_epoch_that_the_reader_does_not_see(flown: Session) -> None:
@@ -136,14 +126,15 @@ def test_a_label_never_names_an_epoch_that_the_reader_does_not_see(flown: Sessio
         label = f"flight {flown.now + 1}"
         try:
             return None if len(flown["flights"].rows(at=label)) == int(label[7:]) else label
-        except TimeError:
-            return None
+        except TimeError as error:
+            return None if "no epoch is labelled" in str(error) else error
 
-    with reading(read) as wrong:
-        for i in range(flown.now + 1, ROUNDS):
-            with flown.epoch(label=f"flight {i}"):
-                flown["flights"].insert([("AA", "JFK", 1.0)])
-    assert wrong == []
+    def commit() -> None:
+        with flown.epoch(label=f"flight {flown.now + 1}"):
+            flown["flights"].insert([("AA", "JFK", 1.0)])
+
+    never(at_every_line(WRITER, commit, read))
+    never(at_one_line_after_the_other((*READER, "epochs"), read, commit))
 
 
 def test_a_stage_with_other_columns_is_not_read_as_the_one_it_was(flown: Session) -> None:
@@ -190,3 +181,19 @@ def test_an_input_that_several_threads_make_at_once_is_made_once(session: Sessio
         thread.join(60)
     assert len(made) == 4
     assert session._store.log.head.seq == head + 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_a_reader_holds_does_not_change_under_him(flown: Session, packed: bool) -> None:
+    seen = flown._snapshot
+    if packed:
+        maintenance.checkpoint(flown)
+    flown.drop("carriers", "slow")
+    maintenance.checkpoint(flown)
+    fly(flown, ("UA", "EWR", 150.0))
+    for at in range(4):
+        assert len(reads.state(seen, "slow", at)) == at
+        assert len(reads.state(seen, "flights", at)) == at
+    log = seen.graph.named["slow"].log
+    assert log is not None
+    assert sum(len(each) for each in seen.history.changes(log, 1, 3)) == 2

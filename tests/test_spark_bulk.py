@@ -18,6 +18,7 @@ from nosync_nb.errors import StageError
 from nosync_nb.expressions import compile_aggregates, compile_expression
 from nosync_nb.operators import (
     Aggregate,
+    AsOf,
     Concat,
     Filter,
     Join,
@@ -179,6 +180,7 @@ def longest(key: Any, group: list[Any]) -> list[tuple[int, float]]:
 
 OPERATORS: dict[str, Callable[[], Operator]] = {
     "join": lambda: Join(TYPES, TYPES, (0,), (0,), [(0, 0), (0, 1), (1, 2)]),
+    "asof": lambda: AsOf(TYPES, TYPES, (0,), 1, (1, 2), None),
     "aggregate": lambda: aggregate((0,)),
     "global aggregate": lambda: aggregate(()),
     "presence": lambda: presence((1,)),
@@ -241,6 +243,21 @@ def test_a_function_that_raises_is_the_same_stage_error(spark: Any, tmp_path: Pa
     assert (there.value.stage, there.value.row) == (here.value.stage, here.value.row)
     assert isinstance(there.value.__cause__, ZeroDivisionError)
     assert there.value.hint == here.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_the_same_error_in_a_chain_that_spark_goes_on_with(
+    spark: Any, tmp_path: Path
+) -> None:
+    """No row can carry it there: it comes as text, under the token of the run."""
+    output = Schema.parse("k int, y double")
+    sql = compile_expression("soundex(string(y))", output, types=lambda *_: ["string"])
+    chain = Linear([Map(dull, SCHEMA, output), Select([sql], output)], ("string",))
+    delta = Updates([rows.objects([1]), rows.objects(["a"]), np.array([0.0])], np.ones(1, np.int64))
+    with pytest.raises(StageError, match="ZeroDivisionError") as there:
+        run(spark, chain, [BulkInput([delta], TYPES)], [], [], str(tmp_path), stage="s")
+    assert (there.value.stage, there.value.row) == ("s", (1, "a", 0.0))
+    assert "On a Spark executor" in there.value.__cause__.__notes__[0]  # type: ignore[union-attr]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nosync_nb
 from nosync_nb.batch import Batch, Layout, Updates, arrange
 from nosync_nb.rows import Schema
 from nosync_nb.spark import serving
@@ -113,3 +116,95 @@ def test_a_stage_that_is_dropped_leaves_nothing(session: Session, server: Server
     assert len(session.files()) == 1
     server.forget("big")
     assert session.files() == set()
+
+
+class Squatter:
+    """Holds the first names of a folder's socket and never answers, as another user might."""
+
+    def __init__(self, folder: Path | str, count: int) -> None:
+        self.sockets = []
+        for name in serving.addresses(str(folder))[:count]:
+            taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            taken.bind(name)
+            taken.listen(0)
+            self.sockets.append(taken)
+
+    def __enter__(self) -> None:
+        for each in list(self.sockets):  # its queue is full: a connection does not even wait
+            for _ in range(3):
+                client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                client.setblocking(False)
+                with contextlib.suppress(OSError):
+                    client.connect(each.getsockname())
+                self.sockets.append(client)
+
+    def __exit__(self, *_: object) -> None:
+        for each in self.sockets:
+            each.close()
+
+
+def view_of(session: nosync_nb.Session) -> Server:
+    """What a session serves, without Spark."""
+    number = session._store.log.generation
+    return Server(session.path, session._spark._snapshot, number)
+
+
+def seen(folder: Path) -> int:
+    return serving.ask(str(folder), "given").rows
+
+
+def test_views_of_a_session_that_was_replaced_are_answered_by_the_new_one(tmp_path: Path) -> None:
+    old = nosync_nb.open(tmp_path / "log")
+    given = old.input("given", "x int")
+    given.insert([(1,)])
+    old.commit()
+    first = view_of(old)
+    new = nosync_nb.open(tmp_path / "log", takeover=True)
+    second = view_of(new)
+    new["given"].insert([(2,)])  # type: ignore[attr-defined]
+    new.commit()
+    assert seen(tmp_path / "log") == 2
+    second.close()
+    assert seen(tmp_path / "log") == 2  # nobody answers: the log does, not the old session
+    new.close()
+    first.close()
+    old.close()
+
+
+def test_a_session_that_was_replaced_while_it_is_asked_hangs_up(tmp_path: Path) -> None:
+    old = nosync_nb.open(tmp_path / "log")
+    old.input("given", "x int").insert([(1,)])
+    old.commit()
+    new = nosync_nb.open(tmp_path / "log", takeover=True)
+    new["given"].insert([(2,)])  # type: ignore[attr-defined]
+    new.commit()
+    late = Server(old.path, old._spark._snapshot, new._store.log.generation)
+    assert seen(tmp_path / "log") == 2
+    late._thread.join(10)
+    assert not late._thread.is_alive()
+    new.close()
+    old.close()
+
+
+def test_a_closed_session_serves_nobody(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.input("given", "x int").insert([(1,)])
+        session.commit()
+        server = view_of(session)
+        assert seen(tmp_path / "log") == 1
+    assert seen(tmp_path / "log") == 1
+    server.close()
+
+
+def test_another_who_holds_the_name_is_passed_over(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.input("given", "x int").insert([(1,)])
+        session.commit()
+        with Squatter(session.path, 1):
+            server = view_of(session)
+            assert seen(tmp_path / "log") == 1
+            server.close()
+        with Squatter(session.path, serving.NAMES):
+            with pytest.raises(OSError, match="in use"):
+                view_of(session)
+            assert seen(tmp_path / "log") == 1

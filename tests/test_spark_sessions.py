@@ -13,7 +13,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb.errors import NosyncError
-from nosync_nb.spark import sessions, workers
+from nosync_nb.spark import sessions, starting, workers
 
 pytestmark = pytest.mark.spark
 
@@ -26,7 +26,7 @@ def test_the_users_session_is_found_and_never_stopped(spark: Any) -> None:
     assert sessions.require() is not None
     assert sessions.is_session(other)
     assert not sessions.is_connect(other)
-    sessions.stop(other)
+    starting.stop(other)
     assert sessions.alive(other)
     with pytest.raises(TypeError, match="must be a SparkSession, not int"):
         sessions.find(3)

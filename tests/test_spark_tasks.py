@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from batch_model import check, count, counted
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nosync_nb import rows
+from nosync_nb import Session, rows
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.errors import DurabilityError, NosyncError, StageError
 from nosync_nb.expressions import compile_aggregates
@@ -229,20 +230,74 @@ class Odd:
 def test_an_error_is_the_same_after_the_journey(row: Any, cause: Exception | None) -> None:
     error = StageError("stage 's': f() raised", hint="mend it", stage="s", row=row)
     error.__cause__ = cause
-    for found in (
-        failures.unpack(failures.pack(error)),
-        failures.from_text(f"Error: {failures.as_text(error)} at x.scala"),
-    ):
+    in_text = f"Error: {failures.as_text(error, 'f00')} at x.scala"
+    for found in (failures.unpack(failures.pack(error)), failures.from_text(in_text, "f00")):
         assert isinstance(found, StageError)
         assert (str(found), found.hint, found.stage) == (str(error), "mend it", "s")
         assert found.row == (row if isinstance(row, tuple) else "<odd>")
         assert found.__notes__ == ["Hint: mend it"]
-        assert repr(found.__cause__) == repr(cause)
+        if isinstance(found.__cause__, failures.RemoteError):
+            assert str(found.__cause__) == "ValueError: why"
+        else:
+            assert repr(found.__cause__) == repr(cause)
         if cause is not None:
             assert "On a Spark executor" in found.__cause__.__notes__[0]  # type: ignore[union-attr]
     other = failures.unpack(failures.pack(DurabilityError("disk full")))
     assert type(other) is DurabilityError
-    assert failures.from_text("an ordinary message") is None
+    other = failures.from_text(failures.as_text(DurabilityError("disk full"), "f00"), "f00")
+    assert type(other) is DurabilityError
+    assert failures.from_text("an ordinary message", "f00") is None
+
+
+class Bomb:
+    """A value that leaves a file behind where it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("form", ["<nosync:{}>", "<nosync::{}>", "<nosync:f00:{}>"])
+@pytest.mark.parametrize("token", [None, "", "bead"])
+def test_a_value_in_a_message_is_never_loaded(tmp_path: Path, form: str, token: str | None) -> None:
+    canary = tmp_path / "canary"
+    bomb = base64.b64encode(pickle.dumps(Bomb(canary))).decode()
+    error = Sparky(
+        f"[CAST_INVALID_INPUT] The value '{form.format(bomb)}' cannot be cast to INT.",
+        "CAST_INVALID_INPUT",
+    )
+    found = failures.failed(error, "s", token)
+    assert "CAST_INVALID_INPUT" in str(found)
+    assert not canary.exists()
+
+
+def test_a_message_that_has_the_token_of_the_run_is_read_as_data(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    bomb = base64.b64encode(pickle.dumps(Bomb(canary))).decode()
+    assert failures.from_text(f"<nosync:f00:{bomb}>", "f00") is None
+    assert not canary.exists()
+
+
+def test_each_run_has_a_token_of_its_own() -> None:
+    plans = [tasks.Plan("s", None, False, "", "", Ranges(1), (), (), ()) for _ in range(2)]  # type: ignore[arg-type]
+    assert len({plan.token for plan in plans}) == 2
+
+
+@pytest.mark.spark
+def test_a_cell_of_text_runs_nothing_in_the_driver(
+    spark: Any, session: Session, tmp_path: Path
+) -> None:
+    canary = tmp_path / "canary"
+    bomb = base64.b64encode(pickle.dumps(Bomb(canary))).decode()
+    frame = spark.createDataFrame([(f"<nosync:{bomb}>",)], "s string").selectExpr(
+        "cast(s as int) as x"
+    )
+    numbers = session.input("numbers", "x int")
+    with pytest.raises(NosyncError, match="CAST_INVALID_INPUT"):
+        numbers.insert(frame)
+    assert not canary.exists()
 
 
 class Sparky(Exception):  # noqa: N818 - as Spark's are named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -444,3 +445,68 @@ def test_threads_commit_one_after_the_other(session: Session) -> None:
     assert session.now == 60
     assert values(session["sums"]) == [(60, sum(range(60)))]
     assert {row.n for row in seen} <= set(range(61))
+
+
+def test_what_is_inserted_while_a_commit_runs_waits_for_the_next(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit stands still until the other thread is at the lock, or has passed it."""
+    numbers = session.inputs["numbers"]
+    begun, there = threading.Event(), threading.Event()
+
+    class Lock:
+        """The session's lock, which tells when a second thread comes."""
+
+        def __init__(self, lock: Any) -> None:
+            self.lock = lock
+
+        def __enter__(self) -> None:
+            if threading.current_thread() is other:
+                there.set()
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+    def insert() -> None:
+        assert begun.wait(60)
+        numbers.insert([(2,)])
+        there.set()
+
+    run = session._runner.epoch
+
+    def slow(*arguments: Any) -> Any:
+        draft = run(*arguments)
+        begun.set()
+        assert there.wait(60)
+        return draft
+
+    monkeypatch.setattr(session._runner, "epoch", slow)
+    numbers.insert([(1,)])
+    other = threading.Thread(target=insert)
+    other.start()
+    session._lock = Lock(session._lock)  # type: ignore[assignment]
+    session.commit()
+    other.join(60)
+    assert values(numbers, at=1) == [1]
+    session.commit()
+    assert values(numbers) == [1, 2]
+
+
+def test_ctrl_c_after_the_frame_is_written_waits_until_the_epoch_is_visible(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = session._store.write_epoch
+
+    def interrupted(*arguments: Any) -> Any:
+        position = write(*arguments)
+        signal.raise_signal(signal.SIGINT)
+        return position
+
+    monkeypatch.setattr(session._store, "write_epoch", interrupted)
+    session.inputs["numbers"].insert([(1,)])
+    with pytest.raises(KeyboardInterrupt):
+        session.commit()
+    assert session.now == 1
+    assert values(session["numbers"], at=1) == [1]
+    assert session.frontiers["numbers"].memory == 1

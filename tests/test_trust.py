@@ -16,7 +16,7 @@ import pytest
 from nosync_nb import trust
 from nosync_nb.errors import StageError, TrustError
 from nosync_nb.files import Files
-from nosync_nb.trust import key_path, seal, unseal, user_key
+from nosync_nb.trust import key_path, known_key, seal, unseal, user_key
 
 KEY = bytes(range(32))
 CELL = "run the stage's cell"
@@ -43,7 +43,7 @@ def sealed_bomb(key: bytes) -> bytes:
     import cloudpickle
 
     data = seal(len, key=key)
-    start = len(trust._MAGIC) + trust._ID_BYTES + trust._MAC_BYTES
+    start = len(trust._MAGIC) + trust.ID_BYTES + trust._MAC_BYTES
     size = int.from_bytes(data[start : start + 4], "big")
     signed = data[start : start + 4 + size] + cloudpickle.dumps(Bomb())
     return data[: start - trust._MAC_BYTES] + trust._mac(key, "", signed) + signed
@@ -240,10 +240,60 @@ def test_the_key_stands_outside_every_log(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert key_path() == str(tmp_path / ".local" / "share" / "nosync" / "key")
 
 
+@pytest.mark.parametrize("data", ["data", "./data", "..", "~/data", ""])
+def test_a_relative_folder_for_data_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str
+) -> None:
+    """The key would lie beside the work, and go where the work goes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NOSYNC_KEY_FILE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", data)
+    assert key_path() == str(tmp_path / "home" / ".local" / "share" / "nosync" / "key")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
+def test_a_key_in_a_folder_that_others_can_write_is_refused(key_file: Path, mode: int) -> None:
+    for there in (False, True):
+        key_file.parent.mkdir(exist_ok=True)
+        key_file.parent.chmod(mode)
+        with pytest.raises(TrustError, match=f"mode {mode:04o}: others may") as caught:
+            user_key()
+        assert "chmod 700" in (caught.value.hint or "")
+        assert key_file.exists() == there
+        if there:
+            with pytest.raises(TrustError, match="others may"):
+                known_key()
+        key_file.parent.chmod(0o700)
+        user_key()
+    key_file.parent.chmod(0o1777)  # as /tmp is: nobody touches another's files there
+    assert user_key()
+    key_file.parent.chmod(0o755)
+    assert user_key() == known_key()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_key_in_the_folder_of_somebody_else_is_refused(key_file: Path) -> None:
+    user_key()
+    os.chown(key_file.parent, 12345, 12345)
+    with pytest.raises(TrustError, match=r"folder .* belongs to user 12345"):
+        user_key()
+
+
+def test_the_folder_of_keys_may_be_reached_by_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "way").symlink_to(tmp_path / "real")
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "way" / "key"))
+    assert user_key() == user_key()
+    assert (tmp_path / "real" / "key").is_file()
+
+
 def test_what_is_sealed_shows_no_key_and_no_path(key_file: Path) -> None:
     data = seal(lambda x: x, key=user_key())
     assert user_key() not in data
-    start = len(trust._MAGIC) + trust._ID_BYTES + trust._MAC_BYTES
+    start = len(trust._MAGIC) + trust.ID_BYTES + trust._MAC_BYTES
     size = int.from_bytes(data[start : start + 4], "big")
     header = json.loads(data[start + 4 : start + 4 + size])
     assert set(header) == {"python", "cloudpickle", "packages", "fingerprint"}

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 import nosync_nb
+from nosync_widgets import travel
+from nosync_widgets.tables import collection_table
+from nosync_widgets.timeline import Timeline
 from nosync_widgets.travel import TravelView
 
 
@@ -75,12 +78,20 @@ def test_new_epochs_do_not_move_the_reader(view: TravelView, session: Any) -> No
     assert ["DL", "7"] in view.page["rows"]
 
 
-def test_a_commit_asks_open_views_to_refresh(view: TravelView, session: Any) -> None:
-    grown = threading.Event()
-    view.observe(lambda _change: grown.set(), names="steps")
-    session["flights"].insert([("DL", 7)])
-    session.commit()
-    assert grown.wait(10)
+def test_a_commit_asks_open_views_to_refresh(
+    view: TravelView, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(travel, "_REFRESH_SECONDS", 3600)
+    for delay in (7, 8):
+        session["flights"].insert([("DL", delay)])
+        session.commit()
+        timer = view._timer
+        assert timer is not None
+    assert Timeline(view.steps).latest == 3, "many commits in a row are one message, later"
+    timer.cancel()
+    timer.function()
+    assert Timeline(view.steps).latest == 5
+    assert view._timer is None
 
 
 def test_a_view_that_is_reloaded_shows_another_version(view: TravelView, session: Any) -> None:
@@ -147,4 +158,38 @@ def test_a_page_is_bounded(session: Any) -> None:
     assert len(view.page["changes"]) == 50
     assert view.page["more"]
     assert view.page["added"] == 1000
+    view.close()
+
+
+def test_a_closed_view_hears_of_no_commit(session: Any) -> None:
+    before = len(session._subscribers)
+    views = [TravelView(session, "worst") for _ in range(3)]
+    assert len(session._subscribers) == before + 3
+    for view in views:
+        view.close()
+        view.close()
+    assert len(session._subscribers) == before
+    session["flights"].insert([("DL", 7)])
+    session.commit()
+    assert [view._timer for view in views] == [None] * 3
+
+
+@pytest.mark.parametrize(("limit", "said"), [(2, True), (3, False), (4, False)])
+def test_what_is_shown_whole_is_not_called_the_first_rows(
+    session: Any, limit: int, said: bool
+) -> None:
+    view = TravelView(session, "worst", at=3, limit=limit)
+    assert view.page["more"] is said
+    assert len(view.page["rows"]) == min(limit, 3)
+    for shown in (*view.static(), collection_table(session["worst"], limit=limit).text()):
+        assert (f"the first {limit}" in shown) is said
+    view.close()
+
+
+@pytest.mark.parametrize(("limit", "said"), [(1, True), (2, False), (3, False)])
+def test_changes_that_are_shown_whole_are_not_called_the_first(
+    session: Any, limit: int, said: bool
+) -> None:
+    view = TravelView(session, "worst", at=2, limit=limit)
+    assert view.page["changes_more"] is said
     view.close()

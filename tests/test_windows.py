@@ -431,3 +431,15 @@ def assert_same(ours: Collection, theirs: Any) -> None:
     """Equal rows, as often."""
     table = theirs.toArrow().to_pydict()
     assert held(ours) == model.bag(map(model.typed, zip(*table.values(), strict=True)))
+
+
+def test_a_session_goes_on_after_exactly_the_gap(session: Session) -> None:
+    given = session.input("given", "k int, at timestamp")
+    stage = session.stage("s", windows.sessions(given, on="at", gap="5 minutes", keys="k"))
+    noon = datetime(2024, 1, 1, 12, tzinfo=UTC)
+    just = timedelta(microseconds=1)
+    given.insert([(1, noon), (1, noon + 5 * MINUTE), (2, noon), (2, noon + 5 * MINUTE + just)])
+    session.commit()
+    assert [(row[0], row[-1] - row[-2]) for row in stage.rows()] == [
+        (1, 10 * MINUTE), (1, 10 * MINUTE), (2, 5 * MINUTE), (2, 5 * MINUTE)
+    ]  # fmt: skip

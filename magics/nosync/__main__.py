@@ -1,4 +1,9 @@
-"""`python -m nosync install [--user | --sys-prefix | --prefix P]` installs the kernel."""
+"""The command line: `python -m nosync install` installs the kernel, `key` moves the user's key.
+
+python -m nosync install [--user | --sys-prefix | --prefix P]
+python -m nosync key export FILE
+python -m nosync key import FILE [--replace]
+"""
 
 from __future__ import annotations
 
@@ -17,10 +22,38 @@ def main(arguments: list[str] | None = None) -> int:
     where.add_argument("--user", action="store_true", help="for this user (default)")
     where.add_argument("--sys-prefix", action="store_true", help="into this environment")
     where.add_argument("--prefix", help="into another prefix")
+    key = commands.add_parser("key", help="the key that signs your logs, to or from a file")
+    ways = key.add_subparsers(dest="way", required=True)
+    ways.add_parser("export", help="writes it to a new file: keep that secret").add_argument("file")
+    taken = ways.add_parser("import", help="makes the key in a file yours")
+    taken.add_argument("file")
+    taken.add_argument(
+        "--replace", action="store_true", help="keeps a key that you have beside it, as key.ID"
+    )
     chosen = parser.parse_args(arguments)
+    if chosen.command == "key":
+        return _key(chosen)
     prefix = sys.prefix if chosen.sys_prefix else chosen.prefix
     place = install(user=prefix is None, prefix=prefix)
     sys.stdout.write(f"installed the kernel 'Python 3 (NoSync)' in {place}\n")
+    return 0
+
+
+def _key(chosen: argparse.Namespace) -> int:
+    """Moves the key; says what went wrong in a line or two."""
+    from nosync_nb import keys
+    from nosync_nb.errors import TrustError
+
+    try:
+        if chosen.way == "export":
+            told = f"exported key {keys.export_key(chosen.file)} to '{chosen.file}'"
+        else:
+            name, kept = keys.import_key(chosen.file, replace=chosen.replace)
+            told = f"key {name} is yours now{f'; the one before is {kept!r}' if kept else ''}"
+    except TrustError as error:
+        sys.stderr.write(f"{error}\n" + (f"Hint: {error.hint}\n" if error.hint else ""))
+        return 1
+    sys.stdout.write(f"{told}\n")
     return 0
 
 

@@ -1,17 +1,30 @@
 """The variables of the notebook: those a session brings back, and those it cannot.
 
 Inputs, stages and their other names come back after a restart, never over a value of the user.
-Plain variables do not; their names and cells are remembered so that the report can say so.
+Plain variables do not; their names and cells are remembered so that the report can say so. Of a
+cell that binds what sounds like a secret, nothing but names is written to the disk.
 """
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from nosync.memo import Memo
+
+_SHELL = ("In", "Out", "get_ipython", "exit", "quit", "open", "nosync")
+
+
+_SECRET = re.compile(
+    r"pass|pwd|(?<![a-z])pw(?![a-z])|secret|token|credential|bearer|cookie|private|(?<![a-z])"
+    r"(?:auth[a-z]*|api|access|sas|pin|dsn|(?:[a-z0-9]+_)?keys?)(?![a-z])|apikey|://[^/\s]*@",
+    re.IGNORECASE,
+)
+"""What is found in the names of secrets, and in lines that hold some."""
 
 
 class Bindings:
@@ -23,7 +36,10 @@ class Bindings:
         self._seen: dict[str, int] = {}
 
     def bind(self, session: Any, memo: Memo) -> list[str]:
-        """Binds all collections of a session; returns the names that the user's values keep."""
+        """Binds all collections of a session; returns the names that others keep.
+
+        A name of Python's own, such as `print`, is never bound by what a log says.
+        """
         taken = []
         for name in [*session.inputs, *session.stages]:
             if not self.set(name, session[name]):
@@ -35,11 +51,14 @@ class Bindings:
 
     def set(self, name: str, value: Any, *, over: bool = False) -> bool:
         """Binds one name; refuses when a value of the user has it, unless `over`."""
-        names = self._shell.user_ns
-        if not over and name in names and not self._is_ours(name, names[name]):
+        if not over and (taken(name) or not self._is_free(name)):
             return False
-        names[name] = self._ours[name] = value
+        self._shell.user_ns[name] = self._ours[name] = value
         return True
+
+    def _is_free(self, name: str) -> bool:
+        names = self._shell.user_ns
+        return name not in names or self._is_ours(name, names[name])
 
     def drop(self, *only: str) -> None:
         """Takes our variables away; names that hold values of the user stay."""
@@ -54,9 +73,11 @@ class Bindings:
         return value is self._ours.get(name, self) or registered_name(value) == name
 
     def bind_spark(self, spark: Any) -> None:
-        """Binds the Spark session in use as `spark`, if that name is free."""
-        if spark is not None and "spark" not in self._shell.user_ns:
-            self.set("spark", spark)
+        """Binds the Spark session in use as `spark`, if that name is free or one of ours has it."""
+        names = self._shell.user_ns
+        ours = "spark" in self._ours and names.get("spark") is self._ours["spark"]
+        if spark is not None and (ours or "spark" not in names):
+            self.set("spark", spark, over=True)
 
     def remember(self, memo: Memo, source: str, number: int) -> bool:
         """Notes names that a cell bound; tells whether the memo changed."""
@@ -65,12 +86,17 @@ class Bindings:
             del self._seen[name]
             changed |= memo.names.pop(name, None) is not None
             changed |= memo.aliases.pop(name, None) is not None
-        for name, value in self._new():
+        new = list(self._new())
+        secret = any(_SECRET.search(name) for name, _ in new)
+        for name, value in new:
             self._seen[name] = id(value)
             registered = registered_name(value)
             if registered is None:
                 memo.names.pop(name, None)
-                memo.names[name] = f"In[{number}]: {_binding_line(name, source)}"
+                memo.names[name] = f"In[{number}]"
+                line = "" if secret else _binding_line(name, source)
+                if line and not _SECRET.search(line):
+                    memo.names[name] += f": {line if len(line) <= 44 else line[:43] + '…'}"
                 memo.aliases.pop(name, None)
             else:
                 memo.names.pop(name, None)
@@ -94,6 +120,12 @@ class Bindings:
             yield name, value
 
 
+def taken(name: str) -> bool:
+    """Tells whether a name is Python's or IPython's, which no log may bind to something else."""
+    ours = hasattr(builtins, name) or keyword.iskeyword(name) or name in _SHELL
+    return ours or name.startswith("__")
+
+
 def registered_name(value: Any) -> str | None:
     """The name under which a session knows a collection; None for anything else."""
     if "nosync_nb.collection" not in sys.modules:
@@ -107,7 +139,6 @@ def registered_name(value: Any) -> str | None:
 
 
 def _binding_line(name: str, source: str) -> str:
-    """The first line of a cell that mentions a name, shortened."""
+    """The first line of a cell that mentions a name."""
     pattern = re.compile(rf"\b{re.escape(name)}\b")
-    line = next((line.strip() for line in source.splitlines() if pattern.search(line)), "")
-    return line if len(line) <= 44 else line[:43] + "…"
+    return next((line.strip() for line in source.splitlines() if pattern.search(line)), "")

@@ -259,20 +259,28 @@ def pending_rows(holder: Any) -> str:
     pending = _sizes(holder.pending)
     if not pending:
         return ""
-    rows = sum(rows for rows, _ in pending.values())
+    rows = sum(rows for rows, *_ in pending.values())
     return f"{formats.count(rows, 'pending row')} ({formats.listing(pending)})"
 
 
-def _sizes(pending: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Rows and calls that wait, by input."""
-    return {name: (item.rows, item.calls) for name, item in pending.items()}
+def _sizes(pending: Mapping[str, Any]) -> dict[str, tuple[int, int, int]]:
+    """Rows that wait, calls, and how many of the rows are taken away, by input."""
+    return {name: (item.rows, item.calls, item.removed) for name, item in pending.items()}
 
 
-def _committed(epoch: int, pending: dict[str, tuple[int, int]]) -> str:
+def _changed(rows: int, removed: int) -> str:
+    """What a commit changed in an input: `3 rows`, `+3 / −1 rows`, `−1 row`."""
+    if not removed:
+        return formats.count(rows, "row")
+    gone = f"−{formats.count(removed, 'row')}"
+    return f"+{rows - removed:,} / {gone}" if rows > removed else gone
+
+
+def _committed(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
     """One line per commit, with advice when many inserts became one epoch."""
-    parts = [f"{name} {formats.count(rows, 'row')}" for name, (rows, _) in pending.items()]
+    parts = [f"{name} {_changed(rows, removed)}" for name, (rows, _, removed) in pending.items()]
     line = f"epoch {epoch}: {', '.join(parts) or 'nothing new'}"
-    calls = max((calls for _, calls in pending.values()), default=0)
+    calls = max((calls for _, calls, _ in pending.values()), default=0)
     if calls > 1:
         line += (
             f"\n{formats.count(calls, 'insert')} -> 1 epoch; use `with nosync.epoch():` "

@@ -16,6 +16,7 @@ from IPython.core.error import UsageError
 from nosync.acting import COMMANDS as ACTING
 from nosync.looking import COMMANDS as LOOKING
 from nosync.subcommand import Quoted, Subcommand
+from nosync_widgets import formats
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
@@ -37,6 +38,14 @@ def run(notebook: Notebook, line: str) -> Any:
     Raises:
         UsageError: unknown subcommand or bad arguments.
     """
+    __tracebackhide__ = True
+    try:
+        return _run(notebook, line)
+    except UsageError as error:  # IPython prints it as it is, and it lists names of the log
+        raise UsageError(formats.visible(str(error))) from None
+
+
+def _run(notebook: Notebook, line: str) -> Any:
     __tracebackhide__ = True
     words = _split(line)
     if not words:
@@ -120,7 +129,7 @@ class _Text:
         self._text = text
 
     def __repr__(self) -> str:
-        return self._text
+        return formats.visible(self._text)
 
 
 COMMANDS: dict[str, Subcommand] = {

@@ -6,7 +6,6 @@ Only on request: a session started behind the user's back would swallow their se
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,8 +32,9 @@ class EagerSpark:
 
     def _run(self, conf: Mapping[str, str]) -> None:
         from nosync_nb.spark.sessions import require
+        from nosync_nb.texts import warn
 
         try:
             self.spark = require(None, self._namespace, conf=conf)
         except Exception as error:
-            warnings.warn(f"Spark did not start: {error}", stacklevel=2)
+            warn(f"Spark did not start: {error}", stacklevel=2)

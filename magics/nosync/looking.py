@@ -100,7 +100,7 @@ def _travel(notebook: Notebook, arguments: Namespace) -> Any:
     # A saved notebook that is opened without its kernel shows this and not the widget.
     text, html = view.static()
     title = view.title()
-    summary = f"<details><summary>{title}</summary>{html}</details>"
+    summary = f"<details><summary>{formats.html(title)}</summary>{html}</details>"
     notebook.say(text if not _has_widgets(notebook) else title, summary)
     display(view)
 
@@ -195,6 +195,22 @@ _LIMIT = (["--limit"], {"type": limit, "help": "rows shown, instead of NoSync.li
 _MOMENT = "epoch, label (quoted if it is a number), negative offset, or '2026-01-31 18:00'"
 _AT = (["--at"], {"type": moment, "help": _MOMENT})
 
+
+def _trust(notebook: Notebook, _arguments: Namespace) -> Any:
+    """Whose key signed the log, and what running its cells would define; nothing is run."""
+    from nosync_nb import trusting
+
+    told = trusting.report(notebook.session())
+    rows = [[s.name, s.whose, s.held or "runs", s.text] for s in told.stages]
+    return Table(
+        caption=f"log {told.log[:16]} · {told.whose} · your key: {told.yours}",
+        columns=("stage", "described by", "state", "what it computes"),
+        rows=rows,
+        types=("string", "string", "string", "string"),
+        notes=["a stage becomes yours when you run a cell that defines it"],
+    )
+
+
 COMMANDS = (
     Subcommand("status", "inputs and stages: rows, epochs, what is safe", _status),
     Subcommand("show", "the rows of a stage, now or at an epoch", _show, [_STAGE, _AT, _LIMIT]),
@@ -223,4 +239,5 @@ COMMANDS = (
     ),
     Subcommand("layers", "how a trace is kept", _layers, [(["stage"], {"nargs": "?"})]),
     Subcommand("graph", "which stage reads which", _graph),
+    Subcommand("trust", "whose key signed the log, and what its stages would compute", _trust),
 )

@@ -7,7 +7,6 @@ ended the kernel. It is not part of the log: without it nothing is lost but word
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from nosync.place import MEMO
 
 _MOST_NAMES = 200
+_MOST_BYTES = 1 << 20
 
 
 @dataclass
@@ -32,17 +32,26 @@ class Memo:
 
     @classmethod
     def read(cls, folder: Path) -> Memo:
-        """Reads the file; a missing or damaged one is an empty memo."""
-        with suppress(OSError, ValueError, TypeError):
-            known = json.loads((folder / MEMO).read_text("utf-8"))
-            return cls(int(known["attempts"]), dict(known["names"]), dict(known["aliases"]))
+        """Reads the file; a missing or damaged one, or what is no file, is an empty memo."""
+        from nosync_nb.files import Files
+
+        with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+            known = json.loads(Files().read(str(folder / MEMO), most=_MOST_BYTES))
+            names, aliases = (
+                {str(name): str(told) for name, told in dict(known[each]).items()}
+                for each in ("names", "aliases")
+            )
+            return cls(int(known["attempts"]), names, aliases)
         return cls()
 
     def write(self, folder: Path) -> None:
-        """Replaces the file; whole or not at all. A folder that refuses is left alone."""
+        """Replaces the file; whole or not at all. A folder that refuses is left alone.
+
+        IMPORTANT: only after the folder was admitted (`place.prepare`).
+        """
+        from nosync_nb.files import Files
+
         self.names = dict(list(self.names.items())[-_MOST_NAMES:])
-        draft = folder / f"{MEMO}.{os.getpid()}"
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(asdict(self)), "utf-8")
-            draft.replace(folder / MEMO)
+            text = json.dumps(asdict(self)).encode()
+            Files().replace(str(folder / MEMO), text, sync=False)

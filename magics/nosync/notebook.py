@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
-from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
-from nosync.bindings import Bindings
+from nosync.bindings import Bindings, taken
 from nosync.cells import Cells, pending_rows
 from nosync.eager import EagerSpark
 from nosync.memo import Memo
 from nosync.place import Place, prepare, resolve, temporary
 from nosync.shorten import ShortErrors
+from nosync_widgets import formats
 from nosync_widgets.tables import collection_table
 
 _SAFE_MODE = 2
@@ -92,7 +91,9 @@ class Notebook:
             options: as `nosync.open` takes them.
         """
         __tracebackhide__ = True
-        place = self._place() if path is None else Place(Path(path).expanduser(), "%dd open")
+        named = None if path is None else Path(path).expanduser().resolve()
+        place = self._place() if named is None else Place(named, "%dd open")
+        write = options.get("mode", "w") == "w"
         memo = Memo.read(place.path)
         if memo.attempts >= _SAFE_MODE and not force:
             raise _safe_mode_error(place)
@@ -100,8 +101,8 @@ class Notebook:
 
         self.errors.install()
         self._refuse_pending(place, options)
-        prepare(place)
-        if place.has_log:
+        known = prepare(place, write=write) and write
+        if known:
             memo.attempts += 1
             memo.write(place.path)
         try:
@@ -109,8 +110,10 @@ class Notebook:
         finally:
             # An error that can be shown is no crash: only a dead kernel leaves its attempt behind.
             memo.attempts = 0
-            if place.path.is_dir():
+            if known:
                 memo.write(place.path)
+        if write and not known:
+            memo.write(place.path)
         if session is self.opened:
             return session
         self.close()
@@ -169,7 +172,8 @@ class Notebook:
             view.refresh()
         self.bindings.bind_spark(self.opened.spark or self.eager.spark)
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
-        if self.bindings.remember(self._memo, source, self.cells.number):
+        changed = self.bindings.remember(self._memo, source, self.cells.number)
+        if changed and self.opened.mode == "w":
             self._memo.write(self.place.path)
 
     def cancel_spark(self) -> None:
@@ -179,13 +183,14 @@ class Notebook:
             cancel()
 
     def say(self, text: str, html: str | None = None, *, progress: bool = False) -> None:
-        """Shows a text in the running cell; `progress` texts can be turned off."""
+        """Shows a text in the running cell, or HTML made of it; `progress` can be turned off."""
         if progress and self.settings.progress == "off":
             return
         from IPython.display import display
 
-        bundle: MutableMapping[str, str] = {"text/plain": text}
-        bundle["text/html"] = html or f'<pre style="opacity:.75;margin:0">{escape(text)}</pre>'
+        bundle: MutableMapping[str, str] = {"text/plain": formats.visible(text)}
+        shown = html or f'<pre style="opacity:.75;margin:0">{formats.html(text)}</pre>'
+        bundle["text/html"] = shown
         display(bundle, raw=True)
 
     def show_report(self) -> None:
@@ -197,7 +202,7 @@ class Notebook:
 
     def _announce(self) -> None:
         assert self.place is not None
-        taken = self.bindings.bind(self.opened, self._memo)
+        unbound = self.bindings.bind(self.opened, self._memo)
         if self.opened.recovery.fresh:
             if self.place.temporary:
                 self.say(
@@ -208,8 +213,9 @@ class Notebook:
                 self.say(f"NoSync: new log {_relative(self.place.path)}", progress=True)
             return
         self.show_report()
-        for name in taken:
-            self.say(f'NoSync: {name} is a variable of yours; session["{name}"] is the stage')
+        for name in unbound:
+            whose = "a name of Python" if taken(name) else "a variable of yours"
+            self.say(f'NoSync: {name} is {whose}; session["{name}"] is the stage')
 
     def configure(self) -> None:
         """Hands the settings that concern the engine to the session."""
@@ -254,7 +260,9 @@ class Notebook:
             if self.opened is not None:
                 self.opened.close()
         if temporary and self.place is not None:
-            shutil.rmtree(self.place.path, ignore_errors=True)
+            from nosync_nb.files import Files
+
+            Files().remove_folder(str(self.place.path))
 
 
 def _safe_mode_error(place: Place) -> Exception:

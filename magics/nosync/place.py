@@ -8,7 +8,6 @@ is asked at the first cell that needs it, never when the extension is loaded.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ def resolve(user_ns: Mapping[str, Any], environ: Mapping[str, str], folder: Path
     """
     chosen = environ.get("NOSYNC_SESSION")
     if chosen:
-        return Place(folder / Path(chosen).expanduser(), "NOSYNC_SESSION")
+        return Place((folder / Path(chosen).expanduser()).resolve(), "NOSYNC_SESSION")
     for told in (user_ns.get("__vsc_ipynb_file__"), environ.get("JPY_SESSION_NAME")):
         notebook = _notebook_path(told, folder)
         if notebook is not None:
@@ -67,32 +66,41 @@ def _notebook_path(told: Any, folder: Path) -> Path | None:
 
 def temporary() -> Place:
     """Makes a place that is not tied to the notebook."""
-    return Place(Path(tempfile.mkdtemp(prefix="nosync-")), "a temporary folder", temporary=True)
+    from nosync_nb.files import Files
+
+    path = Files().temporary_folder("nosync-")
+    return Place(Path(path).resolve(), "a temporary folder", temporary=True)
 
 
-def prepare(place: Place) -> None:
-    """Makes the folder above the log; `.nosync` keeps itself out of git.
+def prepare(place: Place, *, write: bool = True) -> bool:
+    """Makes the folder above the log and admits both; `.nosync` keeps itself out of git.
+
+    Whatever is written beside the log is written after this: the folder may have come with a
+    repository of somebody else, with links in it. Returns whether there is a log.
 
     Raises:
-        DurabilityError: if it cannot be made; says where else a log can be.
+        TrustError: a folder is a link, belongs to somebody else, or others can write it.
+        DurabilityError: a folder cannot be made; says where else a log can be.
     """
-    parent = place.path.parent
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _refused(error, parent) from error
-    ignore = parent / ".gitignore"
-    if parent.name == ".nosync" and not ignore.exists():
-        with suppress(OSError):  # the log itself says whether it can be written
-            ignore.write_text("*\n", "utf-8")
-
-
-def _refused(error: OSError, folder: Path) -> Exception:
     from nosync_nb.errors import DurabilityError
-    from nosync_nb.files import fail
+    from nosync_nb.files import Files
+    from nosync_nb.log import folder
 
+    files, parent = Files(), place.path.parent
+    own = parent.name == ".nosync"
     try:
-        fail(error, "create", str(folder))
-    except DurabilityError as failure:
-        failure.add_note("Hint: `%dd open PATH` keeps the log in another folder")
-        return failure
+        if own:
+            folder.inside(files, str(parent), write=write)
+        elif write:
+            files.make_folder(str(parent))
+        known = folder.holds_log(files, str(place.path), write=write)
+    except DurabilityError as error:
+        error.add_note("Hint: `%dd open PATH` keeps the log in another folder")
+        raise
+    ignore = str(parent / ".gitignore")
+    if own and write and not files.exists(ignore):
+        with suppress(OSError):  # the log itself says whether it can be written
+            file = files.create(ignore)
+            file.append(b"*\n")
+            file.close()
+    return known

@@ -14,6 +14,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
+from nosync_widgets import formats
+
 BODY = "_nosync_body"
 """Marks a `SyntaxError` as one of the body of a cell, not of code that it ran."""
 
@@ -79,12 +81,13 @@ class ShortErrors:
 
 def render(shell: Any, error: BaseException, trace: TracebackType | None) -> list[str]:
     """Draws an error: name and message, notes, the line of the cell, the user's cause."""
-    lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {error}"]
-    lines += getattr(error, "__notes__", ())
+    lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {formats.visible(str(error))}"]
+    lines += map(formats.visible, getattr(error, "__notes__", ()))
     lines += list(_cell_lines(shell, trace))[-1:]
     cause = error.__cause__
     if cause is not None and getattr(error, "kind", "") == "stage":
-        lines.append(f"caused by {_RED}{type(cause).__name__}{_PLAIN}: {cause}")
+        said = formats.visible(str(cause))
+        lines.append(f"caused by {_RED}{type(cause).__name__}{_PLAIN}: {said}")
         lines += list(_cell_lines(shell, cause.__traceback__))[-1:]
     return lines
 
@@ -96,5 +99,6 @@ def _cell_lines(shell: Any, trace: TracebackType | None) -> Iterator[str]:
         place = shell.compile.format_code_name(file)
         if place is not None:
             source = linecache.getline(file, trace.tb_lineno).strip()
-            yield f"  {place[0]} {place[1]}, line {trace.tb_lineno}: {source}"
+            where = f"  {place[0]} {place[1]}, line {trace.tb_lineno}: {source}"
+            yield formats.visible(where)
         trace = trace.tb_next

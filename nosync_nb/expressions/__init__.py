@@ -1,6 +1,7 @@
 """Expressions: Spark SQL compiled to columns, or marked as known to Spark alone."""
 
 from nosync_nb.expressions.aggregates import AggregateCall, Aggregation, compile_aggregates
+from nosync_nb.expressions.allowed import refusal
 from nosync_nb.expressions.expression import (
     Expression,
     Types,
@@ -8,15 +9,23 @@ from nosync_nb.expressions.expression import (
     expand_select,
 )
 from nosync_nb.expressions.ordering import OrderTerm, parse_order
+from nosync_nb.expressions.settings import Asked, Depends, Settings, kept, noted, of_params
 
 __all__ = [
     "AggregateCall",
     "Aggregation",
+    "Asked",
+    "Depends",
     "Expression",
     "OrderTerm",
+    "Settings",
     "Types",
     "compile_aggregates",
     "compile_expression",
     "expand_select",
+    "kept",
+    "noted",
+    "of_params",
     "parse_order",
+    "refusal",
 ]

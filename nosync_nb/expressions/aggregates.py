@@ -16,6 +16,7 @@ from nosync_nb.expressions import catalog
 from nosync_nb.expressions.aggregators import AGGREGATORS, REFUSED
 from nosync_nb.expressions.expression import Expression, Types, compile_expression, compile_shown
 from nosync_nb.expressions.parse import Word, parse, tokens
+from nosync_nb.expressions.settings import DEFAULT, Asked, Settings
 from nosync_nb.rows import Field, Schema
 
 
@@ -56,6 +57,13 @@ class Aggregation(NamedTuple):
     outputs: list[Expression]
     inner: Schema
 
+    @property
+    def settings(self) -> list[Settings]:
+        """What the expressions in it depend on."""
+        return [e.settings for c in self.calls for e in c.arguments] + [
+            e.settings for e in self.outputs
+        ]
+
 
 def compile_aggregates(
     named: Mapping[str, str],
@@ -63,27 +71,27 @@ def compile_aggregates(
     keys: Sequence[str],
     *,
     types: Types | None = None,
-    time_zone: str = "UTC",
+    settings: Asked = DEFAULT,
 ) -> Aggregation:
     """Compiles expressions over aggregates of the rows of a group.
 
     Args:
         named: name of the result -> SQL, such as "count(*)" or "max(a) - min(a)".
         schema: the columns of the rows; `keys` are those of the group.
-        types: asks Spark for types; see `compile_expression`.
+        types: asks Spark for types; see `compile_expression`, also for `settings`.
 
     Raises:
         ExpressionError: for an unknown aggregate, one inside another, one over a type it does not
             take, a column that is neither a key nor inside an aggregate.
     """
-    compiler = _Compiler(schema, keys, types, time_zone)
+    compiler = _Compiler(schema, keys, types, settings)
     texts = [compiler.replaced(sql) for sql in named.values()]
     inner = compiler.inner()
     labels = {f"{compiler.prefix}{i}": text for i, text in enumerate(compiler.labels)}
     outputs = []
     for sql, text in zip(named.values(), texts, strict=True):
         compiler.check_columns(text, inner, sql)
-        outputs.append(compile_shown(text, inner, types, time_zone, (repr(sql), labels)))
+        outputs.append(compile_shown(text, inner, types, settings, (repr(sql), labels)))
     return Aggregation(tuple(named), compiler.calls, outputs, inner)
 
 
@@ -91,12 +99,12 @@ class _Compiler:
     """Collects the calls of several expressions over one group."""
 
     def __init__(
-        self, schema: Schema, keys: Sequence[str], types: Types | None, time_zone: str
+        self, schema: Schema, keys: Sequence[str], types: Types | None, settings: Asked
     ) -> None:
         self.schema = schema
         self.keys = [schema.fields[schema.index(key)] for key in keys]
         self.types = types
-        self.time_zone = time_zone
+        self.settings = settings
         self.calls: list[AggregateCall] = []
         self.labels: list[str] = []
         self._numbers: dict[tuple[str, bool, tuple[str, ...]], int] = {}
@@ -191,7 +199,7 @@ class _Compiler:
 
     def expression(self, text: str) -> Expression:
         """Compiles an argument."""
-        return compile_expression(text, self.schema, types=self.types, time_zone=self.time_zone)
+        return compile_expression(text, self.schema, types=self.types, settings=self.settings)
 
     def number(self, call: AggregateCall, shown: str) -> int:
         key = (call.function, call.distinct, tuple(a.fingerprint for a in call.arguments))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +18,7 @@ from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, Node
 from nosync_nb.expressions.table import FUNCTIONS, OPERATORS, Function
 from nosync_nb.expressions.typing_rules import VOID
 from nosync_nb.rows import Schema
+from nosync_nb.rows.types import INTEGERS
 
 _BINARY: dict[type[exp.Expression], str] = {
     exp.Add: "+",
@@ -60,11 +61,15 @@ class Binder:
     Args:
         schema: the columns.
         utc: whether timestamps are in UTC.
+
+    Attributes:
+        mixes: whether values of types have met that ANSI mode makes one type of in its own way.
     """
 
     def __init__(self, schema: Schema, *, utc: bool) -> None:
         self.schema = schema
         self.utc = utc
+        self.mixes = False
 
     def bind(self, tree: exp.Expression) -> Node:
         """Returns the node of a tree.
@@ -81,7 +86,14 @@ class Binder:
         return special(self, tree)
 
     def _operator(self, name: str, *operands: Any) -> Node:
-        return OPERATORS[name](name, [self.bind(operand) for operand in operands], self.utc)
+        nodes = [self.bind(operand) for operand in operands]
+        if name not in _PLAIN:
+            self._meet(node.type for node in nodes)
+        return OPERATORS[name](name, nodes, self.utc)
+
+    def _meet(self, types: Iterable[str]) -> None:
+        """Notes whether Spark makes one type of several as its mode says."""
+        self.mixes |= len({_kind(type_) for type_ in types} - {VOID}) > 1
 
     def _call(self, name: str, *arguments: Any) -> Node:
         entry = FUNCTIONS.get(name.lower())
@@ -89,8 +101,14 @@ class Binder:
             raise NotProvedError(f"function {name}")
         nodes = [self.bind(argument) for argument in arguments]
         if isinstance(entry, Function):
+            for node, wanted in zip(nodes, entry.parameters, strict=False):
+                self._meet((node.type, wanted))
             return entry.bind(name.lower(), nodes, self.utc)
-        return entry(name.lower(), nodes, self.utc)
+        lower = name.lower()
+        if lower not in _PLAIN:
+            types = [node.type for node in (nodes[1:] if lower in _CHOICES else nodes)]
+            self._meet([*types, lower] if lower in _TYPE_NAMES else types)
+        return entry(lower, nodes, self.utc)
 
     def _column(self, tree: Any) -> Node:
         if tree.args.get("table") is not None or isinstance(tree.this, exp.Star):
@@ -120,7 +138,9 @@ class Binder:
         type_ = _TYPES.get(tree.to.this.name)
         if type_ is None:
             raise NotProvedError(f"cast to {tree.to.sql('spark').lower()}")
-        return cast(self.bind(tree.this), type_, utc=self.utc)
+        node = self.bind(tree.this)
+        self._meet((node.type, type_))
+        return cast(node, type_, utc=self.utc)
 
     def _is(self, tree: Any) -> Node:
         if isinstance(tree.expression, exp.Null):
@@ -158,7 +178,10 @@ class Binder:
                 condition = self._operator("=", tree.this, branch.this)
             branches.append((condition, self.bind(branch.args["true"])))
         default = tree.args.get("default")
-        return conditions.case(branches, None if default is None else self.bind(default), self.utc)
+        last = None if default is None else self.bind(default)
+        results = [*(result for _, result in branches), *([] if last is None else [last])]
+        self._meet(result.type for result in results)
+        return conditions.case(branches, last, self.utc)
 
     def _trim(self, tree: Any) -> Node:
         if any(v for k, v in tree.args.items() if k != "this"):
@@ -174,6 +197,19 @@ class Binder:
         if unit not in _EXTRACTED:
             raise NotProvedError(f"extract {unit}")
         return self._call(unit, tree.expression)
+
+
+_PLAIN = frozenset(("and", "or", "not", "is true", "is false", "trunc", "date_trunc", "round"))
+"""Calls of values of different types on purpose."""
+_CHOICES = frozenset(("if", "nvl2"))
+_TYPE_NAMES = frozenset(_TYPES.values())
+
+
+def _kind(type_: str) -> str:
+    """Types that meet in one way whatever the mode have one kind."""
+    if type_ in INTEGERS or type_ == "double" or type_.startswith("decimal("):
+        return "number"
+    return type_
 
 
 def number(text: str) -> LiteralNode:

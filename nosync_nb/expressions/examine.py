@@ -119,7 +119,8 @@ def _refuse(node: Any, text: str) -> None:
         _raise(text, what, "use group_by(...).agg(name='...')")
     if called in GENERATORS:
         _raise(text, f"{called} makes several rows of one", "use flat_map(function, schema)")
-    if isinstance(node, exp.Query | exp.Exists):
+    in_words = isinstance(node, exp.Alias) and isinstance(node.parent, exp.Paren)
+    if in_words or isinstance(node, exp.Query | exp.Exists):  # Spark reads `(table t)` as one
         _raise(text, "a subquery looks at other rows", "use join(..., how='semi' or 'anti')")
     if isinstance(node, exp.Placeholder | exp.Parameter):
         _raise(text, "a parameter has no value here", "write the value, as in f'x > {value!r}'")

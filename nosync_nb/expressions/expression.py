@@ -1,9 +1,9 @@
 """Expressions: Spark SQL over the columns of one row, evaluated here or by Spark.
 
-The meaning is always Spark's (ANSI mode). If every part of an expression is in the table of
-proved functions (table.py), `local` is true and `evaluate` computes it on columns; otherwise `sql`
-goes to Spark with the batch. Which of the two it is depends on the text and the types alone, never
-on the values or the number of rows.
+The meaning is always Spark's, under the settings that it was described under (settings.py). If
+every part of an expression is in the table of proved functions (table.py), `local` is true and
+`evaluate` computes it on columns; otherwise `sql` goes to Spark with the batch. Which of the two it
+is depends on the text, the types and the settings alone, never on the values or the number of rows.
 
 Design: nodes (nodes.py) evaluate any form of column with null masks and find the row that raises;
 a generated function (fast.py) tries small null-free columns first.
@@ -26,6 +26,7 @@ from nosync_nb.expressions.examine import Examined, examine
 from nosync_nb.expressions.fast import Fast, compile_fast, is_loud
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, Node
 from nosync_nb.expressions.parse import Parsed, agrees_with_spark, canonical, parse
+from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Settings, needs_zone
 from nosync_nb.expressions.typing_rules import KNOWN, VOID
 from nosync_nb.expressions.vectors import Frame, RowError, quiet, to_column
 from nosync_nb.rows import Column, Schema, canonical_type
@@ -33,7 +34,6 @@ from nosync_nb.rows import Column, Schema, canonical_type
 Types = Callable[[Sequence[str], Schema], list[str]]
 """Asks Spark for the types of expressions over a schema."""
 
-_UTC = frozenset(("utc", "etc/utc", "z", "gmt", "etc/gmt", "utc+0", "gmt+0", "+00:00", "+0"))
 _LENGTHS = re.compile(r"\b(?:n?var)?char(?:acter)?\s*\(|\btext\b", re.IGNORECASE)
 
 
@@ -48,6 +48,7 @@ class Expression:
         is_column: whether it is a plain column.
         deterministic: whether two evaluations agree.
         local: whether `evaluate` works; if not, `why` says which part only Spark knows.
+        settings: those that it depends on, as they are for it.
         fingerprint: a text equal for expressions that differ in space, comments and case only.
     """
 
@@ -56,7 +57,6 @@ class Expression:
         "_loud",
         "_node",
         "_shown",
-        "_zone",
         "columns",
         "deterministic",
         "fingerprint",
@@ -64,13 +64,21 @@ class Expression:
         "local",
         "name",
         "schema",
+        "settings",
         "sql",
         "text",
         "type",
         "why",
     )
 
-    def __init__(self, compiled: _Compiled, schema: Schema, type_: str, shown: _Shown) -> None:
+    def __init__(
+        self,
+        compiled: _Compiled,
+        schema: Schema,
+        type_: str,
+        settings: Settings,
+        shown: _Shown,
+    ) -> None:
         parsed, examined, node = compiled.parsed, compiled.examined, compiled.node
         self.sql = parsed.sql
         self.text = compiled.text
@@ -88,7 +96,7 @@ class Expression:
         self._node = node
         self._fast = compiled.fast
         self._loud = compiled.loud
-        self._zone = compiled.zone
+        self.settings = settings
         self._shown = shown
 
     @property
@@ -135,7 +143,7 @@ class Expression:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.text, self.schema, self.type, self._zone, self._shown)
+        return _restore, (self.text, self.schema, self.type, self.settings, self._shown)
 
     def __repr__(self) -> str:
         return f"Expression({self.sql!r}, {self.type})"
@@ -153,11 +161,11 @@ class _Compiled(NamedTuple):
     why: str
     fast: Fast | None
     loud: bool
-    zone: str
+    depends: Depends
 
 
 def compile_expression(
-    sql: str, schema: Schema, *, types: Types | None = None, time_zone: str = "UTC"
+    sql: str, schema: Schema, *, types: Types | None = None, settings: Asked = DEFAULT
 ) -> Expression:
     """Compiles Spark SQL over the columns of a schema.
 
@@ -166,34 +174,41 @@ def compile_expression(
             another case.
         schema: the columns.
         types: asks Spark for the type of what only Spark knows.
-        time_zone: the session's; functions of timestamps are evaluated here in UTC only.
+        settings: what it is evaluated under, or who tells: asked if it depends on some. Functions
+            of timestamps are evaluated here in UTC only, and what ANSI mode makes raise in ANSI
+            mode only.
 
     Raises:
         ExpressionError: if it cannot be read, names a column that is not there, looks at more than
             one row, or needs Spark and `types` is None.
     """
-    return compile_shown(sql, schema, types, time_zone, ("", {}))
+    return compile_shown(sql, schema, types, settings, ("", {}))
 
 
 def compile_shown(
-    sql: str, schema: Schema, types: Types | None, time_zone: str, shown: _Shown
+    sql: str, schema: Schema, types: Types | None, settings: Asked, shown: _Shown
 ) -> Expression:
     """Compiles an expression that errors show in another way."""
-    compiled = _compiled(sql, schema, time_zone)
+    compiled = _compiled(sql, schema, utc=True, ansi=True)
+    own = Settings()
+    if any(compiled.depends):
+        known = settings if isinstance(settings, Settings) else settings(compiled.depends, sql)
+        own = known.of(compiled.depends)
+        compiled = _compiled(sql, schema, utc=own.utc, ansi=own.ansi is not False)
     if compiled.node is not None:
-        return Expression(compiled, schema, compiled.node.type, shown)
-    return Expression(compiled, schema, _asked_type(compiled, schema, types), shown)
+        return Expression(compiled, schema, compiled.node.type, own, shown)
+    return Expression(compiled, schema, _asked_type(compiled, schema, types), own, shown)
 
 
 @lru_cache(maxsize=512)
-def _compiled(sql: str, schema: Schema, time_zone: str) -> _Compiled:
+def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
     parsed = parse(sql)
     examined = examine(parsed.tree, schema, parsed.sql)
-    why, node = "", None
-    try:
-        node = _bound(parsed, schema, time_zone)
-    except NotProvedError as error:
-        why = str(error)
+    node, depends, why = _found(parsed, schema, examined)
+    if depends.time_zone and not utc and node is not None:
+        node, why = None, "timestamps in a time zone other than UTC"
+    if depends.ansi and not ansi and node is not None:
+        node, why = None, "what this is without ANSI mode"
     if node is not None and node.type == VOID:
         raise ExpressionError(
             f"expression {parsed.sql!r}: null alone has no type",
@@ -201,11 +216,23 @@ def _compiled(sql: str, schema: Schema, time_zone: str) -> _Compiled:
         )
     fast = compile_fast(node) if node is not None else None
     loud = node is not None and is_loud(node)
-    return _Compiled(sql, parsed, examined, node, why, fast, loud, time_zone)
+    return _Compiled(sql, parsed, examined, node, why, fast, loud, depends)
 
 
-def _bound(parsed: Parsed, schema: Schema, time_zone: str) -> Node:
-    """Returns the node of an expression.
+def _found(parsed: Parsed, schema: Schema, examined: Examined) -> tuple[Node | None, Depends, str]:
+    """The node of an expression, if there is one; what it depends on; what only Spark knows."""
+    for utc in (False, True):
+        try:
+            node, mixes = _bound(parsed, schema, utc=utc)
+        except NotProvedError as error:
+            why = str(error)
+        else:
+            return node, Depends(utc, mixes or node.raises), ""
+    return None, Depends(needs_zone(parsed.tree, schema, examined.columns), ansi=True), why
+
+
+def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[Node, bool]:
+    """Returns the node of an expression, and whether values of different types meet in it.
 
     Raises:
         NotProvedError: if only Spark can say what it means.
@@ -218,12 +245,13 @@ def _bound(parsed: Parsed, schema: Schema, time_zone: str) -> Node:
         raise NotProvedError("adjacent or raw strings")
     if not agrees_with_spark(parsed.tree):
         raise NotProvedError("this order of operators without parentheses")
-    node = Binder(schema, utc=time_zone.lower() in _UTC).bind(parsed.tree)
+    binder = Binder(schema, utc=utc)
+    node = binder.bind(parsed.tree)
     if not isinstance(node, ColumnNode) and node.type not in KNOWN:
         raise NotProvedError(f"a {node.type}")
     if isinstance(node, LiteralNode) and node.type not in KNOWN:
         raise NotProvedError(f"a {node.type}")
-    return node
+    return node, binder.mixes
 
 
 def _asked_type(compiled: _Compiled, schema: Schema, types: Types | None) -> str:
@@ -243,8 +271,10 @@ def _asked_type(compiled: _Compiled, schema: Schema, types: Types | None) -> str
         ) from None
 
 
-def _restore(text: str, schema: Schema, type_: str, zone: str, shown: _Shown) -> Expression:
-    return compile_shown(text, schema, lambda sql, _: [type_], zone, shown)
+def _restore(
+    text: str, schema: Schema, type_: str, settings: Settings, shown: _Shown
+) -> Expression:
+    return compile_shown(text, schema, lambda sql, _: [type_], settings, shown)
 
 
 def _printed(column: Column, type_: str) -> str:

@@ -256,7 +256,9 @@ def _bounds(node: Node, limit: int) -> Bounds:
         return 0, 0
     least, greatest = limits(node.type)
     if isinstance(node, ColumnNode):
-        return max(least, -limit), min(greatest, limit)
+        if limit >= greatest:
+            return least, greatest  # not guarded: the least integer is one beyond -greatest
+        return -limit, limit
     if isinstance(node, LiteralNode):
         return (0, 0) if node.value is None else (node.value, node.value)
     if not isinstance(node, StrictNode) or not isinstance(node.kernel, Kernel):

@@ -4,6 +4,11 @@ A checkpoint is a whole file that appears at once. The one before is kept until 
 is durable, so that a damaged newest file costs time (a longer tail), never data. A checkpoint
 that a fenced owner wrote beyond the end of his part of the log does not fit the chain and is
 left out.
+
+Failure: 1. The newest checkpoint cannot be read *once* (the device, a full table of files). 2. The
+opening goes back to the one before, and deletes files that only the newest one names. 3. The next
+opening reads the newest one again, and its files are gone. Hence nothing is deleted as long as a
+checkpoint is there that could not be read, and it is deleted itself before a new one is written.
 """
 
 from __future__ import annotations
@@ -15,11 +20,9 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.errors import DurabilityError
 from nosync_nb.files import Files
-from nosync_nb.log.frames import FORMAT, Mark
-
-KEPT = 2
+from nosync_nb.log.frames import FORMAT, Mark, check_format
 
 _MAGIC = b"\x89NSYNCC\n"
 _HEADER = struct.Struct("<8sHHIQQQ16sQ")
@@ -53,7 +56,7 @@ def seq_of(name: str) -> int:
 
 
 def write(files: Files, folder: str, checkpoint: Checkpoint) -> None:
-    """Writes a checkpoint durably, then deletes those that nobody will fall back to."""
+    """Writes a checkpoint durably."""
     mark, generation, payload = checkpoint
     size = len(payload)
     fields = _HEADER.pack(
@@ -62,8 +65,22 @@ def write(files: Files, folder: str, checkpoint: Checkpoint) -> None:
     crcs = _CRC.pack(zlib.crc32(fields), zlib.crc32(payload))
     path = os.path.join(folder, file_name(mark.seq, generation))
     files.replace(path, b"".join((fields, crcs, payload)))
-    for name in listed(files.names(folder))[KEPT:]:
+
+
+def prune(files: Files, folder: str, newest: Checkpoint, before: Checkpoint | None) -> None:
+    """Deletes those older than the newest that nobody will fall back to: all but the one before."""
+    kept = {file_name(each.mark.seq, each.generation) for each in (newest, before) if each}
+    for name in listed(files.names(folder)):
+        if name < max(kept) and name not in kept:
+            files.unlink(os.path.join(folder, name))
+
+
+def remove(files: Files, folder: str, names: Sequence[str]) -> None:
+    """Deletes checkpoints for good: they do not come back with a loss of power either."""
+    for name in names:
         files.unlink(os.path.join(folder, name))
+    if names:
+        files.sync_folder(folder)
 
 
 def read(files: Files, folder: str, name: str) -> Checkpoint | str:
@@ -82,11 +99,8 @@ def read(files: Files, folder: str, name: str) -> Checkpoint | str:
     if len(rest) < _CRC.size or _CRC.unpack_from(rest) != (zlib.crc32(fields), zlib.crc32(payload)):
         return f"'{path}' is damaged: it does not fit its checksum"
     magic, version, _, _, generation, seq, offset, chain, size = _HEADER.unpack(fields)
-    if version > FORMAT:
-        raise CorruptLogError(
-            f"'{path}': log format {version} is newer than this program ({FORMAT})",
-            hint="upgrade nosync; nothing was changed",
-        )
+    if magic == _MAGIC:
+        check_format(version, FORMAT, f"'{path}'")
     if magic != _MAGIC or size != len(payload) or name != file_name(seq, generation):
         return f"'{path}' is damaged: its header contradicts the file"
     return Checkpoint(Mark(seq, offset, chain), generation, payload)

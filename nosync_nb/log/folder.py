@@ -1,4 +1,8 @@
-"""Folder: whether a folder may hold a log, checked before anything in it is trusted."""
+"""Folder: whether a folder may hold a log, checked before anything in it is trusted or listed.
+
+A folder that is a link leads to files that are not the log's: git and archives carry links. One
+that others can write may be another one at any moment. Both are refused, also inside of a log.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,6 @@ from nosync_nb.errors import DurabilityError, TrustError
 from nosync_nb.files import Files
 from nosync_nb.log import segments
 from nosync_nb.log.machine import Machine
-
-
-def is_log(files: Files, folder: str) -> bool:
-    """Tells whether a folder holds a log, or the beginning of one."""
-    if not files.exists(folder):
-        return False
-    names = files.names(folder)
-    return "generation" in names or bool(segments.listed(names))
 
 
 def admit(files: Files, folder: str, machine: Machine, *, write: bool) -> None:
@@ -32,9 +28,8 @@ def admit(files: Files, folder: str, machine: Machine, *, write: bool) -> None:
                 f"there is no log at '{folder}'", hint="open it for writing to make one"
             )
         files.make_folder(folder)
-    _owned(files, folder, write=write)
+    log = holds_log(files, folder, write=write)
     names = files.names(folder)
-    log = "generation" in names or bool(segments.listed(names))
     if not write:
         if not log:
             raise DurabilityError(f"'{folder}' holds no log", hint="check the path")
@@ -58,8 +53,36 @@ def admit(files: Files, folder: str, machine: Machine, *, write: bool) -> None:
 _OURS = ("generation.", "owner", "lock")
 
 
-def _owned(files: Files, folder: str, *, write: bool) -> None:
-    """Refuses a link, a foreign owner, and a folder that others can write."""
+def holds_log(files: Files, folder: str, *, write: bool) -> bool:
+    """Tells whether a folder holds a log, or the beginning of one; refuses one as `owned` does."""
+    if not files.exists(folder):
+        return False
+    owned(files, folder, write=write, fresh=True)  # a link is not even listed
+    names = files.names(folder)
+    log = "generation" in names or bool(segments.listed(names))
+    owned(files, folder, write=write, fresh=not log)
+    return log
+
+
+def inside(files: Files, folder: str, *, write: bool) -> None:
+    """Refuses a folder in a log that is not a real one; makes it if it is not there.
+
+    Raises:
+        TrustError: it is a link, belongs to somebody else, or others can write it.
+        DurabilityError: it is no folder, or cannot be made.
+    """
+    if files.exists(folder):
+        owned(files, folder, write=write)
+    elif write:
+        files.make_folder(folder)
+
+
+def owned(files: Files, folder: str, *, write: bool, fresh: bool = False) -> None:
+    """Refuses a link, a foreign owner, and a folder that others can write.
+
+    Args:
+        fresh: nothing is in it that could be trusted; that others can write it is no harm.
+    """
     status = files.status(folder)
     if stat.S_ISLNK(status.st_mode):
         raise TrustError(f"'{folder}' is a link", hint=f"open '{os.path.realpath(folder)}' itself")
@@ -70,7 +93,7 @@ def _owned(files: Files, folder: str, *, write: bool) -> None:
             f"'{folder}' belongs to user {status.st_uid}, not to {os.getuid()}",
             hint='open it as its owner, or read it with mode="r"',
         )
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and is_log(files, folder):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not fresh:
         raise TrustError(
             f"'{folder}' can be written by others (mode {stat.S_IMODE(status.st_mode):o})",
             hint=f"chmod 700 '{folder}'",

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 
-FORMAT = 1
+FORMAT = 2
 MAGIC = b"\x89NSF"
 HEADER_BYTES = 48
 TRAILER_BYTES = 24
@@ -68,6 +68,18 @@ class Damage(NamedTuple):
 
     offset: int
     reason: str
+
+
+def check_format(version: int, own: int, where: str) -> None:
+    """Raises CorruptLogError unless a part of a log has the format of this program."""
+    if version != own:
+        newer = version > own
+        raise CorruptLogError(
+            f"{where}: log format {version} is {'newer' if newer else 'older'} than this program"
+            f" ({own})",
+            hint=("upgrade nosync" if newer else "open it with the version of nosync that wrote it")
+            + "; nothing was changed",
+        )
 
 
 def frame_bytes(length: int) -> int:
@@ -207,11 +219,7 @@ def _header(data: bytes, at: int) -> tuple[Any, ...] | None:
     if fields[0] != MAGIC or fields[9] != zlib.crc32(data[at : at + HEADER_BYTES - 4]):
         return None
     version, flags, number = fields[1], fields[3], fields[6]
-    if version > FORMAT or flags:
-        raise CorruptLogError(
-            f"frame {number}: log format {version} is newer than this program ({FORMAT})",
-            hint="upgrade nosync; nothing was changed",
-        )
+    check_format(version if not flags else max(version, FORMAT + 1), FORMAT, f"frame {number}")
     return fields
 
 

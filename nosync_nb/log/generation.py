@@ -12,6 +12,10 @@ before the word changed is in the tail the new owner reads; one written after is
 of its own generation, behind the place where the new owner's segment begins, so it is no part
 of the log. A lock is not enough: a stopped process keeps it. A lease is not enough: it ends
 while its holder sleeps.
+
+Failure: the disk is full when a log is closed, or in the middle of an opening: `owner` goes on to
+say that this process writes. So of itself a process knows better: the leases it holds are in
+`_held`, and what is not there it has left.
 """
 
 from __future__ import annotations
@@ -21,11 +25,12 @@ import os
 import sys
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
-from nosync_nb.files import Files, Lock, Map
+from nosync_nb.files import Files, Lock
 from nosync_nb.log import owner as owners
-from nosync_nb.log.frames import FORMAT
+from nosync_nb.log.frames import FORMAT, check_format
 from nosync_nb.log.machine import Machine
-from nosync_nb.log.owner import Owner
+from nosync_nb.log.owner import Owner, Wrote
+from nosync_nb.mapping import Map
 
 HEARTBEAT_S = 5.0
 SILENT_MS_MAX = 15_000
@@ -50,11 +55,7 @@ class Words:
                 f"'{mapped.path}' is damaged",
                 hint="delete it when no process uses the log: it is made again",
             )
-        if self.words[_FORMAT] > FORMAT:
-            raise CorruptLogError(
-                f"log format {self.words[_FORMAT]} is newer than this program ({FORMAT})",
-                hint="upgrade nosync; nothing was changed",
-            )
+        check_format(self.words[_FORMAT], FORMAT, f"'{mapped.path}'")
 
     @property
     def generation(self) -> int:
@@ -100,6 +101,13 @@ class Lease(Words):
         self.number = owner.generation
         self._tag = (owner.generation & ((1 << _TAG_BITS) - 1)) << _PLACE_BITS
         self._pid = os.getpid()
+        self._mine = _place_of(files, folder, owner.generation)
+        _held.add(self._mine)
+
+    def close(self) -> None:
+        """Unmaps the words; this process does not hold the lease any more."""
+        _held.discard(self._mine)
+        super().close()
 
     def check(self) -> None:
         """Raises FencedError if somebody else has taken over."""
@@ -166,6 +174,9 @@ class Lease(Words):
             lock.release()
 
 
+_held: set[tuple[int, int, int]] = set()
+"""The leases of this process, by the log's generation file (device and number) and generation."""
+
 _REMEDY = 'open it with takeover=True, or read it with mode="r"'
 
 
@@ -180,11 +191,12 @@ def acquire(
         FencedError: the owner lives, or may live, and `takeover` is not given.
     """
     lock = _opening(files, folder)
+    mapped = None
     try:
         mapped = files.mapped(_control(files, folder), write=True)
         words = Words(mapped)
         before = _previous(files, folder, takeover)
-        if before is not None and not takeover:
+        if before is not None and not takeover and not _left(files, folder, before, machine):
             _admit(before, words, machine, folder)
         floor = before.generation if before else 0
         number = max(words.generation, generation_min, floor) + 1
@@ -196,6 +208,7 @@ def acquire(
             before.known if before else 0,
             closed=False,
             released=False,
+            wrote=before.last(generation_min) if before else Wrote(),
         )
         owners.write(files, folder, owner)
         _promise(files, folder, words, number)
@@ -204,7 +217,22 @@ def acquire(
         return lease, before, lock
     except BaseException:
         lock.release()
+        if mapped is not None:
+            mapped.close()
         raise
+
+
+def _left(files: Files, folder: str, before: Owner, machine: Machine) -> bool:
+    """Tells whether the owner is this process, which does not hold the lease any more."""
+    if before.identity != machine.identity():
+        return False
+    return _place_of(files, folder, before.generation) not in _held
+
+
+def _place_of(files: Files, folder: str, generation: int) -> tuple[int, int, int]:
+    """What names a lease in this process, also if the folder was renamed."""
+    status = files.status(os.path.join(folder, "generation"))
+    return status.st_dev, status.st_ino, generation
 
 
 def _opening(files: Files, folder: str) -> Lock:

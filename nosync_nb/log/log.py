@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Literal, Self
 
@@ -58,6 +59,7 @@ class Log:
         self.fresh = found.checkpoint is None and found.tail.end.seq == 0
         self.notes = found.notes
         self.noted = found.noted
+        self.unread = found.unread
         self._checkpoint = found.checkpoint
         self._before: Mark | None = None  # that of the checkpoint before the newest one
         self._tail = found.tail.frames
@@ -94,7 +96,8 @@ class Log:
         Cost: 3 ms, and 5 us for each frame after the checkpoint.
         """
         disk, host = files or Files(), machine or Machine()
-        where = os.path.abspath(path)
+        parent, name = os.path.split(os.path.abspath(path))
+        where = os.path.join(os.path.realpath(parent), name)  # links above are the user's to name
         folder.admit(disk, where, host, write=mode == "w")
         if mode == "r":
             words = Words(disk.mapped(os.path.join(where, "generation")))
@@ -115,8 +118,8 @@ class Log:
                 disk, where, lease, found, delay_s=delay_s, background=background
             )
         except BaseException:
-            known, closed = (before.known, before.closed) if before else (0, False)
-            lease.leave(known=known, closed=closed)
+            with suppress(DurabilityError, FencedError):  # what went wrong is raised already
+                lease.leave(known=lease.owner.known, closed=lease.owner.wrote.closed)
             lease.close()
             raise
         finally:
@@ -133,6 +136,12 @@ class Log:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def id(self) -> bytes:
+        """What tells this log from every other, made with it; empty before it is."""
+        known = self._segments()
+        return known[-1].log_id if known else b""
 
     @property
     def checkpoint(self) -> bytes | None:
@@ -223,17 +232,22 @@ class Log:
     def write_checkpoint(self, payload: bytes, position: Position | None = None) -> None:
         """Stores the state as of a frame (the last one), durably; from any thread.
 
-        The next opening begins there. Frames up to it are synced first.
+        The next opening begins there. Frames up to it are synced first. One that could not be read
+        at this opening is deleted before: the state it went back to, and what follows, is whole,
+        and files that are retired from now on may be some that the unread one names.
         """
         writer = self._writing()
         mark = writer.head if position is None else self.read(position).end
         writer.sync(mark.seq)
         writer.check()
+        checkpoint.remove(self._files, self.path, self.unread)
+        self.unread = []
         state = Checkpoint(mark, self.generation, payload)
         checkpoint.write(self._files, self.path, state)
         writer.check()
-        self._before = self._checkpoint.mark if self._checkpoint else None
-        self._checkpoint = state._replace(payload=b"")
+        before, self._checkpoint = self._checkpoint, state._replace(payload=b"")
+        self._before = before.mark if before else None
+        checkpoint.prune(self._files, self.path, self._checkpoint, before)
 
     def trim(self) -> list[str]:
         """Deletes the segments before both kept checkpoints; returns their names.
@@ -249,6 +263,7 @@ class Log:
         needed, _ = segments.back(self._files, self.path, newest, offset)
         if not needed or needed[0].start.offset > offset:
             return []
+        writer.forget(offset)
         older, _ = segments.back(self._files, self.path, needed[0].before, 0)
         for segment in older:
             self._files.unlink(os.path.join(self.path, segment.name))
@@ -310,22 +325,17 @@ class Log:
         if self._closed:
             return
         self._closed = True
-        self._lookup.close()
-        writer = self._writer
-        if writer is None or not isinstance(self._words, Lease):
-            self._words.close()
+        words, writer = self._words, self._writer
+        if isinstance(words, Lease) and words.inherited:
             return
-        if self._words.inherited:
-            return
-        try:
-            writer.sync()
-        finally:
-            writer.close()
-            closed = writer.durable.seq == writer.head.seq
-            try:
-                self._words.release(known=writer.durable.seq, closed=closed)
-            finally:
-                self._words.close()
+        with ExitStack() as every:  # a step that fails keeps none of those after it from being done
+            every.callback(words.close)
+            if writer is not None and isinstance(words, Lease):
+                every.callback(_release, words, writer)
+                every.callback(writer.close)
+            every.callback(self._lookup.close)
+            if writer is not None:
+                writer.sync()
 
     def _writing(self) -> Writer:
         if self._writer is None:
@@ -338,3 +348,9 @@ class Log:
 
     def _segments(self) -> list[Segment]:
         return self._writer.segments if self._writer else self._live
+
+
+def _release(lease: Lease, writer: Writer) -> None:
+    """Lets others write; it is a proper end if all that was written is on disk."""
+    closed = writer.durable.seq == writer.head.seq
+    lease.release(known=writer.durable.seq, closed=closed)

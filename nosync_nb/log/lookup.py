@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from threading import Lock
 
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.files import File, Files
+from nosync_nb.files import File, Files, close_all
 from nosync_nb.log import frames, segments
 from nosync_nb.log.frames import Frame, Position
 from nosync_nb.log.segments import Segment
@@ -59,8 +59,9 @@ class Lookup:
     def close(self) -> None:
         """Closes the files."""
         with self._lock:
-            while self._open:
-                self._open.popitem()[1].close()
+            opened = list(self._open.values())
+            self._open.clear()
+            close_all(opened)
 
     def _find(self, offset: int, live: Sequence[Segment]) -> Segment:
         """Returns the segment that holds a place, following links as far as needed."""

@@ -59,7 +59,7 @@ class Machine:
         """Returns the type of the file system a path is on; "" if unknown."""
         best = ("", "")
         path = os.path.realpath(path)
-        for line in _text("/proc/self/mountinfo").splitlines():
+        for line in _text(os.path.realpath("/proc/self") + "/mountinfo").splitlines():
             left, _, right = line.partition(" - ")
             fields = left.split()
             if not right or len(fields) < 5:

@@ -10,15 +10,26 @@ from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files import Files
-from nosync_nb.log.frames import FORMAT
+from nosync_nb.log.frames import FORMAT, check_format
 from nosync_nb.log.machine import Identity
+
+_BYTES_MAX = 1 << 16
+
+
+class Wrote(NamedTuple):
+    """Who wrote the newest frames: host and boot, and whether he left properly."""
+
+    host: str = ""
+    boot: str = ""
+    closed: bool = False
 
 
 class Owner(NamedTuple):
     """Who writes a log, or wrote it last.
 
     `known` is a seq that was on disk when this was written; `closed` tells that the owner
-    left properly, with `known` as its last frame.
+    left properly, with `known` as its last frame. An owner whose opening failed wrote nothing:
+    `wrote` tells of the one before, whose frames are still the newest.
     """
 
     identity: Identity
@@ -28,6 +39,13 @@ class Owner(NamedTuple):
     known: int
     closed: bool
     released: bool
+    wrote: Wrote = Wrote()
+
+    def last(self, generation: int) -> Wrote:
+        """Who wrote the newest frames, if the newest segment is of this generation."""
+        if self.generation == generation:
+            return Wrote(self.identity.host, self.identity.boot, self.closed)
+        return self.wrote
 
     @property
     def since(self) -> str:
@@ -49,16 +67,13 @@ def read(files: Files, folder: str) -> Owner | None:
     if not files.exists(path):
         return None
     try:
-        text, crc = files.read(path).rsplit(b"\n", 2)[:2]
+        text, crc = files.read(path, most=_BYTES_MAX).rsplit(b"\n", 2)[:2]
         if int(crc, 16) != zlib.crc32(text):
             raise ValueError("checksum")
         fields: dict[str, Any] = json.loads(text)
-        if fields.pop("format") > FORMAT:
-            raise CorruptLogError(
-                f"'{path}': the log format is newer than this program ({FORMAT})",
-                hint="upgrade nosync; nothing was changed",
-            )
-        return Owner(**{**fields, "identity": Identity(**fields["identity"])})
+        check_format(int(fields.pop("format")), FORMAT, f"'{path}'")
+        named = {"identity": Identity(**fields["identity"]), "wrote": Wrote(**fields["wrote"])}
+        return Owner(**{**fields, **named})
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptLogError(
             f"'{path}' is damaged: it cannot be told who writes this log",
@@ -68,7 +83,8 @@ def read(files: Files, folder: str) -> Owner | None:
 
 def write(files: Files, folder: str, owner: Owner) -> None:
     """Writes the owner file, durably."""
-    fields = {"format": FORMAT, **owner._asdict(), "identity": owner.identity._asdict()}
+    nested = {"identity": owner.identity._asdict(), "wrote": owner.wrote._asdict()}
+    fields = {"format": FORMAT, **owner._asdict(), **nested}
     text = json.dumps(fields).encode()
     path = os.path.join(folder, "owner")
     files.replace(path, text + f"\n{zlib.crc32(text):08x}\n".encode())

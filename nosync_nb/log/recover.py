@@ -13,7 +13,7 @@ from nosync_nb.log.checkpoint import Checkpoint
 from nosync_nb.log.frames import Mark, genesis
 from nosync_nb.log.generation import Lease, Words
 from nosync_nb.log.machine import Machine
-from nosync_nb.log.owner import Owner
+from nosync_nb.log.owner import Owner, Wrote
 from nosync_nb.log.segments import Chain, Segment
 from nosync_nb.log.tail import Tail
 from nosync_nb.log.writer import Writer
@@ -25,7 +25,8 @@ class Recovered(NamedTuple):
     """The newest checkpoint that fits, what follows it, and what is worth telling.
 
     `clean`: the last owner closed the log properly and all he wrote is there. `noted` is the last
-    number he left (`Log.note`), 0 if it is not known.
+    number he left (`Log.note`), 0 if it is not known. `unread` are newer checkpoints that could
+    not be read now.
     """
 
     checkpoint: Checkpoint | None
@@ -34,6 +35,7 @@ class Recovered(NamedTuple):
     clean: bool
     notes: list[str]
     noted: int
+    unread: list[str]
 
 
 def recover(
@@ -53,13 +55,13 @@ def recover(
         CorruptLogError: something that was on disk is missing or damaged.
     """
     me = machine.identity()
-    same_boot = (
-        owner is not None and owner.identity[:2] == me[:2] and bool(me.boot)
-    )  # (host, boot): the page cache of that time is the one of now
-    published = words.published(words.generation) if follow and same_boot else None
     names = files.names(folder)
+    last = owner.last(_newest_generation(names)) if owner else Wrote()
+    # The page cache of that time is the one of now.
+    same_boot = bool(me.boot) and (last.host, last.boot) == (me.host, me.boot)
+    published = words.published(words.generation) if follow and same_boot else None
     known = max(owner.known if owner else 0, _hint(words, names))
-    state, chain, notes = _newest(files, folder, names)
+    state, chain, unread, notes = _newest(files, folder, names)
     start = state.mark if state else chain.live[0].start if chain.live else NOTHING
     if start.offset < (chain.live[0].start.offset if chain.live else 0):
         raise CorruptLogError(
@@ -68,9 +70,9 @@ def recover(
         )
     known = max(known, start.seq)
     found = tail.read(files, folder, chain, start, known=known, strict=same_boot, upto=published)
-    closed = owner is not None and owner.closed and owner.known == found.end.seq
+    closed = owner is not None and last.closed and owner.known == found.end.seq
     noted = words.noted(_newest_generation(names)) or 0
-    return Recovered(state, found, chain.live, closed, notes + found.notes, noted)
+    return Recovered(state, found, chain.live, closed, notes + found.notes, noted, unread)
 
 
 def begin(
@@ -116,17 +118,22 @@ def _newest_generation(names: Sequence[str]) -> int:
 
 def _newest(
     files: Files, folder: str, names: Sequence[str]
-) -> tuple[Checkpoint | None, Chain, list[str]]:
-    """Returns the newest checkpoint that is whole and belongs to this history."""
+) -> tuple[Checkpoint | None, Chain, list[str], list[str]]:
+    """Returns the newest checkpoint that is whole and belongs to this history.
+
+    Also those that could not be read, which may be another time, and what is worth telling.
+    """
+    unread: list[str] = []
     notes: list[str] = []
     for name in checkpoint.listed(names):
         state = checkpoint.read(files, folder, name)
         if isinstance(state, str):
             notes.append(f"{state}; the one before it is used")
+            unread.append(name)
             continue
         chain = segments.linked(files, folder, names, since=state.mark.offset)
         if tail.holds(files, folder, chain, state.mark):
-            return state, chain, notes
+            return state, chain, unread, notes
         if not _left_behind(state, chain.live):
             place = chain.missing or (chain.live[0].name if chain.live else "its segment")
             raise CorruptLogError(
@@ -135,7 +142,7 @@ def _newest(
                 hint="restore the file from a copy; nothing was changed",
             )
         notes.append(f"{name}: left out, it was written by an owner who had been replaced")
-    return None, segments.linked(files, folder, names), notes
+    return None, segments.linked(files, folder, names), unread, notes
 
 
 def _left_behind(state: Checkpoint, live: Sequence[Segment]) -> bool:

@@ -19,9 +19,9 @@ import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.errors import DurabilityError
 from nosync_nb.files import File, Files
-from nosync_nb.log.frames import FORMAT, Mark
+from nosync_nb.log.frames import FORMAT, Mark, check_format
 
 SEGMENT_BYTES_MAX = 8 << 20
 HEADER_BYTES = 128
@@ -117,12 +117,7 @@ def decode(data: bytes) -> Segment | None:
     )
     if magic != _MAGIC:
         return None
-    if version > FORMAT:
-        raise CorruptLogError(
-            f"segment {generation}-{number}: log format {version} is newer than this program "
-            f"({FORMAT})",
-            hint="upgrade nosync; nothing was changed",
-        )
+    check_format(version, FORMAT, f"segment {generation}-{number}")
     before = (rest[0], rest[1]) if rest[1] else None
     return Segment(log_id, generation, number, Mark(seq, offset, chain), before, rest[2])
 

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from nosync_nb.errors import DurabilityError, FencedError
-from nosync_nb.files import File, Files
+from nosync_nb.files import File, Files, close_all
 from nosync_nb.log import frames, segments
 from nosync_nb.log.frames import Mark, Position
 from nosync_nb.log.generation import HEARTBEAT_S, Lease
@@ -160,6 +160,15 @@ class Writer:
         """Calls back with each new durable seq, from the syncing thread; must be quick."""
         self._callbacks.append(callback)
 
+    def forget(self, offset: int) -> None:
+        """Forgets segments before the one that holds a place; all of it is on disk.
+
+        One more is kept: a repair goes on after the one it can keep.
+        """
+        with self._lock:
+            while len(self._recent) > 2 and self._recent[2].start.offset <= offset:
+                del self._recent[0]
+
     def close(self) -> None:
         """Stops the thread and closes the files, without syncing."""
         with self._lock:
@@ -168,8 +177,7 @@ class Writer:
             self._news.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        for file in (*self._rotated, self._file):
-            file.close()
+        close_all([*self._rotated, self._file])
 
     def _run(self) -> None:
         """The thread: syncs when there is something to sync, and lets the heart beat."""

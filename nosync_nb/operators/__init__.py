@@ -1,6 +1,7 @@
 """Operators: one kernel each, run in process or on executors."""
 
 from nosync_nb.operators.aggregate import Aggregate
+from nosync_nb.operators.asof import AsOf
 from nosync_nb.operators.base import Evaluate, Operator, Place, Step
 from nosync_nb.operators.distinct import (
     Multiplicity,
@@ -29,11 +30,13 @@ from nosync_nb.operators.linear import (
 from nosync_nb.operators.memo import Memo
 from nosync_nb.operators.ordering import By, Order
 from nosync_nb.operators.reduce import Reduce
+from nosync_nb.operators.sessions import Sessions
 from nosync_nb.operators.top import Top
 
 __all__ = [
     "CROSS_ROWS_MAX",
     "Aggregate",
+    "AsOf",
     "By",
     "Concat",
     "Consolidate",
@@ -55,6 +58,7 @@ __all__ = [
     "Reduce",
     "Row",
     "Select",
+    "Sessions",
     "Step",
     "Threshold",
     "ThresholdFunction",

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from nosync_nb.batch import Batch, Layout, Updates
-from nosync_nb.operators.memo import Memo
 from nosync_nb.rows import Column, Schema
 from nosync_nb.trace import Trace
 
@@ -53,15 +52,19 @@ class Step:
         place: where a loop may run its kernels; None: here.
         placement: where they ran, if not here.
         memo: what the operator remembers of `state[0]`, if it may; see memo.py.
+        held: for an operator that may need the whole of everything, what it gave until now.
+        cleared: whether its own traces are emptied before what it emits is added to them.
     """
 
     __slots__ = (
         "after",
         "before",
+        "cleared",
         "deltas",
         "emitted",
         "evaluate",
         "first",
+        "held",
         "memo",
         "place",
         "placement",
@@ -91,7 +94,9 @@ class Step:
         self.evaluate = evaluate
         self.touched = 0
         self.place: Place | None = None
-        self.memo: Memo[Any] | None = None
+        self.memo: Any = None
+        self.held: Trace | None = None
+        self.cleared = False
         self.placement = ""
 
 
@@ -110,6 +115,8 @@ class Operator:
             no order, with the hashes of their keys.
         distinct: whether no two rows of an output are equal.
         memo: what makes the memo that it keeps beside its first own trace, if it keeps one.
+        whole: whether it may need all that its inputs and its output hold: traces of them are
+            kept, those without a layout in any order.
     """
 
     name = "operator"
@@ -121,7 +128,8 @@ class Operator:
     spreads = True
     sorts = True
     distinct = False
-    memo: Callable[[], Memo[Any]] | None = None
+    memo: Callable[[], Any] | None = None
+    whole = False
 
     def step(self, step: Step) -> Updates | None:
         """Computes the change of the output; None or no rows if there is none."""

@@ -14,9 +14,9 @@ copies of a row are one object, so that a change of one would show in the others
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -27,8 +27,10 @@ from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.types import is_nested
+from nosync_nb.texts import warn
 
 _LARGE_GROUP = 100_000
+_TOLD: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 class Reduce(Operator):
@@ -143,8 +145,8 @@ class Reduce(Operator):
     def _call(self, key: Any, group: list[Any], counts: list[int], step: Step) -> list[Any]:
         """Calls the function on one group."""
         copies = [row for row, count in zip(group, counts, strict=True) for _ in range(count)]
-        if len(copies) > _LARGE_GROUP:
-            warnings.warn(
+        if len(copies) > _LARGE_GROUP and _first_time(self.function, step.stage):
+            warn(
                 f"{titled(step.stage)}: reduce evaluates a group of {len(copies)} rows again"
                 " whenever one changes; an aggregate with agg() costs only the change",
                 stacklevel=2,
@@ -161,6 +163,17 @@ class Reduce(Operator):
                 row=key,
             )
         return result
+
+
+def _first_time(function: Any, stage: str) -> bool:
+    """Tells whether a stage has not been warned of yet; its operator is made anew now and then."""
+    try:
+        told = _TOLD.setdefault(function, set())
+    except TypeError:  # neither hashed nor referred to weakly
+        return True
+    fresh = stage not in told
+    told.add(stage)
+    return fresh
 
 
 def _first_of_keys(delta: Batch, keys: Sequence[int]) -> Any:

@@ -26,6 +26,15 @@ from nosync_nb.rows.schema import Schema
 from nosync_nb.rows.values import MisfitError, build
 
 _SHOWN = 60
+_UNREADY = {
+    ("polars", "LazyFrame"): "collect()",
+    ("polars", "GroupBy"): "agg(...)",
+    ("pandas", "DataFrameGroupBy"): "agg(...)",
+    ("pyarrow", "FileSystemDataset"): "to_table()",
+    ("pyarrow", "InMemoryDataset"): "to_table()",
+    ("pyarrow", "UnionDataset"): "to_table()",
+    ("pyarrow", "Scanner"): "to_table()",
+}
 
 
 def to_columns(rows: Any, schema: Schema, what: str) -> tuple[list[Column], int]:
@@ -66,9 +75,12 @@ def _from_other(rows: Any, schema: Schema) -> tuple[list[Column], int]:
     if isinstance(rows, Mapping):
         return _from_mapping(rows, schema)
     if isinstance(rows, np.ndarray):
+        if rows.dtype.names:
+            return _from_mapping(named_columns(rows), schema)
         return _from_rows(_rows_of_array(rows), schema)
+    refuse_unready(rows)
     if hasattr(rows, "__arrow_c_stream__") and not is_spark(rows):
-        return _from_arrow(pa.table(rows), schema)
+        return _from_arrow(as_table(rows), schema)
     if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable) or is_spark(rows):
         raise SchemaError(
             f"{_shown(rows)} is no rows",
@@ -80,6 +92,51 @@ def _from_other(rows: Any, schema: Schema) -> tuple[list[Column], int]:
 def is_spark(rows: Any) -> bool:
     """Tells whether `rows` is a thing of PySpark, without importing it."""
     return type(rows).__module__.partition(".")[0] == "pyspark"
+
+
+def refuse_unready(rows: Any) -> None:
+    """Raises if `rows` describes a table without holding its rows.
+
+    Raises:
+        SchemaError: with what to call.
+    """
+    kind = type(rows)
+    remedy = _UNREADY.get((kind.__module__.partition(".")[0], kind.__name__))
+    if remedy is not None:
+        raise SchemaError(f"a {kind.__name__} is no rows yet", hint=f"pass .{remedy} of it")
+
+
+def as_table(rows: Any) -> Any:
+    """Returns what exports an Arrow stream as an Arrow table.
+
+    Raises:
+        SchemaError: if it is a single column, or cannot be read.
+    """
+    try:
+        return pa.table(rows)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError) as error:
+        said = str(error).strip().partition("\n")[0]
+        raise SchemaError(
+            f"a {type(rows).__name__} is no table: {said}",
+            hint="pass a table; a single column has .to_frame(), or is passed as {'name': column}",
+        ) from None
+
+
+def named_columns(rows: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Returns the fields of a structured numpy array as columns."""
+    rows = rows.reshape(-1)
+    assert rows.dtype.names is not None
+    return {name: own_columns(rows[name]) for name in rows.dtype.names}
+
+
+def own_columns(column: np.ndarray[Any, Any]) -> Any:
+    """Returns a numpy column as Arrow knows it: in this machine's byte order, records as dicts."""
+    if column.dtype.names:
+        parts = {name: list(part) for name, part in named_columns(column).items()}
+        return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+    if column.dtype.kind == "V":  # raw bytes
+        return [bytes(value) for value in column]
+    return column if column.dtype.isnative else column.astype(column.dtype.newbyteorder("="))
 
 
 def _shown(value: Any) -> str:
@@ -103,6 +160,14 @@ def _columns(
             ) from None
         except SchemaError as error:
             raise SchemaError(f"column {name!r}: {error}", hint=error.hint) from None
+        except MemoryError:
+            raise
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            said = str(error).strip().partition("\n")[0]
+            raise SchemaError(
+                f"column {name!r}: cannot be taken as {type_}: {said or type(error).__name__}",
+                hint="convert it to a list or to a plain Arrow array first",
+            ) from None
     return columns
 
 
@@ -142,8 +207,8 @@ def _named(names: Sequence[Any], schema: Schema) -> list[int]:
 def _from_arrow(table: Any, schema: Schema) -> tuple[list[Column], int]:
     """Takes an Arrow table or record batch."""
     if table.schema.equals(schema.arrow):
-        found = [adopt_same(table.column(i), type_) for i, type_ in enumerate(schema.types)]
-        return found, table.num_rows
+        parts = [table.column(i) for i in range(len(schema.types))]
+        return _columns(parts, schema, adopt_same), table.num_rows
     parts = [table.column(i) for i in _named(table.schema.names, schema)]
     return _columns(parts, schema, adopt), table.num_rows
 
@@ -172,14 +237,12 @@ def _from_part(part: Any, type_: str) -> Column:
     if is_series(part):
         return adopt_pandas(part, type_)
     if isinstance(part, np.ndarray) and part.dtype.kind in "biufM" and part.ndim == 1:
-        return adopt(pa.array(part), type_)
+        return adopt(pa.array(own_columns(part)), type_)
     return build(list(part), type_)
 
 
 def _rows_of_array(rows: np.ndarray[Any, Any]) -> list[Any]:
-    """Returns the rows of a structured or two-dimensional numpy array."""
-    if rows.dtype.names:
-        return [dict(zip(rows.dtype.names, row, strict=True)) for row in rows.tolist()]
+    """Returns the rows of a two-dimensional numpy array, or its values."""
     return [tuple(row) for row in rows.tolist()] if rows.ndim == 2 else list(rows)
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows.arrow import Column, canonical_floats, column_of, single
+from nosync_nb.rows.foreign import checked, plain_layout
 from nosync_nb.rows.schema import spark_type
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, arrow_type, is_nested
 from nosync_nb.rows.values import build
@@ -30,7 +31,7 @@ def adopt(array: Any, type_: str) -> Column:
 
     Raises:
         MisfitError: at the first value which the type does not hold exactly.
-        SchemaError: if rows cannot hold its Arrow type.
+        SchemaError: if rows cannot hold its Arrow type, or the array is not valid.
 
     Cost: one copy; casts and checks are Arrow's, row by row only to find what does not fit.
     """
@@ -38,10 +39,9 @@ def adopt(array: Any, type_: str) -> Column:
         return adopt_same(array, type_)
     if isinstance(array.type, pa.BaseExtensionType):
         spark_type(array.type)  # refuses those whose storage means something else
-    array = single(array)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    return _cast(array, type_)
+    chunks = checked(array).chunks if array.__class__ is _chunked else [checked(array)]
+    chunks = [plain_layout(chunk) for chunk in chunks or [pa.nulls(0, array.type)]]
+    return _cast(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks), type_)
 
 
 def adopt_same(array: Any, type_: str) -> Column:
@@ -50,10 +50,11 @@ def adopt_same(array: Any, type_: str) -> Column:
     if dtype is not None and dtype.kind == "i":
         if array.__class__ is _chunked and array.num_chunks == 1:
             array = array.chunk(0)
-        if array.__class__ is not _chunked and not array.null_count and (n := len(array)):
-            buffer = array.buffers()[1]
-            return np.frombuffer(buffer, dtype, n, array.offset * dtype.itemsize).copy()
-    column = column_of(single(array), type_)
+        if array.__class__ is not _chunked and (n := len(array)):
+            valid, data = array.buffers()
+            if valid is None or not checked(array).null_count:
+                return np.frombuffer(data, dtype, n, array.offset * dtype.itemsize).copy()
+    column = column_of(single(checked(array)), type_)
     if type(column) is not _ndarray:
         return _own(column)
     # Floats, booleans and objects were made anew; other numbers still are the caller's memory.
@@ -97,7 +98,7 @@ def _cast(array: pa.Array, type_: str) -> Column:
     """Returns the column of an array of another Arrow type, if its values are exactly of ours."""
     if _casts(array.type, type_):
         try:
-            found = array.cast(arrow_type(type_))
+            found = checked(array.cast(arrow_type(type_)))
             if not pa.types.is_floating(found.type) or not _overflows(found, array):
                 return adopt_same(found, type_)
         except _INSIDE_OUT:

@@ -16,7 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows.convert import is_pandas, is_spark
+from nosync_nb.rows.convert import (
+    as_table,
+    is_pandas,
+    is_spark,
+    named_columns,
+    own_columns,
+    refuse_unready,
+)
 from nosync_nb.rows.ddl import quote
 from nosync_nb.rows.entry import is_series
 from nosync_nb.rows.schema import Schema, spark_type
@@ -40,8 +47,11 @@ def infer_schema(rows: Any) -> Schema:
         return Schema((str(name), _of_series(name, rows.iloc[:, i])) for i, name in columns)
     if isinstance(rows, Mapping):
         return Schema((str(name), _of_part(name, part)) for name, part in rows.items())
+    refuse_unready(rows)
+    if isinstance(rows, np.ndarray) and rows.dtype.names:
+        return infer_schema(named_columns(rows))
     if hasattr(rows, "__arrow_c_stream__") and not is_spark(rows):
-        return Schema.from_arrow(pa.table(rows).schema)
+        return Schema.from_arrow(as_table(rows).schema)
     if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
         raise SchemaError(f"{rows!r:.60} has no columns", hint=_DDL)
     return _of_rows(list(rows))
@@ -92,7 +102,7 @@ def _of_part(name: Any, part: Any) -> str:
     if is_series(part):
         return _of_series(name, part.to_series() if hasattr(part, "to_series") else part)
     if isinstance(part, np.ndarray) and part.dtype.kind in "biufM" and part.ndim == 1:
-        return _of_arrow(name, pa.array(part).type)
+        return _of_arrow(name, pa.array(own_columns(part)).type)
     if isinstance(part, (str, bytes, Mapping)) or not isinstance(part, Iterable):
         raise SchemaError(
             f"column {name!r}: {part!r:.60} is no column",

@@ -25,8 +25,9 @@ from nosync_nb.batch import Layout
 from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark import blocks, chains, failures, tasks
 from nosync_nb.spark.blocks import BLOCKS_DDL, ERROR, MARK, REPORT, Ranges
-from nosync_nb.spark.sessions import Jobs, Spark, described, tagged
+from nosync_nb.spark.sessions import Jobs, described, tagged
 from nosync_nb.spark.shipping import Shipping, Source, unlink
+from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Input, Piece, Plan
 from nosync_nb.spark.workers import check
 from nosync_nb.trace import Trace
@@ -87,6 +88,7 @@ def run(
     first: bool = False,
     ranges: int | None = None,
     stem: str = "bulk",
+    thorough: bool = False,
 ) -> BulkResult:
     """Runs an operator's step on executors.
 
@@ -94,6 +96,7 @@ def run(
         state: the operator's own traces before.
         outputs: layouts in which the output is written; none: as loose updates, a file a task.
         folder: where parts are read and written; every executor must see it.
+        thorough: the log is one that this user has not signed: every value is looked at.
         ranges: into how many ranges the key hashes are cut; default by slots and bytes.
 
     Raises:
@@ -112,15 +115,16 @@ def run(
 
         return run_here(
             spark, operator, inputs, state, outputs, folder,
-            stage=stage, first=first, stem=stem, ranges=count,
+            stage=stage, first=first, stem=stem, ranges=count, thorough=thorough,
         )  # fmt: skip
-    with Shipping(folder, stem) as shipping:
+    with Shipping(folder, stem, thorough=thorough) as shipping:
         plan, pieces = planned(
             operator, inputs, state, outputs, folder, shipping,
             stage=stage, first=first, stem=stem, ranges=Ranges(count),
         )  # fmt: skip
         with described(spark, stage, operator.name or "linear") as jobs:
-            found = collected(spark, _frame(spark, plan, pieces, slots), stage, folder)
+            frame = _frame(spark, plan, pieces, slots)
+            found = collected(spark, frame, stage, folder, plan.token)
     return result(plan, found, jobs)
 
 
@@ -168,7 +172,7 @@ def planned(
         direct = None
         sources = [shipping.source(part, each.types) for part in each.parts or ()]
         if sources and exchange is not None and each.pre is None and each.layout == exchange:
-            direct = tasks.Stored(exchange, (tuple(sources),))  # type: ignore[arg-type]
+            direct = tasks.Stored(exchange, (tuple(sources),), shipping.thorough)  # type: ignore[arg-type]
         else:
             pieces += [(port, Piece(s, each.types, each.layout, 0, size(s))) for s in sources]
         before = None
@@ -176,7 +180,10 @@ def planned(
             before = shipping.trace(each.before or Trace(layout))
         given.append(Input(exchange, layout, each.pre, direct, before))
     own = tuple(shipping.trace(trace) for trace in state)
-    plan = Plan(stage, operator, first, folder, stem, ranges, tuple(given), own, tuple(outputs))
+    plan = Plan(
+        stage, operator, first, folder, stem, ranges, tuple(given), own, tuple(outputs),
+        shipping.thorough,
+    )  # fmt: skip
     return plan, pieces
 
 
@@ -278,7 +285,9 @@ def writer(plan: Plan) -> Any:
     return write
 
 
-def collected(spark: Spark, frame: Any | None, stage: str, folder: str) -> list[tuple[int, bytes]]:
+def collected(
+    spark: Spark, frame: Any | None, stage: str, folder: str, token: str | None = None
+) -> list[tuple[int, bytes]]:
     """Runs a query and returns its reports, by range; after an error what it wrote goes.
 
     Raises:
@@ -290,7 +299,8 @@ def collected(spark: Spark, frame: Any | None, stage: str, folder: str) -> list[
         try:
             rows = frame.collect()
         except Exception as error:
-            raise failures.failed(error, stage) from error
+            found = failures.failed(error, stage, token)
+            raise found from (found.__cause__ or error)
     rows.sort(key=lambda row: row["place"])
     reports = [(row["place"], bytes(row["payload"])) for row in rows if row["port"] == REPORT]
     for row in rows:

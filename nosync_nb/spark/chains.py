@@ -17,7 +17,8 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.operators import Filter, Linear, Pad, Row, Select, Step, Widen
 from nosync_nb.rows import Schema
 from nosync_nb.spark import blocks, failures, tasks
-from nosync_nb.spark.sessions import Spark, quoted
+from nosync_nb.spark.sessions import agree, quoted
+from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Piece, Plan
 
 Records = Iterable[pa.RecordBatch]
@@ -39,7 +40,7 @@ def frame(spark: Spark, plan: Plan, port: int, work: Sequence[Sequence[tuple[int
             continue
         if local:
             found = found.mapInArrow(_applier(plan, local, start, types), _ddl(types))
-        found = _asked(found, piece)
+        found = _asked(spark, found, piece)
         local, types = [], types_after(piece, types)
         start = types
     return found.mapInArrow(_cutter(plan, port, local, start, types), blocks.BLOCKS_DDL)
@@ -57,9 +58,11 @@ def types_after(piece: Row, types: tuple[str, ...]) -> tuple[str, ...]:
     return output.types if isinstance(output, Schema) else types
 
 
-def _asked(found: Any, piece: Row) -> Any:
+def _asked(spark: Spark, found: Any, piece: Row) -> Any:
     """The frame after a piece that Spark evaluates."""
     assert isinstance(piece, (Filter, Select))
+    own = [piece.predicate] if isinstance(piece, Filter) else piece.outputs
+    agree(spark, [e for e in own if not isinstance(e, int)])
     names = piece.schema.names
     diff = "diff"
     while diff.lower() in {name.lower() for name in names}:
@@ -97,7 +100,7 @@ def _reader(
         for record in records:
             for number in record.column(0).to_pylist():
                 for _, piece in work[number]:
-                    yield _record(piece.read(plan.folder), piece.types)
+                    yield _record(piece.read(plan.folder, thorough=plan.thorough), piece.types)
 
     return read
 
@@ -112,7 +115,7 @@ def _applier(
             try:
                 updates = _after(plan, chain, _updates(record, before))
             except NosyncError as error:
-                raise failures.TaskError(failures.as_text(error)) from error
+                raise failures.TaskError(failures.as_text(error, plan.token)) from error
             if updates is not None:
                 yield _record(updates, after)
 

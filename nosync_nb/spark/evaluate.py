@@ -7,6 +7,7 @@ names the expression and the first row on which Spark fails.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,8 @@ from nosync_nb.errors import ExpressionError, NosyncError, SchemaError
 from nosync_nb.expressions import Expression
 from nosync_nb.rows import Column, Schema
 from nosync_nb.spark.failures import translated
-from nosync_nb.spark.sessions import Spark, frame_of, quoted, spelled
+from nosync_nb.spark.sessions import agree, frame_of, quoted, spelled
+from nosync_nb.spark.starting import Spark
 
 
 def types(spark: Spark, sqls: Sequence[str], schema: Schema) -> list[str]:
@@ -27,17 +29,30 @@ def types(spark: Spark, sqls: Sequence[str], schema: Schema) -> list[str]:
     """
     frame = frame_of(spark, schema.arrow.empty_table(), schema)
     try:
-        fields = frame.selectExpr(*sqls).schema.fields
+        found = frame.selectExpr(*sqls)
+        fields = found.schema.fields
+        asks_others = _has_subquery(found)
     except Exception as error:
         if len(sqls) == 1:
             raise translated(error, sqls[0]) from error
         return [types(spark, [sql], schema)[0] for sql in sqls]
+    if asks_others:
+        raise ExpressionError(
+            f"{', '.join(map(repr, sqls))}: a subquery looks at other rows",
+            hint="use join(..., how='semi' or 'anti')",
+        )
     if len(fields) != len(sqls):
         raise ExpressionError(
             f"{', '.join(map(repr, sqls))} give {len(fields)} columns, not {len(sqls)}",
             hint="name the columns one by one instead of `*`",
         )
     return [_type(spelled(f.dataType), sql) for f, sql in zip(fields, sqls, strict=True)]
+
+
+def _has_subquery(frame: Any) -> bool:
+    """Whether Spark's own plan holds a subquery; over Connect the plan is not to be had."""
+    plan = getattr(frame, "_jdf", None)
+    return plan is not None and not plan.queryExecution().analyzed().subqueriesAll().isEmpty()
 
 
 def _type(found: str, sql: str) -> str:
@@ -58,7 +73,8 @@ def evaluate(
     Those with a proved local form are evaluated here, the others by Spark, all in one go.
 
     Raises:
-        ExpressionError: names the expression, the row it failed on, and Spark's error class.
+        ExpressionError: names the expression, the row it failed on, and Spark's error class; or
+            the session has other settings than an expression was described under.
 
     Cost: one Spark query, some 50 ms; no job at all for few rows.
     """
@@ -74,6 +90,7 @@ def _by_spark(
         return []
     if not n:
         return [rows.empty(e.type) for e in expressions]
+    agree(spark, expressions)
     table, own = _table(expressions, schema, columns, n)
     try:
         return _ask(spark, expressions, table, own)

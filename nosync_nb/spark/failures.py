@@ -1,19 +1,22 @@
 """Errors that cross a process: Spark's are translated here, and nowhere else.
 
-What a task of ours raised comes back as data and is raised again, equal to the error of a run in
-this process, with the cause and the traceback of the task.
+What a task of ours raised comes back in a row and is raised again, equal to the error of a run in
+this process, with the cause and the traceback of the task. Where no row can carry it, it stands in
+the message of Spark's error, as text under a random token of the run: nothing is ever loaded from
+a message, since Spark quotes there whatever values it meets.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import re
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 from nosync_nb.errors import ExpressionError, NosyncError, StageError, titled
 
-_TEXT = re.compile(r"<nosync:([A-Za-z0-9+/=]+)>")
 _SHOWN_MAX = 160
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _RAISED = re.compile(r"^\s*([\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$", re.MULTILINE)
@@ -27,7 +30,7 @@ class RemoteError(RuntimeError):
 
 
 class TaskError(Exception):
-    """An error of ours where no block can carry it: packed into the message."""
+    """An error of ours where no block can carry it: as text in the message."""
 
 
 def pack(error: NosyncError) -> bytes:
@@ -73,15 +76,65 @@ def unpack(payload: Any) -> NosyncError:
     return error
 
 
-def as_text(error: NosyncError) -> str:
-    """An error as text that survives Spark's messages."""
-    return f"<nosync:{base64.b64encode(pack(error)).decode()}>"
+def as_text(error: NosyncError, token: str) -> str:
+    """An error as text that survives Spark's messages; values and cause become their text.
+
+    Args:
+        token: of the run, random: who has it is a task of that run.
+    """
+    row = getattr(error, "row", None)
+    cause = error.__cause__
+    told = {
+        "kind": error.kind,
+        "message": str(error),
+        "hint": error.hint,
+        "stage": getattr(error, "stage", None),
+        "row": row if row is None or _is_plain(row) else repr(row),
+        "cause": None if cause is None else f"{type(cause).__name__}: {cause}",
+        "where": "" if cause is None else "".join(traceback.format_exception(cause)),
+    }
+    return f"<nosync:{token}:{base64.b64encode(json.dumps(told).encode()).decode()}>"
 
 
-def from_text(text: str) -> NosyncError | None:
-    """The error in a message of Spark, if there is one."""
-    match = _TEXT.search(text)
-    return None if match is None else unpack(base64.b64decode(match.group(1)))
+def from_text(text: str, token: str | None) -> NosyncError | None:
+    """The error that a task of this run put in a message of Spark, if there is one.
+
+    Spark quotes values in its messages, so what stands there may be a stranger's: without the
+    token of the run it is no error of ours, and with it is read as data, never loaded.
+    """
+    if not token:
+        return None
+    match = re.search(rf"<nosync:{re.escape(token)}:([A-Za-z0-9+/=]+)>", text)
+    if match is None:
+        return None
+    try:
+        told = json.loads(base64.b64decode(match.group(1)))
+    except ValueError:  # cut short on its way
+        return None
+    kinds = {kind.kind: kind for kind in _tree(NosyncError)}
+    found = kinds.get(told["kind"], StageError)(told["message"], hint=told["hint"])
+    if isinstance(found, StageError):
+        found.stage = told["stage"]
+        found.row = tuple(told["row"]) if isinstance(told["row"], list) else told["row"]
+    if told["cause"] is not None:
+        cause = RemoteError(told["cause"])
+        cause.add_note(f"On a Spark executor:\n{told['where'].rstrip()}")
+        found.__cause__ = cause
+    return found
+
+
+def _tree(kind: type[NosyncError]) -> Iterator[type[NosyncError]]:
+    """A class of errors and those below it."""
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _tree(below)
+
+
+def _is_plain(row: Any) -> bool:
+    """Whether JSON gives a row back as it is."""
+    return isinstance(row, tuple) and all(
+        value is None or type(value) in (bool, int, float, str) for value in row
+    )
 
 
 def translated(
@@ -123,10 +176,14 @@ def _shown(row: dict[str, Any]) -> str:
     return f"({text[:_SHOWN_MAX]}{'...' if len(text) > _SHOWN_MAX else ''})"
 
 
-def failed(error: Exception, stage: str) -> NosyncError:
-    """The error of a Spark query that ran a stage: a value's, a task's, or Spark's own."""
+def failed(error: Exception, stage: str, token: str | None = None) -> NosyncError:
+    """The error of a Spark query that ran a stage: a value's, a task's, or Spark's own.
+
+    Args:
+        token: of the run, if tasks may have put an error of ours into the message.
+    """
     text = str(error)
-    found = from_text(text)
+    found = from_text(text, token)
     if found is not None:
         return found
     condition, message = explained(error)

@@ -22,14 +22,8 @@ from nosync_nb.rows.types import is_nested
 from nosync_nb.spark import blocks, bulk, failures, tasks
 from nosync_nb.spark.blocks import Ranges
 from nosync_nb.spark.bulk import BulkResult
-from nosync_nb.spark.sessions import (
-    Spark,
-    described,
-    estimated_bytes,
-    quoted,
-    spelled,
-    tagged,
-)
+from nosync_nb.spark.sessions import described, estimated_bytes, quoted, spelled, tagged
+from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Input, Plan
 from nosync_nb.spark.workers import check
 

@@ -60,7 +60,7 @@ class Leases:
     def __init__(self) -> None:
         self._newest: dict[str, Lease] = {}
 
-    def lease(self, stage: str, trace: Trace, folder: str) -> Lease:
+    def lease(self, stage: str, trace: Trace, folder: str, *, thorough: bool = False) -> Lease:
         """An answer for a reader, who ends it.
 
         Cost: layers that were in the stage's answer before are not written again.
@@ -80,7 +80,7 @@ class Leases:
                 sources = spill.sources
                 spills.append(spill)
             layers.append(sources)
-        made = Lease(Stored(trace.layout, tuple(layers)), tuple(spills))
+        made = Lease(Stored(trace.layout, tuple(layers), thorough), tuple(spills))
         self._newest[stage] = made.taken()
         if before is not None:
             before.end()

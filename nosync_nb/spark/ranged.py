@@ -16,8 +16,9 @@ from nosync_nb.spark import bulk, failures, tasks
 from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, Ranges
 from nosync_nb.spark.bulk import BulkInput, BulkResult
 from nosync_nb.spark.evaluate import evaluate
-from nosync_nb.spark.sessions import Jobs, Spark, described
+from nosync_nb.spark.sessions import Jobs, described
 from nosync_nb.spark.shipping import Shipping, unlink
+from nosync_nb.spark.starting import Spark
 from nosync_nb.trace import Trace
 from nosync_nb.trace.parts import PartRef
 
@@ -34,10 +35,13 @@ def run_here(
     first: bool,
     stem: str,
     ranges: int,
+    thorough: bool = False,
 ) -> BulkResult:
     """Does what `bulk.run` does, with the kernel in this process; see there."""
     temporary: list[PartRef] = []
-    arrange = functools.partial(bulk.run, spark, folder=folder, stage=stage, stem=stem)
+    arrange = functools.partial(
+        bulk.run, spark, folder=folder, stage=stage, stem=stem, thorough=thorough
+    )
     try:
         given = []
         for port, each in enumerate(inputs):
@@ -49,7 +53,8 @@ def run_here(
                 parts = moved.outputs[0]
                 temporary += parts
             given.append(BulkInput(parts, exchange.types, exchange, None, each.before))
-        with Shipping(folder, stem) as shipping, described(spark, stage, operator.name) as jobs:
+        shipped = Shipping(folder, stem, thorough=thorough)
+        with shipped as shipping, described(spark, stage, operator.name) as jobs:
             plan, _ = bulk.planned(
                 operator, given, state, (), folder, shipping,
                 stage=stage, first=first, stem=stem, ranges=Ranges(ranges),

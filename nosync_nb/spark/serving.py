@@ -8,6 +8,10 @@ read the log in the folder themselves.
 Spark plans a view once and runs it many times, so a read asks when it runs. All reads of one Spark
 query get the same epoch: the first one pins it under the query's number.
 
+Nobody is believed but the owner of the log: the socket is named after the folder and the log's
+generation, as the folder has it when the read runs, and a session that was closed or replaced hangs
+up. Who else listens there is another user, or nobody; then the read looks into the folder too.
+
 Failure: an error of the session is sent as data and raised where the read runs.
 """
 
@@ -23,10 +27,12 @@ import socket
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from nosync_nb.errors import NosyncError
+from nosync_nb.errors import FencedError, NosyncError
+from nosync_nb.files import Files
+from nosync_nb.log.generation import Words
 from nosync_nb.rows import Schema
 from nosync_nb.spark import failures
 from nosync_nb.spark.leases import Lease, Leases
@@ -35,6 +41,8 @@ from nosync_nb.trace import Trace
 
 PINS_MAX = 64
 WAIT_S = 30.0
+NAMES = 4
+"""Names that a server may have: another user can take those that can be guessed."""
 
 _SIZE = struct.Struct("<Q")
 _CREDENTIALS = struct.Struct("3i")
@@ -42,12 +50,16 @@ _REQUEST_MAX = 1 << 16
 
 
 class Snapshot(NamedTuple):
-    """A stage at an epoch, as a session gives it; `folder` holds the part files."""
+    """A stage at an epoch, as a session gives it; `folder` holds the part files.
+
+    `thorough`: this user has not signed the log they are of.
+    """
 
     epoch: int
     schema: Schema
     trace: Trace
     folder: str
+    thorough: bool = False
 
 
 class Served(NamedTuple):
@@ -63,33 +75,67 @@ Provider = Callable[[str, Any], Snapshot]
 """Gives the snapshot of a stage: `(stage, at)`, `at` None for now."""
 
 
-def address(folder: str) -> str:
-    """The name of the socket for a folder: abstract, so it ends with its process."""
-    digest = hashlib.sha256(os.path.realpath(folder).encode()).hexdigest()[:32]
-    return f"\0nosync/{os.getuid()}/{digest}"
+def addresses(folder: str, generation: int | None = None) -> list[str]:
+    """The names a folder's socket may have: abstract, so that they end with its process.
+
+    Args:
+        generation: of the log; by default the one that may write it now.
+    """
+    where = os.path.realpath(folder)
+    if generation is None:
+        generation = _generation(where)
+    digest = hashlib.sha256(f"{generation} {where}".encode()).hexdigest()[:32]
+    return [f"\0nosync/{os.getuid()}/{digest}/{i}" for i in range(NAMES)]
+
+
+def _generation(folder: str) -> int:
+    """The generation that may write the log in a folder now; 0 if that cannot be known."""
+    try:
+        words = Words(Files().mapped(os.path.join(folder, "generation")))
+    except NosyncError:
+        return 0
+    try:
+        return words.generation
+    finally:
+        words.close()
 
 
 class Server:
-    """Answers reads of one folder until it is closed.
+    """Answers reads of one folder until it is closed, or its session may not write any more.
+
+    Args:
+        generation: the one of the log that the session writes.
+        provider: raises FencedError if the session was closed or replaced.
 
     Raises:
-        OSError: another process of this user serves the folder; its answers are as good.
+        OSError: all names are taken, by whomever; reads look into the folder.
     """
 
-    def __init__(self, folder: str, provider: Provider) -> None:
+    def __init__(self, folder: str, provider: Provider, generation: int | None = None) -> None:
         self._provider = provider
         self._pins: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
         self._leases = Leases()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            self._socket.bind(address(folder))
+            self._bind(addresses(folder, generation))
             self._socket.listen()
         except OSError:
             self._socket.close()
             raise
         self._thread = threading.Thread(target=self._accept, name="nosync views", daemon=True)
         self._thread.start()
+
+    def _bind(self, names: Sequence[str]) -> None:
+        """Takes the first name that is free."""
+        for name in names:
+            try:
+                self._socket.bind(name)
+            except OSError:
+                if name == names[-1]:
+                    raise
+            else:
+                return
 
     def close(self) -> None:
         """Ends serving."""
@@ -120,7 +166,14 @@ class Server:
             connection.settimeout(WAIT_S)
             if not _same_user(connection):
                 return
-            payload, lease = self._payload(connection.makefile("rb").readline(_REQUEST_MAX))
+            with connection.makefile("rb") as stream:
+                asked = stream.readline(_REQUEST_MAX)
+            try:
+                payload, lease = self._payload(asked)
+            except FencedError:
+                connection.close()
+                self.close()
+                return
             try:
                 connection.sendall(_SIZE.pack(len(payload)) + payload)
                 connection.settimeout(None)
@@ -137,9 +190,13 @@ class Server:
             request = json.loads(asked)
             with self._lock:
                 found = self._found(request)
-                lease = self._leases.lease(request["stage"], found.trace, found.folder)
+                lease = self._leases.lease(
+                    request["stage"], found.trace, found.folder, thorough=found.thorough
+                )
             answer = Served(found.schema, lease.trace, found.folder, found.trace.rows_count)
             return pickle.dumps(answer), lease
+        except FencedError:
+            raise
         except NosyncError as error:
             return pickle.dumps(failures.pack(error)), lease
         except Exception as error:
@@ -176,15 +233,12 @@ def asked(folder: str, stage: str, at: Any = None, query: str | None = None) -> 
         NosyncError: as the session would raise it.
     """
     request = {"stage": stage, "at": at, "query": query}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-        connection.settimeout(WAIT_S)
-        if not _connected(connection, folder):
-            yield _read(folder, stage, at)
-            return
-        connection.sendall(json.dumps(request).encode() + b"\n")
-        stream = connection.makefile("rb")
-        (size,) = _SIZE.unpack(stream.read(_SIZE.size))
-        found = pickle.loads(stream.read(size))
+    connection, payload = _answered(folder, json.dumps(request).encode() + b"\n")
+    if connection is None:
+        yield _read(folder, stage, at)
+        return
+    with connection:
+        found = pickle.loads(payload)
         if isinstance(found, bytes):
             raise failures.unpack(found)
         assert isinstance(found, Served)
@@ -196,13 +250,22 @@ def asked(folder: str, stage: str, at: Any = None, query: str | None = None) -> 
                 connection.recv(1)
 
 
-def _connected(connection: socket.socket, folder: str) -> bool:
-    """Whether a session of this user answers for a folder."""
-    try:
-        connection.connect(address(folder))
-    except (ConnectionError, FileNotFoundError):
-        return False
-    return _same_user(connection)
+def _answered(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]:
+    """A connection to the session that owns a folder, and its answer; None if there is none."""
+    for name in addresses(folder):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        connection.settimeout(WAIT_S)
+        try:
+            connection.connect(name)
+            if _same_user(connection):
+                connection.sendall(request)
+                with connection.makefile("rb") as stream:
+                    (size,) = _SIZE.unpack(stream.read(_SIZE.size))
+                    return connection, stream.read(size)
+        except (OSError, struct.error):  # nobody there, or somebody who does not answer
+            pass
+        connection.close()
+    return None, b""
 
 
 def _read(folder: str, stage: str, at: Any) -> Served:
@@ -213,7 +276,7 @@ def _read(folder: str, stage: str, at: Any) -> Served:
         found: Snapshot = session._spark._snapshot(stage, at)
         trace = found.trace
         layers = tuple(layer.files or layer.parts for layer in trace.layers)
-        stored = Stored(trace.layout, layers)
+        stored = Stored(trace.layout, layers, found.thorough)
         return Served(found.schema, stored, found.folder, trace.rows_count)
     finally:
         session.close()

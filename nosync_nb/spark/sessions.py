@@ -1,45 +1,35 @@
-"""Spark sessions: whose they are, how ours starts, how jobs are named and cancelled.
+"""Spark sessions: whose they are, what they are set to, how jobs are named and cancelled.
 
 A user's session is the user's: it is found, never configured, never stopped. Only if Spark is
-needed and there is none, one is started, in the calling thread, reachable from this machine alone.
+needed and there is none, one is started, in the calling thread (starting.py).
 Nothing here imports pyspark before it is needed: while nobody imported it there is no session.
 
-Classic and Connect sessions differ in three ways only, all of them here: how to see that one was
-stopped, how a job gets a description, and whether job numbers can be known.
+Classic and Connect sessions differ in three ways only: how to see that one was stopped, how a job
+gets a description, and whether job numbers can be known.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
-from nosync_nb.errors import NosyncError, titled
+from nosync_nb.errors import ExpressionError, titled
+from nosync_nb.expressions import Expression, Settings
+from nosync_nb.expressions.settings import zone
 from nosync_nb.rows import Schema
 from nosync_nb.rows.ddl import quote
-from nosync_nb.spark.failures import explained
+from nosync_nb.spark.starting import Spark, alive, is_connect, start
 
-Spark: TypeAlias = Any
-"""A `SparkSession`, classic or Connect."""
-
-LOCAL_CONF: Mapping[str, str] = {
-    "spark.master": "local[*]",
-    "spark.app.name": "nosync",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
-}
-"""How a session is started when there is none; the time zone stays the machine's."""
+TIME_ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
+_ON = {True: "on", False: "off"}
 
 TAG = "nosync"
 """The tag of every job of ours."""
@@ -48,15 +38,6 @@ _GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCa
 _JOBS_WAIT_S = 0.2
 _SIZE = re.compile(r"Statistics\(sizeInBytes=([0-9.]+(?:E[+-]?[0-9]+)?) ([KMGTPE]?i?B)\b")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-
-_ours: set[int] = set()
-
-
-class Settings(NamedTuple):
-    """What of a session's configuration changes the meaning of expressions."""
-
-    time_zone: str
-    ansi: bool
 
 
 class Jobs:
@@ -89,18 +70,6 @@ def is_dataframe(value: Any) -> bool:
     return _is(value, "DataFrame") and hasattr(value, "sparkSession")
 
 
-def is_connect(spark: Spark) -> bool:
-    """Tells whether a session talks to a Spark Connect server."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
-def alive(spark: Spark) -> bool:
-    """Tells whether a session was not stopped."""
-    if is_connect(spark):
-        return not spark.is_stopped
-    return spark.sparkContext._jsc is not None
-
-
 def is_local(spark: Spark) -> bool:
     """Tells whether the executors are surely processes of this machine."""
     return not is_connect(spark) and spark.sparkContext.master.startswith("local")
@@ -126,10 +95,18 @@ def find(given: Spark | None = None, namespace: Mapping[str, Any] | None = None)
         return named
     if "pyspark.sql" not in sys.modules:
         return None
+    found = _active() or _default()
+    return found if found is not None and alive(found) else None
+
+
+def _active() -> Spark | None:
+    """The session that is active in this thread."""
     from pyspark.sql import SparkSession
 
-    found = SparkSession.getActiveSession() or _default()
-    return found if found is not None and alive(found) else None
+    try:
+        return SparkSession.getActiveSession()
+    except Exception:  # it asks the JVM, which may be gone
+        return None
 
 
 def _default() -> Spark | None:
@@ -161,52 +138,50 @@ def require(
     return start(conf) if found is None else found
 
 
-def start(conf: Mapping[str, str] | None = None) -> Spark:
-    """Starts a local session of our own, with the workers in this interpreter."""
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise NosyncError(
-            "this needs Spark, and pyspark is not installed", hint="pip install 'nosync[spark]'"
-        ) from error
-    builder = SparkSession.builder
-    for key, value in {**LOCAL_CONF, **(conf or {})}.items():
-        builder = builder.config(key, value)
-    python = os.environ.get("PYSPARK_PYTHON")
-    os.environ["PYSPARK_PYTHON"] = python or sys.executable
-    try:
-        spark = builder.getOrCreate()
-    except Exception as error:
-        raise NosyncError(
-            f"Spark does not start: {explained(error)[1]}",
-            hint="Spark 4 needs Java 17 or later: look at `java -version` and JAVA_HOME",
-        ) from error
-    finally:
-        if python is None:
-            del os.environ["PYSPARK_PYTHON"]
-    _ours.add(id(spark))
-    return spark
-
-
-def started_here(spark: Spark) -> bool:
-    """Tells whether `start` made this session."""
-    return id(spark) in _ours
-
-
-def stop(spark: Spark) -> None:
-    """Stops a session that was started here; any other goes on."""
-    if id(spark) in _ours:
-        _ours.discard(id(spark))
-        if alive(spark):
-            spark.stop()
-
-
 def settings(spark: Spark) -> Settings:
-    """Returns the settings that expressions depend on; they belong into fingerprints."""
-    return Settings(
-        spark.conf.get("spark.sql.session.timeZone"),
-        spark.conf.get("spark.sql.ansi.enabled").lower() == "true",
-    )
+    """Returns the settings that expressions depend on."""
+    return Settings(zone(spark.conf.get(TIME_ZONE)), spark.conf.get(ANSI).lower() == "true")
+
+
+def conf_of(wanted: Settings) -> dict[str, str]:
+    """The configuration under which a session has settings, as far as these are known."""
+    conf = {}
+    if wanted.time_zone is not None:
+        conf[TIME_ZONE] = wanted.time_zone
+    if wanted.ansi is not None:
+        conf[ANSI] = str(wanted.ansi).lower()
+    return conf
+
+
+def agree(spark: Spark, expressions: Iterable[Expression]) -> None:
+    """Raises if a session would give expressions another meaning than they have.
+
+    Raises:
+        ExpressionError: names the expression, both settings, and what to do.
+    """
+    asked = [e for e in expressions if e.settings != Settings()]
+    if asked:
+        have = settings(spark)
+        for each in asked:
+            refuse_other(each.sql, each.settings, have)
+
+
+def refuse_other(text: str, wanted: Settings, have: Settings) -> None:
+    """Raises if settings are not what an expression needs; None: it does not matter."""
+    for key, what, own, found in (
+        (TIME_ZONE, "the time zone is", wanted.time_zone, have.time_zone),
+        (ANSI, "ANSI mode is", wanted.ansi, have.ansi),
+    ):
+        if None in (own, found) or own == found:
+            continue
+        shown = [_ON[each] if isinstance(each, bool) else repr(each) for each in (own, found)]
+        value = str(own).lower() if isinstance(own, bool) else own
+        raise ExpressionError(
+            f"expression {text!r}: {what} {shown[0]} in this log, and {shown[1]} in the Spark"
+            " session",
+            hint=f"spark.conf.set({key!r}, {value!r}); or describe it in a new log, or drop the"
+            " stages of this one that depend on it",
+        )
 
 
 @contextmanager

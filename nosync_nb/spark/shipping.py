@@ -5,7 +5,6 @@ Spilled files serve one run and are deleted after it, or are their reader's to d
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TypeAlias
@@ -13,6 +12,7 @@ from typing import TypeAlias
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Updates
 from nosync_nb.files import Files
+from nosync_nb.names import PART, within
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.parts import PartRef, write_part, write_parts, write_updates
@@ -24,10 +24,15 @@ INLINE_BYTES_MAX = 8 << 20
 
 
 class Shipping:
-    """Makes what a plan holds out of what the driver holds, for the time of a `with` block."""
+    """Makes what a plan holds out of what the driver holds, for the time of a `with` block.
 
-    def __init__(self, folder: str, stem: str) -> None:
+    Args:
+        thorough: the log is one that this user has not signed: see `tasks.looked`.
+    """
+
+    def __init__(self, folder: str, stem: str, *, thorough: bool = False) -> None:
         self.folder = folder
+        self.thorough = thorough
         self.stem = f"{stem}-spill"
         self._room = INLINE_BYTES_MAX
         self._spilled: list[PartRef] = []
@@ -68,7 +73,8 @@ class Shipping:
 
     def trace(self, trace: Trace) -> Stored:
         """A trace, as it travels; layers in memory alone are spilled unless they are small."""
-        return Stored(trace.layout, tuple(self.layer(layer) for layer in trace.layers))
+        layers = tuple(self.layer(layer) for layer in trace.layers)
+        return Stored(trace.layout, layers, self.thorough)
 
     def layer(self, layer: Layer) -> tuple[PartRef | Batch, ...]:
         """A layer of a trace, as it travels."""
@@ -97,4 +103,4 @@ def unlink(refs: Iterable[PartRef], folder: str) -> None:
     """Deletes part files that nobody names any more."""
     files = Files()
     for ref in refs:
-        files.unlink(os.path.join(folder, ref.path))
+        files.unlink(within(folder, ref.path, PART))

@@ -2,13 +2,21 @@
 
     spark.read.format("nosync").option("path", folder).option("stage", "slow").option("at", 7)
 
-Without `at` a read sees the stage as of the moment it runs, though Spark plans it once.
+Without `at` a read sees the stage as of the moment it runs, though Spark plans it once. Sessions of
+another application, which open no log, register it themselves:
+
+    from nosync_nb.spark.source import NosyncSource
+    spark.dataSource.register(NosyncSource)
+
+Failure: Spark puts the traceback of its worker before the error; what is ours of it is left out.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +24,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from nosync_nb.errors import SchemaError
+from nosync_nb.errors import NosyncError, SchemaError
 from nosync_nb.spark import reading, serving
 from nosync_nb.spark.blocks import Ranges
 
@@ -25,17 +33,19 @@ PARTITIONS_MAX = 16
 
 
 class NosyncSource(DataSource):
-    """A stage of a folder. Options: `path`, `stage`, and `at`: an epoch or a label."""
+    """A stage of a folder. Options: `path`, `stage`, and `at`: an epoch, a label, or a time."""
 
     @classmethod
     def name(cls) -> str:
         return "nosync"
 
     def schema(self) -> str:
-        return serving.ask(*_asked(self.options)).schema.ddl
+        with _short():
+            return serving.ask(*_asked(self.options)).schema.ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return StageReader(*_asked(self.options))
+        with _short():
+            return StageReader(*_asked(self.options))
 
 
 class StageReader(DataSourceReader):
@@ -45,14 +55,28 @@ class StageReader(DataSourceReader):
         self.folder, self.stage, self.at = folder, stage, at
 
     def partitions(self) -> list[InputPartition]:
-        rows = serving.ask(self.folder, self.stage, self.at).rows
+        with _short():
+            rows = serving.ask(self.folder, self.stage, self.at).rows
         count = 1 if rows <= SINGLE_ROWS else min(os.cpu_count() or 1, PARTITIONS_MAX)
         return [InputPartition((place, count)) for place in range(count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         place, count = partition.value
-        with serving.asked(self.folder, self.stage, self.at, _query()) as found:
+        asked = serving.asked(self.folder, self.stage, self.at, _query())
+        with _short(), asked as found:
             yield from reading.ranged(found.trace, found.folder, found.schema, Ranges(count), place)
+
+
+@contextmanager
+def _short() -> Iterator[None]:
+    """Raises errors of ours as if they came from here: one line of traceback, no causes."""
+    try:
+        yield
+    except NosyncError as error:
+        short = copy.copy(error)
+    else:
+        return
+    raise short from None
 
 
 def _asked(options: Any) -> tuple[str, str, Any]:

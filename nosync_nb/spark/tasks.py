@@ -12,8 +12,9 @@ failed or repeated attempt are named by nobody. An error of ours travels as an `
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nosync_nb import rows
@@ -47,14 +48,14 @@ class Piece(NamedTuple):
     start: int
     stop: int
 
-    def read(self, folder: str) -> Updates:
+    def read(self, folder: str, *, thorough: bool = False) -> Updates:
         """The rows; those of a file are mapped."""
         source = self.source
         if isinstance(source, PartRef):
             if self.layout is None:
                 source = open_updates(folder, source, self.types)
             else:
-                source = open_part(folder, source, self.layout)
+                source = looked(folder, source, self.layout, thorough=thorough)
         if isinstance(source, Batch):
             return source.slice(self.start, self.stop).updates
         columns = [rows.slice_(c, self.start, self.stop) for c in source.columns]
@@ -62,29 +63,53 @@ class Piece(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A trace as a plan holds it: part files, and small batches as they are."""
+    """A trace as a plan holds it: part files, and small batches as they are.
+
+    `thorough`: the files are of a log that this user has not signed; see `looked`.
+    """
 
     layout: Layout
     layers: tuple[tuple[PartRef | Batch, ...], ...]
+    thorough: bool = False
 
     def cut(self, folder: str, low: int, high: int) -> Trace:
         """The slice of the trace with key hash in `[low, high)`; other files stay closed."""
         layers = []
         for at, sources in enumerate(self.layers):
-            parts = (_cut(source, folder, self.layout, low, high) for source in sources)
+            parts = (self._cut(source, folder, low, high) for source in sources)
             found = tuple(part for part in parts if part is not None)
             if found:
                 layers.append(Layer(at, at + 1, found))
         return Trace(self.layout, tuple(layers))
 
+    def _cut(self, source: PartRef | Batch, folder: str, low: int, high: int) -> Batch | None:
+        if isinstance(source, PartRef):
+            if source.high <= low or high <= source.low:
+                return None
+            source = looked(folder, source, self.layout, thorough=self.thorough)
+        batch = source.cut(low, high)
+        return batch if len(batch) else None
 
-def _cut(source: PartRef | Batch, folder: str, layout: Layout, low: int, high: int) -> Batch | None:
-    if isinstance(source, PartRef):
-        if source.high <= low or high <= source.low:
-            return None
-        source = open_part(folder, source, layout)
-    batch = source.cut(low, high)
-    return batch if len(batch) else None
+
+LOOKED_MAX = 4096
+_looked: set[tuple[str, PartRef, bool]] = set()
+"""The files that this process has looked through; they never change."""
+
+
+def looked(folder: str, ref: PartRef, layout: Layout, *, thorough: bool) -> Batch:
+    """Maps a part as the session does: it is looked through first, once in a process.
+
+    Files of this run are not told from those of the log: to look costs less than to write.
+
+    Raises:
+        CorruptLogError: it is missing, damaged, or leads outside.
+    """
+    key = (folder, ref, thorough)
+    batch = open_part(folder, ref, layout, checked=key not in _looked, thorough=thorough)
+    if len(_looked) >= LOOKED_MAX:
+        _looked.clear()
+    _looked.add(key)
+    return batch
 
 
 @dataclass(frozen=True)
@@ -110,7 +135,8 @@ class Input:
 class Plan:
     """A bulk run of one operator, as its tasks see it.
 
-    `outputs` are the layouts to write the output in; none: loose updates, a file a task.
+    `outputs` are the layouts to write the output in; none: loose updates, a file a task. `token` is
+    what errors of this run are known by in Spark's messages. `thorough` is as in `Stored`.
     """
 
     stage: str
@@ -122,6 +148,8 @@ class Plan:
     inputs: tuple[Input, ...]
     state: tuple[Stored, ...]
     outputs: tuple[Layout, ...]
+    thorough: bool = False
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def exchanges(self) -> bool:
@@ -141,7 +169,9 @@ def map_task(plan: Plan, items: Sequence[tuple[int, Piece]]) -> Iterator[Block]:
 
 def _mapped(plan: Plan, items: Sequence[tuple[int, Piece]]) -> Iterator[Block]:
     for port, piece in items:
-        yield from cut_task(plan, port, prepared(plan, port, piece.read(plan.folder)))
+        yield from cut_task(
+            plan, port, prepared(plan, port, piece.read(plan.folder, thorough=plan.thorough))
+        )
 
 
 def prepared(plan: Plan, port: int, updates: Updates) -> Updates | None:

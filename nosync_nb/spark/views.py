@@ -17,14 +17,17 @@ from nosync_nb.rows import Schema
 from nosync_nb.spark import reading
 from nosync_nb.spark.blocks import Ranges
 from nosync_nb.spark.serving import Provider, Server
-from nosync_nb.spark.sessions import Spark, frame_of, quoted
+from nosync_nb.spark.sessions import frame_of, quoted
 from nosync_nb.spark.shipping import Shipping
+from nosync_nb.spark.starting import Spark, alive, stopped
 from nosync_nb.spark.workers import check
 from nosync_nb.trace import Layer, Trace
 
 SMALL_ROWS = 100_000
 
 _registered: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+_holders: WeakKeyDictionary[Any, dict[str, tuple[str, str]]] = WeakKeyDictionary()
+"""Whose the views in a Spark session are: name in lower case -> folder and stage."""
 
 
 def to_spark(
@@ -79,22 +82,45 @@ class Views:
     Args:
         folder: the session's folder, by which reads find the session.
         provider: gives snapshots; called in other threads.
+        generation: of the log that the session writes.
     """
 
-    def __init__(self, spark: Spark, folder: str, provider: Provider) -> None:
+    def __init__(
+        self, spark: Spark, folder: str, provider: Provider, generation: int | None = None
+    ) -> None:
         self.spark = spark
         self.folder = folder
         self._made: dict[str, str] = {}
         register(spark)
         try:
-            self._server: Server | None = Server(folder, provider)
+            self._server: Server | None = Server(folder, provider, generation)
         except OSError:
             self._server = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the Spark session was stopped, and the views with it; asks nobody."""
+        return stopped(self.spark)
 
     @property
     def names(self) -> Iterable[str]:
         """The stages that have a view."""
         return self._made.keys()
+
+    def taken(self, stage: str) -> str | None:
+        """Why a stage gets no view, if another stage has its name; Spark knows no case."""
+        holder = _holders.get(self.spark, {}).get(stage.lower())
+        if holder is None or holder == (self.folder, stage):
+            return None
+        folder, other = holder
+        if folder == self.folder:
+            why = f"'{other}' has that name in Spark, which knows no case"
+        else:
+            why = f"the log in '{folder}' has a view of that name"
+        return (
+            f"stage '{stage}' gets no view: {why}; read it as spark.read.format('nosync')"
+            f".option('path', {self.folder!r}).option('stage', {stage!r}).load()"
+        )
 
     def create(self, stage: str) -> bool:
         """Makes the view of a stage; False if the user has something of that name.
@@ -109,12 +135,14 @@ class Views:
         frame = self.spark.read.format("nosync").options(**options).load()
         frame.createTempView(quoted(stage))
         self._made[stage] = stage
+        _holders.setdefault(self.spark, {})[stage.lower()] = (self.folder, stage)
         return True
 
     def drop(self, stage: str) -> bool:
         """Drops a view made here; False if the user has put another in its place."""
         if self._made.pop(stage, None) is None:
             return True
+        _holders.get(self.spark, {}).pop(stage.lower(), None)
         if self._server is not None:
             self._server.forget(stage)
         if not self.spark.catalog.tableExists(quoted(stage)):
@@ -126,7 +154,11 @@ class Views:
 
     def close(self) -> None:
         """Drops the views made here and ends serving."""
-        for stage in list(self._made):
-            self.drop(stage)
-        if self._server is not None:
-            self._server.close()
+        try:
+            for stage in list(self._made) if alive(self.spark) else ():
+                self.drop(stage)
+        finally:
+            for stage in self._made:
+                _holders.get(self.spark, {}).pop(stage.lower(), None)
+            if self._server is not None:
+                self._server.close()

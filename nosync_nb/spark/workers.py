@@ -19,7 +19,8 @@ from weakref import WeakKeyDictionary
 from nosync_nb.errors import NosyncError
 from nosync_nb.files import Files
 from nosync_nb.spark.failures import explained
-from nosync_nb.spark.sessions import Spark, is_local
+from nosync_nb.spark.sessions import is_local
+from nosync_nb.spark.starting import Spark
 
 _PROBES = 1024
 _NEEDED = ("numpy", "xxhash", "sqlglot", "nosync_nb", "nosync_nb.spark.tasks")
@@ -92,7 +93,7 @@ def _seen(spark: Spark, folder: str) -> bool:
     """Lays a file into a folder and asks the workers whether they see it."""
     check(spark)
     files = Files()
-    path = os.path.join(folder, f"probe-{uuid.uuid4().hex}")
+    path = os.path.join(folder, f"probe-{uuid.uuid4().hex}.arrow")  # swept, if we are killed
     files.create(path).close()
     try:
         answers = spark.range(_PROBES).mapInArrow(_looker(path), "seen boolean").collect()

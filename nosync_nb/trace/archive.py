@@ -30,12 +30,17 @@ class Sums(NamedTuple):
 
 
 class Archive:
-    """Packs in one folder, and the part files they refer to in another."""
+    """Packs in one folder, and the part files they refer to in another.
+
+    Attributes:
+        thorough: looks at every value of a file, as this user has not signed the log.
+    """
 
     def __init__(self, folder: str, parts: str, *, files: Files = DISK) -> None:
         self.folder = folder
         self.parts = parts
         self.files = files
+        self.thorough = False
         self._open: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -43,7 +48,14 @@ class Archive:
         """The opened pack of a node."""
         found: Pack = self._kept(
             node.name,
-            lambda: Pack(self.folder, node.name, node.size_bytes, node.digest, files=self.files),
+            lambda: Pack(
+                self.folder,
+                node.name,
+                node.size_bytes,
+                node.digest,
+                files=self.files,
+                thorough=self.thorough,
+            ),
         )
         return found
 
@@ -51,7 +63,9 @@ class Archive:
         """A mapped part."""
         found: Batch = self._kept(
             (ref.path, layout),
-            lambda: open_part(self.parts, ref, layout, files=self.files, checked=True),
+            lambda: open_part(
+                self.parts, ref, layout, files=self.files, checked=True, thorough=self.thorough
+            ),
         )
         return found
 

@@ -32,6 +32,7 @@ from xxhash import xxh3_64_intdigest
 from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files import Files
+from nosync_nb.names import within
 from nosync_nb.rows import Column, bridge
 from nosync_nb.rows.types import FIXED
 
@@ -66,7 +67,7 @@ def load(array: pa.Array, type_: str) -> Column:
 def map_file(folder: str, name: str, files: Files = DISK) -> pa.Buffer:
     """Maps a file written here; the mapping lives as long as the buffer or a view of it."""
     try:
-        return pa.py_buffer(files.mapped(os.path.join(folder, name)).words)
+        return pa.py_buffer(files.mapped(within(folder, name)).words)
     except DurabilityError as error:
         if error.errno not in (None, errno.ENOENT):
             raise
@@ -79,7 +80,7 @@ def write_file(
     folder: str, name: str, chunks: Sequence[Any], files: Files = DISK, *, sync: bool = True
 ) -> int:
     """Writes chunks as a new file, syncs it, and returns its size; the folder is not synced."""
-    path = os.path.join(folder, name)
+    path = within(folder, name)
     file = files.create(path)
     size = 0
     try:

@@ -6,6 +6,10 @@ rows, are merged by the committing thread, at most `INLINE_ROWS` rows an epoch; 
 has looked into since they came are joined instead, and sorted once, by whoever looks first. Those
 that are full, and older ones, are planned for a worker and adopted between epochs if they are still
 live: the two never want the same layer.
+
+At most `LAYERS_MAX` layers wait for the worker, and as many for the committing thread, whatever
+their sizes. If the worker falls behind, so that there are more than both together, the committing
+thread merges the smallest that the worker has not in hand (`relieve`), and counts it as a stall.
 """
 
 from __future__ import annotations
@@ -14,13 +18,17 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nosync_nb.batch import merge
-from nosync_nb.trace.trace import Layer, Trace
+from nosync_nb.batch import Layout, merge
+from nosync_nb.trace.trace import Layer, Seen, Trace
 
 WIDTH = 4
 INLINE_ROWS = 4096
 YOUNG_ROWS = INLINE_ROWS // WIDTH
 LAYERS_MAX = 12
+STALL_LAYERS = 2 * LAYERS_MAX
+"""More layers than these do not wait: then the committing thread merges some, whatever it costs."""
+WARY = 16
+"""For how many epochs young layers of a trace that somebody looks into are not joined."""
 JOINED_MAX = 128
 """How many epochs are joined in a young layer before it is full."""
 
@@ -40,25 +48,89 @@ def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     """
     layers = trace.layers
     merged = 0
-    if layers and layer.is_young and layers[-1].is_young:
+    if layers and layer.is_young:
         last = layers[-1]
+        layer.wary = WARY if last.is_watched else max(0, last.wary - 1)
         near = last.rows_count <= YOUNG_ROWS and last.level <= layer.level + 1
-        if near or last.pieces_count > 1:
+        if last.is_young and not layer.wary and (near or last.pieces_count > 1):
             fits = last.rows_count + layer.rows_count <= INLINE_ROWS
             if fits and last.pieces_count < JOINED_MAX:
                 return Trace(trace.layout, (*layers[:-1], last.joined(trace.layout, layer))), 0
             last.full = True
+    n = len(layers)
+    if n >= WIDTH and layers[-WIDTH].level <= layers[-1].level and not layers[-1].is_young:
+        layers, merged = _settled(trace.layout, layers, 0)  # in order since it came, by a reader
     layers = (*layers, layer)
+    if len(layers) >= WIDTH and layers[-WIDTH].level <= layer.level:
+        layers, merged = _settled(trace.layout, layers, merged)
+    if n >= LAYERS_MAX:
+        layers, merged = _fewer(trace.layout, layers, merged)
+    return Trace(trace.layout, layers), merged
+
+
+def is_due(trace: Trace) -> bool:
+    """Whether there may be something to plan, in a trace of which layers became more or fewer.
+
+    A worker's layers become more when one is appended that is not the committing thread's, and
+    when what that merged, or joined, is not any more.
+
+    Cost: the same whatever the trace holds.
+    """
+    layers = trace.layers
+    return len(layers) >= WIDTH and (_is_old(layers[-1]) or _is_old(layers[-2]))
+
+
+def relieve(trace: Trace) -> tuple[Trace, int]:
+    """Merges some layers of a trace of which too many wait.
+
+    Returns:
+        the new trace and the number of rows that were merged; 0 if all are in the worker's hand,
+        or in files, whose merge is no work for the committing thread.
+    """
+    layers = trace.layers
+    free = [not (each.claimed or each.files) for each in layers]
+    starts = [i for i in range(len(layers) - WIDTH + 1) if all(free[i : i + WIDTH])]
+    if not starts:
+        return trace, 0
+    start = min(starts, key=lambda i: sum(each.rows_count for each in layers[i : i + WIDTH]))
+    rows_count = sum(each.rows_count for each in layers[start : start + WIDTH])
+    return Trace(trace.layout, _merged(trace.layout, layers, start, start + WIDTH)), rows_count
+
+
+def _settled(
+    layout: Layout, layers: tuple[Layer, ...], merged: int
+) -> tuple[tuple[Layer, ...], int]:
+    """Merges the youngest layers as long as a level is full; `merged` counts the rows."""
     while len(layers) >= WIDTH and layers[-WIDTH].level <= layers[-1].level:
         start = _run(layers, INLINE_ROWS - merged)
         if start == len(layers):
             break
-        run = layers[start:]
-        batches = [part for each in run for part in each.parts]
-        merged += sum(each.rows_count for each in run)
-        batch = merge(trace.layout, batches)
-        layers = (*layers[:start], Layer(run[0].lower, layer.upper, (batch,)))
-    return Trace(trace.layout, layers), merged
+        merged += sum(each.rows_count for each in layers[start:])
+        layers = _merged(layout, layers, start, len(layers))
+    return layers, merged
+
+
+def _fewer(layout: Layout, layers: tuple[Layer, ...], merged: int) -> tuple[tuple[Layer, ...], int]:
+    """Merges the youngest layers if there are too many of all levels together."""
+    start = len(layers)
+    while start and not _is_old(layers[start - 1]):
+        start -= 1
+    if len(layers) - start <= LAYERS_MAX:
+        return layers, merged
+    start = len(layers) - WIDTH
+    count = sum(each.rows_count for each in layers[start:])
+    if merged + count > INLINE_ROWS:
+        return layers, merged
+    return _merged(layout, layers, start, len(layers)), merged + count
+
+
+def _merged(layout: Layout, layers: tuple[Layer, ...], start: int, stop: int) -> tuple[Layer, ...]:
+    """The layers with those of `[start, stop)` as one."""
+    run = layers[start:stop]
+    batch = merge(layout, [part for each in run for part in each.parts])
+    made = Layer(run[0].lower, run[-1].upper, (batch,))
+    made.wary = run[-1].wary
+    return (*layers[:start], made, *layers[stop:])
 
 
 def _run(layers: Sequence[Layer], rows_max: int) -> int:
@@ -116,5 +188,7 @@ def adopt(trace: Trace, inputs: tuple[Layer, ...], output: Layer) -> Trace | Non
     for start in range(len(layers) - len(inputs) + 1):
         if all(a is b for a, b in zip(inputs, layers[start:], strict=False)):
             stop = start + len(inputs)
+            if inputs[-1].seen is not None and inputs[-1].seen.sound:
+                output.seen = Seen(sound=True)  # the collection at its end is the same
             return Trace(trace.layout, (*layers[:start], output, *layers[stop:]), trace.memos)
     return None

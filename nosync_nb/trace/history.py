@@ -329,6 +329,10 @@ class History:
         filed = (c for tail in list(view.tails.values()) for _, c in tail if isinstance(c, Filed))
         return named.union(ref.path for change in filed for ref in change.refs)
 
+    def look_through(self) -> None:
+        """Looks at every value of a file from now on before it is used."""
+        self._archive.thorough = True
+
     def strays(self, keep: Iterable[str] = ()) -> list[str]:
         """Names of files in the folder that neither the manifest nor `keep` has."""
         archive = self._archive

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
+from nosync_nb.names import PACK, PART, plain
+
 FANOUT = 16
 
 
@@ -57,10 +59,16 @@ class Node(NamedTuple):
 
 
 def node_from_json(data: Sequence[Any]) -> Node:
-    """The node of which `to_json` made these values."""
+    """The node of which `to_json` made these values.
+
+    Raises:
+        CorruptLogError: it names no pack, or no part files.
+    """
+    name = plain(data[0], PACK)
+    parts = tuple(plain(part, PART) for part in data[9])
     own = {trace: (lower, upper) for trace, lower, upper in data[8]}
     children = tuple(map(node_from_json, data[10]))
-    return Node._make((*data[:8], own, tuple(data[9]), children))
+    return Node._make((name, *data[1:8], own, parts, children))
 
 
 def without(node: Node, trace: int, gone: Callable[[Node], AbstractSet[str]]) -> Node:

@@ -18,6 +18,7 @@ from nosync_nb.trace.parts import PartRef, write_parts
 from nosync_nb.trace.sections import LARGE, Large, Section, build, summed, thinned
 
 _REST_S = 0.0002
+_WORK_S = 0.0005
 
 
 class Filed(NamedTuple):
@@ -57,9 +58,20 @@ class Packed(NamedTuple):
     cuts: int = 0
 
 
-def rest() -> None:
-    """Lets other threads run: a worker that computes holds up epochs of a fraction of a ms."""
-    time.sleep(_REST_S)
+class Rest:
+    """Lets other threads run: a worker that computes holds up epochs of a fraction of a ms.
+
+    It goes by the work that was done, not by its steps: those of a small trace are many and short.
+    """
+
+    def __init__(self) -> None:
+        self._due = time.perf_counter() + _WORK_S
+
+    def __call__(self) -> None:
+        """Rests, if that is due."""
+        if time.perf_counter() >= self._due:
+            time.sleep(_REST_S)
+            self._due = time.perf_counter() + _WORK_S
 
 
 class PackPlan(NamedTuple):
@@ -71,8 +83,9 @@ class PackPlan(NamedTuple):
     entries: Mapping[int, Sequence[Entry]]
     cuts: int
 
-    def perform(self, pause: Pause = rest) -> Packed:
+    def perform(self, pause: Pause | None = None) -> Packed:
         """Writes the pack. Cost: O(n log n) in its updates, a few numpy calls per trace."""
+        pause = pause or Rest()
         sections: list[tuple[int, Section]] = []
         own = {}
         for trace, entries in self.entries.items():
@@ -94,8 +107,9 @@ class SumPlan(NamedTuple):
     archive: Archive
     children: tuple[Node, ...]
 
-    def perform(self, pause: Pause = rest) -> Packed:
+    def perform(self, pause: Pause | None = None) -> Packed:
         """Writes the pack of sums; sums above `LARGE` rows become part files."""
+        pause = pause or Rest()
         archive, children = self.archive, self.children
         lower = min(node.lower for node in children)
         upper = max(min(node.upper, node.clip) for node in children)
@@ -140,8 +154,9 @@ class ThinPlan(NamedTuple):
     leaf: Node
     grain: int
 
-    def perform(self, pause: Pause = rest) -> Packed:
+    def perform(self, pause: Pause | None = None) -> Packed:
         """Writes the thinner pack."""
+        pause = pause or Rest()
         leaf = self.leaf
         shift = self.grain.bit_length() - 1
         pack = self.archive.pack(leaf)

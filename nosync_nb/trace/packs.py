@@ -23,10 +23,12 @@ from xxhash import xxh3_64_intdigest
 
 from nosync_nb.batch import Layout
 from nosync_nb.files import Files
+from nosync_nb.names import PACK
 from nosync_nb.rows import arrow_type
 from nosync_nb.trace.arrow_file import DISK, damaged, load, map_file, store, write_file
-from nosync_nb.trace.parts import PartRef
+from nosync_nb.trace.parts import refs_from_json
 from nosync_nb.trace.sections import Level, Section
+from nosync_nb.trace.soundness import UNSOUND, check_level, check_record
 
 _MAGIC = int.from_bytes(b"NSPACK01", "little")
 _DIRECTORY = 5  # words: trace, offset, bytes, checksum, bytes of the header
@@ -52,7 +54,7 @@ def write_pack(
     table = np.array(directory, np.uint64).tobytes()
     count = len(sections).to_bytes(8, "little")
     chunks.append(table + count + _MAGIC.to_bytes(8, "little"))
-    name = f"{stem}-{uuid.uuid4().hex}.pack"
+    name = f"{stem}-{uuid.uuid4().hex}{PACK}"
     size_bytes = write_file(folder, name, chunks, files)
     files.sync_folder(folder)
     return name, size_bytes, hashlib.blake2b(table, digest_size=16).hexdigest()
@@ -62,9 +64,16 @@ class Pack:
     """A mapped pack. Cost of opening: O(sections), some microseconds each."""
 
     def __init__(
-        self, folder: str, name: str, size_bytes: int, digest: str, *, files: Files = DISK
+        self,
+        folder: str,
+        name: str,
+        size_bytes: int,
+        digest: str,
+        *,
+        files: Files = DISK,
+        thorough: bool = False,
     ) -> None:
-        self._folder, self._name = folder, name
+        self._folder, self._name, self._thorough = folder, name, thorough
         self._data = map_file(folder, name, files)
         if self._data.size != size_bytes:
             raise damaged(folder, name, f"it has {self._data.size} bytes, not {size_bytes}")
@@ -96,7 +105,11 @@ class Pack:
         data = self._data.slice(offset, size)
         if xxh3_64_intdigest(data) != checksum:
             raise damaged(self._folder, self._name, f"its section at offset {offset} was changed")
-        return _decode(data, head)
+        try:
+            return _decode(data, head, thorough=self._thorough)
+        except (*UNSOUND, OSError) as error:  # Arrow's word for a message that is cut short
+            why = f"its section at offset {offset} cannot be read: {error}"
+            raise damaged(self._folder, self._name, why) from error
 
 
 def verify_pack(path: str, *, files: Files = DISK) -> None:
@@ -158,7 +171,7 @@ def _encode(section: Section) -> tuple[int, list[Any]]:
     return len(head), [head, *blobs]
 
 
-def _decode(data: pa.Buffer, head: int) -> Section:
+def _decode(data: pa.Buffer, head: int, *, thorough: bool) -> Section:
     """Makes a section of its bytes; columns and levels stay in them."""
     header = json.loads(bytes(data.slice(0, head)))
     types, key, order = header["layout"]
@@ -172,12 +185,15 @@ def _decode(data: pa.Buffer, head: int) -> Section:
     )
     body = data.slice(head)
     record = pa.ipc.read_record_batch(body, schema)
+    check_record(record, layout.types, thorough=thorough)
     columns = [load(record.column(i), t) for i, t in enumerate(types)]
     levels = []
     for shift, places in header["levels"]:
         arrays = [None if p is None else np.frombuffer(body, p[0], p[2], p[1]) for p in places]
-        levels.append(Level(shift, *arrays))  # type: ignore[arg-type]
-    large = tuple((epoch, tuple(PartRef(*p) for p in parts)) for epoch, parts in header["large"])
+        level = Level(shift, *arrays)  # type: ignore[arg-type]
+        check_level(level.starts, level.group, level.row, level.diff, record.num_rows)
+        levels.append(level)
+    large = tuple((epoch, refs_from_json(parts)) for epoch, parts in header["large"])
     return Section(layout, header["start"], header["stop"], columns, tuple(levels), large)
 
 

@@ -11,7 +11,7 @@ each of at most `ROWS_MAX` rows and `BYTES_MAX` bytes; rows of one key hash are 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,7 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb.batch import Batch, Diffs, Layout, Updates
+from nosync_nb.errors import CorruptLogError
 from nosync_nb.files import Files
+from nosync_nb.names import PART, plain
 from nosync_nb.rows import bridge
 from nosync_nb.trace.arrow_file import (
     DISK,
@@ -31,6 +33,7 @@ from nosync_nb.trace.arrow_file import (
     view,
     write_arrow,
 )
+from nosync_nb.trace.soundness import UNSOUND, check_record
 
 ROWS_MAX = 4 << 20
 BYTES_MAX = 1 << 30
@@ -51,6 +54,33 @@ class PartRef(NamedTuple):
     high: int
     size_bytes: int
     digest: str
+
+
+def refs_from_json(data: Iterable[Any]) -> tuple[PartRef, ...]:
+    """The references that a log holds, each checked: it names what is opened and deleted.
+
+    Raises:
+        CorruptLogError: one names no part file, or is no reference at all.
+    """
+    return tuple(map(_ref, data))
+
+
+def _ref(data: Any) -> PartRef:
+    """One reference, checked."""
+    if not isinstance(data, list | tuple) or len(data) != len(PartRef._fields):
+        raise CorruptLogError(
+            f"the log refers to a part file by {type(data).__name__}, not by its six fields",
+            hint="restore the log from a copy",
+        )
+    ref = PartRef(*data)
+    plain(ref.path, PART)
+    counts = all(type(number) is int and 0 <= number <= 2**64 for number in ref[1:5])
+    if not counts or not isinstance(ref.digest, str):
+        raise CorruptLogError(
+            f"the log refers to '{ref.path}' by sizes or a digest that are none",
+            hint="restore the log from a copy",
+        )
+    return ref
 
 
 def write_part(
@@ -119,20 +149,40 @@ def split(batch: Batch, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) ->
 
 
 def open_part(
-    folder: str, ref: PartRef, layout: Layout, *, files: Files = DISK, checked: bool = False
+    folder: str,
+    ref: PartRef,
+    layout: Layout,
+    *,
+    files: Files = DISK,
+    checked: bool = False,
+    thorough: bool = False,
 ) -> Batch:
     """Maps a part. Cost: O(1) in its rows; pages are read when they are touched.
 
     Args:
-        checked: compares every block with its checksum first, which reads the whole file.
+        checked: compares every block with its checksum first, which reads the whole file, and sees
+            that nothing in it leads outside.
+        thorough: looks at every value, as well.
 
     Raises:
         CorruptLogError: if the file is missing, is not the one that `ref` names, or is damaged
             where it was looked at; see `verify_part` for the rest.
     """
+    try:
+        return _mapped(folder, ref, layout, files, checked=checked, thorough=thorough)
+    except UNSOUND as error:
+        raise damaged(folder, ref.path, f"it cannot be read: {error}") from error
+
+
+def _mapped(
+    folder: str, ref: PartRef, layout: Layout, files: Files, *, checked: bool, thorough: bool
+) -> Batch:
+    """Maps a part; what is no part raises one of `UNSOUND`."""
     found, record = _open(folder, ref, files, checked=checked)
     if _layout(found) != layout:
-        raise damaged(folder, ref.path, f"it is ordered by {found['layout']}, not by {layout}")
+        raise damaged(folder, ref.path, f"it is ordered by {found.get('layout')}, not by {layout}")
+    if checked:
+        check_record(record, layout.types, thorough=thorough)
     columns = [load(record.column(i), t) for i, t in enumerate(layout.types)]
     extra = {name: record.column(name) for name in record.schema.names[len(columns) :]}
     n = record.num_rows
@@ -143,6 +193,8 @@ def open_part(
     batch = Batch(layout, columns, khash, rhash, diff, code)
     if n and (int(khash[0]), int(khash[-1]) + 1) != (ref.low, ref.high):
         raise damaged(folder, ref.path, "its hashes are not in the range the log names")
+    if thorough and (khash[1:] < khash[:-1]).any():
+        raise damaged(folder, ref.path, "its hashes do not ascend")
     return batch
 
 
@@ -193,7 +245,7 @@ def _ones(n: int) -> Diffs:
 
 def _name(stem: str) -> str:
     """A file name that nobody else writes."""
-    return f"{stem}-{uuid.uuid4().hex}.arrow"
+    return f"{stem}-{uuid.uuid4().hex}{PART}"
 
 
 def _open(

@@ -30,6 +30,26 @@ from nosync_nb.batch import (
 from nosync_nb.rows import Column
 from nosync_nb.trace.parts import PartRef
 
+ROW_BYTES = 1024
+"""From so many bytes a row on a layer is as large as its bytes, not as its rows."""
+
+
+class Seen:
+    """What readers found out about a layer, which does not change: see glance.py.
+
+    Attributes:
+        counted: how many rows it adds, and the least count, if they were added up.
+        first: how many of its first rows were looked for, and those of each part.
+        sound: no row of the collection at the end of this layer is there fewer than 0 times.
+    """
+
+    __slots__ = ("counted", "first", "sound")
+
+    def __init__(self, *, sound: bool = False) -> None:
+        self.counted: tuple[int, int] | None = None
+        self.first: tuple[int, Sequence[Any]] | None = None
+        self.sound = sound
+
 
 class Layer:
     """A batch over the epochs `[lower, upper)`, as parts disjoint in key hash.
@@ -41,10 +61,27 @@ class Layer:
     A layer may be `young`: its updates are put into order when somebody looks at its `parts`, and
     until then it can be joined with the next. So a trace that nobody looks into costs an epoch
     next to nothing. `rows_count` is an upper bound until then. One that is `full` is joined with no
-    more.
+    more; one that is `claimed` is being merged by the worker.
+
+    `wary`: for how many epochs no layer is joined to it; see `is_watched`. `encoded`: the layer as
+    a checkpoint holds it, once one does.
     """
 
-    __slots__ = ("_parts", "_pieces", "files", "full", "level", "lower", "rows_count", "upper")
+    __slots__ = (
+        "_parts",
+        "_pieces",
+        "_source",
+        "claimed",
+        "encoded",
+        "files",
+        "full",
+        "level",
+        "lower",
+        "rows_count",
+        "seen",
+        "upper",
+        "wary",
+    )
 
     def __init__(
         self, lower: int, upper: int, parts: tuple[Batch, ...], files: tuple[PartRef, ...] = ()
@@ -54,13 +91,19 @@ class Layer:
         self.upper = upper
         self.files = files
         self.full = False
+        self.claimed = False
+        self.seen: Seen | None = None
+        self.wary = 0
+        self.encoded: bytes | None = None
         self._parts = parts
+        self._source: Layer | None = None
         self._pieces: tuple[Layout, tuple[Updates, ...], int] | None = None
         self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
 
     def _count(self, rows_count: int) -> None:
         self.rows_count = rows_count
-        self.level = (rows_count | 1).bit_length() >> 1
+        bits = (rows_count | 1).bit_length()
+        self.level = level_of(rows_count, self.files) if self.files else bits >> 1
 
     @classmethod
     def young(
@@ -88,7 +131,19 @@ class Layer:
     def joined(self, layout: Layout, after: Layer) -> Layer:
         """This layer and the one after it, both young, as one."""
         (pieces, count), (others, more) = self._loose(), after._loose()
-        return Layer.young(self.lower, after.upper, layout, pieces + others, count + more)
+        made = Layer.young(self.lower, after.upper, layout, pieces + others, count + more)
+        made._source, self._source = self, None
+        return made
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody looked at what it was before the last epoch was joined to it.
+
+        Who looks each epoch, as an operator looks at the state before, would have it put into order
+        anew each time it grows.
+        """
+        source = self._source
+        return source is not None and source._pieces is None
 
     @property
     def is_young(self) -> bool:
@@ -101,6 +156,12 @@ class Layer:
         young = self._pieces
         return 1 if young is None else len(young[1])
 
+    @property
+    def diffs(self) -> list[Diffs]:
+        """The counts of its updates; those of a young layer are not added up."""
+        young = self._pieces
+        return [each.diff for each in (self.parts if young is None else young[1])]
+
     def _loose(self) -> tuple[tuple[Updates, ...], int]:
         """The updates and how many there are; another thread may put them in order meanwhile."""
         young = self._pieces
@@ -108,6 +169,13 @@ class Layer:
             return young[1], young[2]
         parts = self._parts
         return tuple(part.updates for part in parts), sum(map(len, parts))
+
+
+def level_of(rows_count: int, files: Sequence[PartRef]) -> int:
+    """The level of so many rows, in files or in memory: few rows may be many bytes."""
+    if files:
+        rows_count = max(rows_count, sum(ref.size_bytes for ref in files) // ROW_BYTES)
+    return (rows_count | 1).bit_length() >> 1
 
 
 class Found(NamedTuple):

@@ -1,19 +1,20 @@
-"""A program under load that a test kills: it reports what it committed, and checks what came back.
+"""A program that dies under load: it reports what it committed, and checks what came back.
 
 Everything it commits follows from the seed and the number of the epoch, so that each life can
 recompute from nothing what its predecessors left. `serve` has imported everything and opened
 nothing; for each line of its input it forks a life, a process of its own, which opens the folder,
 checks it, commits as fast as it can, and writes a line for whatever has happened:
 
-    alive PID · verified EPOCH · returned EPOCH DIGEST · failed TEXT · ended STATUS
+    verified EPOCH · returned EPOCH DIGEST · failed TEXT · ended STATUS
 
-A life goes on until it is killed. Its mode is `load`, `again` (die as soon as the state is
-verified), or `stop` (end properly after a few epochs).
+Its mode is `load` (die beside a step on the disk, at a moment that the line tells), `again` (die as
+soon as the state is verified), or `stop` (end properly after a few epochs).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
@@ -33,7 +34,8 @@ import pandas  # noqa: F401 - Arrow would import it in every life
 from model import Bag
 
 import nosync_nb
-from nosync_nb import committing, maintenance, store
+from nosync_nb import maintenance, store
+from nosync_nb.files import File, Files
 from nosync_nb.log import log, writer
 from nosync_nb.trace import compaction, sections
 
@@ -44,8 +46,8 @@ EDIT_EVERY = 40
 def lower_thresholds() -> None:
     """Makes files, checkpoints, packs and merges of a load that is small."""
     store.SPILL_ROWS = maintenance.SPILL_ROWS = 36
+    store.SPILL_BYTES, store.SETTLED_BYTES = 800, 200
     maintenance.RANGE_ROWS = 200
-    committing.MERGE_EVERY = 3
     log.CHECKPOINT_FRAMES = 40
     writer.SEGMENT_BYTES_MAX = 64 << 10
     compaction.INLINE_ROWS, compaction.YOUNG_ROWS = 32, 8
@@ -306,8 +308,46 @@ def verified(on: nosync_nb.Session, seed: int, exposed: Mapping[int, str]) -> Wo
     return world
 
 
-def live(folder: str, seed: int, mode: str, exposed: Mapping[int, str]) -> None:
-    """A life: recovers, checks, and commits until it is killed."""
+class Fuse:
+    """Kills the process beside one of the steps on the disk, in whichever thread it is taken."""
+
+    STEPS = (
+        *((File, name) for name in ("append", "write_at", "sync")),
+        *((Files, name) for name in ("rename", "unlink", "sync_folder", "make_folder")),
+    )
+
+    def __init__(self) -> None:
+        self.left = math.inf
+        for kind, name in self.STEPS:
+            setattr(kind, name, self._burning(getattr(kind, name)))
+
+    def burn(self) -> None:
+        """One moment is over."""
+        self.left -= 1
+        if self.left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _burning(self, step: Any) -> Any:
+        def burning(*arguments: Any, **options: Any) -> Any:
+            self.burn()
+            try:
+                return step(*arguments, **options)
+            finally:
+                self.burn()
+
+        return burning
+
+
+def live(
+    folder: str, seed: int, mode: str, exposed: Mapping[int, str], quota: int, steps: int
+) -> None:
+    """A life: recovers, checks, and commits until it is killed.
+
+    Args:
+        quota: with the mode `load`, how many epochs return before its fuse is lit.
+        steps: how many moments beside steps on the disk it burns.
+    """
+    fuse = Fuse()
     on = nosync_nb.open(folder)
     if not on.stages:
         define(on)
@@ -329,6 +369,9 @@ def live(folder: str, seed: int, mode: str, exposed: Mapping[int, str]) -> None:
         if epoch <= checked:
             check(on, world)
         say("returned", epoch, digest(on))
+        quota -= 1
+        if quota == 0 and mode == "load":
+            fuse.left = steps
     on.close()
 
 
@@ -336,12 +379,12 @@ def serve() -> None:
     """Forks a life for each line of input: folder, seed, mode, what was seen, as JSON."""
     lower_thresholds()
     for line in sys.stdin:
-        folder, seed, mode, exposed = json.loads(line)
+        folder, seed, mode, exposed, *fuse = json.loads(line)
         pid = os.fork()
         if pid == 0:
             try:
-                say("alive", os.getpid())
-                live(folder, seed, mode, {int(epoch): text for epoch, text in exposed.items()})
+                seen = {int(epoch): text for epoch, text in exposed.items()}
+                live(folder, seed, mode, seen, *fuse)
                 os._exit(0)
             except BaseException:
                 say("failed", json.dumps(traceback.format_exc()))

@@ -1,6 +1,7 @@
 """Figures as people read them: counts, durations, sizes, values of rows.
 
-Pure functions from values to short strings. Nothing here knows HTML or a front end.
+Pure functions from values to short strings. What is a stranger's goes through `visible`, `one_line`
+or `html`, whatever it is shown in: these are the engine's (texts.py), loaded when first needed.
 """
 
 from __future__ import annotations
@@ -62,7 +63,28 @@ def value(item: Any) -> str | None:
         return _real(item)
     if isinstance(item, bytes | bytearray | memoryview):
         return _short("0x" + bytes(item).hex())
-    return _short(str(item))
+    return _short(visible(str(item)))
+
+
+def visible(text: str) -> str:
+    """A text in which nothing hides: no escape code, no mark that turns the reading order."""
+    from nosync_nb import texts
+
+    return texts.visible(text)
+
+
+def one_line(text: str) -> str:
+    """The same in one line."""
+    from nosync_nb import texts
+
+    return texts.one_line(text)
+
+
+def html(text: str) -> str:
+    """A text as HTML that shows it and is nothing else."""
+    from nosync_nb import texts
+
+    return texts.html(text)
 
 
 def _real(item: float) -> str:

@@ -35,7 +35,11 @@ def read_page(collection: Any, timeline: Timeline, epoch: int, *, limit: int) ->
         "epoch": epoch,
         "before": before,
         "columns": [
-            {"name": name, "type": kind, "right": formats.is_numeric(kind)}
+            {
+                "name": formats.one_line(name),
+                "type": formats.one_line(kind),
+                "right": formats.is_numeric(kind),
+            }
             for name, kind in zip(schema.names, schema.types, strict=True)
         ],
         "rows": rows[:limit],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from nosync_widgets import formats
+
 
 class GraphPicture:
     """Which stage reads which; displays as SVG, or as text when graphviz is not installed."""
@@ -25,9 +27,8 @@ class GraphPicture:
         lines = []
         for name, sources in self._reads.items():
             detail = f"   ({self._details[name]})" if name in self._details else ""
-            lines.append(
-                f"{name} <- {', '.join(sources)}{detail}" if sources else f"{name}{detail}"
-            )
+            line = f"{name} <- {', '.join(sources)}{detail}" if sources else f"{name}{detail}"
+            lines.append(formats.one_line(line))
         return "\n".join(lines) or "no inputs and no stages yet"
 
     def svg(self) -> str | None:
@@ -41,9 +42,9 @@ class GraphPicture:
             edge_attr={"color": "#888888"},
         )
         for name, sources in self._reads.items():
-            label = graphviz.escape(name)
+            label = _label(name)
             if name in self._details:
-                label += "\\n" + graphviz.escape(self._details[name])
+                label = graphviz.nohtml(f"{label}\\n{_label(self._details[name])}")
             shape = "cylinder" if name in self._inputs else "box"
             graph.node(_node(name), label=label, shape=shape, style="filled", fillcolor="#f4f4f4")
             for source in sources:
@@ -59,6 +60,13 @@ class GraphPicture:
         if picture is not None:
             bundle["image/svg+xml"] = picture[picture.index("<svg") :]
         return bundle
+
+
+def _label(text: str) -> Any:
+    """A text as dot shows it: no escape of dot's, no entity, no HTML."""
+    import graphviz
+
+    return graphviz.escape(formats.one_line(text).replace("&", "&amp;"))
 
 
 def _node(name: str) -> str:

@@ -1,6 +1,6 @@
 """Static tables: the same rows as text and as HTML.
 
-A `Table` is what is left in a saved notebook: no script, no style sheet, every cell escaped.
+A `Table` is what is left in a saved notebook: no script, no style sheet, every text escaped.
 Null is written as a word, so it cannot be confused with the text "null" by a reader of HTML,
 and no meaning is carried by colour alone.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 from nosync_widgets import formats
@@ -41,36 +40,36 @@ class Table:
     def text(self) -> str:
         """Draws the table with spaces; columns wider than 40 characters are cut."""
         numeric = self._numeric()
-        grid = [list(self.columns), *([_plain(item) for item in row] for row in self.rows)]
+        grid = [[_plain(item) for item in row] for row in (self.columns, *self.rows)]
         widths = [max(len(row[i]) for row in grid) for i in range(len(self.columns))]
-        lines = [self.caption] if self.caption else []
+        lines = [formats.one_line(self.caption)] if self.caption else []
         for row in grid:
             cells = (
                 item.rjust(width) if right else item.ljust(width)
                 for item, width, right in zip(row, widths, numeric, strict=True)
             )
             lines.append("  ".join(cells).rstrip())
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *map(formats.visible, self.notes)])
 
     def html(self) -> str:
         """Draws a `<table>` with caption and column scopes."""
         types = list(self.types) or [""] * len(self.columns)
         aligned = [_RIGHT if right else _LEFT for right in self._numeric()]
         head = "".join(
-            f'<th scope="col"{style}{_tooltip(kind)}>{escape(name)}</th>'
+            f'<th scope="col"{style}{_tooltip(kind)}>{formats.html(name)}</th>'
             for name, kind, style in zip(self.columns, types, aligned, strict=True)
         )
         body = "".join(
             "<tr>"
             + "".join(
-                f"<td{style}>{_NULL if item is None else escape(item)}</td>"
+                f"<td{style}>{_NULL if item is None else formats.html(item)}</td>"
                 for item, style in zip(row, aligned, strict=True)
             )
             + "</tr>"
             for row in self.rows
         )
-        caption = f"<caption{_TITLE}>{escape(self.caption)}</caption>" if self.caption else ""
-        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
+        caption = f"<caption{_TITLE}>{formats.html(self.caption)}</caption>" if self.caption else ""
+        notes = "".join(f"<div>{formats.html(note)}</div>" for note in self.notes)
         return (
             f"<div><table>{caption}<thead><tr>{head}</tr></thead>"
             f"<tbody>{body}</tbody></table>{notes}</div>"
@@ -86,12 +85,12 @@ class Table:
 def _plain(item: str | None) -> str:
     if item is None:
         return "null"
-    line = item.replace("\n", "⏎")
+    line = formats.one_line(item)
     return line if len(line) <= _WIDEST else line[: _WIDEST - 1] + "…"
 
 
 def _tooltip(kind: str) -> str:
-    return f' title="{escape(kind)}"' if kind else ""
+    return f' title="{formats.html(kind)}"' if kind else ""
 
 
 def collection_table(

@@ -119,14 +119,16 @@ class TravelView(anywidget.AnyWidget):
                 page = self._read(timeline, epoch)
             except Exception as error:
                 hints = " ".join(getattr(error, "__notes__", ()))
-                page = {"error": f"{type(error).__name__}: {error}. {hints}".strip()}
+                said = f"{type(error).__name__}: {error}. {hints}".strip()
+                page = {"error": formats.visible(said)}
             self._pages += 1
             self.page = {**page, "epoch": epoch, "asked": asked, "number": self._pages}
 
     def _read(self, timeline: Timeline, epoch: int) -> dict[str, Any]:
         page = read_page(self._session[self.stage], timeline, epoch, limit=self._limit)
         info = epoch_info(self._session, epoch)
-        page["label"] = getattr(info, "label", None)
+        label = getattr(info, "label", None)
+        page["label"] = label and formats.one_line(label)
         page["time"] = formats.moment(getattr(info, "committed_at", None))
         return page
 
@@ -154,14 +156,15 @@ class TravelView(anywidget.AnyWidget):
     def static(self) -> tuple[str, str]:
         """The epoch shown as text and as HTML, without widgets."""
         if "error" in self.page:
-            table = f"{self.stage}: {self.page['error']}"
-            return table, f"<pre>{_escape(table)}</pre>"
+            table = formats.visible(f"{self.stage}: {self.page['error']}")
+            return table, f"<pre>{formats.html(table)}</pre>"
         table_ = page_table(self.stage, self.page)
         return table_.text(), table_.html()
 
     def title(self) -> str:
         """One line: stage, epoch, label, how many rows came and went."""
-        return self.stage if "error" in self.page else page_title(self.stage, self.page)
+        title = self.stage if "error" in self.page else page_title(self.stage, self.page)
+        return formats.one_line(title)
 
 
 def epoch_info(session: Any, epoch: int) -> Any:
@@ -175,12 +178,6 @@ def epoch_info(session: Any, epoch: int) -> Any:
         else:
             high = middle
     return epochs[low] if low < len(epochs) and epochs[low].number == epoch else None
-
-
-def _escape(text: str) -> str:
-    from html import escape
-
-    return escape(text)
 
 
 def _subscribe(session: Any, callback: Callable[[int], None]) -> Callable[[], None]:

@@ -1,9 +1,10 @@
 """iterate: loops, nested to any depth, incremental over epochs and rounds.
 
-`plan` says what is inside a loop, `rounds` how its state is kept, `loop` runs it.
+`plan` says what is inside a loop, `rounds` how its state is kept; `run` runs the rounds, `loop` is
+the operator, and `effort` says what it should do.
 """
 
-from nosync_nb.operators.iterate.loop import Loop
+from nosync_nb.operators.iterate.loop import MARK, Loop
 from nosync_nb.operators.iterate.plan import (
     GROUP,
     JOIN,
@@ -21,6 +22,7 @@ __all__ = [
     "GROUP",
     "JOIN",
     "LEAVE",
+    "MARK",
     "PLAIN",
     "RESULT",
     "VARIABLE",

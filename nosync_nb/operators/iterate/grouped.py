@@ -121,6 +121,7 @@ def evaluate_keys(
         later += old.later
         if len(old.updates.diff):
             parts.append(old.updates.negated())
+    step.touched += sum(len(probe) for _, probe in later)
     if not parts:
         return None, later
     layout = Layout(operator.types, operator.output_key)

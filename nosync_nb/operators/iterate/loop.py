@@ -1,46 +1,30 @@
-"""The loop as one operator: runs the rounds of an epoch until nothing changes any more.
+"""The loop as one operator: follows the changes of an epoch, or is run anew.
 
-Times inside are (epoch, round), nested (epoch, round, round), compared as vectors. In an epoch the
-rounds run in lexicographic order, which extends that order, so what a node is given at a time is
-complete when it runs:
-
-- a variable is its source in round 0, and from then on what the body made in the round before:
-  `source + (result - source)` delayed by one round;
-- a join pairs its change with all that the other side ever held; a pair belongs to the least upper
-  bound of the rounds of both, which may be to come;
-- an operator by key evaluates the keys that changed from scratch, on what they hold at that time,
-  and again at each bound with a time at which their input or output changes later.
-
-All that nodes remember are traces of the operator, logged and restored like any other.
+All that its nodes remember are traces of the operator, with rounds as columns, logged and restored
+like any other. `run` runs the rounds, and `effort` says whether they start from what changed or
+from nothing; then the result is compared with what it was, and the traces are cleared first, or
+changed by the difference if that is less. A loop that *rests* has no traces but a mark that says
+so.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 import numpy as np
 
-from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
+from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.counts import CountError
-from nosync_nb.operators.base import Operator, Place, Step
-from nosync_nb.operators.iterate.grouped import Keys, evaluate_keys, key_types, keys_of
-from nosync_nb.operators.iterate.plan import (
-    GROUP,
-    JOIN,
-    LEAVE,
-    VARIABLE,
-    Inner,
-    Reader,
-    Scope,
-    readers,
-)
-from nosync_nb.operators.iterate.rounds import ROUND, State, Time, by_time
-from nosync_nb.operators.iterate.settle import Watch, overflowed
-from nosync_nb.operators.join import Join
-from nosync_nb.rows import Column
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.iterate.effort import Effort
+from nosync_nb.operators.iterate.plan import Inner, Scope, readers
+from nosync_nb.operators.iterate.rounds import State
+from nosync_nb.operators.iterate.run import AbandonedError, Run
+from nosync_nb.operators.iterate.settle import overflowed
 from nosync_nb.trace import Trace
+
+MARK = Layout(("int",))
+"""The loop's last trace: one row while it rests."""
 
 
 class Loop(Operator):
@@ -56,6 +40,8 @@ class Loop(Operator):
 
     name = "iterate"
     spreads = False
+    whole = True
+    memo = Effort
 
     def __init__(
         self,
@@ -68,7 +54,7 @@ class Loop(Operator):
         self.nodes = tuple(nodes)
         self.scope = scope
         self.layouts = tuple(inputs)
-        self.state = tuple(layout for layout, _ in state)
+        self.state = (*(layout for layout, _ in state), MARK)
         self.depths = tuple(depth for _, depth in state)
         self.output = output
         self.types = nodes[output].types
@@ -77,7 +63,29 @@ class Loop(Operator):
         self.inside, self.outside = readers(list(nodes))
 
     def step(self, step: Step) -> Updates | None:
-        run = _Run(self, step)
+        effort: Effort = step.memo or Effort()
+        step.memo = effort
+        resting = _rests(step.state[-1])
+        if resting:
+            return self._anew(step, effort, resting=True)
+        rows_count = sum(trace.rows_count for trace in step.state)
+        budget = effort.budget(rows_count) if rows_count else None
+        try:
+            run = self._run(step, step.state, budget)
+        except AbandonedError:
+            return self._anew(step, effort, resting=False)
+        if budget is None:  # there was nothing, so what changed is all that there is
+            effort.whole = run.work
+        else:
+            effort.followed()
+        for number, state in enumerate(run.states):
+            step.emitted[number] = state.emitted()
+        return self._result(run.output)
+
+    def _run(self, step: Step, traces: Sequence[Trace], budget: int | None) -> Run:
+        """Runs the rounds, until nothing changes any more."""
+        states = [State(trace, depth) for trace, depth in zip(traces, self.depths, strict=False)]
+        run = Run(self, step, states, budget)
         try:
             run.start()
             run.loop(self.scope, ())
@@ -85,13 +93,85 @@ class Loop(Operator):
             if not any(run.time):
                 raise
             raise overflowed(step.stage, run.time, run.scope, error) from None
-        for number, state in enumerate(run.states):
-            step.emitted[number] = state.emitted()
-        step.touched += run.touched
-        if not run.output:
+        finally:
+            step.touched += run.touched
+            run.began += run.touched
+        return run
+
+    def _anew(self, step: Step, effort: Effort, *, resting: bool) -> Updates | None:
+        """Runs on all that the inputs hold; the change is the difference to what was there."""
+        inner = self._whole(step)
+        run = self._run(inner, inner.state, None)
+        step.touched += inner.touched
+        effort.whole = run.work
+        empty = not any(len(batch) for state in run.states for batch in state.added)
+        keeps = effort.keeps(resting=resting) or empty
+        if keeps:
+            self._renew(step, run)
+        elif not resting:
+            step.cleared = True
+        if resting == keeps:
+            mark = np.array([-1 if resting else 1])
+            step.emitted[-1] = arrange(MARK, Updates([np.zeros(1, np.int32)], mark))
+        return self._difference(step, run)
+
+    def _whole(self, step: Step) -> Step:
+        """A first run over all that is there now."""
+        deltas: list[Updates | None] = []
+        before: list[Trace | None] = []
+        known: dict[int, Updates] = {}
+        for trace, layout in zip(step.after, self.layouts, strict=True):
+            assert trace is not None, "the loop's inputs are kept"
+            if id(trace) not in known:
+                known[id(trace)] = trace.consolidated().updates
+            deltas.append(known[id(trace)] or None)
+            before.append(None if layout is None else Trace(layout))
+        state = [Trace(layout) for layout in self.state]
+        inner = Step(
+            deltas, before, step.after, state, stage=step.stage, first=True, evaluate=step.evaluate
+        )
+        inner.place = step.place
+        return inner
+
+    def _renew(self, step: Step, run: Run) -> None:
+        """Leaves what makes the traces those of a run anew, whichever is less."""
+        made = [state.emitted() for state in run.states]
+        changed: list[Batch | None] = []
+        for old, new in zip(step.state, made, strict=False):
+            parts = [_negated(part) for part in old.parts()]
+            parts += [] if new is None else [new]
+            changed.append(merge(old.layout, parts) if parts else None)
+        if _rows_count(changed) > _rows_count(made):
+            step.cleared, changed = True, made
+        for number, batch in enumerate(changed):
+            step.emitted[number] = batch
+
+    def _difference(self, step: Step, run: Run) -> Updates | None:
+        """What comes out of a run anew, less what came out before."""
+        before = () if step.held is None else step.held.parts()
+        return self._result([*(part.updates.negated() for part in before), *run.output])
+
+    def _result(self, parts: Sequence[Updates]) -> Updates | None:
+        """The sum of what comes out, None if nothing does."""
+        if not parts:
             return None
-        found = arrange(Layout(self.types), concat_updates(run.output, self.types))
+        found = arrange(Layout(self.types), concat_updates(parts, self.types))
         return found.updates if len(found) else None
+
+
+def _rests(mark: Trace) -> bool:
+    """Whether a loop has no traces."""
+    return sum(int(part.diff.sum()) for part in mark.parts()) > 0
+
+
+def _negated(batch: Batch) -> Batch:
+    """The same rows with opposite diffs."""
+    columns, khash, rhash = batch.columns, batch.khash, batch.rhash
+    return Batch(batch.layout, columns, khash, rhash, -batch.diff, batch.code)
+
+
+def _rows_count(batches: Sequence[Batch | None]) -> int:
+    return sum(len(batch) for batch in batches if batch is not None)
 
 
 def _scopes(scope: Scope, above: tuple[Scope, ...]) -> dict[int, tuple[Scope, ...]]:
@@ -104,296 +184,3 @@ def _scopes(scope: Scope, above: tuple[Scope, ...]) -> dict[int, tuple[Scope, ..
         else:
             found[item] = chain
     return found
-
-
-class _Run:
-    """One epoch of a loop."""
-
-    def __init__(self, loop: Loop, step: Step) -> None:
-        self.plan = loop
-        self.step = step
-        self.touched = 0
-        pairs = zip(step.state, loop.depths, strict=True)
-        self.states = [State(trace, depth) for trace, depth in pairs]
-        self.inbox: dict[tuple[int, Time], dict[int, list[Updates]]] = {}
-        self.scheduled: dict[tuple[int, Time], list[Keys]] = {}
-        self.heaps: dict[int, list[Time]] = {id(s): [] for c in loop.scopes.values() for s in c}
-        self.known: set[tuple[int, Time]] = set()
-        self.output: list[Updates] = []
-        self.scope = loop.scope
-        self.time: Time = ()
-
-    def start(self) -> None:
-        """Gives the changes of the epoch to those who read them, in round 0."""
-        for number, delta in enumerate(self.step.deltas):
-            if delta is None or not len(delta.diff):
-                continue
-            updates = Updates(delta.columns, delta.diff)
-            self.touched += len(delta.diff)
-            for reader in self.plan.outside.get(number, ()):
-                self._give(reader, (), updates)
-        if self.step.first:
-            for number, node in enumerate(self.plan.nodes):
-                if node.operator is not None and node.operator.global_row:
-                    time = (0,) * node.depth
-                    self._wake(number, time)
-                    self.scheduled.setdefault((number, time), []).append(Keys.of_all())
-
-    def loop(self, scope: Scope, prefix: Time) -> None:
-        """Runs the rounds of one loop that begin with `prefix`, until none waits."""
-        heap = self.heaps[id(scope)]
-        watch = Watch(self.plan, scope, self.step, self.states)
-        depth = len(prefix)
-        while heap and heap[0][:depth] < prefix:
-            heapq.heappop(heap)  # of rounds around it that were not run any more
-        while heap and heap[0][:depth] == prefix:
-            time = heapq.heappop(heap)
-            if scope.rounds is not None and time[-1] >= scope.rounds:
-                continue
-            watch.begin(time)
-            for item in scope.items:
-                self.scope, self.time = scope, time
-                if isinstance(item, Scope):
-                    self.loop(item, time)
-                else:
-                    self._node(item, time, watch)
-            self.known.discard((id(scope), time))  # not before: what it makes is of this time too
-            watch.end()
-
-    def _deliver(self, node: int, port: int, time: Time, updates: Updates) -> None:
-        """Gives updates to an input of a node; a node deeper inside gets them in round 0."""
-        depth = self.plan.nodes[node].depth
-        time = time + (0,) * (depth - len(time))
-        self._wake(node, time)
-        self.inbox.setdefault((node, time), {}).setdefault(port, []).append(updates)
-
-    def _wake(self, node: int, time: Time) -> None:
-        """Notes that a node has to run at a time."""
-        for depth, scope in enumerate(self.plan.scopes[node], 1):
-            mark = (id(scope), time[:depth])
-            if mark not in self.known:
-                self.known.add(mark)
-                heapq.heappush(self.heaps[id(scope)], time[:depth])
-
-    def _emit(self, number: int, time: Time, updates: Updates | None) -> None:
-        """Passes on what a node made."""
-        if updates is None or not len(updates.diff):
-            return
-        for reader in self.plan.inside[number]:
-            self._give(reader, time, updates)
-
-    def _give(self, reader: Reader, time: Time, updates: Updates) -> None:
-        """Gives updates of a time to a reader, at the time at which they are for him.
-
-        A variable is its source in round 0 and not any more from round 1 on; then it is what the
-        body made in the round before. What leaves a loop loses its last round.
-        """
-        node, port = reader
-        target = self.plan.nodes[node]
-        if target.kind == LEAVE:
-            updates = _tagged(target, self.plan.nodes, port, updates)
-            if not target.depth:
-                self.output.append(updates)
-                return
-        if target.kind != VARIABLE:
-            self._deliver(node, port, time[: target.depth], updates)
-        elif port == 0:
-            around = time + (0,) * (target.depth - 1 - len(time))
-            self._deliver(node, 0, (*around, 0), updates)
-            self._deliver(node, 0, (*around, 1), updates.negated())
-        else:
-            self._deliver(node, port, (*time[:-1], time[-1] + 1), updates)
-
-    def _node(self, number: int, time: Time, watch: Watch) -> None:
-        """Runs one node at one time, if there is something for it."""
-        inbox = self.inbox.pop((number, time), None)
-        node = self.plan.nodes[number]
-        if node.kind == GROUP:
-            keys = self.scheduled.pop((number, time), None)
-            if inbox is not None or keys is not None:
-                self._group(number, node, time, inbox or {}, keys or [])
-            return
-        if inbox is None:
-            return
-        if node.kind == JOIN:
-            self._join(number, node, time, inbox)
-        elif node.operator is None:
-            updates = concat_updates([u for each in inbox.values() for u in each], node.types)
-            batch = arrange(Layout(node.types), updates)
-            self.touched += len(batch)
-            if len(batch):
-                if node.kind == VARIABLE:
-                    watch.changed(number, batch)
-                self._emit(number, time, batch.updates)
-        else:
-            self._emit(number, time, self._plain(node.operator, node, inbox))
-
-    def _plain(
-        self, operator: Operator, node: Inner, inbox: dict[int, list[Updates]]
-    ) -> Updates | None:
-        """Runs an operator that keeps nothing."""
-        deltas = [
-            self._given(inbox.get(port), operator.layouts[port], self._types(node, port))
-            for port in range(len(node.ports))
-        ]
-        none = [None] * len(deltas)
-        step = Step(deltas, none, none, (), stage=self.step.stage, evaluate=self.step.evaluate)
-        place = self.step.place
-        if place is not None and place.wants(sum(len(d.diff) for d in deltas if d is not None)):
-            types = [self._types(node, port) for port in range(len(node.ports))]
-            found = place.run(operator, step, types)
-        else:
-            found = operator.step(step)
-        self.touched += step.touched
-        return found
-
-    def _given(
-        self, parts: list[Updates] | None, layout: Layout | None, types: tuple[str, ...]
-    ) -> Updates | Batch | None:
-        if not parts:
-            return None
-        updates = concat_updates(parts, types)
-        if layout is None:
-            return updates
-        batch = arrange(layout, updates)
-        return batch if len(batch) else None
-
-    def _types(self, node: Inner, port: int) -> tuple[str, ...]:
-        """The column types of an input."""
-        source = node.ports[port]
-        if not source.outside:
-            return self.plan.nodes[source.number].types
-        operator = node.operator
-        layout = None if operator is None else operator.layouts[port]
-        return node.types if layout is None else layout.types
-
-    # -- joins ---------------------------------------------------------------------------------
-
-    def _join(self, number: int, node: Inner, time: Time, inbox: dict[int, list[Updates]]) -> None:
-        """Pairs dA with B as it was, then A and its change with dB; each pair at its bound."""
-        operator = node.operator
-        assert isinstance(operator, Join)
-        deltas = []
-        for side in (0, 1):
-            layout = operator.layouts[side]
-            assert layout is not None
-            given = self._given(inbox.get(side), layout, layout.types)
-            deltas.append(given if isinstance(given, Batch) else None)
-        made: dict[Time, list[Updates]] = {}
-        self._pairs(node, operator, 0, deltas[0], time, made)
-        self._keep(node, 0, deltas[0], time)
-        self._pairs(node, operator, 1, deltas[1], time, made, after=True)
-        self._keep(node, 1, deltas[1], time)
-        for at, parts in sorted(made.items()):
-            self._emit(number, at, concat_updates(parts, operator.types))
-
-    def _keep(self, node: Inner, port: int, delta: Batch | None, time: Time) -> None:
-        """Adds a change to the trace of an input, if the node has one for it."""
-        state = node.states[port]
-        if state is not None and delta is not None:
-            self.states[state].append(delta, time)
-
-    def _pairs(
-        self,
-        node: Inner,
-        operator: Join,
-        side: int,
-        delta: Batch | None,
-        time: Time,
-        made: dict[Time, list[Updates]],
-        *,
-        after: bool = False,
-    ) -> None:
-        """Pairs the change of one side with the trace of the other."""
-        if delta is None:
-            return
-        other = 1 - side
-        state = node.states[other]
-        if state is None:  # from outside the loop: complete from round 0 on
-            port = node.ports[other].number
-            early = not any(time) and not after
-            trace = (self.step.before if early else self.step.after)[port]
-            marks: tuple[int, ...] = ()
-        else:
-            trace = self.states[state].trace
-            width = self.states[state].width
-            marks = tuple(range(width, width + self.states[state].depth))
-        if trace is None or not trace.layers:
-            return
-        place = self.step.place
-        found: tuple[Updates, list[Column]] | None
-        if place is not None and place.wants(len(delta)):
-            found = self._pairs_there(place, operator, side, delta, trace, len(marks))
-        else:
-            found = operator.pairs(side, delta, trace, self.step, marks)
-        if found is None:
-            return
-        updates, rounds = found
-        for at, part in by_time(updates, rounds, time):
-            made.setdefault(at, []).append(part)
-
-    def _pairs_there(
-        self, place: Place, operator: Join, side: int, delta: Batch, trace: Trace, marks: int
-    ) -> tuple[Updates, list[Column]] | None:
-        """Pairs on executors; the rounds of the other side travel as columns."""
-        other = 1 - side
-        deltas: list[Updates | Batch | None] = [None, None]
-        before: list[Trace | None] = [None, None]
-        deltas[side], before[other] = delta, trace
-        step = Step(deltas, before, before, (), stage=self.step.stage)
-        wider = operator.beside(other, (ROUND,) * marks)
-        try:
-            found = place.run(wider, step, [layout.types for layout in wider.layouts])
-        except CountError as error:
-            row = None if error.row is None else error.row[: len(operator.types)]
-            raise CountError(row=row) from None
-        self.touched += step.touched
-        if found is None:
-            return None
-        width = len(operator.types)
-        return Updates(found.columns[:width], found.diff), found.columns[width:]
-
-    # -- by key --------------------------------------------------------------------------------
-
-    def _group(
-        self,
-        number: int,
-        node: Inner,
-        time: Time,
-        inbox: dict[int, list[Updates]],
-        scheduled: list[Keys],
-    ) -> None:
-        """Evaluates the keys that changed or were scheduled, and schedules their later times."""
-        operator = node.operator
-        assert operator is not None
-        keys = list(scheduled)
-        for port in range(len(node.ports)):
-            layout = operator.grouping(port)
-            given = self._given(inbox.get(port), layout, layout.types)
-            if isinstance(given, Batch):
-                self._keep(node, port, given, time)
-                keys.append(keys_of(given))
-        merged = Keys.merged(keys, key_types(operator))
-        if merged is None:
-            return
-        change, later = evaluate_keys(node, merged, time, self.states, self.step)
-        for at, probe in later:
-            self._wake(number, at)
-            waiting = self.scheduled.setdefault((number, at), [])
-            waiting.append(merged.take(probe))
-        if change is not None:
-            self._emit(number, time, change)
-
-
-def _tagged(leave: Inner, nodes: Sequence[Inner], port: int, updates: Updates) -> Updates:
-    """The values of several variables as rows of one collection: the number, then all columns."""
-    if len(leave.ports) == 1:
-        return updates
-    n = len(updates.diff)
-    columns: list[Column] = [np.full(n, port, np.int32)]
-    for number, source in enumerate(leave.ports):
-        if number == port:
-            columns += updates.columns
-        else:
-            columns += [rows.full_null(t, n) for t in nodes[source.number].types]
-    return Updates(columns, updates.diff)

@@ -1,0 +1,114 @@
+"""What of Spark's configuration an expression means something else under, and what it was then.
+
+Two settings change results: the time zone of the session, and its ANSI mode. An expression that
+depends on neither means the same everywhere. One that does keeps, beside its text, what it was
+described under, and is evaluated under that for ever, whatever session is there.
+
+What depends is found from the parsed tree and the types, and rather too often than too seldom:
+where an expression is computed here, it depends on the zone if it cannot be without knowing that it
+is UTC, and on ANSI if it may raise, or if values of different types meet. Of what only Spark knows
+it is assumed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from sqlglot import exp
+
+from nosync_nb.expressions.catalog import WITHOUT_PARENTHESES
+from nosync_nb.rows import Schema
+
+UTC = "UTC"
+
+_UTC = re.compile(r"(etc/)?(utc|gmt|uct|zulu|universal|greenwich)([+-]?0)?|z|[+-]?0?0(:00)?", re.I)
+_TIME = re.compile(
+    "time|date|day|month|year|hour|minute|second|week|quarter|zone|now|utc|unix|micros|millis"
+    "|interval|current|local|window|trunc|json|csv|xml|avro|variant|reflect|java"
+)
+"""Parts of the names of functions that may look at the time zone."""
+
+
+class Depends(NamedTuple):
+    """Which settings an expression depends on."""
+
+    time_zone: bool
+    ansi: bool
+
+
+class Settings(NamedTuple):
+    """Settings of a Spark session; None: it is not known, or does not matter."""
+
+    time_zone: str | None = None
+    ansi: bool | None = None
+
+    @property
+    def utc(self) -> bool:
+        """Whether timestamps are in UTC; so they are if nobody says another zone."""
+        return self.time_zone is None or self.time_zone == UTC
+
+    def of(self, depends: Depends) -> Settings:
+        """Those that matter."""
+        return Settings(
+            self.time_zone if depends.time_zone else None, self.ansi if depends.ansi else None
+        )
+
+    def over(self, other: Settings) -> Settings:
+        """These, and where they are not known the others."""
+        return Settings(
+            other.time_zone if self.time_zone is None else self.time_zone,
+            other.ansi if self.ansi is None else self.ansi,
+        )
+
+
+DEFAULT = Settings(UTC, True)
+
+Asked: TypeAlias = Settings | Callable[[Depends, str], Settings]
+"""The settings, or who gives them: asked with an expression, only if it depends on some."""
+
+
+def zone(name: str) -> str:
+    """A time zone, by one name for all that are UTC."""
+    return UTC if _UTC.fullmatch(name) else name
+
+
+def noted(given: Iterable[Settings]) -> dict[str, Any]:
+    """What a definition keeps of its expressions' settings, as further parameters."""
+    found = Settings()
+    for each in given:
+        found = found.over(each)
+    return {} if found == Settings() else {"settings": list(found)}
+
+
+def of_params(params: Mapping[str, Any]) -> Settings:
+    """The settings that `noted` put beside an expression, the others by default."""
+    return kept(params).over(DEFAULT)
+
+
+def kept(params: Mapping[str, Any]) -> Settings:
+    """The settings that `noted` put beside an expression; what is no setting does not count."""
+    match params.get("settings"):
+        case [str() | None as name, bool() | None as ansi]:
+            return Settings(name, ansi)
+    return Settings()
+
+
+def needs_zone(tree: exp.Expression, schema: Schema, columns: Iterable[int]) -> bool:
+    """Whether an expression that only Spark knows may look at the time zone."""
+    if any("timestamp" in schema.types[i].replace("timestamp_ntz", "") for i in columns):
+        return True
+    return any(_looks(node) for node in tree.walk())
+
+
+def _looks(node: Any) -> bool:
+    if isinstance(node, exp.Column):
+        return len(node.parts) == 1 and node.name.lower() in WITHOUT_PARENTHESES
+    if isinstance(node, exp.Cast):
+        return "timestamp" in node.to.sql("spark").lower()
+    if isinstance(node, exp.Anonymous):
+        return bool(_TIME.search(node.name.lower()))
+    if isinstance(node, exp.Func | exp.Interval):
+        return bool(_TIME.search(type(node).__name__.lower()))
+    return False

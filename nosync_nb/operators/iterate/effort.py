@@ -1,0 +1,80 @@
+"""Effort: whether a loop follows the changes of an epoch, or is run anew on all that is there.
+
+To follow changes costs in proportion to what they touch in every round, and all that a key ever
+held is looked through again. Where nearly all is touched, running anew costs a fraction of it. So
+following is given up when it has cost three fifths of what the last run anew did, in a small loop
+as much: an epoch costs at most some twice that.
+
+A loop that gave up twice in a row *rests*: it keeps no traces, since they would change altogether,
+is run anew each epoch, and only the difference of its result is logged. Every now and then it
+keeps the traces of such a run, and follows the next epoch to see whether that pays again.
+
+What it remembers is in memory and decides what an epoch costs, never what comes out. After a
+restart it is guessed.
+"""
+
+from __future__ import annotations
+
+FREE_WORK = 40_000
+"""Work that is never too much to try, in rows (see `run`): some ten milliseconds."""
+
+SMALL_WORK = 100_000
+"""A loop whose run anew costs no more is small. A change of one row takes as many rounds as all
+rows do, so to follow it costs most of that, and still less."""
+
+GUESS = 4
+"""After a restart a run anew is taken to cost so many times the rows of the loop's traces, and to
+be no small one."""
+
+PATIENCE_MIN, PATIENCE_MAX = 4, 64
+"""For how many epochs a loop rests before it tries to follow again: more each time."""
+
+
+class Effort:
+    """What one loop has cost.
+
+    Attributes:
+        whole: the work of its last run anew, None if it is not known.
+        failed: how often in a row following was given up.
+        patience: for how many epochs it is to rest when it does so next.
+        rests: for how many epochs it still rests.
+    """
+
+    __slots__ = ("failed", "patience", "rests", "whole")
+
+    def __init__(self) -> None:
+        self.whole: int | None = None
+        self.failed = 0
+        self.patience = PATIENCE_MIN
+        self.rests = PATIENCE_MIN
+
+    def budget(self, rows_count: int) -> int:
+        """What following may cost.
+
+        Args:
+            rows_count: the rows of the loop's traces.
+        """
+        whole = self.whole
+        if whole is None:
+            whole = max(SMALL_WORK, GUESS * rows_count)
+        return max(FREE_WORK, min(SMALL_WORK, whole), 3 * whole // 5)
+
+    def followed(self) -> None:
+        """It followed an epoch."""
+        self.failed = 0
+        self.patience = PATIENCE_MIN
+
+    def keeps(self, *, resting: bool) -> bool:
+        """Whether the traces of a run anew are kept, so that the next epoch can be followed."""
+        if resting:
+            self.rests -= 1
+            if self.rests > 0:
+                return False
+            self.failed = 1
+            return True
+        self.failed += 1
+        if self.failed < 2:
+            return True
+        self.rests = self.patience
+        self.patience = min(2 * self.patience, PATIENCE_MAX)
+        return False

@@ -1,0 +1,195 @@
+"""Starting Spark: our own local session, what it leaves behind, and whether one still lives.
+
+A session can end in two ways. It is *stopped*, by `spark.stop()`: PySpark knows, and the next one
+starts in the same JVM. Or its JVM *dies* (out of memory, kill -9): PySpark goes on to hold what is
+left of it, so that every later call fails, and so does starting another. Then what is left has to
+be forgotten first; nothing in it can be used by anybody.
+
+Our own session is for this user alone: it listens on this machine only, asks for a secret that it
+made up, and keeps its blocks in a folder that nobody else can read.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
+from weakref import WeakSet
+
+from nosync_nb.errors import NosyncError
+from nosync_nb.files import Files
+from nosync_nb.spark.failures import explained
+from nosync_nb.spark.silence import quiet
+
+Spark: TypeAlias = Any
+"""A `SparkSession`, classic or Connect."""
+
+LOCAL_CONF: Mapping[str, str] = {
+    "spark.master": "local[*]",
+    "spark.app.name": "nosync",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+"""How a session is started when there is none; the time zone stays the machine's."""
+
+_LOCAL = re.compile(r"local(\[[^\]]*\])?$")
+_ours: WeakSet[Any] = WeakSet()
+
+
+def is_connect(spark: Spark) -> bool:
+    """Tells whether a session talks to a Spark Connect server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def stopped(spark: Spark) -> bool:
+    """Tells whether a session was stopped in this process; asks nobody."""
+    if is_connect(spark):
+        return bool(spark.is_stopped)
+    return spark.sparkContext._jsc is None
+
+
+def alive(spark: Spark) -> bool:
+    """Tells whether a session can be used: it was not stopped, and its JVM answers.
+
+    Cost: one call of the JVM, some 0.3 ms; a Connect server is not asked.
+    """
+    return not stopped(spark) and (is_connect(spark) or _answers(spark))
+
+
+def died(spark: Spark) -> bool:
+    """Tells whether a session was not stopped, but its JVM is gone."""
+    return not stopped(spark) and not is_connect(spark) and not _answers(spark)
+
+
+def _answers(spark: Spark) -> bool:
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # py4j's own, of sockets, of whatever was half sent
+        return False
+
+
+def started_here(spark: Spark) -> bool:
+    """Tells whether `start` made this session."""
+    return spark in _ours
+
+
+def start(conf: Mapping[str, str] | None = None) -> Spark:
+    """Starts a local session of our own, with the workers in this interpreter."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise NosyncError(
+            "this needs Spark, and pyspark is not installed", hint="pip install 'nosync[spark]'"
+        ) from error
+    forget_dead()
+    builder = SparkSession.builder
+    for key, value in configuration(conf or {}).items():
+        builder = builder.config(key, value)
+    python = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = python or sys.executable
+    try:
+        with _without_warnings():
+            spark = builder.getOrCreate()
+    except Exception as error:
+        raise NosyncError(
+            f"Spark does not start: {explained(error)[1]}",
+            hint="Spark 4 needs Java 17 or later: look at `java -version` and JAVA_HOME",
+        ) from error
+    finally:
+        if python is None:
+            del os.environ["PYSPARK_PYTHON"]
+    _ours.add(spark)
+    return spark
+
+
+def configuration(given: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a session of ours, with a folder of its own that goes at exit."""
+    conf = {**LOCAL_CONF, **given}
+    if _LOCAL.match(conf["spark.master"]):  # elsewhere a secret would have to be handed out
+        conf.setdefault("spark.authenticate", "true")
+    if "spark.local.dir" not in conf:
+        files = Files()
+        conf["spark.local.dir"] = files.temporary_folder("nosync-spark-")
+        # Registered before Spark's own, so that it runs after the JVM has gone.
+        atexit.register(files.remove_folder, conf["spark.local.dir"])
+    return conf
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hides that PySpark does not know the newest pandas: what we use of it is Arrow's."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+        yield
+
+
+def stop(spark: Spark) -> None:
+    """Stops a session that was started here; any other goes on."""
+    if started_here(spark):
+        _ours.discard(spark)
+        if alive(spark):
+            spark.stop()
+
+
+def forget_dead() -> bool:
+    """Lets PySpark forget a JVM that is gone, so that a session can start again.
+
+    Returns: whether there was one.
+    """
+    context = sys.modules.get("pyspark.core.context")
+    gateway = None if context is None else context.SparkContext._gateway
+    if context is None or gateway is None or _reached(gateway):
+        return False
+    from pyspark.sql import SparkSession
+
+    with suppress(Exception):
+        gateway.shutdown()
+    spark_context = context.SparkContext
+    held = spark_context._active_spark_context
+    if held is not None:
+        held._jsc = None
+    spark_context._gateway = spark_context._jvm = spark_context._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    return True
+
+
+def _reached(gateway: Any) -> bool:
+    try:
+        gateway.jvm.System.currentTimeMillis()
+    except Exception:
+        return False
+    return True
+
+
+@contextmanager
+def reached(spark: Spark, what: str) -> Iterator[None]:
+    """A block of ours that uses a session; if its JVM dies meanwhile, one error says so.
+
+    Raises:
+        NosyncError: what could not be done, and that nothing of it was applied.
+    """
+    try:
+        with quiet():
+            yield
+    except Exception as error:
+        if not died(spark):
+            raise
+        raise gone(what, ours=started_here(spark)) from error
+
+
+def gone(what: str, *, ours: bool) -> NosyncError:
+    """The error of a session whose JVM has died."""
+    again = "run it again: a new session is started" if ours else "make your Spark session again"
+    return NosyncError(
+        f"{what}: the JVM of the Spark session has died (out of memory, or killed);"
+        " nothing of this was applied",
+        hint=again + ("" if ours else ": run the cell with SparkSession.builder...getOrCreate()"),
+    )

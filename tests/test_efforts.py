@@ -1,0 +1,281 @@
+"""Loops that are followed, run anew or at rest: equal rows, equal traces, whatever was chosen when.
+
+What a loop does in an epoch is a question of cost. Here it is decided by dice, so that every choice
+meets every other, with crashes, checkpoints, files, readers and replays in between.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checking import EDGES, closure, held, merge_all
+from hypothesis import given
+from hypothesis import strategies as st
+from model import Bag
+
+import nosync_nb
+from nosync_nb import Collection, Session, graphs, maintenance
+from nosync_nb.operators.iterate import MARK
+from nosync_nb.operators.iterate import loop as loops
+from nosync_nb.operators.iterate.effort import PATIENCE_MAX, Effort
+
+NODES = 7
+
+
+def both_ways(edges: Collection) -> Collection:
+    """What is reached from 0 in even and in odd numbers of steps: two variables."""
+
+    def step(side: Collection) -> Collection:
+        return side.join(edges, on={"node": "src"}).select("dst AS node")
+
+    start = edges.filter("src = 0").select("src AS node").distinct()
+    found = edges._session.iterate(
+        lambda even, odd: (step(odd).concat(start).distinct(), step(even).distinct()),
+        even=start,
+        odd=start.filter("false"),
+    )
+    return found["even"].concat(found["odd"], found["odd"])
+
+
+PROGRAMS: Mapping[str, Any] = {
+    "ranks": lambda edges: graphs.pagerank(edges, rounds=4),
+    "parts": graphs.strongly_connected_components,
+    "sides": both_ways,
+    "paths": lambda edges: closure(edges).iterate(closure, rounds=2),
+    "labels": lambda edges: graphs.label_propagation(edges, rounds=3).filter("label < 5"),
+}
+
+
+class Dice(Effort):
+    """An effort that does not think."""
+
+    chance: random.Random
+    chosen: dict[str, int]
+
+    def budget(self, rows_count: int) -> int:
+        return self.chance.choice([0, 1000, 1 << 60, 1 << 60])
+
+    def followed(self) -> None:
+        self.chosen["followed"] += 1
+
+    def keeps(self, *, resting: bool) -> bool:
+        kept = self.chance.random() < 0.5
+        name = ("kept" if kept else "rested") + (" after rest" if resting else "")
+        self.chosen[name] += 1
+        return kept
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has more than some rows goes to files."""
+    monkeypatch.setattr("nosync_nb.store.SPILL_ROWS", 36)
+    monkeypatch.setattr("nosync_nb.maintenance.SPILL_ROWS", 36)
+
+
+def traces(session: Session) -> dict[int, Any]:
+    """What every trace holds."""
+    session._ready()
+    found = {}
+    for number, trace in session._version.traces.items():
+        batch = trace.consolidated()
+        if len(batch):
+            found[number] = (batch.layout, batch.khash.tolist(), batch.rhash.tolist(), *batch.diff)
+    return found
+
+
+def edited(session: Session, chance: random.Random, live: list[tuple[int, int]]) -> None:
+    """Changes some edges; now and then nearly all."""
+    for _ in range(chance.choice([1, 1, 2, 12])):
+        if live and chance.random() < 0.5:
+            live.pop(chance.randrange(len(live)))
+        else:
+            live.append((chance.randrange(NODES), chance.randrange(NODES)))
+    session["edges"].set(live)
+    session.commit()
+
+
+def reopened(session: Session, path: Path, chance: random.Random) -> Session:
+    """The session after a proper end or a crash, with all that it held."""
+    before = traces(session)
+    if chance.random() < 0.5:
+        session.close()
+        again = nosync_nb.open(path)
+    else:
+        again = nosync_nb.open(path, takeover=True)
+    assert again.recovery.recomputed == 0
+    assert traces(again) == before, "what is restored is what was live"
+    return again
+
+
+def compare(session: Session, names: Mapping[str, Any]) -> dict[str, Bag]:
+    """Holds each stage against the same expression from scratch."""
+    edges = session["edges"]
+    found = {name: held(session[name]) for name in names}
+    assert found == {name: held(build(edges)) for name, build in names.items()}
+    return found
+
+
+@pytest.mark.usefixtures("no_disk", "small_files")
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    chosen = dict.fromkeys(
+        ("followed", "kept", "rested", "kept after rest", "rested after rest"), 0
+    )
+    monkeypatch.setattr(Dice, "chance", chance, raising=False)
+    monkeypatch.setattr(Dice, "chosen", chosen, raising=False)
+    monkeypatch.setattr(loops, "Effort", Dice)
+    monkeypatch.setattr(loops.Loop, "memo", Dice)
+    names = dict(chance.sample(sorted(PROGRAMS.items()), 3))
+    session = nosync_nb.open(tmp_path / "log")
+    edges = session.input("edges", EDGES)
+    for name, build in names.items():
+        session.stage(name, build(edges))
+    live: list[tuple[int, int]] = []
+    past = []
+    for epoch in range(1, 19):
+        edited(session, chance, live)
+        past.append(compare(session, names))
+        what = chance.randrange(5)
+        if what == 0:
+            session = reopened(session, tmp_path / "log", chance)
+        elif what == 1:
+            maintenance.checkpoint(session)
+        elif what == 2:
+            session.settle()
+            merge_all(session)
+        elif epoch == 9:
+            name = chance.choice(sorted(names))
+            build = names[name]
+            names[name] = lambda edges, build=build: build(edges.filter("src <> dst"))
+            session.stage(name, names[name](session["edges"]))
+            past = [
+                {**each, name: held(session[name], at=number)}
+                for number, each in enumerate(past, 1)
+            ]
+            compare(session, names)
+    for number, each in enumerate(past, 1):
+        assert {name: held(session[name], at=number) for name in names} == each
+    with nosync_nb.open(tmp_path / "log", mode="r") as reader:
+        assert {name: held(reader[name]) for name in names} == past[-1]
+    session["edges"].clear()
+    session.commit()
+    live_nodes = [node for node in session._graph if not node.frozen]
+    kept = {number for node in live_nodes for number in (*node.state, *node.traces.values())}
+    assert not kept & traces(session).keys(), "nothing stays of a loop over nothing"
+    session.close()
+    assert min(chosen.values()) > 0, f"the dice did not try much: {chosen}"
+
+
+# -- what is chosen --------------------------------------------------------------------------------
+
+
+def resting(session: Session) -> bool:
+    """Whether some loop rests."""
+    session._ready()
+    marks = [
+        session._version.traces.get(node.state[-1])
+        for node in session._graph
+        if node.operator is not None and node.operator.state[-1:] == (MARK,)
+    ]
+    return any(mark is not None and len(mark.consolidated()) for mark in marks)
+
+
+@given(st.lists(st.booleans(), max_size=300))
+def test_a_loop_that_rests_tries_again_less_and_less_often(dense: list[bool]) -> None:
+    effort = Effort()
+    effort.whole = 10**9
+    rest = tried = 0
+    for each in dense:
+        if rest:
+            rest = 0 if effort.keeps(resting=True) else rest + 1
+            assert rest < PATIENCE_MAX
+        elif each:
+            tried += 1
+            rest = 0 if effort.keeps(resting=False) else 1
+        else:
+            effort.followed()
+            assert effort.budget(0) > 10**9 // 2
+            tried = 0
+        if tried > 1:
+            assert rest, "twice in a row is enough"
+            tried = 1
+
+
+def tangle() -> list[tuple[int, int]]:
+    """Edges among which every rank depends on every edge."""
+    chance = random.Random(1)
+    return [(chance.randrange(80), chance.randrange(80)) for _ in range(320)]
+
+
+def test_a_dense_loop_is_run_anew_and_logs_what_came_out_of_it(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        edges = session.input("edges", EDGES)
+        ranks = session.stage("ranks", graphs.pagerank(edges))
+        edges.insert(tangle())
+        session.commit()
+        first = session.stats["touched"]
+        assert not resting(session)
+        work, bytes_ = [], []
+        for epoch in range(40):
+            before = session.stats["touched"], session._store.log.head.offset
+            (edges.remove if epoch % 2 else edges.insert)([(5, 60)])
+            session.commit()
+            work.append(session.stats["touched"] - before[0])
+            bytes_.append(session._store.log.head.offset - before[1])
+        assert resting(session)
+        assert held(ranks) == held(graphs.pagerank(edges))
+    assert max(work) <= 2 * first, "an epoch costs at most what giving up and running anew cost"
+    assert sorted(work)[20] <= 1.1 * first
+    assert sum(work[20:]) <= 1.1 * sum(work[:20])
+    assert sorted(bytes_)[20] < 80 * 2 * 3 * 24, "the ranks, not what led to them"
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert resting(session)
+        session["edges"].insert([(7, 70)])
+        session.commit()
+        assert held(session["ranks"]) == held(graphs.pagerank(session["edges"]))
+
+
+def test_a_loop_of_few_changes_is_followed_again_after_some_of_many(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        edges = session.input("edges", EDGES)
+        session.stage("ranks", graphs.pagerank(edges))
+        edges.insert(tangle())
+        session.commit()
+        first = session.stats["touched"]
+        for epoch in range(4):
+            (edges.remove if epoch % 2 else edges.insert)([(5, 60)])
+            session.commit()
+        assert resting(session)
+        for node in range(PATIENCE_MAX + 2):  # links that nobody links to
+            edges.insert([(1000 + node, 2000 + node)])
+            session.commit()
+        assert not resting(session)
+        before = session.stats["touched"]
+        edges.insert([(5000, 6000)])
+        session.commit()
+        assert session.stats["touched"] - before < first / 50
+
+
+@pytest.mark.parametrize("bound", ["FRAME_BYTES", "SPILL_ROWS"])
+def test_what_a_loop_has_learnt_outlives_an_epoch_that_goes_to_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(f"nosync_nb.store.{bound}", 4)
+    with nosync_nb.open(tmp_path / "log") as session:
+        edges = session.input("edges", EDGES)
+        session.stage("paths", closure(edges))
+        known = []
+        for epoch in range(4):
+            edges.insert([(epoch, epoch + 1)] * 2 + [(epoch, n) for n in range(50, 60)])
+            session.commit()
+            known += [t.memos[0] for t in session._version.traces.values() if t.memos]
+            assert len(known) == epoch + 1
+            assert all(memo is known[0] for memo in known)
+        assert list((tmp_path / "log" / "layers").iterdir())

@@ -1,0 +1,134 @@
+"""Without enough memory: an error that says what was and was not done, and a session as before."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb import OutOfMemoryError, Session, maintenance, reading, rows, transaction
+from nosync_nb.collection import Collection
+from nosync_nb.trace import Trace
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with nosync_nb.open(str(tmp_path / "log")) as session:
+        yield session
+
+
+@pytest.fixture
+def data(session: Session) -> Any:
+    """An input of three rows and a stage."""
+    data = session.input("data", "k string, n bigint")
+    session.stage("total", data.group_by("k").agg(t="sum(n)"))
+    data.insert([("a", 1), ("b", 2), ("c", 3)])
+    session.commit()
+    return data
+
+
+def full(*_: Any, **__: Any) -> Any:
+    """What an allocation does when there is nothing left."""
+    raise MemoryError
+
+
+def fails(call: Callable[[], Any], match: str) -> OutOfMemoryError:
+    with pytest.raises(OutOfMemoryError, match=match) as caught:
+        call()
+    assert isinstance(caught.value, MemoryError)
+    assert isinstance(caught.value.__cause__, MemoryError)
+    assert caught.value.hint
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.hint) == (str(caught.value), caught.value.hint)
+    return caught.value
+
+
+def test_rows_that_were_not_taken_do_not_wait(session: Session, data: Any) -> None:
+    for place, name in ((rows, "to_columns"), (transaction, "_meant")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(place, name, full)
+            fails(lambda: data.insert([("d", 4)]), "the rows for input 'data' were not taken")
+        assert not session.pending
+    data.insert([("d", 4)])
+    assert session.commit() == 2
+
+
+def test_a_commit_leaves_the_rows_that_wait_and_the_epoch_before(
+    session: Session, data: Any
+) -> None:
+    data.insert([("a", 10), ("d", 4)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session._runner, "epoch", full)
+        fails(session.commit, "epoch 2 was not committed, its 2 rows still wait and epoch 1 is as")
+        with pytest.raises(OutOfMemoryError, match="epoch 2 was not"), session.epoch():
+            data.insert([("x", 1)])
+    assert session["total"].rows(at=session.now) == [("a", 1), ("b", 2), ("c", 3)]
+    assert session.commit() == 2
+    assert session["total"].rows() == [("a", 11), ("b", 2), ("c", 3), ("d", 4)]
+
+
+def test_a_definition_changes_no_stage(session: Session, data: Any) -> None:
+    edited = data.group_by("k").agg(t="max(n)")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "hash_columns", full)
+        patch.setattr(Trace, "updates", full)
+        patch.setattr(Trace, "consolidated", full)
+        fails(lambda: session.stage("total", edited), "total: not defined, and every stage is as")
+        fails(lambda: session.stage("new", data.filter("n > 1")), "new: not defined")
+    assert list(session.stages) == ["total"]
+    data.insert([("a", 1)])
+    session.commit()
+    assert session["total"].rows()[0] == ("a", 2)
+    assert session.stage("new", data.filter("n > 1")).count() == 2
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        Collection.rows,
+        Collection.count,
+        Collection.head,
+        Collection.to_arrow,
+        Collection.to_pandas,
+        lambda c: c.rows(limit=1),
+        lambda c: c.rows(at=1),
+    ],
+)
+def test_a_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> None:
+    before = data.rows()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(data._session), "_read", full)
+        patch.setattr(type(data._session), "_now", full)
+        fails(lambda: read(data), "input 'data' could not be read; nothing has changed")
+    assert data.rows() == before
+    read(data)
+
+
+def test_changes_are_reads_too(data: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "changes_table", full)
+        fails(data.changes, "could not be read")
+    assert data.changes().num_rows == 3
+
+
+def test_a_merge_in_the_background_is_done_later(session: Session, data: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maintenance, "merged_parts", full)
+        for i in range(6):
+            data.insert([(f"x{i}", n) for n in range(2000)])
+            try:
+                session.commit()
+            except OutOfMemoryError:
+                session.commit()
+        with pytest.raises(OutOfMemoryError, match="layers were not merged"):
+            session.settle()
+    now = session.now
+    data.insert([("y", 1)])
+    session.commit()
+    assert session.now == now + 1
+    session.settle()
+    assert data.count() == 3 + 6 * 2000 + 1

@@ -1,0 +1,169 @@
+"""How Spark may end, or not begin: what needs none goes on, what does gets a session or says so.
+
+Each runs in a process of its own, as no other test can use a JVM that is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nosync_nb
+
+SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+NO_JAVA = """
+import sys
+import pyarrow as pa
+import nosync_nb
+from nosync_nb import NosyncError
+
+session = nosync_nb.open(sys.argv[1], spark_rows=1000)
+big = session.input("big", "g int, s string")
+def rows(start, stop):
+    numbers = range(start, stop)
+    groups = pa.array([i % 7 for i in numbers], pa.int32())
+    return pa.table({"g": groups, "s": [str(i) for i in numbers]})
+
+big.insert(rows(0, 5000))
+session.commit()
+session.define({"counts": big.group_by("g").agg(n="count(*)")})
+assert sum(row.n for row in session["counts"].rows()) == 5000
+big.insert(rows(5000, 7000))
+session.commit()
+told = [each for each in session.notices if "does not start" in each]
+assert len(told) == 1, session.notices
+assert "stage 'counts' needs Spark" in told[0] and "runs in this process" in told[0], told
+for make in (
+    lambda: session.define({"forced": big.group_by("s").agg(n="count(*)")}, on="spark"),
+    lambda: big.filter("soundex(s) = 'A000'"),
+):
+    try:
+        make()
+    except NosyncError as error:
+        assert "Java 17" in error.hint, error.hint
+        assert "needs Spark, but Spark does not start" in str(error), error
+    else:
+        raise AssertionError("this truly needs Spark")
+big.insert([(3, "b")])
+session.commit()
+print("rows", sum(row.n for row in session["counts"].rows()))
+"""
+
+KILLED = """
+import os, sys
+import nosync_nb
+from nosync_nb import NosyncError
+
+SHORT = sys.argv[2]
+conf = {"spark.driver.extraJavaOptions": SHORT, "spark.master": "local[1]"}
+conf["spark.log.level"] = "OFF"
+session = nosync_nb.open(sys.argv[1])
+session.spark_conf.update(conf)
+names, others = session.input("names", "s string"), session.input("others", "i int")
+sounds = session.stage("sounds", names.select("soundex(s) AS code"))
+names.insert([("Robert",)])
+session.commit()
+
+def kill():
+    from pyspark import SparkContext
+    process = SparkContext._gateway.proc
+    process.kill()
+    process.wait()
+
+def refused(call, *texts):
+    try:
+        call()
+    except NosyncError as error:
+        told = str(error) + " " + str(error.hint)
+        assert all(text in told for text in texts), told
+    else:
+        raise AssertionError(texts)
+
+# what is ours is for us alone
+ours = session.spark
+folder = ours.conf.get("spark.local.dir")
+assert ours.conf.get("spark.authenticate") == "true"
+assert os.stat(folder).st_mode & 0o777 == 0o700
+assert any("blockmgr" in name for name in os.listdir(folder)), os.listdir(folder)
+assert ours.table("sounds").count() == 1
+frame = ours.range(3).selectExpr("cast(id as int) AS i")
+
+# our JVM dies
+kill()
+session.define({"small": others.filter("i > 1")}, on="local")
+session.rename("small", "few")
+session.define({"gone": others.filter("i > 2")})
+session.drop("gone")
+others.insert([(5,)])
+session.commit()
+assert session["few"].rows() == [(5,)]
+refused(lambda: others.insert(frame), "input 'others'", "make the DataFrame again")
+names.insert([("Rupert",), ("Anna",)])
+session.commit()
+assert sorted(session["sounds"].rows()) == [("A500",), ("R163",), ("R163",)]
+new = session.spark
+assert new is not ours
+assert new.table("sounds").count() == 3
+
+# it is stopped, and the user makes another: views follow
+new.stop()
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]").config("spark.log.level", "OFF")
+builder = builder.config("spark.driver.extraJavaOptions", SHORT).config("spark.ui.enabled", "false")
+users = builder.getOrCreate()
+others.insert([(7,)])
+session.commit()
+assert session.spark is users
+assert users.table("few").count() == 2
+assert users.table("sounds").count() == 3
+
+# the JVM of the user's session dies
+kill()
+others.insert([(9,)])
+session.commit()
+session.define({"more": others.filter("i > 8")})
+names.insert([("Bob",)])
+for _ in range(2):
+    refused(session.commit, "JVM of the Spark session has died", "make your Spark session again")
+assert session.pending
+again = builder.getOrCreate()
+session.commit()
+assert session.spark is again
+assert again.table("sounds").count() == 4
+session.close()
+print("folder", folder)
+"""
+
+
+def run(code: str, *arguments: str, **env: str) -> str:
+    tests = Path(nosync_nb.__file__).parent.parent
+    kept = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "SPARK_CONF_DIR")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**kept, "PYTHONPATH": str(tests), "PYTHONWARNINGS": "ignore", **env},
+        cwd=arguments[0] and str(Path(arguments[0]).parent),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_without_java_what_need_not_run_on_spark_runs_here_and_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    assert "rows 7001" in run(NO_JAVA, str(tmp_path / "log"), JAVA_HOME=str(tmp_path / "none"))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_jvm_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
+    told = run(KILLED, str(tmp_path / "log"), SHORT)
+    folder = told.partition("folder ")[2].strip()
+    assert folder
+    assert not Path(folder).exists()

@@ -1,0 +1,119 @@
+"""What Spark's own ways would leave unsaid: names without case, views of two logs, loud errors."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb import ExpressionError, NosyncError
+from nosync_nb.files import Files
+from nosync_nb.spark import workers
+
+pytestmark = pytest.mark.spark
+
+
+def test_keys_to_delete_come_as_a_dataframe_too(spark: Any, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        planes = session.input("planes", "id bigint, seats int", key="id")
+        planes.insert([(1, 10), (2, 20), (3, 30)])
+        session.commit()
+        frame = spark.sql("select cast(2 as int) as ID, 'x' as other union all select 9, 'y'")
+        planes.delete(frame)
+        session.commit()
+        assert planes.rows() == [(1, 10), (3, 30)]
+        session.collect_rows = 1
+        with pytest.raises(NosyncError, match="more than 1 keys"):
+            planes.delete(frame)
+
+
+def test_a_stage_without_a_view_is_told_why_and_how_to_read_it(spark: Any, tmp_path: Path) -> None:
+    with (
+        nosync_nb.open(tmp_path / "one", spark=spark) as first,
+        nosync_nb.open(tmp_path / "two", spark=spark) as second,
+    ):
+        first.input("Deg", "x int").insert([(1,)])
+        first.commit()
+        first.input("deg", "x int")
+        assert "'Deg' has that name in Spark, which knows no case" in first.notices[-1]
+        second.input("deg", "x int")
+        assert f"the log in '{first.path}' has a view of that name" in second.notices[-1]
+        assert repr(second.path) in second.notices[-1]
+        assert spark.table("DEG").collect()[0][0] == 1
+
+
+def test_the_data_source_takes_a_time_and_its_errors_end_with_ours(
+    spark: Any, tmp_path: Path
+) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        given = session.input("given", "x int")
+        given.insert([(1,)])
+        session.commit()
+        given.insert([(2,)])
+        session.commit()
+        reader = spark.read.format("nosync").option("path", session.path).option("stage", "given")
+        first = session.epochs()[1].committed_at
+        assert first is not None
+        assert reader.option("at", str(first)).load().count() == 1
+        assert reader.option("at", first.isoformat()).load().count() == 1
+        with pytest.raises(Exception, match="no epoch is labelled 'never'") as caught:
+            reader.option("at", "never").load()
+        told = str(caught.value)
+        assert "serving.py" not in told
+        assert "During handling" not in told
+
+
+def test_errors_are_told_once_and_by_us(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    from pyspark.logger import PySparkLogger
+
+    heard: list[logging.LogRecord] = []
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        monkeypatch.setattr(PySparkLogger.getLogger(name), "handle", _handler(name, heard))
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        given = session.input("given", "s string")
+        session.stage("made", given.filter("cast(s as decimal(10,2)) > 1"))
+        given.insert([("apple",)])
+        with pytest.raises(ExpressionError, match="s='apple'"):
+            session.commit()
+        with pytest.raises(ExpressionError, match="no_such_function"):
+            given.filter("no_such_function(s)")
+        assert heard == []
+        with pytest.raises(Exception, match="CAST_INVALID_INPUT"):
+            spark.sql("select cast(id || 'x' as int) from range(3)").collect()
+        assert len(heard) == 1
+
+
+def _handler(name: str, heard: list[logging.LogRecord]) -> Any:
+    logger = logging.getLogger(name)
+    return lambda record: heard.append(record) if logger.filter(record) else None
+
+
+def test_a_probe_of_one_that_was_killed_is_swept(
+    spark: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        folder = Path(session._store.parts)
+        with monkeypatch.context() as patch:
+            patch.setattr(Files, "unlink", lambda *_: None)
+            assert workers._seen(spark, str(folder))
+        assert len(list(folder.iterdir())) == 1
+    with nosync_nb.open(tmp_path / "log"):
+        assert list(folder.iterdir()) == []
+
+
+def test_views_follow_a_takeover_in_the_same_process(spark: Any, tmp_path: Path) -> None:
+    old = nosync_nb.open(tmp_path / "log", spark=spark)
+    old.input("held", "x int").insert([(1,)])
+    old.commit()
+    assert spark.table("held").count() == 1
+    with nosync_nb.open(tmp_path / "log", spark=spark, takeover=True) as new:
+        new["held"].insert([(2,)])  # type: ignore[attr-defined]
+        new.commit()
+        assert spark.table("held").count() == 2
+        reader = spark.read.format("nosync").option("path", new.path).option("stage", "held")
+        assert reader.load().count() == 2
+    old.close()
+    assert reader.load().count() == 2
