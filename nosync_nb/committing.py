@@ -89,15 +89,27 @@ def commit(session: Session, transaction: Transaction, wait: Any, label: str | N
     if wait is not None:
         _waited(session, wait, seq, draft.epoch)
     if looked:
-        due: dict[str, list[Updates]] = {}
-        for name, updates in looked:
-            due.setdefault(name, []).append(updates)
-        for name, parts in due.items():
-            _tell_absent(session, name, parts)
+        _tell_absent(session, looked)
     return draft.epoch
 
 
-def _tell_absent(session: Session, name: str, parts: list[Updates]) -> None:
+def tell_absent(session: Session) -> None:
+    """Warns of all rows that were taken away, were not there, and were not looked for yet."""
+    with session._lock:
+        waiting = session._upkeep.removals.waiting()
+    if waiting:
+        _tell_absent(session, waiting)
+
+
+def _tell_absent(session: Session, removals: list[tuple[str, Updates]]) -> None:
+    due: dict[str, list[Updates]] = {}
+    for name, updates in removals:
+        due.setdefault(name, []).append(updates)
+    for name, parts in due.items():
+        _tell_absent_of(session, name, parts)
+
+
+def _tell_absent_of(session: Session, name: str, parts: list[Updates]) -> None:
     """Warns of rows that were taken away and were not there: reading the input will raise."""
     snapshot = session._snapshot
     if name not in snapshot.catalog:  # dropped meanwhile
@@ -114,7 +126,7 @@ def _tell_absent(session: Session, name: str, parts: list[Updates]) -> None:
         f"input '{name}': row {row!r} was removed and was not there: it is there now"
         f" {int(lacking.diff[0])} times{others}\n"
         f"Hint: reading '{name}' raises until {name}.insert([...]) brings it; its stages go on",
-        stacklevel=5,
+        stacklevel=6,
     )
 
 

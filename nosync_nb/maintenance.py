@@ -33,7 +33,7 @@ RANGE_ROWS = 1 << 20
 EXPORTS_MAX = 64
 """DataFrames whose files are kept; older ones fail, and say so, once their files were merged."""
 
-REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 32, 128, 0.5
+REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 32, 2048, 0.5
 """Epochs that are looked at at once, changes that wait then, and the pause after which anew."""
 
 PATIENCE_FRAMES = 256
@@ -45,8 +45,8 @@ class Removals:
 
     To look costs as much as a small epoch. So the first epochs after a pause are looked at at once,
     those of a long loop many together: a row that was not there is below 0 until it comes.
-    What waits when a loop ends is looked at with the next epoch that takes rows away; until then
-    reading the input tells. Guarded by the session's lock.
+    What waits when a loop ends is looked at when its cell ends, or the session is closed; until
+    then reading the input tells. Guarded by the session's lock.
     """
 
     __slots__ = ("_free", "_last", "_waiting")
@@ -67,8 +67,12 @@ class Removals:
             self._free -= 1
         elif len(self._waiting) < REMOVALS_WAITING:
             return []
-        found, self._waiting = self._waiting, []
-        return found
+        return self.waiting()
+
+    def waiting(self) -> list[tuple[str, Updates]]:
+        """All that waited; nothing does then."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
 
 
 @dataclass

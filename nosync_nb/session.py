@@ -459,6 +459,13 @@ class Session:
             recovering.follow(self)
         return self.now
 
+    def tell(self) -> None:
+        """Warns of what a loop of commits has not been told yet: removed rows that were not there.
+
+        A cell does so at its end.
+        """
+        committing.tell_absent(self)
+
     def settle(self) -> None:
         """Waits for background merges and checkpoints."""
         self._worker.drain()
@@ -475,13 +482,19 @@ class Session:
                 )
             self._closed = True
         atexit.unregister(self.close)
+        try:
+            self.tell()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self._spark.close()
         self._worker.close()
         with suppress(FencedError):  # what was committed is in the log that the new owner reads
             self._store.close()
         error = self._worker.take_error()
         if error is not None and not isinstance(error, FencedError):
-            warn(f"background work failed: {error}", stacklevel=2)
+            warn(f"background work failed: {error}", stacklevel=3)
 
     def __enter__(self) -> Session:
         return self

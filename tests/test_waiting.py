@@ -148,7 +148,41 @@ def test_removing_a_row_that_is_not_there_is_told_at_the_commit(session: Session
 def test_in_a_long_loop_it_is_told_some_epochs_later(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    told, looked = _removals_in_a_loop(session, monkeypatch, waiting=64)
+    assert 100 <= told[0] < 100 + 64
+    assert len(set(told)) == 1
+    assert looked <= maintenance.REMOVALS_FREE + 200 // 64
+
+
+def test_what_a_loop_left_is_told_at_the_end_of_the_cell(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, _ = _removals_in_a_loop(session, monkeypatch, waiting=2048)
+    assert not told
+    with pytest.warns(UserWarning, match=r"row \(999,\) was removed and was not there"):
+        session.tell()
+    session.tell()  # once
+
+
+def test_what_a_loop_left_is_told_when_the_session_is_closed(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _removals_in_a_loop(session, monkeypatch, waiting=2048)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match=r"row \(999,\)"):
+            session.close()
+    assert session.closed
+    with nosync_nb.open(session.path) as again:  # the log is free, though the warning was an error
+        assert again.now == 201
+
+
+def _removals_in_a_loop(
+    session: Session, monkeypatch: pytest.MonkeyPatch, waiting: int
+) -> tuple[list[int], int]:
+    """Removes 200 rows, an epoch each; the 100th is not there. When it was told, looks."""
     monkeypatch.setattr(maintenance, "REMOVALS_PAUSE_S", 3600.0)
+    monkeypatch.setattr(maintenance, "REMOVALS_WAITING", waiting)
     data = session.input("data", "n bigint")
     data.insert([(n,) for n in range(200)])
     session.commit()
@@ -162,10 +196,7 @@ def test_in_a_long_loop_it_is_told_some_epochs_later(
             warnings.simplefilter("always")
             session.commit()
         told += [n] * len(caught)
-    assert told
-    assert 100 <= told[0] < 100 + maintenance.REMOVALS_WAITING
-    assert len(set(told)) == 1
-    assert len(looked) <= maintenance.REMOVALS_FREE + 200 // maintenance.REMOVALS_WAITING
+    return told, len(looked)
 
 
 def test_several_are_counted_and_one_is_named(session: Session) -> None:

@@ -172,6 +172,7 @@ class Cells:
                 self._commit_late(result)
             if session is not None and session is self._notebook.opened:
                 self._tell_blocks(session)
+                session.tell()
             self._notebook.after_cell(result)
         finally:
             self._cell = self._message = self.transaction = None
