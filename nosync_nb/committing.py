@@ -29,7 +29,7 @@ from nosync_nb.errors import (
 from nosync_nb.graph import Stage
 from nosync_nb.texts import warn
 from nosync_nb.trace import glance
-from nosync_nb.transaction import Change, InputChanges, Transaction
+from nosync_nb.transaction import Change, InputChanges, Transaction, taken
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session
@@ -77,13 +77,13 @@ def commit(session: Session, transaction: Transaction, wait: Any, label: str | N
             meta["once"] = dict(transaction.once)
         draft = run(session, lambda: session._runner.epoch(version, inputs, version.epoch + 1))
         transaction.logged = True
-        taken = [(name, c.taken()) for name, c in transaction.inputs.items() if c.takes_away]
+        removing = [each for each in transaction.inputs.values() if each.takes_away]
         seq = publish(session, draft, meta)
         unused = transaction.files
         if unused:
             unused -= maintenance.named_files(session)
         transaction.forget()
-        looked = session._upkeep.removals.due(taken) if taken else []
+        looked = session._upkeep.removals.due(removing) if removing else []
     session._store.remove(unused)
     after(session, draft)
     if wait is not None:
@@ -101,22 +101,21 @@ def tell_absent(session: Session) -> None:
         _tell_absent(session, waiting)
 
 
-def _tell_absent(session: Session, removals: list[tuple[str, Updates]]) -> None:
-    due: dict[str, list[Updates]] = {}
-    for name, updates in removals:
-        due.setdefault(name, []).append(updates)
-    for name, parts in due.items():
-        _tell_absent_of(session, name, parts)
+def _tell_absent(session: Session, removals: list[tuple[Stage, list[Updates]]]) -> None:
+    due: dict[str, tuple[Stage, list[Updates]]] = {}
+    for stage, parts in removals:
+        due.setdefault(stage.name, (stage, []))[1].extend(parts)
+    for stage, parts in due.values():
+        _tell_absent_of(session, stage, parts)
 
 
-def _tell_absent_of(session: Session, name: str, parts: list[Updates]) -> None:
+def _tell_absent_of(session: Session, stage: Stage, parts: list[Updates]) -> None:
     """Warns of rows that were taken away and were not there: reading the input will raise."""
     snapshot = session._snapshot
-    if name not in snapshot.catalog:  # dropped meanwhile
-        return
-    types = snapshot.stage(name).schema.types
-    taken = parts[0] if len(parts) == 1 else concat_updates(parts, types)
-    lacking = glance.lacking(snapshot.contents(name), taken)
+    name, types = stage.name, stage.schema.types
+    if name not in snapshot.catalog or snapshot.stage(name).schema.types != types:
+        return  # dropped meanwhile, or it has other columns
+    lacking = glance.lacking(snapshot.contents(name), taken(parts, types))
     if lacking is None:
         return
     row = row_of(lacking.columns, types)

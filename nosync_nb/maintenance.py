@@ -20,11 +20,12 @@ from nosync_nb.batch import Batch, Layout, Updates, merge
 from nosync_nb.dataflow import Version
 from nosync_nb.delta import Held
 from nosync_nb.errors import DurabilityError, NosyncError, OutOfMemoryError
-from nosync_nb.graph import Graph
+from nosync_nb.graph import Graph, Stage
 from nosync_nb.snapshot import seen
 from nosync_nb.store import SPILL_ROWS
 from nosync_nb.trace import Layer, adopt, plan
 from nosync_nb.trace.packing import Packed
+from nosync_nb.transaction import InputChanges, taken
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session
@@ -35,6 +36,8 @@ EXPORTS_MAX = 64
 
 REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 32, 2048, 0.5
 """Epochs that are looked at at once, changes that wait then, and the pause after which anew."""
+
+_WHOLE = 1024
 
 PATIENCE_FRAMES = 256
 """Frames after which a checkpoint that failed is tried again."""
@@ -52,24 +55,28 @@ class Removals:
     __slots__ = ("_free", "_last", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[str, Updates]] = []
+        self._waiting: list[tuple[Stage, list[Updates]]] = []
         self._free = REMOVALS_FREE
         self._last = 0.0
 
-    def due(self, taken: list[tuple[str, Updates]]) -> list[tuple[str, Updates]]:
-        """What is to be looked at now: nothing, or all that waited and what an epoch took."""
+    def due(self, removing: list[InputChanges]) -> list[tuple[Stage, list[Updates]]]:
+        """What is to be looked at now: nothing, or all that waited and what an epoch changed."""
         now = time.monotonic()
         if now - self._last > REMOVALS_PAUSE_S:
             self._free = REMOVALS_FREE
         self._last = now
-        self._waiting += taken
+        for changes in removing:
+            parts = changes.parts
+            if sum(map(len, parts)) > _WHOLE:  # do not keep what it brought
+                parts = [taken(parts, changes.stage.schema.types)]
+            self._waiting.append((changes.stage, parts))
         if self._free:
             self._free -= 1
         elif len(self._waiting) < REMOVALS_WAITING:
             return []
         return self.waiting()
 
-    def waiting(self) -> list[tuple[str, Updates]]:
+    def waiting(self) -> list[tuple[Stage, list[Updates]]]:
         """All that waited; nothing does then."""
         waiting, self._waiting = self._waiting, []
         return waiting

@@ -83,15 +83,14 @@ class InputChanges:
         """How many of them are to be taken away."""
         return sum(-int(p.diff[p.diff < 0].sum()) for p in self.parts)
 
-    def taken(self) -> Updates:
-        """The rows that are to be taken away."""
-        parts = [p.take((p.diff < 0).nonzero()[0]) for p in self.parts]
-        return concat_updates([p for p in parts if p] or parts[:1], self.stage.schema.types)
-
     @property
     def takes_away(self) -> bool:
         """Whether somebody called `remove`, with rows."""
-        return bool(self.parts) and any(change.kind == "remove" for change in self.changes)
+        if self.parts:
+            for change in self.changes:
+                if change.kind == "remove":
+                    return True
+        return False
 
     def add(self, change: Change, contents: Trace) -> int:
         """Adds a call; returns the number of rows it means, copies counted.
@@ -183,6 +182,12 @@ class Transaction:
         self.inputs.clear()
         self.once.clear()
         self.logged = False
+
+
+def taken(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
+    """Those rows of updates that are to be taken away."""
+    found = [p.take((p.diff < 0).nonzero()[0]) for p in parts]
+    return concat_updates([p for p in found if p] or found[:1], types)
 
 
 def _rows(parts: Sequence[Updates]) -> int:

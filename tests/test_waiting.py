@@ -177,6 +177,17 @@ def test_what_a_loop_left_is_told_when_the_session_is_closed(
         assert again.now == 201
 
 
+def test_an_input_that_has_other_columns_meanwhile_is_not_looked_into(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _removals_in_a_loop(session, monkeypatch, waiting=2048)
+    session.drop("data")
+    session.input("data", "n bigint, note string")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session.tell()
+
+
 def _removals_in_a_loop(
     session: Session, monkeypatch: pytest.MonkeyPatch, waiting: int
 ) -> tuple[list[int], int]:

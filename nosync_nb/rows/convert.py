@@ -150,7 +150,7 @@ def _columns(
 ) -> list[Column]:
     """Makes each column; an error gets the name of its column."""
     columns = []
-    for part, (name, type_) in zip(parts, schema.fields, strict=True):
+    for part, name, type_ in zip(parts, schema.names, schema.types, strict=True):
         try:
             columns.append(make(part, type_))
         except MisfitError as misfit:
@@ -208,7 +208,13 @@ def _from_arrow(table: Any, schema: Schema) -> tuple[list[Column], int]:
     """Takes an Arrow table or record batch."""
     if table.schema.equals(schema.arrow):
         parts = [table.column(i) for i in range(len(schema.types))]
-        return _columns(parts, schema, adopt_same), table.num_rows
+        try:
+            same = [
+                adopt_same(part, type_) for part, type_ in zip(parts, schema.types, strict=True)
+            ]
+        except (SchemaError, pa.ArrowException, ValueError, OverflowError):
+            same = _columns(parts, schema, adopt_same)  # says which
+        return same, table.num_rows
     parts = [table.column(i) for i in _named(table.schema.names, schema)]
     return _columns(parts, schema, adopt), table.num_rows
 
