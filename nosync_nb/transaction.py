@@ -186,8 +186,8 @@ class Transaction:
 
 def taken(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
     """Those rows of updates that are to be taken away."""
-    found = [p.take((p.diff < 0).nonzero()[0]) for p in parts]
-    return concat_updates([p for p in found if p] or found[:1], types)
+    changed = concat_updates(parts, types)
+    return changed.take((changed.diff < 0).nonzero()[0])
 
 
 def _rows(parts: Sequence[Updates]) -> int:
