@@ -424,10 +424,9 @@ class Session:
     @property
     def fenced(self) -> bool:
         """Whether somebody else has taken the log over: nothing can be committed here any more."""
-        if self._closed or self.mode == "r":
-            return False
         try:
-            self._store.log.check()
+            if not self._closed and self.mode != "r":
+                self._store.log.check()
         except FencedError:
             return True
         return False
@@ -435,8 +434,8 @@ class Session:
     @property
     def stale(self) -> dict[str, str]:
         """The stages that have stopped, with the reason."""
-        found = [s for s in self._catalog.values() if not s.frozen and s.reason is not None]
-        return {s.name: str(s.reason) for s in found}
+        stages = self._catalog.values()
+        return {s.name: str(s.reason) for s in stages if not s.frozen and s.reason is not None}
 
     def cancel_spark(self) -> None:
         """Cancels the Spark jobs of the running epoch."""
@@ -451,19 +450,13 @@ class Session:
         return maintenance.layers(self, name)
 
     def refresh(self) -> int:
-        """With `mode="r"`, takes in what the owner has committed; returns the last epoch.
-
-        Reading does it by itself.
-        """
+        """With `mode="r"`, takes in what the owner has committed, as reading does; gives `now`."""
         if self.mode == "r" and not self._closed:
             recovering.follow(self)
         return self.now
 
     def tell(self) -> None:
-        """Warns of what a loop of commits has not been told yet: removed rows that were not there.
-
-        A cell does so at its end.
-        """
+        """Warns of removed rows that were not there, as far as a loop of commits has not yet."""
         committing.tell_absent(self)
 
     def settle(self) -> None:
@@ -485,16 +478,12 @@ class Session:
         try:
             self.tell()
         finally:
-            self._end()
-
-    def _end(self) -> None:
-        self._spark.close()
-        self._worker.close()
-        with suppress(FencedError):  # what was committed is in the log that the new owner reads
-            self._store.close()
-        error = self._worker.take_error()
-        if error is not None and not isinstance(error, FencedError):
-            warn(f"background work failed: {error}", stacklevel=3)
+            self._spark.close()
+            self._worker.close()
+            with suppress(FencedError):  # what was committed is in the log that the new owner reads
+                self._store.close()
+            if (error := self._worker.take_error()) and not isinstance(error, FencedError):
+                warn(f"background work failed: {error}", stacklevel=2)
 
     def __enter__(self) -> Session:
         return self
@@ -503,9 +492,8 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        names = ", ".join(self._catalog) or "no inputs yet"
-        folder = os.path.basename(self.path)
-        return one_line(f"<nosync session {folder} at epoch {self.now}: {names}>")
+        names = f"at epoch {self.now}: {', '.join(self._catalog) or 'no inputs yet'}"
+        return one_line(f"<nosync session {os.path.basename(self.path)} {names}>")
 
     # -- for collections -----------------------------------------------------------------------
 
