@@ -8,12 +8,14 @@ time zone that takes a Python function a row, since Spark SQL has no way that le
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nosync_nb.collection import Collection
 from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.identity import identified
 from nosync_nb.rows import Field, Schema
 
 Length = str | timedelta
@@ -90,7 +92,7 @@ def with_micros(collection: Collection, on: str) -> tuple[Collection, str]:
     if _utc(collection):
         return there.with_columns({name: f"unix_micros(cast({time} as timestamp))"}), name
     wide = Schema([*schema.fields, Field(name, "bigint")])
-    return there.map(_to_micros(schema.index(on)), wide), name
+    return there.map(ToMicros(schema.index(on)), wide), name
 
 
 def as_times(collection: Collection, names: Sequence[str], type_: str) -> Collection:
@@ -100,29 +102,37 @@ def as_times(collection: Collection, names: Sequence[str], type_: str) -> Collec
     if _utc(collection):
         text = "cast(timestamp_micros(`{}`) as timestamp_ntz)"
         return collection.with_columns({n: text.format(n) for n in names})
-    places = [collection.schema.index(n) for n in names]
+    places = tuple(collection.schema.index(n) for n in names)
     fields = list(collection.schema.fields)
     for i in places:
         fields[i] = Field(fields[i].name, type_)
-    return collection.map(_from_micros(places), Schema(fields))
+    return collection.map(FromMicros(places), Schema(fields))
 
 
-def _to_micros(place: int) -> Callable[[Any], Any]:
-    def to_micros(row: Any) -> Any:
-        since = row[place].replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+@identified("to_micros/1")
+@dataclass(frozen=True)
+class ToMicros:
+    """A row with the microseconds of the time at a place as a further column."""
+
+    place: int
+
+    def __call__(self, row: Any) -> Any:
+        since = row[self.place].replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
         return (*row, since // timedelta(microseconds=1))
 
-    return to_micros
 
+@identified("from_micros/1")
+@dataclass(frozen=True)
+class FromMicros:
+    """A row with the microseconds at these places turned into times without a zone."""
 
-def _from_micros(places: list[int]) -> Callable[[Any], Any]:
-    def from_micros(row: Any) -> Any:
+    places: tuple[int, ...]
+
+    def __call__(self, row: Any) -> Any:
         made = list(row)
-        for i in places:
+        for i in self.places:
             made[i] = datetime(1970, 1, 1) + timedelta(microseconds=row[i])
         return tuple(made)
-
-    return from_micros
 
 
 def _utc(collection: Collection) -> bool:

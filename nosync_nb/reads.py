@@ -250,5 +250,5 @@ def _described(tree: Definition) -> str:
         given = kept(tree.params)
         shown += [f"time_zone={given.time_zone!r}"] if given.time_zone else []
         shown += ["ansi=False"] if given.ansi is False else []
-    names = [getattr(f, "__name__", "function") for f in tree.functions]
+    names = [getattr(f, "__name__", type(f).__name__) for f in tree.functions]
     return f"{tree.op}({', '.join([*names, *shown])})"

@@ -7,7 +7,8 @@ that are old by the newest event time, which makes room and keeps late rows out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nosync_nb.asof import asof_join
@@ -23,6 +24,7 @@ from nosync_nb.eventtime import (
     unused,
     with_micros,
 )
+from nosync_nb.identity import identified
 from nosync_nb.rows import Field, Schema
 
 __all__ = ["asof_join", "retained", "sessions", "sliding", "tumbling"]
@@ -156,7 +158,7 @@ def _newest(collection: Collection, micros: str, width: int, grains: int) -> Col
     cut = f"(`{micros}` - pmod(`{micros}`, {width}L)) div {width}L"
     numbered = collection.with_columns({number: cut})
     newest = numbered.agg(newest=f"max(`{number}`)").filter("newest is not null")
-    kept = newest.flat_map(_back_from(grains), "number bigint")
+    kept = newest.flat_map(BackFrom(grains), "number bigint")
     return numbered.join(kept, on={number: "number"}, how="semi").drop(number)
 
 
@@ -192,11 +194,15 @@ def sessions(
 # -- functions of rows -------------------------------------------------------------------------
 
 
-def _back_from(grains: int) -> Callable[[Any], list[tuple[int]]]:
-    def back(row: Any) -> list[tuple[int]]:
-        return [(row[0] - i,) for i in range(grains + 1)]
+@identified("back_from/1")
+@dataclass(frozen=True)
+class BackFrom:
+    """The number of a grain, and those of so many before it."""
 
-    return back
+    grains: int
+
+    def __call__(self, row: Any) -> list[tuple[int]]:
+        return [(row[0] - i,) for i in range(self.grains + 1)]
 
 
 def _window_names(collection: Collection) -> tuple[str, str]:

@@ -11,5 +11,12 @@ Not here: signatures (`trust`), and whether a function is deterministic.
 from nosync_nb.identity.definitions import definition_fingerprint
 from nosync_nb.identity.functions import Identity, function_fingerprint
 from nosync_nb.identity.modules import version as package_version
+from nosync_nb.identity.own import identified
 
-__all__ = ["Identity", "definition_fingerprint", "function_fingerprint", "package_version"]
+__all__ = [
+    "Identity",
+    "definition_fingerprint",
+    "function_fingerprint",
+    "identified",
+    "package_version",
+]

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from nosync_nb.identity import classes, modules, source, values
+from nosync_nb.identity import classes, modules, own, source, values
 from nosync_nb.identity.definitions import digest
 from nosync_nb.identity.values import Unknown, frame
 
@@ -222,7 +222,13 @@ class Walk:
         return False
 
     def _object(self, value: Any, *, called: bool = False) -> bool:
-        """Writes enums, named tuples, dataclasses and objects that are called."""
+        """Writes enums, named tuples, dataclasses, our own functions, objects that are called."""
+        ours = own.identity_of(value)
+        if ours is not None:
+            identity, parts = ours
+            self.write("own", identity)
+            self.value(parts)
+            return True
         if isinstance(value, enum.Enum):
             self.write("member", str(value.name))
             self.value(type(value))
@@ -257,7 +263,13 @@ class Walk:
         version = modules.version(module)
         if version is None:
             raise Unknown(f"is '{name}' of module '{module}', whose code is not at hand")
-        if version not in ("python", "engine"):
+        if version == "engine":
+            public = own.public_name(module, name)
+            if public is None:
+                raise Unknown(f"is '{name}' of module '{module}', which is not offered to users")
+            self.write("own", public)
+            return
+        if version != "python":
             self.versions[module.partition(".")[0]] = version
         self.write("installed", f"{module} {name} {version}")
 
@@ -351,6 +363,8 @@ class Walk:
             package = function.__globals__.get("__package__") or ""
             name = importlib.util.resolve_name("." * level + name, package)
         version = modules.version(name)
+        if version == "engine":
+            return  # its name is in the code that imports it
         if version is not None:
             self.installed(name, "")
             return
