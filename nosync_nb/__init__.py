@@ -1,5 +1,8 @@
 """NoSync's engine: incremental, durable, time-travelling collections, on Spark."""
 
+from importlib import import_module
+from types import ModuleType
+
 from nosync_nb.collection import Collection
 from nosync_nb.errors import (
     CorruptLogError,
@@ -18,7 +21,6 @@ from nosync_nb.errors import (
 )
 from nosync_nb.frontier import Frontier
 from nosync_nb.inputs import Input
-from nosync_nb.lazy import __getattr__ as __getattr__
 from nosync_nb.opening import open
 from nosync_nb.recovery import RecoveryReport
 from nosync_nb.session import Session
@@ -46,3 +48,12 @@ __all__ = [
     "open",
     "windows",
 ]
+
+_LAZY = ("graphs", "windows")
+"""Modules that are loaded when somebody names them, not when the package is imported."""
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'nosync_nb' has no attribute {name!r}")
+    return import_module(f"nosync_nb.{name}")

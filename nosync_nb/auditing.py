@@ -16,14 +16,13 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Hashes, Layout, Updates, arrange, no_updates
-from nosync_nb.errors import NosyncError
+from nosync_nb.errors import NosyncError, warn
 from nosync_nb.graph import Graph, Node
 from nosync_nb.operators import Linear, Operator, Reduce, Step, ThresholdFunction
 from nosync_nb.operators.functions import tuples
 from nosync_nb.operators.iterate import GROUP, RESULT, VARIABLE, Inner, Loop
 from nosync_nb.operators.iterate.grouped import from_scratch
 from nosync_nb.rows import Column, Schema
-from nosync_nb.texts import warn
 from nosync_nb.trace import Trace
 
 if TYPE_CHECKING:

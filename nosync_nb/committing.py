@@ -25,9 +25,9 @@ from nosync_nb.errors import (
     OutcomeUnknownError,
     StageError,
     enough_memory,
+    warn,
 )
 from nosync_nb.graph import Stage
-from nosync_nb.texts import warn
 from nosync_nb.trace import glance
 from nosync_nb.transaction import Change, InputChanges, Transaction, taken
 

@@ -1,4 +1,4 @@
-"""Epochs as users name them: by number, label, time or offset; which are readable."""
+"""The epochs of a session: when each was committed, its label, the frame that holds it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import bisect
 from array import array
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
-
-from nosync_nb.errors import TimeError
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 if TYPE_CHECKING:
-    from nosync_nb.session import Session
+    pass
 
 
 class Epoch(NamedTuple):
@@ -101,31 +99,3 @@ class Written:
 
 def _seq(run: tuple[int, int]) -> int:
     return run[0]
-
-
-def resolved(session: Session, at: Any, now: int) -> int:
-    """The epoch that `at` names: a number, a negative offset, a label or a datetime.
-
-    Args:
-        now: the last epoch that the reader sees; others may have committed more.
-
-    Raises:
-        TimeError: if it names none; tells what there is.
-    """
-    if isinstance(at, bool):
-        raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")
-    if hasattr(at, "__index__"):
-        number = at.__index__()
-        number = now + number if number < 0 else number
-        if not 0 <= number <= now:
-            raise TimeError(f"epoch {at} is not readable", hint=f"epochs 0 to {now} are")
-        return int(number)
-    if isinstance(at, str):
-        labelled = session._labels.get(at)
-        if labelled is not None and labelled <= now:
-            return labelled
-        known = ", ".join(session._labels) or "none"
-        raise TimeError(f"no epoch is labelled '{at}'", hint=f"labels: {known}")
-    if isinstance(at, datetime):
-        return bisect.bisect_right(session._times, at.timestamp(), 0, now)
-    raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")

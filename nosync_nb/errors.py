@@ -1,4 +1,4 @@
-"""The errors of NoSync: one tree, split by what the reader would do next.
+r"""The errors of NoSync: one tree, split by what the reader would do next.
 
     NosyncError
     ├── SchemaError (ValueError)               fix the data or the column names
@@ -15,20 +15,57 @@
     └── TrustError (PermissionError)           functions of the log are not run: run their cell
 
 Messages name the stage and the clashing values in lower case; the remedy is a note
-(`BaseException.add_note`), which IPython prints and `str(error)` leaves out. Both may quote a
-stranger's names and values: what could steer a terminal is spelled (texts.py).
+(`BaseException.add_note`), which IPython prints and `str(error)` leaves out.
+
+Text of strangers: names, labels, values and errors may come out of a log, a file or a web page that
+somebody else wrote. An escape code in them could repaint a terminal, a bidirectional mark let a
+reader see other words than are there, a tag become part of a page. So what is shown, errors and
+all, passes `visible`, which spells such characters (`\x1b`, `\u202e`), and on its way to HTML
+`html`, which escapes as well. Both leave other text as it is; a second time changes nothing.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable
 from functools import wraps
+from html import escape
 from typing import Any, ParamSpec, TypeVar
-
-from nosync_nb.texts import visible
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but tab and newline
+    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # order and nothing
+    "\ud800-\udfff]"  # halves of pairs, which no encoding writes
+)
+
+
+def visible(text: str) -> str:
+    r"""Returns a text in which everything that is there can be seen: `\x1b`, `\u202e`."""
+    return text if text.isprintable() else _HIDDEN.sub(_spelled, text)
+
+
+def one_line(text: str) -> str:
+    """Returns a text of one line, with a sign where a line ended."""
+    return visible(text.replace("\r\n", "\n").replace("\n", "⏎"))
+
+
+def html(text: str) -> str:
+    """Returns a text as HTML that shows it, in an element or in a quoted attribute."""
+    return escape(visible(text))
+
+
+def warn(text: str, *, stacklevel: int) -> None:
+    """Warns of something; `stacklevel` as `warnings.warn` has it where this is called."""
+    warnings.warn(visible(text), stacklevel=stacklevel + 1)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def titled(stage: str) -> str:

@@ -25,14 +25,13 @@ that never were. Hence kept(p) <= exact(q) for every input q.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
-from nosync_nb.errors import TimeError
+from nosync_nb.trace.epochs import inclusive
 
 UNBOUNDED = 2**63 - 1  # the upper of what needs no log
 
@@ -54,151 +53,6 @@ class Frontier(NamedTuple):
     memory: int
     disk: int
     replicas: int | None
-
-
-class Interval(NamedTuple):
-    """The epochs [lower, upper)."""
-
-    lower: int
-    upper: int
-
-    def __contains__(self, epoch: object) -> bool:
-        return isinstance(epoch, int) and self.lower <= epoch < self.upper
-
-    def __str__(self) -> str:
-        return f"[{self.lower}, {self.upper})"
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no epoch is in it."""
-        return self.lower >= self.upper
-
-    def covers(self, other: Interval) -> bool:
-        """Whether every epoch of `other` is in this interval."""
-        return other.is_empty or (self.lower <= other.lower and other.upper <= self.upper)
-
-    def intersection(self, other: Interval) -> Interval:
-        """The epochs in both; an empty interval if there is none."""
-        lower = max(self.lower, other.lower)
-        return Interval(lower, max(lower, min(self.upper, other.upper)))
-
-    def merged(self, later: Interval) -> Interval:
-        """This interval and the adjacent later one."""
-        assert self.upper == later.lower, f"{self} and {later} are not adjacent"
-        return Interval(self.lower, later.upper)
-
-
-def inclusive(upper: int) -> int:
-    """The last complete epoch below an upper; epoch 0 is always complete."""
-    return max(upper - 1, 0)
-
-
-def tiles(intervals: Iterable[Interval], whole: Interval) -> bool:
-    """Whether intervals, in order, cover `whole` without gap or overlap."""
-    at = whole.lower
-    for each in intervals:
-        if each.lower != at or each.is_empty:
-            return False
-        at = each.upper
-    return at == whole.upper
-
-
-def prefix(intervals: Iterable[Interval]) -> int:
-    """The upper of the contiguous prefix from epoch 0; intervals may overlap, in any order."""
-    upper = 0
-    for each in sorted(intervals):
-        if each.lower > upper:
-            break
-        upper = max(upper, each.upper)
-    return upper
-
-
-class Ranges:
-    """A set of epochs, held as few ascending `ranges`.
-
-    Args:
-        epochs: single epochs in any order.
-    """
-
-    def __init__(self, epochs: Iterable[int] = ()) -> None:
-        found: list[range] = []
-        for epoch in sorted(set(epochs)):
-            if found and found[-1].stop == epoch:
-                found[-1] = range(found[-1].start, epoch + 1)
-            else:
-                found.append(range(epoch, epoch + 1))
-        self.ranges: tuple[range, ...] = tuple(found)
-
-    @classmethod
-    def of(cls, *ranges: range) -> Ranges:
-        """The epochs of ranges of step 1, in any order.
-
-        Cost: O(ranges log ranges), whatever they hold.
-        """
-        found: list[range] = []
-        for each in sorted((r for r in ranges if r), key=lambda r: r.start):
-            if found and each.start <= found[-1].stop:
-                found[-1] = range(found[-1].start, max(found[-1].stop, each.stop))
-            else:
-                found.append(each)
-        made = cls()
-        made.ranges = tuple(found)
-        return made
-
-    def __bool__(self) -> bool:
-        return bool(self.ranges)
-
-    def __contains__(self, epoch: object) -> bool:
-        if not isinstance(epoch, int):
-            return False
-        at = bisect_right(self.ranges, epoch, key=lambda r: r.start)
-        return at > 0 and epoch in self.ranges[at - 1]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ranges) and self.ranges == other.ranges
-
-    def __hash__(self) -> int:
-        return hash(self.ranges)
-
-    def __and__(self, other: Ranges) -> Ranges:
-        """The epochs in both."""
-        both = (
-            range(max(a.start, b.start), min(a.stop, b.stop))
-            for a in self.ranges
-            for b in other.ranges
-        )
-        return Ranges.of(*both)
-
-    def __str__(self) -> str:
-        """Reads like `0-7, 16, 32-40`."""
-        texts = (f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in self.ranges)
-        return ", ".join(texts) or "none"
-
-    def __repr__(self) -> str:
-        return f"<ranges {self}>"
-
-    def __iter__(self) -> Iterator[int]:
-        """Every epoch, ascending."""
-        return (epoch for each in self.ranges for epoch in each)
-
-    def neighbours(self, epoch: int) -> tuple[int | None, int | None]:
-        """The nearest epochs of the set at or before, and at or after, `epoch`."""
-        at = bisect_right(self.ranges, epoch, key=lambda r: r.start)
-        before = min(epoch, self.ranges[at - 1][-1]) if at else None
-        if before == epoch:
-            return epoch, epoch
-        return before, self.ranges[at][0] if at < len(self.ranges) else None
-
-
-def check_readable(stage: str, epoch: int, readable: Ranges) -> None:
-    """Raises TimeError, naming the neighbours, if a stage cannot be read at an epoch."""
-    if epoch in readable:
-        return
-    near = " or ".join(str(e) for e in readable.neighbours(epoch) if e is not None)
-    raise TimeError(
-        f"stage '{stage}': epoch {epoch} is not readable, only {readable}",
-        hint=f"read at {near}" if near else "commit an epoch first",
-    )
 
 
 class Prefixes(NamedTuple):

@@ -20,10 +20,9 @@ import pyarrow as pa
 from nosync_nb import reading
 from nosync_nb.dataflow import Draft
 from nosync_nb.definition import Definition
-from nosync_nb.errors import StageError
+from nosync_nb.errors import StageError, warn
 from nosync_nb.grouping import check_callable
 from nosync_nb.iterating import refuse_inside
-from nosync_nb.texts import warn
 
 if TYPE_CHECKING:
     from nosync_nb.collection import Collection

@@ -16,12 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.collection import Collection, Names
-from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.errors import SchemaError, StageError, warn
 from nosync_nb.expressions import noted
 from nosync_nb.grouping import stable, unused_name
 from nosync_nb.operators import CROSS_ROWS_MAX
 from nosync_nb.rows import Field, Schema, widens
-from nosync_nb.texts import warn
 
 _KINDS = ("inner", "left", "right", "full", "semi", "anti", "cross")
 _SPELLINGS = {"outer": "full", "leftsemi": "semi", "leftanti": "anti"}

@@ -13,10 +13,10 @@ from itertools import pairwise
 from nosync_nb.batch import Batch, arrange
 from nosync_nb.dataflow import Draft
 from nosync_nb.delta import Delta, Held
-from nosync_nb.frontier import Interval, Ranges
 from nosync_nb.graph import Node
 from nosync_nb.trace import empty_batch
 from nosync_nb.trace.archive import total
+from nosync_nb.trace.epochs import Interval, Ranges
 from nosync_nb.trace.history import History
 
 

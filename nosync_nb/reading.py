@@ -10,18 +10,18 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch
-from nosync_nb.epochs import resolved
 from nosync_nb.errors import (
     NegativeMultiplicityError,
     SchemaError,
     StageError,
     enough_memory,
+    one_line,
 )
 from nosync_nb.operators.functions import tuples
 from nosync_nb.rows import Schema
 from nosync_nb.rows.order import Ordering, ordered
-from nosync_nb.texts import one_line
 from nosync_nb.trace import glance
+from nosync_nb.trace.epochs import resolved
 
 if TYPE_CHECKING:
     from nosync_nb.definition import Definition
@@ -180,9 +180,10 @@ class Readable:
             one = np.array([worst])
             row = tuples([rows.take(c, one) for c in batch.columns], self.schema, 1)[0]
             now = self._session.now
+            times, labels = self._session._times, self._session._labels
             raise NegativeMultiplicityError(
                 f"{self._title()}: row {tuple(row)!r} is there {int(batch.diff[worst])} times at"
-                f" epoch {now if at is None else resolved(self._session, at, now)}",
+                f" epoch {now if at is None else resolved(times, labels, at, now)}",
                 hint="a row was removed that was not there; .changes() tells by how much, insert"
                 " it, or remove it where it came from",
             )

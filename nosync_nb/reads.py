@@ -11,27 +11,29 @@ from typing import TYPE_CHECKING, Any
 from nosync_nb.batch import Batch, Layout, arrange
 from nosync_nb.dataflow import Runner, Version
 from nosync_nb.definition import Definition
-from nosync_nb.epochs import resolved
-from nosync_nb.errors import StageError, TimeError
+from nosync_nb.errors import StageError, TimeError, one_line
 from nosync_nb.expressions import kept
-from nosync_nb.frontier import Ranges, check_readable
 from nosync_nb.graph import Compiler, Graph, Stage
 from nosync_nb.rows import Schema
 from nosync_nb.snapshot import Snapshot
-from nosync_nb.texts import one_line
 from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.archive import total
+from nosync_nb.trace.epochs import Ranges, check_readable, resolved
 
 if TYPE_CHECKING:
     from nosync_nb.reading import Readable
     from nosync_nb.session import Session
 
 
+def _named(session: Session, at: Any, seen: Snapshot) -> int:
+    return resolved(session._times, session._labels, at, seen.epoch)
+
+
 def read(session: Session, collection: Readable, at: Any) -> Batch:
     """The consolidated rows of a collection at an epoch."""
     seen = session._snapshot
     name = collection.name
-    epoch = seen.epoch if at is None else resolved(session, at, seen.epoch)
+    epoch = seen.epoch if at is None else _named(session, at, seen)
     if at is None:
         refuse_pending(session, seen, collection._definition, name)
     if name is None:
@@ -76,7 +78,7 @@ def state(seen: Snapshot, name: str, epoch: int) -> Batch:
 def trace_at(session: Session, seen: Snapshot, name: str, at: Any) -> tuple[int, Trace]:
     """The epoch that `at` names, and a named collection as it was then, as a trace."""
     stage = seen.stage(name)
-    epoch = seen.epoch if at is None else resolved(session, at, seen.epoch)
+    epoch = seen.epoch if at is None else _named(session, at, seen)
     if at is None and stage.frozen:
         epoch = seen.last(stage)
     if epoch == seen.last(stage):
@@ -124,8 +126,8 @@ def changes(session: Session, collection: Readable, after: Any, upto: Any) -> Ba
         )
     stage, node = _known(seen, name, collection.schema), seen.graph.named[name]
     assert node.log is not None
-    last = seen.last(stage) if upto is None else resolved(session, upto, seen.epoch)
-    first = None if after is None else resolved(session, after, seen.epoch)
+    last = seen.last(stage) if upto is None else _named(session, upto, seen)
+    first = None if after is None else _named(session, after, seen)
     _check(seen, stage, last)
     if first is not None:
         _check(seen, stage, first)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nosync_nb.texts import html, visible
+from nosync_nb.errors import html, visible
 
 READ, EXTEND, RECOMPUTE, STALE = "read", "extend", "recompute", "stale"
 

@@ -26,8 +26,7 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.batch import Updates
-from nosync_nb.errors import CorruptLogError, SchemaError, TimeError
-from nosync_nb.texts import warn
+from nosync_nb.errors import CorruptLogError, SchemaError, TimeError, warn
 from nosync_nb.transaction import Change, Transaction
 
 if TYPE_CHECKING:

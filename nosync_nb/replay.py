@@ -22,11 +22,11 @@ from nosync_nb.batch import Batch, Layout, arrange
 from nosync_nb.dataflow import Draft, Runner, Version
 from nosync_nb.errors import TimeError
 from nosync_nb.expressions import Types
-from nosync_nb.frontier import Ranges
 from nosync_nb.graph import Compiler, Graph, Node, Stage
 from nosync_nb.maintenance import merged_parts
 from nosync_nb.past import Past
 from nosync_nb.trace import Layer, Trace, adopt, plan
+from nosync_nb.trace.epochs import Ranges
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nosync_nb import journal, signing, trust
 from nosync_nb.definition import Captured
-from nosync_nb.errors import TrustError
+from nosync_nb.errors import TrustError, warn
 from nosync_nb.graph import Graph, Stage
-from nosync_nb.texts import warn
 
 if TYPE_CHECKING:
     from nosync_nb.session import Session

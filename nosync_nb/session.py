@@ -51,6 +51,9 @@ from nosync_nb.errors import (
     OutcomeUnknownError,
     StageError,
     enough_memory,
+    one_line,
+    visible,
+    warn,
 )
 from nosync_nb.frontier import Frontier
 from nosync_nb.graph import Graph, Stage
@@ -63,7 +66,6 @@ from nosync_nb.repeats import Repeats
 from nosync_nb.snapshot import Snapshot, seen
 from nosync_nb.sparks import Sparks
 from nosync_nb.store import Store
-from nosync_nb.texts import one_line, visible, warn
 from nosync_nb.trace import Trace
 from nosync_nb.transaction import InputChanges, Transaction
 from nosync_nb.worker import Worker

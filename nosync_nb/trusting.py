@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nosync_nb import signing, trust
 from nosync_nb.definition import Definition
-from nosync_nb.texts import one_line
+from nosync_nb.errors import one_line
 
 if TYPE_CHECKING:
     from nosync_nb.graph import Stage

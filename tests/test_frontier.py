@@ -15,21 +15,16 @@ from nosync_nb.frontier import (
     UNBOUNDED,
     Failure,
     Frontier,
-    Interval,
     Node,
     Prefixes,
-    Ranges,
     Saved,
-    check_readable,
     droppable,
-    inclusive,
     plan,
-    prefix,
     recovery_upper,
     resumable,
     survivals,
-    tiles,
 )
+from nosync_nb.trace.epochs import Interval, Ranges, check_readable, inclusive, prefix, tiles
 
 LAST = 5  # epochs of the simulated worlds
 

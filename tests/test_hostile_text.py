@@ -26,7 +26,7 @@ import nosync_nb
 from nosync import commands
 from nosync.bindings import Bindings
 from nosync.memo import Memo
-from nosync_nb import RecoveryReport, defining, texts, wellformed
+from nosync_nb import RecoveryReport, defining, errors, wellformed
 from nosync_nb import session as sessions
 from nosync_nb.rows.ddl import quote
 from nosync_widgets import formats
@@ -366,7 +366,7 @@ def test_reports_tables_and_pictures_are_harmless_by_themselves() -> None:
             svg = picture._repr_mimebundle_()["image/svg+xml"]
             assert_svg(svg)
             shown = "".join(ET.fromstring(svg).itertext())
-            assert texts.one_line(HOSTILE) in shown.replace("\xa0", " ")
+            assert errors.one_line(HOSTILE) in shown.replace("\xa0", " ")
             assert "<i>x</i>" in shown
     for item in (HOSTILE, [HOSTILE], {HOSTILE: HOSTILE}):
         assert_plain(str(formats.value(item)))
@@ -411,11 +411,11 @@ def test_errors_and_notices_of_programs_hold_nothing_hidden(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("text", ["plain", "naïve ☃ 𝒳 שלום", "👩‍👩‍👧 می‌خواهم", "two\nlines\tx", ""])
 def test_what_hides_nothing_stays_as_it_is(text: str) -> None:
-    assert texts.visible(text) == text
-    assert texts.visible(texts.visible(HOSTILE)) == texts.visible(HOSTILE)
+    assert errors.visible(text) == text
+    assert errors.visible(errors.visible(HOSTILE)) == errors.visible(HOSTILE)
 
 
 def test_what_hides_is_spelled() -> None:
-    assert texts.visible("\x1b[0m\u202e\x9b\r") == "\\x1b[0m\\u202e\\x9b\\x0d"
-    assert texts.one_line("a\r\nb\nc") == "a⏎b⏎c"
-    assert texts.html('<\x1b">') == "&lt;\\x1b&quot;&gt;"
+    assert errors.visible("\x1b[0m\u202e\x9b\r") == "\\x1b[0m\\u202e\\x9b\\x0d"
+    assert errors.one_line("a\r\nb\nc") == "a⏎b⏎c"
+    assert errors.html('<\x1b">') == "&lt;\\x1b&quot;&gt;"

@@ -31,8 +31,8 @@ class EagerSpark:
             self._thread.start()
 
     def _run(self, conf: Mapping[str, str]) -> None:
+        from nosync_nb.errors import warn
         from nosync_nb.spark.sessions import require
-        from nosync_nb.texts import warn
 
         try:
             self.spark = require(None, self._namespace, conf=conf)

@@ -55,16 +55,16 @@ def epoch_of(session: Any, at: int | str) -> int:
     Raises:
         TimeError: if it names none; tells what there is.
     """
-    from nosync_nb.epochs import resolved
     from nosync_nb.errors import TimeError
+    from nosync_nb.trace.epochs import resolved
 
     try:
-        return resolved(session, at, session.now)
+        return resolved(session._times, session._labels, at, session.now)
     except TimeError:
         when = _datetime(at)
         if when is None:
             raise
-        return resolved(session, when, session.now)
+        return resolved(session._times, session._labels, when, session.now)
 
 
 def _datetime(text: int | str) -> datetime | None:

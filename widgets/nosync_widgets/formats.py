@@ -1,7 +1,7 @@
 """Figures as people read them: counts, durations, sizes, values of rows.
 
 Pure functions from values to short strings. What is a stranger's goes through `visible`, `one_line`
-or `html`, whatever it is shown in: these are the engine's (texts.py), loaded when first needed.
+or `html`, whatever it is shown in: these are the engine's (errors.py), loaded when first needed.
 """
 
 from __future__ import annotations
@@ -68,23 +68,23 @@ def value(item: Any) -> str | None:
 
 def visible(text: str) -> str:
     """A text in which nothing hides: no escape code, no mark that turns the reading order."""
-    from nosync_nb import texts
+    from nosync_nb import errors
 
-    return texts.visible(text)
+    return errors.visible(text)
 
 
 def one_line(text: str) -> str:
     """The same in one line."""
-    from nosync_nb import texts
+    from nosync_nb import errors
 
-    return texts.one_line(text)
+    return errors.one_line(text)
 
 
 def html(text: str) -> str:
     """A text as HTML that shows it and is nothing else."""
-    from nosync_nb import texts
+    from nosync_nb import errors
 
-    return texts.html(text)
+    return errors.html(text)
 
 
 def _real(item: float) -> str:
