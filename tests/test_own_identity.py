@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -89,7 +89,7 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def moved(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+def moved(monkeypatch: pytest.MonkeyPatch) -> Library:
     """The library's modules from other paths, each with a line more on top."""
     names = {"eventtime": eventtime, "asof": asof, "windows": windows, "graphs": graphs}
     made: Library = {}
@@ -110,7 +110,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
             monkeypatch.setattr(copy, "_utc", eventtime._utc)
         if name == "windows":
             assert copy.sessions.__code__.co_firstlineno != windows.sessions.__code__.co_firstlineno
-    yield made
+    return made
 
 
 def test_a_library_that_moved_computes_the_same(tmp_path: Path, moved: Library) -> None:
@@ -137,7 +137,7 @@ def test_no_fingerprint_holds_a_module_a_path_or_a_line_of_the_library(
             for part in tree.walk():
                 assert not any(c.identity.startswith("kernel-") for c in part.captured)
     assert len(written) > 50
-    assert [] == [data for data in written if PATH.search(data)]
+    assert [data for data in written if PATH.search(data)] == []
 
 
 @pytest.mark.parametrize(
