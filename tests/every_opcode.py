@@ -1,0 +1,128 @@
+"""Every opcode: an exception is raised before the n-th opcode that the engine executes.
+
+Whatever can interrupt a program (a signal's handler, an exception set by another thread, memory
+that is refused) does so between two opcodes. Here one of them is raised by a trace function, in the
+frames of the engine's own files, found by where the package lies: a module that moves is met all
+the same. After the first raise nothing is traced any more, hence neither is what a test looks at
+afterwards; other threads never are.
+
+Left out is the way out of a `with` block, from the end of its body to the call of `__exit__`, and
+what does nothing: the interpreter asks for signals after calls, jumps back and function entries
+alone, so nothing comes there. No code could answer it if it did: a lock would stay held.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+import nosync_nb
+
+ENGINE = os.path.join(os.path.dirname(os.path.abspath(nosync_nb.__file__)), "")
+_SHUFFLES = {"SWAP", "COPY", "NOP", "PRECALL", "ROT_TWO", "ROT_THREE"}
+_NEVER = {"NOP", "PUSH_EXC_INFO", "WITH_EXCEPT_START"}
+
+
+class Struck(BaseException):
+    """What comes from outside, as KeyboardInterrupt does: no `except Exception` catches it."""
+
+
+@contextmanager
+def traced(visit: Callable[[int], None]) -> Iterator[None]:
+    """Calls `visit` before each opcode that this thread executes in the engine.
+
+    What `visit` raises is raised there, and nothing is traced from then on.
+    """
+    number = 0
+
+    def inside(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal number
+        if event == "opcode" and frame.f_lasti not in left_out(frame.f_code):
+            number += 1
+            visit(number)
+        return inside
+
+    def begun(frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(ENGINE):
+            return None
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        return inside
+
+    before = sys.gettrace()
+    sys.settrace(begun)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def count(act: Callable[[], Any], probe: Callable[[], Any]) -> tuple[int, list[int]]:
+    """The opcodes of an act, and before which of them a probe's answer was no longer the same."""
+    passed, changed, said = 0, [], probe()
+
+    def visit(number: int) -> None:
+        nonlocal passed, said
+        passed = number
+        now = probe()
+        if now != said:
+            said = now
+            changed.append(number)
+
+    with traced(visit):
+        act()
+    return passed, changed
+
+
+def strike(act: Callable[[], Any], at: int, error: BaseException) -> BaseException | None:
+    """Acts, and raises an error before one opcode; returns what came out, if anything did."""
+
+    def visit(number: int) -> None:
+        if number == at:
+            raise error
+
+    try:
+        with traced(visit):
+            act()
+    except BaseException as came:
+        if came is not error and error not in _causes(came):
+            raise
+        return came
+    return None
+
+
+@cache
+def left_out(code: CodeType) -> frozenset[int]:
+    """The places of a code where nothing comes: mostly the ways out of its `with` blocks."""
+    found: set[int] = set()
+    every = list(dis.get_instructions(code))
+    for i, each in enumerate(every):
+        if each.opname in _NEVER:
+            found.add(each.offset)
+        at = i - 1
+        while at >= 0 and every[at].opname in _SHUFFLES:
+            at -= 1
+        nones = every[max(at - 2, 0) : at + 1]
+        if each.opname != "CALL" or [n.argval for n in nones] != [None] * 3:
+            continue
+        if any(n.opname != "LOAD_CONST" for n in nones):
+            continue
+        at -= 3
+        while at >= 0 and every[at].opname in _SHUFFLES:
+            at -= 1
+        found.update(one.offset for one in every[at + 1 : i + 1])
+    return frozenset(found)
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The errors in whose wake an error was raised."""
+    found = []
+    while (error := error.__cause__ or error.__context__) is not None:  # type: ignore[assignment]
+        found.append(error)
+    return found
