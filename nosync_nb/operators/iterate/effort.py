@@ -15,6 +15,11 @@ restart it is guessed.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nosync_nb.operators.iterate.mirror import Mirror
+
 FREE_WORK = 40_000
 """Work that is never too much to try, in rows (see `run`): some ten milliseconds."""
 
@@ -38,15 +43,25 @@ class Effort:
         failed: how often in a row following was given up.
         patience: for how many epochs it is to rest when it does so next.
         rests: for how many epochs it still rests.
+        mirror: what the loop holds as rows, None if that is not known.
+        unmirrored: for how many epochs it is not made anew.
     """
 
-    __slots__ = ("failed", "patience", "rests", "whole")
+    __slots__ = ("_gaps", "failed", "mirror", "patience", "rests", "unmirrored", "whole")
 
     def __init__(self) -> None:
         self.whole: int | None = None
         self.failed = 0
         self.patience = PATIENCE_MIN
         self.rests = PATIENCE_MIN
+        self.mirror: Mirror | None = None
+        self.unmirrored = 0
+        self._gaps = 0
+
+    def gave_up(self) -> None:
+        """A run over rows found too many: the mirror is left out, longer each time."""
+        self._gaps = min(2 * self._gaps + 1, PATIENCE_MAX)
+        self.unmirrored = self._gaps
 
     def budget(self, rows_count: int) -> int:
         """What following may cost.

@@ -17,6 +17,8 @@ from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, mer
 from nosync_nb.counts import CountError
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.iterate.effort import Effort
+from nosync_nb.operators.iterate.few import FEW_ROWS, FewRun, ManyError, Shape
+from nosync_nb.operators.iterate.mirror import ROWS_MAX, Mirror, mirrored_rows
 from nosync_nb.operators.iterate.plan import Inner, Scope, readers
 from nosync_nb.operators.iterate.rounds import State
 from nosync_nb.operators.iterate.run import AbandonedError, Run
@@ -61,6 +63,7 @@ class Loop(Operator):
         self.global_row = any(n.operator is not None and n.operator.global_row for n in nodes)
         self.scopes = _scopes(scope, ())
         self.inside, self.outside = readers(list(nodes))
+        self.shape = Shape(self)
 
     def step(self, step: Step) -> Updates | None:
         effort: Effort = step.memo or Effort()
@@ -71,6 +74,10 @@ class Loop(Operator):
         rows_count = sum(trace.rows_count for trace in step.state)
         budget = effort.budget(rows_count) if rows_count else None
         try:
+            few = None if budget is None else self._few(step, effort, budget)
+            if few is not None:
+                effort.followed()
+                return few.result()
             run = self._run(step, step.state, budget)
         except AbandonedError:
             return self._anew(step, effort, resting=False)
@@ -81,6 +88,34 @@ class Loop(Operator):
         for number, state in enumerate(run.states):
             step.emitted[number] = state.emitted()
         return self._result(run.output)
+
+    def _few(self, step: Step, effort: Effort, budget: int) -> FewRun | None:
+        """Runs the rounds on rows, if they are few; None if they are to be run on the traces."""
+        mirror, effort.mirror = effort.mirror, None
+        changed = sum(len(delta.diff) for delta in step.deltas if delta is not None)
+        if not self.shape.possible or changed > FEW_ROWS or mirrored_rows(step) > ROWS_MAX:
+            return None
+        if step.place is not None and step.place.wants(FEW_ROWS):
+            return None
+        if mirror is None or not mirror.follows(self, step):
+            if effort.unmirrored > 0:
+                effort.unmirrored -= 1
+                return None
+            mirror = Mirror(self, step)
+        touched = step.touched
+        run = FewRun(self, step, mirror, budget)
+        try:
+            run.start()
+            run.loop(self.scope, ())
+            mirror.leave(step)
+        except (ManyError, OverflowError, CountError):
+            effort.gave_up()
+            step.touched = touched
+            step.emitted = [None] * len(step.emitted)
+            return None
+        step.touched += run.touched
+        effort.mirror = mirror
+        return run
 
     def _run(self, step: Step, traces: Sequence[Trace], budget: int | None) -> Run:
         """Runs the rounds, until nothing changes any more."""

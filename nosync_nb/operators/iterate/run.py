@@ -156,7 +156,7 @@ class Run:
         node, port = reader
         target = self.plan.nodes[node]
         if target.kind == LEAVE:
-            updates = _tagged(target, self.plan.nodes, port, updates)
+            updates = tagged(target, self.plan.nodes, port, updates)
             if not target.depth:
                 self.output.append(updates)
                 return
@@ -352,7 +352,7 @@ class Run:
             self._emit(number, time, change)
 
 
-def _tagged(leave: Inner, nodes: Sequence[Inner], port: int, updates: Updates) -> Updates:
+def tagged(leave: Inner, nodes: Sequence[Inner], port: int, updates: Updates) -> Updates:
     """The values of several variables as rows of one collection: the number, then all columns."""
     if len(leave.ports) == 1:
         return updates
