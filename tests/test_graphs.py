@@ -22,6 +22,7 @@ from nosync_nb import (
     StageError,
     graphs,
 )
+from nosync_nb.operators.iterate import loop
 
 Edge = tuple[Any, Any]
 Rows = set[tuple[Any, ...]]
@@ -330,9 +331,15 @@ def blobs(count: int) -> pa.Table:
     return pa.table({"src": (first + src).ravel(), "dst": (first + dst).ravel()})
 
 
+@pytest.mark.parametrize(
+    "rows_max", [pytest.param(0, id="batches"), pytest.param(1 << 40, id="rows")]
+)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_is_not_near_a_change_is_not_touched(name: str, tmp_path: Path) -> None:
+def test_what_is_not_near_a_change_is_not_touched(
+    name: str, rows_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Edges of one of many equal parts change: the work is the same whatever their number."""
+    monkeypatch.setattr(loop, "ROWS_MAX", rows_max)
     touched = []
     for count in (20, 200):
         with nosync_nb.open(tmp_path / f"log{count}", spark_rows=1 << 40) as session:

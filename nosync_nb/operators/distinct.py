@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
-from nosync_nb.counts import add_at
+from nosync_nb.counts import add_at, sums
 from nosync_nb.errors import StageError, titled
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
@@ -61,8 +61,8 @@ class Threshold(Operator):
         changed = _changed(step)
         if changed is None:
             return None
-        before = self.function(_counts(changed, step.before, step))
-        diff = self.function(_counts(changed, step.after, step)) - before
+        before, after = _both(changed, step)
+        diff = self.function(after) - self.function(before)
         index = diff.nonzero()[0]
         return Updates([rows.take(c, index) for c in changed.columns], diff[index])
 
@@ -94,12 +94,11 @@ class ThresholdFunction(Operator):
         if changed is None:
             return None
         known: dict[int, int] = {}
+        (before,), (after,) = _both(changed, step)
         if self.state:
             (old,) = _counts(changed, step.state, step)
         else:
-            (before,) = _counts(changed, step.before, step)
             old = self._copies(before, changed, step, known)
-        (after,) = _counts(changed, step.after, step)
         diff = self._copies(after, changed, step, known) - old
         index = diff.nonzero()[0]
         change = Updates([rows.take(c, index) for c in changed.columns], diff[index])
@@ -149,8 +148,7 @@ class Multiplicity(Operator):
         changed = _changed(step)
         if changed is None:
             return None
-        (before,) = _counts(changed, step.before, step)
-        (after,) = _counts(changed, step.after, step)
+        (before,), (after,) = _both(changed, step)
         parts = []
         for count, sign in ((before, -1), (after, 1)):
             index = ((before != after) & (count != 0)).nonzero()[0]
@@ -168,6 +166,14 @@ def _changed(step: Step) -> Batch | None:
         Batch(b.layout, b.columns, b.khash, b.rhash, np.ones(len(b), np.int64)) for b in batches
     ]
     return merge(ones[0].layout, ones)
+
+
+def _both(changed: Batch, step: Step) -> tuple[list[Counts], list[Counts]]:
+    """The counts of each changed row in each input, before and after the epoch."""
+    before = _counts(changed, step.before, step)
+    if len(before) > 1:
+        return before, _counts(changed, step.after, step)
+    return before, [sums(before[0], changed.diff)]
 
 
 def _counts(changed: Batch, traces: Sequence[Trace | None], step: Step) -> list[Counts]:

@@ -17,12 +17,13 @@ from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, mer
 from nosync_nb.counts import CountError
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.iterate.effort import Effort
-from nosync_nb.operators.iterate.few import FEW_ROWS, FewRun, ManyError, Shape
+from nosync_nb.operators.iterate.few import FEW_ROWS, FewRun
 from nosync_nb.operators.iterate.mirror import ROWS_MAX, Mirror, mirrored_rows
 from nosync_nb.operators.iterate.plan import Inner, Scope, readers
 from nosync_nb.operators.iterate.rounds import State
 from nosync_nb.operators.iterate.run import AbandonedError, Run
 from nosync_nb.operators.iterate.settle import overflowed
+from nosync_nb.operators.iterate.shapes import ManyError, Shape
 from nosync_nb.trace import Trace
 
 MARK = Layout(("int",))
@@ -93,7 +94,11 @@ class Loop(Operator):
         """Runs the rounds on rows, if they are few; None if they are to be run on the traces."""
         mirror, effort.mirror = effort.mirror, None
         changed = sum(len(delta.diff) for delta in step.deltas if delta is not None)
-        if not self.shape.possible or changed > FEW_ROWS or mirrored_rows(step) > ROWS_MAX:
+        if not self.shape.possible or changed > FEW_ROWS:
+            return None
+        if mirror is not None and mirror.rows_count > 2 * ROWS_MAX:
+            return None
+        if mirror is None and mirrored_rows(step) > ROWS_MAX:
             return None
         if step.place is not None and step.place.wants(FEW_ROWS):
             return None

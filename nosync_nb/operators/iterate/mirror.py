@@ -91,7 +91,7 @@ def loose(layout: Layout, pairs: Iterable[tuple[Row, int]]) -> Batch:
 class Timed:
     """A trace of the loop: by key the counts of (row, time)."""
 
-    __slots__ = ("added", "by_key", "depth", "key", "width")
+    __slots__ = ("added", "by_key", "depth", "key", "rows_count", "width")
 
     def __init__(self, trace: Trace, depth: int) -> None:
         layout = trace.layout
@@ -100,6 +100,7 @@ class Timed:
         places = layout.key
         assert places is not None
         self.key = picker(places)
+        self.rows_count = 0
         self.by_key: dict[Row, dict[tuple[Row, Time], int]] = {}
         for part in trace.parts():
             for row, diff in pairs_of(part.columns, part.diff):
@@ -117,11 +118,13 @@ class Timed:
         held = self.by_key.get(key)
         if held is None:
             held = self.by_key[key] = {}
-        count = held.get(place, 0) + diff
-        if count:
-            held[place] = count
+        old = held.get(place, 0)
+        if old + diff:
+            held[place] = old + diff
+            self.rows_count += not old
         else:
             del held[place]
+            self.rows_count -= 1
             if not held:
                 del self.by_key[key]
 
@@ -197,6 +200,11 @@ class Mirror:
                 self.outside[number] = Outside(trace)
         self.known: dict[int, dict[Row, Pairs]] = {}
         self._uppers: list[tuple[int, bool]] = []
+
+    @property
+    def rows_count(self) -> int:
+        """The rows of the loop's traces."""
+        return sum(state.rows_count for state in self.states)
 
     def follows(self, loop: Loop, step: Step) -> bool:
         """Whether it holds what the traces do before an epoch.

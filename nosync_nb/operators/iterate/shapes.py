@@ -1,0 +1,169 @@
+"""How the nodes of a loop are run on rows in Python: keys, outputs and functions, once for a loop.
+
+An operator that has no such function is asked for the keys in question (see `few`); one whose
+columns are not mirrored makes the whole loop run on its traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from nosync_nb.batch import Layout
+from nosync_nb.operators.aggregate import Aggregate
+from nosync_nb.operators.distinct import Threshold, distinct
+from nosync_nb.operators.iterate.mirror import PLAIN_TYPES, Row, key_picker, picker
+from nosync_nb.operators.iterate.plan import GROUP, LEAVE, Inner
+from nosync_nb.operators.join import Join
+from nosync_nb.operators.linear import Concat, Consolidate, Linear, Select
+from nosync_nb.rows.types import INTEGERS
+
+if TYPE_CHECKING:
+    from nosync_nb.operators.iterate.loop import Loop
+
+COUNT_MAX = 1 << 53
+"""Counts and sums beyond it are left to numpy, which sees when 64 bits are too few."""
+
+Held = dict[Row, int]
+Result = Callable[[Row, list[Held]], Held | None]
+"""The output of one key over its rows in each input; None: ask the operator."""
+
+
+class ManyError(Exception):
+    """The changes are not few, or otherwise not for this run."""
+
+
+class Shape:
+    """What is fixed for a loop: how its nodes are run on rows.
+
+    Attributes:
+        possible: whether all of them can.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self.possible = all(_is_possible(node) for node in loop.nodes)
+        self.nodes: list[Any] = []
+        if self.possible:
+            self.nodes = [_shape(node) for node in loop.nodes]
+
+
+class JoinShape:
+    """Keys and output of a join: what both take of (left row + right row)."""
+
+    def __init__(self, join: Join) -> None:
+        self.keys = (picker(join.keys[0]), picker(join.keys[1]))
+        left = len(join.layouts[0].types)
+        self.output = picker([i if side == 0 else left + i for side, i in join.outputs])
+
+
+class GroupShape:
+    """Keys and function of an operator by key."""
+
+    def __init__(self, node: Inner) -> None:
+        operator = node.operator
+        assert operator is not None
+        self.keys = [key_picker(operator.grouping(port)) for port in range(len(node.ports))]
+        self.output_key = key_picker(Layout(operator.types, operator.output_key))
+        self.result: Result | None = None
+        if isinstance(operator, Aggregate):
+            self.result = _aggregated(operator)
+        elif isinstance(operator, Threshold) and operator.function is distinct:
+            self.result = _distinct
+
+
+def _is_possible(node: Inner) -> bool:
+    """Whether a node can be run on rows."""
+    operator = node.operator
+    if not node.types or not PLAIN_TYPES.issuperset(node.types):
+        return False
+    if operator is None:
+        return len(node.ports) == 1 or node.kind != LEAVE or not node.depth
+    if not getattr(operator, "local", True) or getattr(operator, "asks", False):
+        return False
+    if isinstance(operator, Linear | Concat | Consolidate):
+        return getattr(operator, "stable", True)
+    layouts = [operator.grouping(port) for port in range(len(node.ports))]
+    if isinstance(operator, Join):
+        layouts = list(operator.layouts)
+        if not operator.keys[0] or not operator.outputs:
+            return False
+    elif not isinstance(operator, Aggregate | Threshold) or operator.global_row:
+        return False
+    return all(each.types and PLAIN_TYPES.issuperset(each.types) for each in layouts)
+
+
+def _shape(node: Inner) -> Any:
+    operator = node.operator
+    if isinstance(operator, Join):
+        return JoinShape(operator)
+    if node.kind == GROUP:
+        return GroupShape(node)
+    if isinstance(operator, Linear) and len(operator.pieces) == 1:
+        (piece,) = operator.pieces
+        if isinstance(piece, Select) and not piece.expressions:
+            return picker(piece.outputs)  # type: ignore[arg-type]
+    return None
+
+
+def _distinct(key: Row, inputs: list[Held]) -> Held | None:
+    return {row: 1 for row, count in inputs[0].items() if count > 0}
+
+
+def _aggregated(operator: Aggregate) -> Result | None:
+    """What computes an aggregate of plain columns, None if that is another one."""
+    if operator.picked is None or not all(e.is_column for e in operator.arguments):
+        return None
+    calls: list[tuple[str, int]] = []
+    for plan in operator.plans:
+        call = plan.call
+        if call.distinct or call.more or call.function not in _FUNCTIONS:
+            return None
+        if call.function == "sum" and call.argument and call.argument.type not in INTEGERS:
+            return None
+        place = -1 if call.argument is None else call.argument.columns[0]
+        calls.append((call.function, place))
+    chosen = picker(operator.picked)
+
+    def result(key: Row, inputs: list[Held]) -> Held | None:
+        held = inputs[0]
+        if any(count < 0 for count in held.values()):
+            return None
+        if not held:
+            return {}
+        values = [_FUNCTIONS[function](held, place) for function, place in calls]
+        return {(*key, *chosen((*key, *values))): 1}
+
+    return result
+
+
+def _least(held: Held, place: int) -> Any:
+    return min([row[place] for row in held if row[place] is not None], default=None)
+
+
+def _greatest(held: Held, place: int) -> Any:
+    return max([row[place] for row in held if row[place] is not None], default=None)
+
+
+def _rows_counted(held: Held, place: int) -> int:
+    return sum(held.values())
+
+
+def _values_counted(held: Held, place: int) -> int:
+    return sum(count for row, count in held.items() if row[place] is not None)
+
+
+def _sum(held: Held, place: int) -> Any:
+    found = [row[place] * count for row, count in held.items() if row[place] is not None]
+    total = sum(found) if found else None
+    if total is not None and abs(total) > COUNT_MAX:
+        raise ManyError
+    return total
+
+
+_FUNCTIONS: dict[str, Callable[[Held, int], Any]] = {
+    "count_star": _rows_counted,
+    "count": _values_counted,
+    "sum": _sum,
+    "min": _least,
+    "max": _greatest,
+}
