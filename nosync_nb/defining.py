@@ -113,7 +113,7 @@ def _demoted(old: Stage, tree: Definition, options: dict[str, Any]) -> dict[str,
     assert old.definition is not None
     if not old.options.get("demoted") or old.signer is not None:
         return dict(options)
-    names = {name: name for each in (tree, old.definition) for name in each.references()}
+    names = {name: name for each in (tree, old.definition) for name in each.references}
     if tree.fingerprint(names) != old.definition.fingerprint(names):
         return dict(options)
     return {**options, "nondeterministic": True, "demoted": True}
@@ -185,7 +185,7 @@ def _trees(session: Session, collections: Mapping[str, Collection]) -> dict[str,
         if first == name:
             own.pop(id(tree), None)
         trees[name] = replaced(tree, own)
-        if name in set(trees[name].references()):
+        if name in trees[name].references:
             raise StageError(
                 f"stage '{name}' depends on itself",
                 hint="name the result differently, as in late_delays = delays.filter(...)",

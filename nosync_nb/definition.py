@@ -1,4 +1,4 @@
-"""What a stage *is*, as data: operators, expressions and schemas in a tree.
+"""What a stage *is*, as data: operators, expressions and schemas, in parts.
 
 A `Definition` can be written to the log, compared by fingerprint and compiled again after a
 restart. Only the user's Python functions are not data; they are kept beside it, as they were when
@@ -8,7 +8,7 @@ they were given, and identified by `nosync_nb.identity`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from keyword import iskeyword
 from typing import Any
@@ -109,9 +109,14 @@ class Captured:
 OPERATORS_MAX = 10_000
 """How many operators a description may have; thousands are some machine's work."""
 
+NO_LEVELS: frozenset[int] = frozenset()
+
 
 class Definition:
-    """One operator over its inputs.
+    """One operator over its inputs; not changed once it is made.
+
+    One that is used twice is one part. Nothing here recurses: how deep a description is decides
+    how long it takes, not how deep the stack must be.
 
     Args:
         op: the operator's word, e.g. "filter"; "ref" refers to an input or stage by name.
@@ -120,12 +125,28 @@ class Definition:
         params: what the operator needs, JSON-able.
         functions: the user's functions among the operator's arguments.
 
+    Attributes:
+        size: the number of its operators.
+        levels: the levels of the loops whose variables it uses without being the loop itself.
+
     Raises:
-        StageError: if it has more than `OPERATORS_MAX` operators; one that is used twice counts
-            twice, so a description that doubles itself gets there in a few steps.
+        StageError: if it has more than `OPERATORS_MAX` operators.
     """
 
-    __slots__ = ("__weakref__", "captured", "inputs", "op", "params", "schema", "size")
+    __slots__ = (
+        "__weakref__",
+        "_captures",
+        "_known",
+        "_names",
+        "_refs",
+        "captured",
+        "inputs",
+        "levels",
+        "op",
+        "params",
+        "schema",
+        "size",
+    )
 
     def __init__(
         self,
@@ -140,13 +161,33 @@ class Definition:
         self.inputs = inputs
         self.params = dict(params or {})
         self.captured = tuple(f if isinstance(f, Captured) else Captured(f) for f in functions)
-        self.size: int = 1 + sum(each.size for each in inputs)
+        self.levels = self._free()
+        self._names: tuple[str, ...] | None = None
+        self._refs: tuple[Definition, ...] | None = None
+        self._captures: tuple[Captured, ...] | None = None
+        self._known: tuple[tuple[str, ...], dict[int, str]] | None = None
+        if len(inputs) < 2:
+            self.size: int = 1 + sum(each.size for each in inputs)
+        else:
+            self.size = sum(1 for _ in self.walk())
         if self.size > OPERATORS_MAX:
             raise StageError(
                 f"{op}: a description of {self.size} operators is more than {OPERATORS_MAX}",
                 hint="name a step in between, which is then one for those that use it: "
                 "session.stage('step', ...)",
             )
+
+    def _free(self) -> frozenset[int]:
+        """The levels of loops whose variables are used."""
+        if self.op == "variable":
+            return frozenset((self.params["level"],))
+        parts = [each.levels for each in self.inputs]
+        if not any(parts):
+            return NO_LEVELS
+        if self.op == "iterate":  # sources, then bodies
+            bodies = len(parts) // 2
+            parts[bodies:] = [each - {self.params["level"]} for each in parts[bodies:]]
+        return NO_LEVELS.union(*parts)
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -163,62 +204,119 @@ class Definition:
         """The name a reference refers to."""
         return str(self.params["name"])
 
-    def references(self) -> Iterator[str]:
-        """The names this definition depends on directly, repeated if used repeatedly."""
-        if self.is_ref:
-            yield self.name
-        for each in self.inputs:
-            yield from each.references()
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The names this definition depends on directly, each once. Cost: O(size), once."""
+        if self._names is None:
+            self._names = tuple(dict.fromkeys(ref.name for ref in self.refs))
+        return self._names
+
+    @property
+    def captures(self) -> tuple[Captured, ...]:
+        """The user's functions in it, with those of all parts. Cost: O(size), once."""
+        if self._captures is None:
+            self._captures = tuple(each for part in self.walk() for each in part.captured)
+        return self._captures
+
+    @property
+    def refs(self) -> tuple[Definition, ...]:
+        """The references in it. Cost: O(size), once."""
+        if self._refs is None:
+            self._refs = tuple(part for part in self.walk() if part.is_ref)
+        return self._refs
 
     def walk(self) -> Iterator[Definition]:
-        """This definition and all below it, inputs first."""
-        for each in self.inputs:
-            yield from each.walk()
-        yield self
+        """This definition and all below it, each once, inputs first."""
+        seen: set[int] = set()
+        waiting = [(self, False)]
+        while waiting:
+            part, below = waiting.pop()
+            if below:
+                yield part
+            elif id(part) not in seen:
+                seen.add(id(part))
+                waiting.append((part, True))
+                waiting.extend([(each, False) for each in reversed(part.inputs)])
 
     def fingerprint(self, named: Mapping[str, str]) -> str:
         """Identifies what is computed; equal for equal computations, also after a restart.
 
         Args:
             named: the fingerprints of inputs and stages by name.
+
+        Cost: O(size) at first and when what it reads has another fingerprint, else O(references).
         """
-        if self.is_ref:
-            return named[self.name]
+        return self.fingerprints(named)[id(self)]
+
+    def fingerprints(self, named: Mapping[str, str]) -> Mapping[int, str]:
+        """The fingerprints of this definition and of all below it, by `id`; see `fingerprint`."""
+        key = tuple([named[name] for name in self.references])
+        if self._known is None or self._known[0] != key:
+            found: dict[int, str] = {}
+            for part in self.walk():
+                found[id(part)] = named[part.name] if part.is_ref else part._print(found)
+            self._known = key, found
+        return self._known[1]
+
+    def _print(self, below: Mapping[int, str]) -> str:
         return definition_fingerprint(
             {
                 "op": self.op,
                 "params": self.params,
                 "schema": list(self.schema.fields),
                 "functions": [c.identity for c in self.captured],
-                "inputs": [i.fingerprint(named) for i in self.inputs],
+                "inputs": [below[id(i)] for i in self.inputs],
                 "semantics": SEMANTICS,
             }
         )
 
-    def to_json(self, functions: list[Captured]) -> dict[str, Any]:
-        """This tree as JSON; its functions are appended to `functions` and referred to by place."""
-        places = []
-        for each in self.captured:
-            places.append(len(functions))
-            functions.append(each)
-        return {
-            "op": self.op,
-            "schema": [list(f) for f in self.schema.fields],
-            "inputs": [i.to_json(functions) for i in self.inputs],
-            "params": self.params,
-            "functions": places,
-        }
+    def to_json(self, functions: list[Captured]) -> list[dict[str, Any]]:
+        """The parts as JSON, inputs first and referred to by number, this one last.
+
+        Its functions are appended to `functions` and referred to by place.
+        """
+        number: dict[int, int] = {}
+        parts: list[dict[str, Any]] = []
+        for part in self.walk():
+            number[id(part)] = len(parts)
+            places = range(len(functions), len(functions) + len(part.captured))
+            functions += part.captured
+            parts.append(
+                {
+                    "op": part.op,
+                    "schema": [list(f) for f in part.schema.fields],
+                    "inputs": [number[id(i)] for i in part.inputs],
+                    "params": part.params,
+                    "functions": list(places),
+                }
+            )
+        return parts
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], functions: list[Captured]) -> Definition:
-        """The tree that `to_json` wrote."""
-        return cls(
-            data["op"],
-            Schema([Field(*f) for f in data["schema"]]),
-            tuple(cls.from_json(i, functions) for i in data["inputs"]),
-            data["params"],
-            tuple(functions[p] for p in data["functions"]),
-        )
+    def from_json(cls, data: Sequence[Mapping[str, Any]], functions: list[Captured]) -> Definition:
+        """The definition that `to_json` wrote.
+
+        Raises:
+            ValueError: if a part refers to one that does not stand before it.
+            StageError: if there are more than `OPERATORS_MAX`.
+        """
+        if not 0 < len(data) <= OPERATORS_MAX:
+            raise StageError(f"a description of {len(data)} operators")
+        parts: list[Definition] = []
+        for each in data:
+            below = each["inputs"]
+            if not all(type(i) is int and 0 <= i < len(parts) for i in below):
+                raise ValueError(f"operator {len(parts)} reads {below!r:.40}, not those before")
+            parts.append(
+                cls(
+                    each["op"],
+                    Schema([Field(*f) for f in each["schema"]]),
+                    tuple(parts[i] for i in below),
+                    each["params"],
+                    tuple(functions[p] for p in each["functions"]),
+                )
+            )
+        return parts[-1]
 
 
 def reference(name: str, schema: Schema) -> Definition:
@@ -226,31 +324,18 @@ def reference(name: str, schema: Schema) -> Definition:
     return Definition("ref", schema, (), {"name": name})
 
 
-def free_levels(tree: Definition, known: dict[int, frozenset[int]] | None = None) -> frozenset[int]:
-    """The levels of the loops whose variables a tree uses without being the loop itself."""
-    known = {} if known is None else known
-    found = known.get(id(tree))
-    if found is None:
-        if tree.op == "variable":
-            found = frozenset((tree.params["level"],))
-        else:
-            parts = [free_levels(each, known) for each in tree.inputs]
-            if tree.op == "iterate":  # sources, then bodies
-                bodies = len(parts) // 2
-                parts[bodies:] = [each - {tree.params["level"]} for each in parts[bodies:]]
-            found = frozenset().union(*parts)
-        known[id(tree)] = found
-    return found
-
-
 def replaced(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:
-    """The tree with sub-trees (by identity) replaced, sharing what did not change."""
-    if id(tree) in by_id:
-        return by_id[id(tree)]
-    inputs = tuple(replaced(i, by_id) for i in tree.inputs)
-    if all(a is b for a, b in zip(inputs, tree.inputs, strict=True)):
-        return tree
-    return Definition(tree.op, tree.schema, inputs, tree.params, tree.captured)
+    """The tree with parts (by identity) replaced, sharing what did not change."""
+    made: dict[int, Definition] = {}
+    for part in tree.walk():
+        found = by_id.get(id(part))
+        if found is None:
+            inputs = tuple(made[id(i)] for i in part.inputs)
+            found = part
+            if any(a is not b for a, b in zip(inputs, part.inputs, strict=True)):
+                found = Definition(part.op, part.schema, inputs, part.params, part.captured)
+        made[id(part)] = found
+    return made[id(tree)]
 
 
 _kernel_identities: dict[int, tuple[Callable[[], Function | None], str]] = {}

@@ -49,7 +49,7 @@ def unreadable(session: Session, stage: Stage, same: Mapping[str, Stage]) -> str
     if graph.named[stage.name].operator is None:
         return "its state was not kept"
     history = session._store.history
-    for name in dict.fromkeys(stage.definition.references()):
+    for name in stage.definition.references:
         if name not in same:
             return f"'{name}' is not what it was"
         log = graph.named[name].log

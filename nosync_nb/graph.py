@@ -13,19 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from nosync_nb.batch import Layout
 from nosync_nb.definition import Definition
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Types
+from nosync_nb.flat import Call, flat
 from nosync_nb.identity import definition_fingerprint
 from nosync_nb.kernels import chain, is_linear, operator
 from nosync_nb.looping import check_stable, compile_loop
-from nosync_nb.operators import Kept, Linear, Operator, ThresholdFunction
+from nosync_nb.operators import Concat, Kept, Linear, Operator, ThresholdFunction
 from nosync_nb.rows import Schema
 
 NO_LAYOUT = Layout(())
+
+REMEMBERED = 1 << 14
+"""How many fingerprints of stages are remembered, in a kernel."""
 
 
 @dataclass
@@ -96,10 +103,39 @@ class Node:
     stopped: int | None = None
 
 
-class Graph:
-    """Nodes in an order in which inputs come first."""
+class Made(NamedTuple):
+    """An operator as it was compiled, which is for ever: definitions do not change.
 
-    def __init__(self, nodes: Iterable[Node] = (), numbers: int = 0) -> None:
+    Attributes:
+        tree: what it was compiled from, held so that its `id` is not another's.
+        fingerprint: what it computes; another one if what it reads is another.
+        outside: what a loop reads, in its order.
+    """
+
+    tree: Definition
+    fingerprint: str
+    operator: Operator
+    outside: tuple[Definition, ...] = ()
+
+
+MadeBy = tuple[int, int, bool]
+"""The `id` of a definition, how many operators are fused to one, and whether results are kept."""
+
+
+class Graph:
+    """Nodes in an order in which inputs come first.
+
+    Attributes:
+        made: the operators as they were compiled, for the next compilation.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[Node] = (),
+        numbers: int = 0,
+        made: Mapping[MadeBy, Made] | None = None,
+    ) -> None:
+        self.made: Mapping[MadeBy, Made] = {} if made is None else made
         self.nodes = {n.id: n for n in nodes}
         self.named = {n.name: n for n in self.nodes.values() if n.name}
         self.numbers = numbers
@@ -166,6 +202,9 @@ class Compiler:
         self.extending = False
         self.numbers = old.numbers
         self.reusable = {(n.fingerprint, n.name): n for n in old if n.id not in refused}
+        self.known = old.made
+        self.made: dict[MadeBy, Made] = {}
+        self.prints: dict[int, str] = {}
         self.nodes: dict[int, Node] = {}
         self.by_fingerprint: dict[str, Node] = {}
         self.named: dict[str, Node] = {}
@@ -186,7 +225,7 @@ class Compiler:
         self._stop()
         for node in self.nodes.values():
             self._settle(node)
-        return Graph(self.nodes.values(), self.numbers)
+        return Graph(self.nodes.values(), self.numbers, self.made)
 
     def add(self, stage: Stage) -> Node:
         """Adds one named collection; what it refers to must be there already."""
@@ -199,17 +238,16 @@ class Compiler:
             node = self._frozen(stage)
             fingerprint = node.fingerprint
         elif stage.definition is None:
-            content = {"input": stage.uid, "types": stage.schema.types, "key": stage.key}
-            fingerprint = definition_fingerprint(content)
+            fingerprint = _input_print(stage.uid, stage.schema.types, stage.key)
             node = self._node(fingerprint, name, name, stage.schema.types)
         elif stage.held is not None or (not self.live and not self._fits(stage.definition)):
             node = self._halted(stage)
             fingerprint = node.fingerprint
         else:
             fingerprint = self.stage_fingerprint(stage)
-            self.fingerprints[name] = fingerprint
             self._count(stage.definition)
-            node = self._named_node(stage, stage.definition, fingerprint)
+            self.prints = stage.definition.fingerprints(self.fingerprints)
+            node = flat(self._operator(stage.definition, fingerprint, name, name))
         self.fingerprints[name] = fingerprint
         self.named[name] = node
         node.frozen = stage.frozen or stage.reason is not None
@@ -222,73 +260,95 @@ class Compiler:
         """What a stage computes, by the fingerprints of what it reads."""
         assert stage.definition is not None
         own = stage.definition.fingerprint(self.fingerprints)
-        nondeterministic = bool(stage.options.get("nondeterministic"))
-        return definition_fingerprint({"stage": own, "nondeterministic": nondeterministic})
+        return _stage_print(own, bool(stage.options.get("nondeterministic")))
 
     def _count(self, tree: Definition) -> None:
-        """Counts how often each sub-tree is used, since only sole uses are fused."""
-        for each in tree.inputs:
-            self.uses[id(each)] = self.uses.get(id(each), 0) + 1
-            if self.uses[id(each)] == 1:
-                self._count(each)
+        """Counts how often each part is used, since only sole uses are fused."""
+        waiting = [tree]
+        while waiting:
+            for each in waiting.pop().inputs:
+                uses = self.uses[id(each)] = self.uses.get(id(each), 0) + 1
+                if uses == 1:
+                    waiting.append(each)
 
-    def _named_node(self, stage: Stage, tree: Definition, fingerprint: str) -> Node:
-        if tree.is_ref:
-            tree = Definition("concat", tree.schema, (tree,))
-        return self._operator(tree, fingerprint, stage.name, stage.name)
-
-    def _sub(self, tree: Definition, stage: str) -> Node:
-        """The node of an unnamed sub-tree, shared with equal ones."""
+    def _sub(self, tree: Definition, stage: str) -> Call[Node]:
+        """The node of an unnamed part, shared with equal ones."""
         if tree.is_ref:
             return self.named[tree.name]
-        fingerprint = tree.fingerprint(self.fingerprints)
+        fingerprint = self.prints[id(tree)]
         if self.keeping:
             fingerprint = definition_fingerprint({"kept": fingerprint})
         known = self.by_fingerprint.get(fingerprint)
         if known is not None and not self._behind(known):
             return known
-        node = self._operator(tree, fingerprint, None, stage)
+        node: Node = yield self._operator(tree, fingerprint, None, stage)
         self.by_fingerprint[fingerprint] = node
         return node
 
-    def _operator(self, tree: Definition, fingerprint: str, name: str | None, stage: str) -> Node:
+    def _operator(
+        self, tree: Definition, fingerprint: str, name: str | None, stage: str
+    ) -> Call[Node]:
         """The node of an operator: fuses row-wise chains, asks inputs for arrangements."""
+        links = self._links(tree)
+        key = (id(tree), len(links), self.keeping)
+        found = self.known.get(key)
+        if found is None or found.fingerprint != self.prints[id(tree)]:
+            found = self._compiled(tree, links, stage)
+        self.made[key] = found
+        made = found.operator
+        read = (tree,) if tree.is_ref else found.outside or links[0].inputs
+        inputs: list[Node] = []
+        for each in read:
+            inputs.append((yield self._sub(each, stage)))
+        for source, layout in zip(inputs, made.layouts, strict=True):
+            if layout is not None:
+                self._keep(source, Layout(source.types))
+                self._arranged(source, layout)
+        node = self._node(fingerprint, name, stage, made.types)
+        node.operator, node.inputs = made, tuple([n.id for n in inputs])
+        for source in (*inputs, node) if made.whole else ():
+            self._keep(source, Layout(source.types))
+        if len(node.state) != len(made.state):
+            node.state = tuple([self._number() for _ in made.state])
+        return node
+
+    def _links(self, tree: Definition) -> list[Definition]:
+        """The row-wise operators that are one with this, first one first; else this alone."""
+        links = [tree]
+        while is_linear(links[-1]):
+            below = links[-1].inputs[0]
+            if not is_linear(below) or self.uses.get(id(below), 0) > 1:
+                break
+            links.append(below)
+        return links[::-1]
+
+    def _compiled(self, tree: Definition, links: list[Definition], stage: str) -> Made:
+        """The operator of a definition, compiled."""
         made: Operator
-        if tree.op == "iterate":
-            made, outside = compile_loop(tree, self.fingerprints, self.types)
+        outside: tuple[Definition, ...] = ()
+        if tree.is_ref:
+            made = Concat(tree.schema.types, 1)
+        elif tree.op == "iterate":
+            made, found = compile_loop(tree, self.prints, self.types)
             check_stable(made, stage, keeping=self.keeping)
-            inputs = [self._sub(each, stage) for each in outside]
+            outside = tuple(found)
         elif is_linear(tree):
-            links = [tree]
-            while is_linear(links[0].inputs[0]) and self.uses.get(id(links[0].inputs[0]), 0) < 2:
-                links.insert(0, links[0].inputs[0])
-            inputs = [self._sub(links[0].inputs[0], stage)]
-            made = self._kept(chain(links, self.types), inputs[0], stage)
+            types = links[0].inputs[0].schema.types
+            made = self._kept(chain(links, self.types), types, stage)
         else:
-            inputs = [self._sub(i, stage) for i in tree.inputs]
             made = operator(tree, self.types)
             if self.keeping and isinstance(made, ThresholdFunction):
                 made = ThresholdFunction(made.function, made.schema, keeps=True)
-        for node, layout in zip(inputs, made.layouts, strict=True):
-            if layout is not None:
-                self._keep(node, Layout(node.types))
-                self._arranged(node, layout)
-        node = self._node(fingerprint, name, stage, made.types)
-        node.operator, node.inputs = made, tuple(n.id for n in inputs)
-        for each in (*inputs, node) if made.whole else ():
-            self._keep(each, Layout(each.types))
-        if len(node.state) != len(made.state):
-            node.state = tuple(self._number() for _ in made.state)
-        return node
+        return Made(tree, self.prints[id(tree)], made, outside)
 
-    def _kept(self, made: Linear, source: Node, stage: str) -> Operator:
+    def _kept(self, made: Linear, types: tuple[str, ...], stage: str) -> Operator:
         """A row-wise operator, with its results kept if they may differ next time.
 
         Raises:
             ExpressionError: if they do differ and the stage was not defined so.
         """
         if self.keeping and (made.asks or not made.stable):
-            return Kept(source.types, made)
+            return Kept(types, made)
         if not made.stable and stage:
             raise ExpressionError(
                 f"stage '{stage}': an expression of {made.name} gives something else each time",
@@ -302,8 +362,9 @@ class Compiler:
         if old is None or stage in self.anew or self._behind(old):
             node = Node(self._number(), fingerprint, types, stage, name)
         else:
-            made = {"operator": None, "inputs": (), "frozen": False, "traces": dict(old.traces)}
-            node = replace(old, types=types, stage=stage, **made)  # type: ignore[arg-type]
+            node = copy(old)
+            node.types, node.stage, node.operator, node.inputs = types, stage, None, ()
+            node.frozen = False
         self.nodes[node.id] = node
         return node
 
@@ -315,7 +376,7 @@ class Compiler:
 
     def _fits(self, tree: Definition) -> bool:
         """Whether what a definition reads has the columns that it was made for."""
-        return all(self.schemas[p.name] == p.schema for p in tree.walk() if p.is_ref)
+        return all(self.schemas[ref.name] == ref.schema for ref in tree.refs)
 
     def _halted(self, stage: Stage) -> Node:
         """A stage that cannot or may not be compiled: its log and traces, no operator."""
@@ -365,10 +426,8 @@ class Compiler:
 
     def _frozen(self, stage: Stage) -> Node:
         """A version that is only read: its log and one trace, no operator."""
-        content = {"frozen": stage.options["log"]}
-        node = self._node(
-            definition_fingerprint(content), stage.name, stage.name, stage.schema.types
-        )
+        fingerprint = _frozen_print(stage.options["log"])
+        node = self._node(fingerprint, stage.name, stage.name, stage.schema.types)
         log, trace = stage.options["log"], stage.options["trace"]
         key = stage.options["key"]
         node.log = int(log)  # type: ignore[call-overload]
@@ -381,6 +440,21 @@ class Compiler:
     def _number(self) -> int:
         self.numbers += 1
         return self.numbers
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _input_print(uid: str, types: tuple[str, ...], key: tuple[int, ...] | None) -> str:
+    return definition_fingerprint({"input": uid, "types": types, "key": key})
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _stage_print(own: str, nondeterministic: bool) -> str:
+    return definition_fingerprint({"stage": own, "nondeterministic": nondeterministic})
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _frozen_print(log: int) -> str:
+    return definition_fingerprint({"frozen": log})
 
 
 def frozen_copy(stage: Stage, node: Node) -> Stage:

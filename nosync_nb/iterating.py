@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collection import Collection
-from nosync_nb.definition import Definition, free_levels
+from nosync_nb.definition import Definition
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.operators import functions
 from nosync_nb.rows import Field, Schema
@@ -128,7 +128,7 @@ def refuse_inside(what: str) -> None:
 
 def refuse_reading(collection: Any) -> None:
     """Raises if the variable of a loop is read where its body is described."""
-    if getattr(_nesting, "around", None) and free_levels(collection._definition):
+    if getattr(_nesting, "around", None) and collection._definition.levels:
         raise StageError(
             "the variable of a loop has no rows in its body, which only describes a round",
             hint="use operators, as filter or join; say the columns: map(f, 'name string')",
@@ -165,7 +165,7 @@ def _traced(
     results = [_result(name, values[name], source) for name, source in sources.items()]
     for name, result in zip(sources, results, strict=True):
         _check_inside(result, active)
-        if level not in free_levels(result):
+        if level not in result.levels:
             raise StageError(
                 f"iterate: the body does not use its variable{_of(name, sources)}, so it repeats"
                 " nothing",
@@ -177,7 +177,6 @@ def _traced(
 
 def _check_inside(tree: Definition, active: set[int]) -> None:
     """Raises if a tree uses the variable of a loop that is over."""
-    known: dict[int, frozenset[int]] = {}
     seen: set[int] = set()
     waiting = [tree]
     while waiting:
@@ -191,7 +190,7 @@ def _check_inside(tree: Definition, active: set[int]) -> None:
             if each not in _variables:
                 continue  # it came out of a log, whole
             active = active | {id(own) for own in _variables[each]}
-        if free_levels(each, known):
+        if each.levels:
             waiting += each.inputs
 
 

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nosync_nb.batch import Layout
-from nosync_nb.definition import Definition, free_levels
+from nosync_nb.definition import Definition
 from nosync_nb.errors import StageError, titled
 from nosync_nb.expressions import Types
+from nosync_nb.flat import Call, flat
 from nosync_nb.kernels import operator
 from nosync_nb.operators import Concat, Consolidate, Join, Linear, Operator
 from nosync_nb.operators.iterate import (
@@ -36,17 +37,12 @@ from nosync_nb.operators.iterate import (
 class Plan:
     """A loop in the making."""
 
-    named: Mapping[str, str]
+    prints: Mapping[int, str]
     types: Types | None
     nodes: list[Inner] = field(default_factory=list)
     outside: list[tuple[Definition, Layout | None]] = field(default_factory=list)
     states: list[tuple[Layout, int]] = field(default_factory=list)
     built: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
-    levels: dict[int, frozenset[int]] = field(default_factory=dict)
-
-    def free(self, tree: Definition) -> frozenset[int]:
-        """The levels of the variables that a tree depends on."""
-        return free_levels(tree, self.levels)
 
 
 Active = tuple[tuple[int, Scope, tuple[int, ...]], ...]
@@ -54,16 +50,16 @@ Active = tuple[tuple[int, Scope, tuple[int, ...]], ...]
 
 
 def compile_loop(
-    tree: Definition, named: Mapping[str, str], types: Types | None
+    tree: Definition, prints: Mapping[int, str], types: Types | None
 ) -> tuple[Loop, list[Definition]]:
     """The operator of a loop, and the definitions of its inputs, one for each layout.
 
     Args:
-        named: fingerprints of inputs and stages.
+        prints: the fingerprints of its parts.
     """
-    plan = Plan(named, types)
+    plan = Plan(prints, types)
     scope = Scope(1, tree.params["rounds"])
-    leave = _loop(plan, tree, (), scope)
+    leave = flat(_loop(plan, tree, (), scope))
     layouts = [layout for _, layout in plan.outside]
     loop = Loop(plan.nodes, scope, layouts, plan.states, leave)
     return loop, [definition for definition, _ in plan.outside]
@@ -84,11 +80,13 @@ def check_stable(loop: Loop, stage: str, *, keeping: bool) -> None:
             )
 
 
-def _loop(plan: Plan, tree: Definition, around: Active, scope: Scope) -> int:
+def _loop(plan: Plan, tree: Definition, around: Active, scope: Scope) -> Call[int]:
     """Builds a loop inside others; returns the node that leaves it."""
     count = len(tree.inputs) // 2
     sources, results = tree.inputs[:count], tree.inputs[count:]
-    ports = [_port(plan, source, around, None) for source in sources]
+    ports: list[Port] = []
+    for source in sources:
+        ports.append((yield _port(plan, source, around, None)))
     variables = []
     for source, port in zip(sources, ports, strict=True):
         variables.append(
@@ -97,7 +95,7 @@ def _loop(plan: Plan, tree: Definition, around: Active, scope: Scope) -> int:
     inside = (*around, (tree.params["level"], scope, tuple(variables)))
     ends = []
     for number, result in zip(variables, results, strict=True):
-        port = _port(plan, result, inside, None)
+        port = yield _port(plan, result, inside, None)
         end = _add(plan, scope, Inner(RESULT, result.schema.types, (port,), scope.depth))
         variable = plan.nodes[number]
         variable.ports = (*variable.ports, Port(False, end))
@@ -116,21 +114,21 @@ def _add(plan: Plan, scope: Scope, node: Inner) -> int:
     return len(plan.nodes) - 1
 
 
-def _port(plan: Plan, tree: Definition, active: Active, layout: Layout | None) -> Port:
+def _port(plan: Plan, tree: Definition, active: Active, layout: Layout | None) -> Call[Port]:
     """Where the value of a definition is: in a node, or outside in a layout."""
-    if plan.free(tree):
-        return Port(False, _node(plan, tree, active))
-    fingerprint = tree.fingerprint(plan.named)
+    if tree.levels:
+        return Port(False, (yield _node(plan, tree, active)))
+    fingerprint = plan.prints[id(tree)]
     for number, (other, wanted) in enumerate(plan.outside):
-        if wanted == layout and other.fingerprint(plan.named) == fingerprint:
+        if wanted == layout and plan.prints[id(other)] == fingerprint:
             return Port(True, number)
     plan.outside.append((tree, layout))
     return Port(True, len(plan.outside) - 1)
 
 
-def _node(plan: Plan, tree: Definition, active: Active) -> int:
+def _node(plan: Plan, tree: Definition, active: Active) -> Call[int]:
     """The node of a definition, built once in the loops that it depends on."""
-    free = plan.free(tree)
+    free = tree.levels
     places = [place for place, (level, _, _) in enumerate(active, 1) if level in free]
     if len(places) < len(free):
         raise StageError(
@@ -142,21 +140,21 @@ def _node(plan: Plan, tree: Definition, active: Active) -> int:
     if tree.op == "variable":
         return active[-1][2][int(tree.params["index"])]
     scopes = tuple(id(scope) for _, scope, _ in active)
-    key = (tree.fingerprint(plan.named), scopes)
+    key = (plan.prints[id(tree)], scopes)
     if key not in plan.built:
         if tree.op == "iterate":
             inner = Scope(depth + 1, tree.params["rounds"])
-            plan.built[key] = _loop(plan, tree, active, inner)
+            plan.built[key] = yield _loop(plan, tree, active, inner)
         else:
-            plan.built[key] = _operator(plan, tree, active)
+            plan.built[key] = yield _operator(plan, tree, active)
     return plan.built[key]
 
 
-def _operator(plan: Plan, tree: Definition, active: Active) -> int:
+def _operator(plan: Plan, tree: Definition, active: Active) -> Call[int]:
     """The node of one operator, with a trace for each input that it looks into."""
     made = operator(tree, plan.types)
     depth = len(active)
-    inside = [bool(plan.free(each)) for each in tree.inputs]
+    inside = [bool(each.levels) for each in tree.inputs]
     kind = _kind(made)
     ports, states = [], []
     for place, each in enumerate(tree.inputs):
@@ -165,7 +163,7 @@ def _operator(plan: Plan, tree: Definition, active: Active) -> int:
             layout = made.layouts[place]
         elif kind == GROUP:
             layout = made.grouping(place)
-        ports.append(_port(plan, each, active, layout))
+        ports.append((yield _port(plan, each, active, layout)))
         if layout is not None:
             states.append(_state(plan, layout, depth) if inside[place] else None)
     if kind == GROUP:

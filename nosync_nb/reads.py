@@ -169,7 +169,7 @@ def refuse_pending(
     pending = {n: c for n, c in session._current.pending.items() if me in c.threads}
     if not pending:
         return
-    names = {name} if name else set(definition.references())
+    names = {name} if name else set(definition.references)
     reached: set[str] = set()
     while names:
         each = names.pop()
@@ -183,12 +183,12 @@ def refuse_pending(
         reached.add(each)
         stage = seen.catalog.get(each)
         if stage is not None and stage.definition is not None:
-            names |= set(stage.definition.references()) - reached
+            names |= set(stage.definition.references) - reached
 
 
 def scratch(session: Session, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
     """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
-    read = {p.name: p.schema for p in definition.walk() if p.is_ref}
+    read = {ref.name: ref.schema for ref in definition.refs}
     catalog = {n: Stage(n, _known(seen, n, schema).schema) for n, schema in read.items()}
     existing = Compiler(Graph(), session._types).compile(catalog)
     traces = {}
@@ -216,8 +216,9 @@ def _trace(layout: Layout, batch: Batch, epoch: int) -> Trace:
 def explain(session: Session, collection: Any) -> str:
     """The operators of a collection, outermost first, with where its stages ran last."""
     lines: list[str] = []
+    shown: set[int] = set()
 
-    def show(tree: Definition, depth: int) -> None:
+    def label_of(tree: Definition) -> str:
         name = session._name_of(tree)
         label = _described(tree)
         if tree.is_ref:
@@ -227,9 +228,17 @@ def explain(session: Session, collection: Any) -> str:
                 label += f"  [{work.placement}, {work.seconds * 1e3:.1f} ms]"
         elif name:
             label += f"  = {name}"
-        lines.append("  " * depth + one_line(label))
-        for each in tree.inputs:
-            show(each, depth + 1)
+        return one_line(label)
+
+    def show(tree: Definition, depth: int) -> None:
+        waiting = [(tree, depth)]
+        while waiting:
+            part, deep = waiting.pop()
+            again = bool(part.inputs) and id(part) in shown
+            shown.add(id(part))
+            lines.append("  " * deep + label_of(part) + ("  (as above)" if again else ""))
+            if not again:
+                waiting += [(each, deep + 1) for each in reversed(part.inputs)]
 
     definition = collection._definition
     name = collection.name

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from nosync_nb.definition import Definition, reference
 from nosync_nb.errors import NosyncError, StageError
 from nosync_nb.expressions import Types, compile_aggregates, compile_expression, of_params
+from nosync_nb.flat import Call, flat
 from nosync_nb.graph import Stage
 from nosync_nb.rows import Schema
 
@@ -69,17 +70,17 @@ def rebased(stage: Stage, catalog: Mapping[str, Stage], types: Types | None) -> 
     """
     tree = stage.definition
     assert tree is not None
-    for part in tree.walk():
-        if part.is_ref and part.name not in catalog:
+    for name in tree.references:
+        if name not in catalog:
             raise StageError(
-                f"stage '{stage.name}' reads '{part.name}', which is not there",
-                hint=f"define '{part.name}' first",
+                f"stage '{stage.name}' reads '{name}', which is not there",
+                hint=f"define '{name}' first",
                 stage=stage.name,
             )
-    if all(catalog[p.name].schema == p.schema for p in tree.walk() if p.is_ref):
+    if all(catalog[ref.name].schema == ref.schema for ref in tree.refs):
         return stage
     try:
-        fitted = _Fitter(catalog, types).fit(tree)
+        fitted = flat(_Fitter(catalog, types).fit(tree))
         _same(fitted.lost)
     except _UsedError as error:
         return replace(stage, reason=str(error))
@@ -113,12 +114,12 @@ class _Fitter:
         self.types = types
         self.known: dict[int, Fitted] = {}
 
-    def fit(self, tree: Definition) -> Fitted:
+    def fit(self, tree: Definition) -> Call[Fitted]:
         """A part over present columns."""
         known = self.known.get(id(tree))
         if known is None:
             source = _read(tree)
-            known = self._part(tree) if source is None else self._source(source)
+            known = self._source(source) if source is not None else (yield self._part(tree))
             self.known[id(tree)] = known
         return known
 
@@ -147,10 +148,12 @@ class _Fitter:
         columns = Definition("select", _without(ref.schema, lost), fresh, params)
         return Fitted(columns, places, lost)
 
-    def _part(self, tree: Definition) -> Fitted:
+    def _part(self, tree: Definition) -> Call[Fitted]:
         if tree.op == "top":
-            self._beside(tree)
-        inputs = [self.fit(i) for i in tree.inputs]
+            yield self._beside(tree)
+        inputs: list[Fitted] = []
+        for each in tree.inputs:
+            inputs.append((yield self.fit(each)))
         if not any(each.lost for each in inputs):
             if all(a.tree is b for a, b in zip(inputs, tree.inputs, strict=True)):
                 return Fitted(tree, list(range(len(tree.schema))), {})
@@ -159,12 +162,12 @@ class _Fitter:
             _none(inputs)
         return _RULES.get(tree.op, _unknown)(self, tree, inputs)
 
-    def _beside(self, tree: Definition) -> None:
+    def _beside(self, tree: Definition) -> Call[None]:
         """Fits what a top computes to order by: it stands beside columns that are passed on."""
         width, below = tree.params["width"], tree.inputs[0].inputs[0]
         if width == len(below.schema):
             return  # it orders by columns alone
-        source = self.fit(below.inputs[0])
+        source: Fitted = yield self.fit(below.inputs[0])
         if source.lost:
             computed = below.params["outputs"][width:]
             for sql in computed:

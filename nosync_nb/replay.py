@@ -221,7 +221,7 @@ def earliest(session: Session, names: Iterable[str]) -> int:
         stage = catalog[name]
         if stage.definition is not None and not stage.frozen and stage.reason is None:
             trees[name] = stage.definition
-    read = {r for tree in trees.values() for r in tree.references()} - trees.keys()
+    read = {r for tree in trees.values() for r in tree.references} - trees.keys()
     begin = max((catalog[r].begin for r in read), default=session.now)
     readable = Past(session._store.history, session.now).readable(graph.named[r] for r in read)
     return readable.neighbours(begin)[1] or begin
@@ -246,7 +246,7 @@ def _has_gaps(session: Session, name: str, first: int) -> bool:
     stage = session._catalog[name]
     if stage.definition is None:
         return False
-    read = [session._graph.named[r] for r in set(stage.definition.references())]
+    read = [session._graph.named[r] for r in set(stage.definition.references)]
     readable = Past(session._store.history, session.now).readable(read)
     gaps = Ranges.of(*(range(max(lower, first), upper) for lower, upper in stage.gaps))
     return bool(readable & gaps)

@@ -340,8 +340,7 @@ class Session:
     def graph(self) -> dict[str, tuple[str, ...]]:
         """What each stage reads, by name."""
         return {
-            n: tuple(dict.fromkeys(s.definition.references())) if s.definition else ()
-            for n, s in self._catalog.items()
+            n: s.definition.references if s.definition else () for n, s in self._catalog.items()
         }
 
     # -- time --------------------------------------------------------------------------------

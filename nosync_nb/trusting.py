@@ -84,9 +84,23 @@ def described(stage: Stage) -> str:
 
 
 def _text(tree: Definition) -> str:
-    """An operator and those below it, as calls."""
-    if tree.is_ref:
-        return tree.name
-    given = [f"{key}={value!r}" for key, value in tree.params.items()]
-    given += [f"function {each.identity[:12]}" for each in tree.captured]
-    return f"{tree.op}({', '.join([*map(_text, tree.inputs), *given])})"
+    """An operator and those below it, as calls; as much of them as can be shown."""
+    pieces: list[str] = []
+    waiting: list[str | Definition] = [tree]
+    inner: list[str | Definition]
+    length = 0
+    while waiting and length <= _SHOWN_MAX:
+        part = waiting.pop()
+        if isinstance(part, Definition) and part.is_ref:
+            part = part.name
+        if isinstance(part, str):
+            pieces.append(part)
+            length += len(part)
+            continue
+        given: list[str | Definition] = [f"{key}={value!r}" for key, value in part.params.items()]
+        given += [f"function {each.identity[:12]}" for each in part.captured]
+        inner = []
+        for each in (*part.inputs, *given):
+            inner += (", ", each)
+        waiting += [")", *reversed(inner[1:]), f"{part.op}("]
+    return "".join(pieces)

@@ -123,11 +123,12 @@ def decided(
             prints[name] = old[name]
             continue
         before = session._catalog.get(name)
-        stage = rebased(replace(stage, reason=None), made.catalog, session._types)
+        fresh = stage if stage.reason is None else replace(stage, reason=None)
+        stage = rebased(fresh, made.catalog, session._types)
         why = stage.reason or halted(stage, made.catalog)
         if why is None:
             prints[name] = compiler.stage_fingerprint(stage)
-            redo = name in again or not made.anew.isdisjoint(trees_read(stage))
+            redo = name in again or any(read in made.anew for read in trees_read(stage))
             _live(session, stage, before, made, old.get(name) == prints[name], redo, name in named)
         else:
             same = before is not None and (
@@ -156,6 +157,10 @@ def _live(
 ) -> None:
     """Decides what becomes of a stage that can be computed."""
     name = stage.name
+    if same and not redo and stage is before and "last" not in stage.options:
+        made.status[name] = "unchanged"
+        made.catalog[name] = stage
+        return
     options = {k: v for k, v in stage.options.items() if k != "last"}
     if before is None:
         made.status[name] = "new"
@@ -194,10 +199,10 @@ def _as_it_was(made: Decision) -> Catalog:
     return {n: s for n, s in made.catalog.items() if made.status.get(n, kept[0]) in kept}
 
 
-def trees_read(stage: Stage) -> set[str]:
+def trees_read(stage: Stage) -> tuple[str, ...]:
     """The names a stage reads directly."""
     assert stage.definition is not None
-    return set(stage.definition.references())
+    return stage.definition.references
 
 
 def halted(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
@@ -205,11 +210,10 @@ def halted(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
     if stage.held is not None:
         return stage.held
     assert stage.definition is not None
-    for part in stage.definition.walk():
-        for function in part.functions:
-            if isinstance(function, Unknown):
-                return f"a function was not restored: {function.why}"
-    for name in stage.definition.references():
+    for each in stage.definition.captures:
+        if isinstance(each.function, Unknown):
+            return f"a function was not restored: {each.function.why}"
+    for name in stage.definition.references:
         if catalog[name].reason is not None:
             return f"it reads '{name}', which is stale"
     return None
@@ -222,19 +226,26 @@ def ordered(trees: Mapping[str, Definition]) -> dict[str, Definition]:
         StageError: if stages depend on each other in a circle.
     """
     result: dict[str, Definition] = {}
-
-    def visit(name: str, path: tuple[str, ...]) -> None:
-        if name in path:
-            circle = " -> ".join((*path, name))
-            raise StageError(
-                f"stages depend on each other: {circle}", hint="use iterate for recursion"
-            )
-        if name in result or name not in trees:
-            return
-        for each in dict.fromkeys(trees[name].references()):
-            visit(each, (*path, name))
-        result[name] = trees[name]
-
-    for name in trees:
-        visit(name, ())
+    path: dict[str, None] = {}
+    for first in trees:
+        waiting = [first]
+        while waiting:
+            name = waiting[-1]
+            below = [] if name in result else [n for n in trees[name].references if n in trees]
+            if name in path or not any(n not in result for n in below):
+                path.pop(name, None)
+                result.setdefault(name, trees[name])
+                waiting.pop()
+                continue
+            path[name] = None
+            missing = [n for n in below if n not in result]
+            circle = next((n for n in missing if n in path), None)
+            if circle is not None:
+                names = [*path]
+                raise StageError(
+                    "stages depend on each other: "
+                    + " -> ".join([*names[names.index(circle) :], circle]),
+                    hint="use iterate for recursion",
+                )
+            waiting += reversed(missing)
     return result

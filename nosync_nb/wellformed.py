@@ -14,12 +14,13 @@ from typing import Any
 
 from nosync_nb import signing
 from nosync_nb.decoding import decoding
-from nosync_nb.definition import check_name
+from nosync_nb.definition import OPERATORS_MAX, check_name
 from nosync_nb.errors import CorruptLogError, SchemaError
 from nosync_nb.journal import NUMBERS_MAX
 from nosync_nb.rows import canonical_type
 
 _EPOCH_MAX = 2**63
+_NESTED_MAX = 8
 
 
 def check_catalog(data: Any, epoch: int) -> None:
@@ -119,17 +120,31 @@ def _stage(data: Any, epoch: int, numbers: int) -> tuple[str, ...]:
 
 
 def _definition(data: Any, functions: int, what: str) -> None:
-    """Checks a part of a description and all below it."""
-    check_text(data["op"], f"{what}: an operator")
-    _schema(data["schema"], what)
-    if not isinstance(data["params"], dict):
-        raise _wrong(f"{what}: an operator has no parameters")
-    if data["op"] == "ref":
-        stage_name(data["params"]["name"], frozen=False)
-    for each in _list(data["functions"]):
-        _number(each, f"{what}: a function", functions - 1)
-    for each in _list(data["inputs"]):
-        _definition(each, functions, what)
+    """Checks the parts of a description: each reads some of those before it."""
+    parts = _list(data)
+    if not 0 < len(parts) <= OPERATORS_MAX:
+        raise _wrong(f"{what}: {len(parts)} operators")
+    for number, part in enumerate(parts):
+        check_text(part["op"], f"{what}: an operator")
+        _schema(part["schema"], what)
+        if not isinstance(part["params"], dict):
+            raise _wrong(f"{what}: an operator has no parameters")
+        _shallow(part["params"], _NESTED_MAX, what)
+        if part["op"] == "ref":
+            stage_name(part["params"]["name"], frozen=False)
+        for each in _list(part["functions"]):
+            _number(each, f"{what}: a function", functions - 1)
+        for each in _list(part["inputs"]):
+            _number(each, f"{what}: what an operator reads", number - 1)
+
+
+def _shallow(data: Any, most: int, what: str) -> None:
+    """Checks that lists and objects are nested no deeper than any operator needs them."""
+    if isinstance(data, dict | list):
+        if not most:
+            raise _wrong(f"{what}: what an operator is given is nested deeper than {_NESTED_MAX}")
+        for each in data.values() if isinstance(data, dict) else data:
+            _shallow(each, most - 1, what)
 
 
 def _node(data: Any, epoch: int, numbers: int) -> None:

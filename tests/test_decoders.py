@@ -33,6 +33,7 @@ from nosync_nb import (
     rows,
     store,
 )
+from nosync_nb.definition import OPERATORS_MAX
 from nosync_nb.expressions import compile_expression, refusal
 from nosync_nb.files import Files
 from nosync_nb.graph import Graph
@@ -422,16 +423,35 @@ def test_an_expression_is_read_or_refused(data: st.DataObject) -> None:
 
 def test_what_nests_without_end_is_damage(corpus: Corpus) -> None:
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]
-    deep: Any = {"op": "distinct", "schema": [], "inputs": [], "params": {}, "functions": []}
+    deep: Any = []
     for _ in range(3000):
-        deep = {**deep, "inputs": [deep]}
-    catalog["stages"][-1].update(definition=deep, functions=[])
-    with pytest.raises(CorruptLogError, match="the catalog cannot be decoded"):
+        deep = [deep]
+    part = {"op": "distinct", "schema": [], "inputs": [], "params": {"x": deep}, "functions": []}
+    catalog["stages"][-1].update(definition=[part], functions=[])
+    with pytest.raises(CorruptLogError, match="nested deeper than 8"):
         check_catalog(catalog, 6)
     text = b'{"catalog":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
     payload = journal._HEAD.pack(1, 0.0, len(text)) + text
     with pytest.raises(CorruptLogError, match="a frame cannot be decoded"):
         journal.unpack(payload)
+
+
+@pytest.mark.parametrize("inputs", [[0], [1], [-1], [True], ["0"], [[]], [0.0], None])
+def test_an_operator_reads_what_stands_before_it(corpus: Corpus, inputs: Any) -> None:
+    catalog = meta_of(corpus.checkpoint.payload)["catalog"]
+    part = {"op": "distinct", "schema": [], "inputs": inputs, "params": {}, "functions": []}
+    catalog["stages"][-1].update(definition=[part], functions=[])
+    with pytest.raises(CorruptLogError, match="makes no sense"):
+        check_catalog(catalog, 6)
+
+
+@pytest.mark.parametrize("parts", [0, OPERATORS_MAX + 1])
+def test_a_description_has_some_operators_and_not_too_many(corpus: Corpus, parts: int) -> None:
+    catalog = meta_of(corpus.checkpoint.payload)["catalog"]
+    part = {"op": "distinct", "schema": [], "inputs": [], "params": {}, "functions": []}
+    catalog["stages"][-1].update(definition=[part] * parts, functions=[])
+    with pytest.raises(CorruptLogError, match=f"{parts} operators"):
+        check_catalog(catalog, 6)
 
 
 @pytest.mark.parametrize(
@@ -451,10 +471,8 @@ def test_every_name_out_of_a_log_is_checked(
         for node in meta["catalog"]["nodes"]:
             node["name"] = name if node["name"] == before else node["name"]
     elif field == "ref":
-        tree = stage["definition"]
-        while tree["op"] != "ref":
-            tree = tree["inputs"][0]
-        tree["params"]["name"] = name
+        part = next(p for p in stage["definition"] if p["op"] == "ref")
+        part["params"]["name"] = name
     elif field == "column":
         stage["schema"][0][0] = name
     whole = journal.unpack

@@ -122,7 +122,7 @@ def forged(patch: pytest.MonkeyPatch, change: Callable[[dict[str, Any], Graph], 
 def lagging(data: dict[str, Any], graph: Graph) -> None:
     """`big` calls reflect and stopped at an epoch that recovery would go on from."""
     numbers, big = (next(s for s in data["stages"] if s["name"] == n) for n in ("numbers", "big"))
-    big["definition"]["params"]["predicate"] = REFLECT
+    big["definition"][-1]["params"]["predicate"] = REFLECT
     big["options"]["last"] = 1
     big["reason"] = "its function was not restored"
     compiler = Compiler(Graph())

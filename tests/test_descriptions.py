@@ -1,0 +1,196 @@
+"""Descriptions: a shared part is one, and neither depth nor number decides what works."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Collection, Session, StageError, graph
+from nosync_nb.definition import OPERATORS_MAX, Definition, reference
+from nosync_nb.identity import definitions
+from nosync_nb.rows import Schema
+
+NUMBERS = Schema.parse("x bigint, y bigint")
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Any:
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.input("numbers", "x bigint, y bigint").insert([(1, 2), (3, 4)])
+        session.commit()
+        yield session
+
+
+def diamonds(collection: Any, times: int) -> Any:
+    for i in range(times):
+        collection = collection.filter(f"x > {i}").concat(collection.filter(f"not x > {i}"))
+    return collection
+
+
+def chain(collection: Any, operators: int) -> Any:
+    """Operators none of which is one with the next."""
+    for i in range(operators // 2):
+        collection = collection.filter(f"x > {-i}").distinct()
+    return collection
+
+
+def deep(frames: int, call: Callable[[], Any]) -> Any:
+    """Calls from that many frames below here."""
+    return call() if frames <= 0 else deep(frames - 1, call)
+
+
+def room() -> int:
+    """How many frames are left here."""
+    frame, used = sys._getframe(), 0
+    while frame is not None:
+        frame, used = frame.f_back, used + 1  # type: ignore[assignment]
+    return sys.getrecursionlimit() - used
+
+
+# -- sharing -----------------------------------------------------------------------------------
+
+
+def test_a_shared_part_is_one_in_size_fingerprint_plan_and_log(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tall = diamonds(session.inputs["numbers"], 14)
+    assert tall._definition.size == 14 * 3 + 1
+    assert len(tall._definition.to_json([])) == 14 * 3 + 1
+    counted = _counting(monkeypatch, definitions, "digest")
+    assert tall._definition.fingerprint({"numbers": "0"})
+    assert len(counted) == 14 * 3
+    session.stage("tall", tall)
+    assert len(session._graph.nodes) == 14 * 3 + 1
+    assert sorted(tuple(r) for r in session["tall"].rows()) == [(1, 2), (3, 4)]
+    session["numbers"].insert([(5, 6)])
+    session.commit()
+    assert session["tall"].count() == 3
+
+
+def test_shared_parts_come_out_of_the_log_shared(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.stage("tall", diamonds(session.input("numbers", NUMBERS), 14))
+    with nosync_nb.open(tmp_path / "log") as session:
+        tree = session._catalog["tall"].definition
+        assert tree is not None
+        assert tree.size == 14 * 3 + 1
+        session["numbers"].insert([(5, 6)])
+        session.commit()
+        assert session["tall"].count() == 1
+
+
+def test_what_is_shared_is_explained_once(session: Session) -> None:
+    tall = diamonds(session.inputs["numbers"], 40)
+    lines = tall.explain().splitlines()
+    assert len(lines) < 5 * 40
+    assert any("as above" in line for line in lines)
+
+
+def test_too_many_operators_are_refused_with_a_hint() -> None:
+    tree = reference("numbers", NUMBERS)
+    for _ in range(OPERATORS_MAX - 1):
+        tree = Definition("distinct", NUMBERS, (tree,))
+    with pytest.raises(StageError, match="10001 operators is more than 10000") as caught:
+        Definition("distinct", NUMBERS, (tree,))
+    assert "session.stage" in str(caught.value.hint)
+
+
+# -- depth -------------------------------------------------------------------------------------
+
+
+def test_a_deep_stage_works_from_a_deep_stack(tmp_path: Path) -> None:
+    """Both 200 frames further down and where only what any stage needs is left."""
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("numbers", NUMBERS)
+        session.stage("deep", chain(numbers, 1000))
+        session.stage("looped", numbers.iterate(lambda x: chain(x, 400)))
+        numbers.insert([(1, 2), (1, 2)])
+        session.commit()
+
+    def reopened(more: int) -> tuple[int, int]:
+        with nosync_nb.open(tmp_path / "log") as session:
+            assert len(session["deep"].explain().splitlines()) > 1000
+            session.drop("looped")
+            session.stage("looped", session["numbers"].iterate(lambda x: chain(x, 400)))
+            session["numbers"].insert([(more, 4)])
+            session.commit()
+            return session["deep"].count(), session["looped"].count()
+
+    assert deep(200, lambda: reopened(3)) == (2, 2)
+    assert deep(room() - 250, lambda: reopened(4)) == (3, 3)
+
+
+def test_a_long_chain_of_stages_works(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        stages: dict[str, Collection] = {}
+        last: Collection = session.input("numbers", NUMBERS)
+        for i in range(600):
+            last = stages[f"s{i}"] = last.filter(f"x > {-i}")
+        session.define(stages)
+        session["numbers"].insert([(1, 2)])
+        session.commit()
+        assert session["s599"].count() == 1
+
+
+def test_a_deep_stage_follows_the_columns_of_what_it_reads(session: Session) -> None:
+    first = session.stage("first", session["numbers"].filter("x > 0"))
+    session.stage("deep", chain(first, 1000))
+    session.stage("first", session["numbers"].filter("x > 0").select("y", "x"))
+    assert session["deep"].count() == 2
+
+
+# -- number ------------------------------------------------------------------------------------
+
+
+def _counting(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
+    """Counts the calls of a function of a module."""
+    called: list[Any] = []
+    function = getattr(module, name)
+
+    def counted(*given: Any, **named: Any) -> Any:
+        called.append(given)
+        return function(*given, **named)
+
+    monkeypatch.setattr(module, name, counted)
+    return called
+
+
+@pytest.mark.parametrize("shape", ["wide", "chain", "of a reference"])
+def test_defining_costs_what_is_new(
+    session: Session, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """Another 50 stages take as much work as the 50 before them."""
+    places = [(definitions, "digest"), (graph, "operator"), (graph, "chain")]
+    every = [_counting(monkeypatch, module, name) for module, name in places]
+    counts = []
+    last: Any = session["numbers"]
+    for i in range(100):
+        made = last.filter(f"x > {i - 100}").distinct().filter("y > 0")
+        if shape == "chain":
+            last = session.stage(f"s{i}", made)
+        else:
+            session.stage(f"s{i}", made if shape == "wide" or i % 2 else last)
+        if i % 50 == 49:
+            counts.append([len(called) for called in every])
+            for called in every:
+                called.clear()
+    for before, after in zip(*counts, strict=True):
+        assert before > 0
+        assert after <= before + 2  # the first one reads an input
+
+
+def test_a_cell_run_again_compiles_its_own_stage_only(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(20):
+        session.stage(f"s{i}", session["numbers"].filter(f"x > {i}").distinct())
+    called = _counting(monkeypatch, graph, "chain")
+    session.stage("s3", session["numbers"].filter("x > 3").distinct())
+    assert called == []  # nothing is new
+    session.stage("s3", session["numbers"].filter("x > 4").distinct())
+    assert len(called) <= 2
