@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from nosync_nb.defining import install
 from nosync_nb.errors import SchemaError
 from nosync_nb.graph import Stage
@@ -74,7 +76,25 @@ def _schema(schema: Any) -> Schema | None:
         from nosync_nb.spark import ingest
 
         return ingest.schema_of(schema)
+    if hasattr(schema, "__arrow_c_schema__") and not hasattr(schema, "__arrow_c_stream__"):
+        return Schema.from_arrow(_arrow_schema(schema))
     return infer_schema(schema)
+
+
+def _arrow_schema(given: Any) -> pa.Schema:
+    """What exports an Arrow schema, as one.
+
+    Raises:
+        SchemaError: if it is the type of one column.
+    """
+    try:
+        return pa.schema(given)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        said = str(error).strip().partition("\n")[0]
+        raise SchemaError(
+            f"a {type(given).__name__} is no schema of a table: {said}",
+            hint="give the columns as text, 'name type, ...', or as a pyarrow.Schema",
+        ) from None
 
 
 def _same_input(stage: Stage, wanted: Schema | None, key: Any) -> None:

@@ -160,9 +160,6 @@ def _refuse_inputs(session: Session, collections: Mapping[str, Any]) -> None:
 def _trees(session: Session, collections: Mapping[str, Collection]) -> dict[str, Definition]:
     """The definitions with references by name, ordered so that what is read comes first."""
     by_id: dict[int, Definition] = {}
-    for definition, name in session._names.items():
-        if name in session._catalog:
-            by_id[id(definition)] = reference(name, definition.schema)
     for name, collection in collections.items():
         check_name(name, "stage")
         if not isinstance(collection, Collection):
@@ -175,6 +172,11 @@ def _trees(session: Session, collections: Mapping[str, Collection]) -> dict[str,
             raise StageError(f"stage '{name}' is described over another session's collections")
         if not collection._definition.is_ref:
             by_id[id(collection._definition)] = reference(name, collection.schema)
+    for collection in collections.values():
+        for part in collection._definition.walk():
+            known = session._names.get(part)
+            if id(part) not in by_id and known in session._catalog:
+                by_id[id(part)] = reference(str(known), part.schema)
     trees = {}
     for name, collection in collections.items():
         tree = collection._definition
@@ -348,6 +350,8 @@ def rename(session: Session, old: str, new: str) -> None:
             for n in session._graph
         )
         install(session, versions.kept(catalog), renamed=Graph(nodes, session._graph.numbers))
+        if old in session._work:
+            session._work[new] = session._work.pop(old)
         for definition in [d for d, name in session._names.items() if name == old]:
             session._names[definition] = new
     session._spark.follow()

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+from nosync_nb import encoded
 from nosync_nb.batch import Layout
 from nosync_nb.decoding import CRAFTED, damaged, decoding
 from nosync_nb.definition import Captured, Definition, Function
@@ -56,7 +58,12 @@ class Payload(NamedTuple):
 
 def text(meta: Mapping[str, Any]) -> bytes:
     """A JSON object as text."""
-    return json.dumps(meta, separators=(",", ":")).encode()
+    catalog = meta.get("catalog")
+    if not isinstance(catalog, encoded.Catalog):
+        return encoded.compact(meta).encode()
+    own = f'{{"catalog":{catalog.text}}}'.encode()
+    rest = {key: value for key, value in meta.items() if key != "catalog"}
+    return joined(own, encoded.compact(rest).encode()) if rest else own
 
 
 def joined(one: bytes, other: bytes) -> bytes:
@@ -199,52 +206,67 @@ def context_of(log_id: bytes, stage: str, place: int, identity: str) -> str:
 
 
 def catalog_json(
-    catalog: Mapping[str, Stage], graph: Graph, log_id: bytes, seal: Seal
+    catalog: Mapping[str, Stage],
+    graph: Graph,
+    log_id: bytes,
+    seal: Seal,
+    pieces: encoded.Pieces,
 ) -> dict[str, Any]:
     """Everything that defines the dataflow, JSON-able.
 
     Functions of stages that may run are signed for their place; others stay as they are.
+
+    Args:
+        pieces: of the catalog before, and of this one afterwards.
     """
     stages = []
     for stage in catalog.values():
-        data: dict[str, Any] = {
-            "name": stage.name,
-            "schema": [list(f) for f in stage.schema.fields],
-            "key": stage.key,
-            "version": stage.version,
-            "frozen": stage.frozen,
-            "begin": stage.begin,
-            "reason": stage.reason,
-            "options": stage.options,
-        }
-        if stage.signer is not None:
-            data["signer"] = stage.signer
-        if stage.definition is not None:
-            functions: list[Captured] = []
-            data["definition"] = stage.definition.to_json(functions)
-            fixed = stage.frozen or stage.signer is not None
-            data["functions"] = [
-                [
-                    f.identity,
-                    f.text(None if fixed else context_of(log_id, stage.name, i, f.identity), seal),
-                ]
-                for i, f in enumerate(functions)
+        state = {**vars(stage), "options": dict(stage.options)}
+        make = partial(_stage_json, stage, log_id, seal)
+        stages.append(pieces.piece(("stage", stage.name), state, make))
+    nodes = []
+    for n in graph:
+        traces = [[layout, number] for layout, number in n.traces.items()]
+        node = (n.id, n.fingerprint, n.name, n.log, n.log_layout, traces, n.state, n.stopped)
+        nodes.append(pieces.piece(("node", n.id), node, partial(_node_json, node)))
+    pieces.done()
+    return encoded.Catalog({"stages": stages, "nodes": nodes, "numbers": graph.numbers})
+
+
+_NODE = ("id", "fingerprint", "name", "log", "log_layout", "traces", "state", "stopped")
+
+
+def _node_json(state: tuple[Any, ...]) -> dict[str, Any]:
+    """A node as a catalog has it."""
+    return dict(zip(_NODE, state, strict=True))
+
+
+def _stage_json(stage: Stage, log_id: bytes, seal: Seal) -> dict[str, Any]:
+    """A stage as a catalog has it."""
+    data: dict[str, Any] = {
+        "name": stage.name,
+        "schema": [list(f) for f in stage.schema.fields],
+        "key": stage.key,
+        "version": stage.version,
+        "frozen": stage.frozen,
+        "begin": stage.begin,
+        "reason": stage.reason,
+        "options": dict(stage.options),
+    }
+    if stage.signer is not None:
+        data["signer"] = stage.signer
+    if stage.definition is not None:
+        functions: list[Captured] = []
+        data["definition"] = stage.definition.to_json(functions)
+        fixed = stage.frozen or stage.signer is not None
+        data["functions"] = [
+            [
+                f.identity,
+                f.text(None if fixed else context_of(log_id, stage.name, i, f.identity), seal),
             ]
-        stages.append(data)
-    nodes = [
-        {
-            "id": n.id,
-            "fingerprint": n.fingerprint,
-            "name": n.name,
-            "log": n.log,
-            "log_layout": n.log_layout,
-            "traces": [[layout, number] for layout, number in n.traces.items()],
-            "state": n.state,
-            "stopped": n.stopped,
-        }
-        for n in graph
-    ]
-    return {"stages": stages, "nodes": nodes, "numbers": graph.numbers}
+            for i, f in enumerate(functions)
+        ]
+    return data
 
 
 def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:

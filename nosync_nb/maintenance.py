@@ -19,6 +19,7 @@ from nosync_nb import restoring
 from nosync_nb.batch import Batch, Layout, Updates, merge
 from nosync_nb.dataflow import Version
 from nosync_nb.delta import Held
+from nosync_nb.encoded import Pieces
 from nosync_nb.errors import DurabilityError, NosyncError, OutOfMemoryError
 from nosync_nb.graph import Graph, Stage
 from nosync_nb.snapshot import seen
@@ -88,6 +89,7 @@ class Upkeep:
 
     Attributes:
         catalog: the catalog as the last definition wrote it, and its `signing.digest`.
+        pieces: of that catalog, as they are written.
         retired: files that are not needed since the last checkpoint.
         expiring: files that were not needed any more before it.
         patience: the frame from which on a failed checkpoint is tried again.
@@ -98,6 +100,7 @@ class Upkeep:
     """
 
     catalog: Mapping[str, Any] = field(default_factory=dict)
+    pieces: Pieces = field(default_factory=Pieces)
     digest: bytes = b""
     retired: set[str] = field(default_factory=set)
     expiring: set[str] = field(default_factory=set)

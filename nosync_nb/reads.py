@@ -9,11 +9,12 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.batch import Batch, Layout, arrange
+from nosync_nb.compiler import Compiler
 from nosync_nb.dataflow import Runner, Version
 from nosync_nb.definition import Definition
 from nosync_nb.errors import StageError, TimeError, one_line
 from nosync_nb.expressions import kept
-from nosync_nb.graph import Compiler, Graph, Stage
+from nosync_nb.graph import Graph, Stage
 from nosync_nb.rows import Schema
 from nosync_nb.snapshot import Snapshot
 from nosync_nb.trace import Layer, Trace, empty_batch

@@ -19,12 +19,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nosync_nb import defining, journal, maintenance, signing, trust, versions
+from nosync_nb.compiler import Compiler
 from nosync_nb.dataflow import Runner, Version
 from nosync_nb.decoding import decoding
 from nosync_nb.epochs import Written
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.expressions import refusal
-from nosync_nb.graph import Compiler, Graph, Stage
+from nosync_nb.graph import Graph, Stage
 from nosync_nb.kernels import expressions_of
 from nosync_nb.rebasing import rebased
 from nosync_nb.recovery import READ, STALE, RecoveryReport

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nosync_nb import committing
 from nosync_nb.batch import Batch, Layout, arrange
+from nosync_nb.compiler import Compiler
 from nosync_nb.dataflow import Draft, Runner, Version
 from nosync_nb.errors import TimeError
 from nosync_nb.expressions import Types
-from nosync_nb.graph import Compiler, Graph, Node, Stage
+from nosync_nb.graph import Graph, Node, Stage
 from nosync_nb.maintenance import merged_parts
 from nosync_nb.past import Past
 from nosync_nb.trace import Layer, Trace, adopt, plan

@@ -32,7 +32,11 @@ def sealed(session: Session, catalog: Mapping[str, Stage], graph: Graph, epoch: 
     _ask_key(session)
     log_id = session._store.log.id
     content = journal.catalog_json(
-        catalog, graph, log_id, lambda given, context: _function(session, given, context)
+        catalog,
+        graph,
+        log_id,
+        lambda given, context: _function(session, given, context),
+        session._upkeep.pieces,
     )
     digest = signing.digest(content)
     return Sealed(content, digest, {"catalog": content, "signed": session._signed(epoch, digest)})

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb import trust
+from nosync_nb.encoded import text_of
 from nosync_nb.errors import TrustError
 
 _PERSON = b"nosync catalog 1"
@@ -52,8 +52,7 @@ OWN = Origin(None, None)
 
 def digest(catalog: Mapping[str, Any]) -> bytes:
     """Identifies a catalog, before it was written and after it was read."""
-    text = json.dumps(catalog, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(text_of(catalog).encode()).digest()
 
 
 def signed(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> list[str]:

@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from nosync_nb import extending
+from nosync_nb.compiler import Compiler
 from nosync_nb.definition import Definition
 from nosync_nb.errors import StageError
-from nosync_nb.graph import Compiler, Graph, Stage, frozen_copy
+from nosync_nb.graph import Graph, Stage, frozen_copy
 from nosync_nb.journal import Unknown
 from nosync_nb.rebasing import rebased
 

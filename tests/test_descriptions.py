@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import nosync_nb
-from nosync_nb import Collection, Session, StageError, graph
+from nosync_nb import (
+    Collection,
+    SchemaError,
+    Session,
+    StageError,
+    compiler,
+    encoded,
+    journal,
+    signing,
+)
 from nosync_nb.definition import OPERATORS_MAX, Definition, reference
 from nosync_nb.identity import definitions
 from nosync_nb.rows import Schema
@@ -165,7 +176,13 @@ def test_defining_costs_what_is_new(
     session: Session, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
     """Another 50 stages take as much work as the 50 before them."""
-    places = [(definitions, "digest"), (graph, "operator"), (graph, "chain")]
+    places = [
+        (definitions, "digest"),
+        (compiler, "operator"),
+        (compiler, "chain"),
+        (journal, "_stage_json"),
+        (journal, "_node_json"),
+    ]
     every = [_counting(monkeypatch, module, name) for module, name in places]
     counts = []
     last: Any = session["numbers"]
@@ -189,8 +206,63 @@ def test_a_cell_run_again_compiles_its_own_stage_only(
 ) -> None:
     for i in range(20):
         session.stage(f"s{i}", session["numbers"].filter(f"x > {i}").distinct())
-    called = _counting(monkeypatch, graph, "chain")
+    called = _counting(monkeypatch, compiler, "chain")
     session.stage("s3", session["numbers"].filter("x > 3").distinct())
     assert called == []  # nothing is new
     session.stage("s3", session["numbers"].filter("x > 4").distinct())
     assert len(called) <= 2
+
+
+def test_a_catalog_of_pieces_is_the_text_that_it_is_read_from(session: Session) -> None:
+    """The signature is over the text: as it was written, and as it is made of what was read."""
+    for i in range(3):
+        session.stage(f"s{i}", session["numbers"].map(lambda r: (r.x,), "x bigint"))
+    session.stage("s1", session["numbers"].filter("x > 1"))
+    catalog = session._upkeep.catalog
+    assert isinstance(catalog, encoded.Catalog)
+    assert catalog.text == encoded.compact(dict(catalog))
+    read = json.loads(catalog.text)
+    assert signing.digest(read) == signing.digest(catalog) == session._upkeep.digest
+    meta = {"catalog": catalog, "signed": ["a", "b"], "replays": 2}
+    assert json.loads(journal.text(meta)) == {**meta, "catalog": read}
+
+
+def test_a_stage_that_is_gone_leaves_no_work_behind(session: Session) -> None:
+    session.stage("big", session["numbers"].filter("x > 1"))
+    session.rename("big", "large")
+    assert "in process" in session["large"].explain()
+    session.drop("large")
+    assert session._work.keys() <= {"numbers"}
+    session.input("big", NUMBERS)
+    session.input("large", NUMBERS)
+    assert "in process" not in session["big"].explain() + session["large"].explain()
+
+
+# -- columns -----------------------------------------------------------------------------------
+
+
+class Exports:
+    """What knows its columns and has no rows."""
+
+    def __init__(self, schema: Any) -> None:
+        self.schema = schema
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.schema.__arrow_c_schema__()
+
+
+@pytest.mark.parametrize("how", [lambda schema: schema, Exports])
+def test_an_input_takes_an_arrow_schema(session: Session, how: Callable[[Any], Any]) -> None:
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    made = session.input("made", how(schema), key="id")
+    assert made.schema == Schema.parse("id bigint, name string")
+    assert session.input("made", how(schema)).key == ("id",)
+    with pytest.raises(SchemaError, match="has columns"):
+        session.input("made", how(pa.schema([("id", pa.int32())])))
+
+
+@pytest.mark.parametrize("given", [pa.int64(), Exports(pa.int64())])
+def test_the_type_of_one_column_is_no_schema(session: Session, given: Any) -> None:
+    with pytest.raises(SchemaError, match="is no schema of a table") as caught:
+        session.input("made", given)
+    assert "pyarrow.Schema" in str(caught.value.hint)

@@ -17,9 +17,10 @@ from expression_cases import all_cases
 
 import nosync_nb
 from nosync_nb import Session, StageError, journal, kernels, maintenance, rebasing, trust, trusting
+from nosync_nb.compiler import Compiler
 from nosync_nb.definition import Definition
 from nosync_nb.expressions import refusal
-from nosync_nb.graph import Compiler, Graph
+from nosync_nb.graph import Graph
 from nosync_nb.rows import Schema
 from nosync_nb.sparks import Sparks
 
