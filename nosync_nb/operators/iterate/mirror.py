@@ -57,8 +57,16 @@ def key_picker(layout: Layout) -> Pick:
 
 def pairs_of(columns: Sequence[Column], diff: Any) -> Pairs:
     """Columns as rows."""
-    values = [c.tolist() if isinstance(c, np.ndarray) else c.to_pylist() for c in columns]
-    return list(zip(zip(*values, strict=True), diff.tolist(), strict=True))
+    return list(zip(zip(*_values(columns), strict=True), diff.tolist(), strict=True))
+
+
+def _values(columns: Sequence[Column]) -> list[list[Any]]:
+    return [c.tolist() if isinstance(c, np.ndarray) else c.to_pylist() for c in columns]
+
+
+def _tuples(values: Sequence[list[Any]], n: int) -> Iterable[Row]:
+    """The rows of some columns, `n` of them even if there is no column."""
+    return zip(*values, strict=True) if values else [()] * n
 
 
 def updates_of(pairs: Iterable[tuple[Row, int]], types: Sequence[str]) -> Updates:
@@ -103,9 +111,28 @@ class Timed:
         self.rows_count = 0
         self.by_key: dict[Row, dict[tuple[Row, Time], int]] = {}
         for part in trace.parts():
-            for row, diff in pairs_of(part.columns, part.diff):
-                self._count((row[:width], row[width:]), diff)
+            values = _values(part.columns)
+            keys = _tuples([values[i] for i in places], len(part))
+            found = _tuples(values[:width], len(part))
+            times = _tuples(values[width:], len(part))
+            self._load(keys, list(zip(found, times, strict=True)), part.diff.tolist())
         self.added: dict[tuple[Row, Time], int] = {}
+
+    def _load(
+        self, keys: Iterable[Row], places: Sequence[tuple[Row, Time]], diffs: Sequence[int]
+    ) -> None:
+        """Adds what a part of the trace holds, in which no (row, time) comes twice."""
+        by_key = self.by_key
+        for key, place, diff in zip(keys, places, diffs, strict=True):
+            held = by_key.get(key)
+            if held is None:
+                by_key[key] = {place: diff}
+                self.rows_count += 1
+            elif place not in held:
+                held[place] = diff
+                self.rows_count += 1
+            else:
+                self._count(place, diff)
 
     def add(self, row: Row, time: Time, diff: int) -> None:
         """Adds a change of this epoch."""
