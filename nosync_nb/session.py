@@ -143,7 +143,7 @@ class Session:
         """An input: made, or returned if one with an equal schema is there.
 
         Args:
-            schema: Spark DDL, or data to take the columns from (its rows are not inserted).
+            schema: Spark DDL, an Arrow schema, or data to take the columns from (not its rows).
             key: a key column or several; makes the input keyed (upsert, delete).
 
         Raises:

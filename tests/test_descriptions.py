@@ -19,10 +19,12 @@ from nosync_nb import (
     StageError,
     compiler,
     encoded,
+    errors,
     journal,
     signing,
 )
 from nosync_nb.definition import OPERATORS_MAX, Definition, reference
+from nosync_nb.expressions import compile_expression
 from nosync_nb.identity import definitions
 from nosync_nb.rows import Schema
 
@@ -134,6 +136,26 @@ def test_a_deep_stage_works_from_a_deep_stack(tmp_path: Path) -> None:
 
     assert deep(200, lambda: reopened(3)) == (2, 2)
     assert deep(room() - 250, lambda: reopened(4)) == (3, 3)
+
+
+@pytest.mark.parametrize("text", ["({})", "abs({})", "{} + 1"])
+def test_an_expression_is_accepted_or_refused_whatever_the_stack(text: str) -> None:
+    """One that is nested too deeply is refused with a hint, from a shallow stack as well."""
+
+    def refused(times: int, frames: int) -> str:
+        sql = "y"
+        for _ in range(times):
+            sql = text.format(sql)
+        try:
+            deep(frames, lambda: compile_expression(f"{sql} + {frames}", NUMBERS))
+        except errors.ExpressionError as error:
+            return f"{error.hint}"
+        return ""
+
+    for times in (5, 15, 2000):
+        assert refused(times, 0) == refused(times, room() - 150)
+    assert not refused(5, 0)
+    assert "with_columns" in refused(2000, 0)
 
 
 def test_a_long_chain_of_stages_works(tmp_path: Path) -> None:

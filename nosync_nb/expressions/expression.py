@@ -26,6 +26,7 @@ from nosync_nb.expressions.examine import Examined, examine
 from nosync_nb.expressions.fast import Fast, compile_fast, is_loud
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, Node
 from nosync_nb.expressions.parse import Parsed, agrees_with_spark, canonical, parse
+from nosync_nb.expressions.roomy import roomy
 from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Settings, needs_zone
 from nosync_nb.expressions.typing_rules import KNOWN, VOID
 from nosync_nb.expressions.vectors import Frame, RowError, quiet, to_column
@@ -200,6 +201,7 @@ def compile_shown(
     return Expression(compiled, schema, _asked_type(compiled, schema, types), own, shown)
 
 
+@roomy
 @lru_cache(maxsize=512)
 def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
     parsed = parse(sql)

@@ -18,6 +18,7 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.spark import SparkParser
 
 from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions.roomy import roomy
 
 _PREFIX = "SELECT "
 _SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "OVERLAY")
@@ -57,6 +58,7 @@ class Parsed(NamedTuple):
     words: tuple[Word, ...]
 
 
+@roomy
 @lru_cache(maxsize=1024)
 def parse(sql: str) -> Parsed:
     """Reads one expression.

@@ -1,0 +1,43 @@
+"""Room for recursion: what an expression nests is not added to what its caller has called.
+
+Reading and compiling follow the nesting of a text, some ten frames a step. Without this a stage
+that was accepted from a shallow stack could not be opened from a deep one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from nosync_nb.errors import ExpressionError
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def roomy(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A function of a text, which is called on a stack of its own if the caller's is too short.
+
+    Raises:
+        ExpressionError: if the text is nested too deeply for that as well.
+    """
+
+    @wraps(function)
+    def called(*given: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            return function(*given, **named)
+        except (RecursionError, SyntaxError):
+            pass
+        with ThreadPoolExecutor(1) as own:
+            try:
+                return own.submit(function, *given, **named).result()
+            except (RecursionError, SyntaxError):
+                pass
+        raise ExpressionError(
+            f"expression {given[0]!r:.60} is nested too deeply",
+            hint="compute a part of it first: with_columns(part='...')",
+        )
+
+    return called
