@@ -20,7 +20,7 @@ import numpy as np
 
 import nosync_nb
 from bench.r1 import IN_PROCESS
-from nosync_nb import graphs
+from nosync_nb.collections.library import graphs
 
 PER_NODE = 4
 AGAIN = 3

@@ -19,7 +19,7 @@ import numpy as np
 import nosync_nb
 from bench.r1 import IN_PROCESS, edge_table
 from bench.workload import Change, Network
-from nosync_nb import graphs
+from nosync_nb.collections.library import graphs
 
 AGAIN = 3
 

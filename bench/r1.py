@@ -66,7 +66,7 @@ def without_log(session: Any) -> None:
 
     NOTE: users have no such switch; an epoch that is not in the log is not committed.
     """
-    from nosync_nb.log import Position
+    from nosync_nb.store.log import Position
 
     session._store.write_epoch = lambda *_: Position(0, 0)
 

@@ -3,7 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-from nosync_nb.collection import Collection
+from nosync_nb.collections.collection import Collection
 from nosync_nb.errors import (
     CorruptLogError,
     DivergenceError,
@@ -19,11 +19,11 @@ from nosync_nb.errors import (
     TimeError,
     TrustError,
 )
-from nosync_nb.frontier import Frontier
-from nosync_nb.inputs import Input
-from nosync_nb.opening import open
-from nosync_nb.recovery import RecoveryReport
-from nosync_nb.session import Session
+from nosync_nb.session.input import Input
+from nosync_nb.session.opening import open
+from nosync_nb.session.report import RecoveryReport
+from nosync_nb.session.session import Session
+from nosync_nb.store.frontier import Frontier
 
 __all__ = [
     "Collection",
@@ -56,4 +56,4 @@ _LAZY = ("graphs", "windows")
 def __getattr__(name: str) -> ModuleType:
     if name not in _LAZY:
         raise AttributeError(f"module 'nosync_nb' has no attribute {name!r}")
-    return import_module(f"nosync_nb.{name}")
+    return import_module(f"nosync_nb.collections.library.{name}")

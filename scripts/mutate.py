@@ -117,7 +117,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutate ARGS=...", description=__doc__)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--room", choices=[*mutants.ROOMS, "session"], help="of this room only")
+    parser.add_argument("--room", choices=mutants.ROOMS, help="of this room only")
     parser.add_argument("--file", help="of files whose path contains this only")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=120, help="of tests for each mutant")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from row_strategies import column_forms, scalar_types, types, values
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange
 from nosync_nb.rows.encoding import encode_column
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
 Row = tuple[bytes, ...]
 Count = Counter[Row]

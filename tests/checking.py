@@ -19,7 +19,8 @@ from model import Bag, bag
 from strategies import Epoch, ddl, histories
 
 import nosync_nb
-from nosync_nb import Collection, Input, Session, maintenance
+from nosync_nb import Collection, Input, Session
+from nosync_nb.session import upkeep
 from nosync_nb.trace import Merge, Trace
 
 Build = Callable[..., Collection]
@@ -94,9 +95,9 @@ def merge_all(session: Session) -> None:
         return Merge(0, len(trace.layers)) if len(trace.layers) > 1 else None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(maintenance, "plan", everything)
+        patch.setattr(upkeep, "plan", everything)
         for number in session._version.traces:
-            maintenance._merge(session, number)
+            upkeep._merge(session, number)
     assert {len(trace.layers) for trace in session._version.traces.values()} <= {0, 1}
 
 

@@ -76,7 +76,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Hides the Spark session of other tests from those that are not of Spark."""
     with pytest.MonkeyPatch.context() as patch:
         if item.get_closest_marker("spark") is None:
-            from nosync_nb.sparks import Sparks
+            from nosync_nb.session.link import Sparks
 
             patch.setattr(Sparks, "_known", lambda sparks: sparks._given is not None)
         return (yield)
@@ -89,7 +89,7 @@ def no_disk() -> Iterator[None]:
     Folders that tests make for each example lie in memory, if there is such a place: on a disk,
     removing them takes longer than what they are made for.
     """
-    from nosync_nb.files import File, Files
+    from nosync_nb.files.disk import File, Files
 
     with pytest.MonkeyPatch.context() as patch:
         if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 1 << 30:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from nosync_nb.errors import DurabilityError
-from nosync_nb.files import Buffer, File, Files, fail
-from nosync_nb.log.machine import Identity, Machine
+from nosync_nb.files.disk import Buffer, File, Files, fail
+from nosync_nb.store.log.machine import Identity, Machine
 
 Phase = Literal["before", "inside", "after"]
 SECTOR_BYTES = 512

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nosync_nb import arrays
-from nosync_nb.arrays import sorted_by, stably_sorted_by
+from nosync_nb.rows import arrays
+from nosync_nb.rows.arrays import sorted_by, stably_sorted_by
 
 BITS = st.integers(0, 64)
 ROWS = 3000

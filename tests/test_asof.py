@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from model import Bag
 
 import nosync_nb
-from nosync_nb import Collection, windows
+from nosync_nb import Collection
+from nosync_nb.collections.library import windows
 from nosync_nb.operators import neighbours as kernel
 
 pytestmark = pytest.mark.usefixtures("no_disk")

@@ -25,11 +25,11 @@ from nosync_nb import (
     OutcomeUnknownError,
     Session,
     TrustError,
-    maintenance,
-    store,
 )
-from nosync_nb.log import checkpoint, generation, owner, segments
-from nosync_nb.store import Store
+from nosync_nb.session import upkeep
+from nosync_nb.store import store
+from nosync_nb.store.log import checkpoint, generation, owner, segments
+from nosync_nb.store.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -93,14 +93,14 @@ def test_a_disk_that_refuses_to_write_refuses_the_epoch_and_goes_on_when_it_can(
         with pytest.raises(DurabilityError, match=code):
             session.stage("late", session["people"].distinct())
         with pytest.raises(DurabilityError, match=code):
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         assert session.pending["people"].rows == 2
         assert session.now == before["now"]
         assert "late" not in session
         disk.error = 0
         assert session.commit(wait="disk") == 3
         session.stage("late", session["people"].distinct())
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
         assert session["by_age"].rows() == [(20, 2), (30, 2)]
         wanted = state(session)
     with on(disk) as session:
@@ -178,7 +178,7 @@ def test_a_log_of_another_format_is_refused_and_left_as_it_is(
         patch.setattr(writer, "FORMAT", format_)
         with nosync_nb.open(path) as session:
             people(session)
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
     before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != "owner"}
     with pytest.raises(CorruptLogError, match=f"format {format_} is {age}") as caught:
         nosync_nb.open(path)
@@ -220,7 +220,7 @@ def whole(
 ) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """A log with every kind of file, what it holds, and what it holds after one more epoch."""
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
-    monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
+    monkeypatch.setattr(upkeep, "SPILL_ROWS", 4)
     with on(HastyFiles()) as session:
         people(session)
         planes, everybody = session.inputs["planes"], session.inputs["people"]
@@ -231,7 +231,7 @@ def whole(
             everybody.insert([(f"p{i}", i + at, 0.5) for i in range(5)])
             session.commit()
             if at in (4, 6):
-                maintenance.checkpoint(session)
+                upkeep.checkpoint(session)
         before = everything(session)
     shutil.copytree(tmp_path / "log", tmp_path / "more")
     shutil.move(tmp_path / "log", tmp_path / "whole")

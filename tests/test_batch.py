@@ -25,7 +25,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb import rows
-from nosync_nb.batch import (
+from nosync_nb.errors import ExpressionError
+from nosync_nb.trace.batch import (
     Layout,
     Updates,
     arrange,
@@ -34,7 +35,6 @@ from nosync_nb.batch import (
     no_updates,
     unordered,
 )
-from nosync_nb.errors import ExpressionError
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
 BUCKETS = st.sampled_from([None, 1, 2])

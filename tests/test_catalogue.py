@@ -68,7 +68,8 @@ from checking import change, count, merge_all, net, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nosync_nb import Collection, Session, maintenance, rows
+from nosync_nb import Collection, Session, rows
+from nosync_nb.session import upkeep
 from nosync_nb.trace import Merge, compaction
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -119,7 +120,7 @@ def test_an_epoch_that_comes_while_a_shared_trace_is_merged_is_not_lost(
     inner = session.stage("inner", a.join(b, on="k"))
     again = session.stage("again", a.join(other, on="k"))
     itself = session.stage("itself", b.join(other, on="k"))
-    merged = maintenance.merged_parts
+    merged = upkeep.merged_parts
 
     def slowly(*arguments: Any) -> Any:
         made = merged(*arguments)
@@ -135,13 +136,13 @@ def test_an_epoch_that_comes_while_a_shared_trace_is_merged_is_not_lost(
     session.commit()
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 0)  # or the epoch itself merges them
     planned: list[Merge] = []  # one at a time: the worker goes on until nothing is left to plan
-    monkeypatch.setattr(maintenance, "plan", lambda trace: planned.pop() if planned else None)
-    monkeypatch.setattr(maintenance, "merged_parts", slowly)
+    monkeypatch.setattr(upkeep, "plan", lambda trace: planned.pop() if planned else None)
+    monkeypatch.setattr(upkeep, "merged_parts", slowly)
     for number, trace in sorted(session._version.traces.items()):
         if len(trace.layers) > 1:
             now, done = session.now, session.stats["merges"]
             planned.append(Merge(0, 2))
-            maintenance._merge(session, number)
+            upkeep._merge(session, number)
             assert (session.now, session.stats["merges"]) == (now + 1, done + 1)
             assert count(inner) == pairs(a.rows(), b.rows()) == count(again)
             assert count(itself) == pairs(b.rows(), b.rows())

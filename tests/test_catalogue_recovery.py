@@ -15,7 +15,10 @@ import pytest
 from checking import EDGES, change, closure, count, merge_all
 
 import nosync_nb
-from nosync_nb import Collection, DurabilityError, Session, maintenance, reads, rows, store
+from nosync_nb import Collection, DurabilityError, Session, rows
+from nosync_nb.session import reader as reads
+from nosync_nb.session import upkeep
+from nosync_nb.store import store
 from nosync_nb.trace import compaction
 
 Open = Callable[..., Session]
@@ -43,7 +46,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of more than four rows are written to files, and merged by nobody but a test."""
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
-    monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
+    monkeypatch.setattr(upkeep, "SPILL_ROWS", 4)
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 2)
 
 
@@ -129,7 +132,7 @@ def test_a_checkpoint_has_the_state_of_loops(opened: Open, wanted: Any) -> None:
     define(session)
     for epoch in range(1, len(EPOCHS) + 1):
         commit(session, epoch)
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
         session = opened(takeover=True)
         assert session.recovery.recomputed == 0
         assert everything(session) == wanted[epoch]
@@ -144,14 +147,14 @@ def test_a_second_kill_right_after_a_restart_leaves_the_next_epoch_right(
     define(session)
     for epoch in range(1, len(EPOCHS) + 1):
         if checkpoint == "before" and epoch % 2:
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         commit(session, epoch)
         assert everything(session) == wanted[epoch]
         for _ in range(quick):
             session = opened(takeover=True)
             assert session.recovery.recomputed == 0
             if checkpoint == "after":
-                maintenance.checkpoint(session)
+                upkeep.checkpoint(session)
         session = opened(takeover=True)
         if epoch % 3 == 0:
             assert everything(session) == wanted[epoch]
@@ -170,7 +173,7 @@ def test_a_checkpoint_has_the_state_of_what_shows_nothing(opened: Open) -> None:
     session["unread"].insert([(7,)])  # type: ignore[attr-defined]
     change(session, b, {(-3,): 1, (5,): -1})
     for _ in range(2):
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
         session = opened(takeover=True)
         assert session.recovery.recomputed == 0
         assert session["common"].rows() == session["many"].rows() == []
@@ -234,7 +237,7 @@ def replace_files(session: Session) -> set[str]:
         session.inputs["numbers"].insert([(x,) for x in range(5)], once=f"{session.now}-{n}")
         session.commit()
         merge_all(session)
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
     return before - files(session)
 
 
@@ -247,7 +250,7 @@ def merged(opened: Open, small_files: None) -> Session:
     for _ in range(5):
         change(session, numbers, {(x,): 1 for x in range(9)})
     merge_all(session)
-    maintenance.checkpoint(session)
+    upkeep.checkpoint(session)
     return session
 
 

@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nosync_nb.batch import Batch, Layout, merge
 from nosync_nb.trace import Layer, Trace, adopt, append, compaction, plan
+from nosync_nb.trace.batch import Batch, Layout, merge
 from nosync_nb.trace.compaction import (
     INLINE_ROWS,
     JOINED_MAX,

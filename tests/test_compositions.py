@@ -21,7 +21,8 @@ from model import Bag, bag
 from strategies import Epoch, histories
 
 import nosync_nb
-from nosync_nb import Collection, Session, maintenance
+from nosync_nb import Collection, Session
+from nosync_nb.session import upkeep
 from nosync_nb.trace import Merge, Trace
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -55,9 +56,9 @@ def compact(session: Session, chance: Random) -> None:
         start, stop = sorted(chance.sample(range(count + 1), 2)) if count > 1 else (0, 0)
         return Merge(start, stop) if stop - start > 1 else None
 
-    with mock.patch.object(maintenance, "plan", some):
+    with mock.patch.object(upkeep, "plan", some):
         for number in session._version.traces:
-            maintenance._merge(session, number)
+            upkeep._merge(session, number)
 
 
 @pytest.mark.spark
@@ -143,7 +144,7 @@ def follow(
         if how == "compact":
             compact(session, data.draw(st.randoms(use_true_random=False)))
         elif how == "checkpoint":
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         elif how:
             open_.append(again(session, folder, how, number))
             assert open_[-1].recovery.recomputed == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import nosync_nb
 from nosync_nb import Collection, DivergenceError, ExpressionError, Session
-from nosync_nb.counts import CountError, add_runs, products
+from nosync_nb.rows.counts import CountError, add_runs, products
 
 COUNTS = st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1))
 

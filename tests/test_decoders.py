@@ -24,25 +24,19 @@ from hypothesis import strategies as st
 
 import nosync_nb
 from nosync.memo import Memo
-from nosync_nb import (
-    CorruptLogError,
-    ExpressionError,
-    TrustError,
-    journal,
-    maintenance,
-    rows,
-    store,
-)
-from nosync_nb.definition import OPERATORS_MAX
+from nosync_nb import CorruptLogError, ExpressionError, TrustError, rows
+from nosync_nb.collections.definition import OPERATORS_MAX
+from nosync_nb.dataflow.graph import Graph
 from nosync_nb.expressions import compile_expression, refusal
-from nosync_nb.files import Files
-from nosync_nb.graph import Graph
-from nosync_nb.log import Log, checkpoint, codec
+from nosync_nb.files.disk import Files
 from nosync_nb.operators.iterate.effort import Effort
 from nosync_nb.rows import Schema
-from nosync_nb.trace import packs
+from nosync_nb.session import upkeep
+from nosync_nb.store import journal, store
+from nosync_nb.store.log import Log, checkpoint, codec
+from nosync_nb.store.wellformed import check_catalog
 from nosync_nb.trace.parts import open_part, refs_from_json
-from nosync_nb.wellformed import check_catalog
+from nosync_nb.trace.past import packs
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
@@ -92,7 +86,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, no_disk: None) -> Corpus:
                 session.commit(label=f"label {x}")
             numbers.insert([(x, None, 1) for x in range(20)])
             session.commit()
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
             session.stage("sums", session["numbers"].group_by("s").agg(n="count(*)"))
             numbers.remove([(0, "", None)])
             edges.insert([(2, 3)])

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import Session, pickles
-from nosync_nb.definition import Captured
+from nosync_nb import Session
+from nosync_nb.collections.definition import Captured
+from nosync_nb.collections.functions import pickles
 
 ROWS = [(1,), (5,), (9,), (12,)]
 

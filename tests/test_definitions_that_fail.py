@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import DurabilityError, NosyncError, Session, StageError, maintenance, store
-from nosync_nb.trace.archive import Archive
+from nosync_nb import DurabilityError, NosyncError, Session, StageError
+from nosync_nb.session import upkeep
+from nosync_nb.store import store
+from nosync_nb.trace.past.archive import Archive
 
 
 @pytest.fixture
@@ -18,7 +20,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     """A session whose past lies in packs that refer to files, none of which is open."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
-    monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
+    monkeypatch.setattr(upkeep, "SPILL_ROWS", 4)
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "k int, v int")
         session.stage("large", numbers.filter("v > 0"))
@@ -26,7 +28,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
         for epoch in range(3):
             numbers.insert([(k % 7, epoch + 1) for k in range(20)])
             session.commit()
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
     with nosync_nb.open(tmp_path / "log") as session:
         yield session
 

@@ -12,21 +12,13 @@ import pyarrow as pa
 import pytest
 
 import nosync_nb
-from nosync_nb import (
-    Collection,
-    SchemaError,
-    Session,
-    StageError,
-    compiler,
-    encoded,
-    errors,
-    journal,
-    signing,
-)
-from nosync_nb.definition import OPERATORS_MAX, Definition, reference
+from nosync_nb import Collection, SchemaError, Session, StageError, errors
+from nosync_nb.collections.definition import OPERATORS_MAX, Definition, reference
+from nosync_nb.collections.functions.identity import definitions
+from nosync_nb.dataflow import compiler
 from nosync_nb.expressions import compile_expression
-from nosync_nb.identity import definitions
 from nosync_nb.rows import Schema
+from nosync_nb.store import encoded, journal, signing
 
 NUMBERS = Schema.parse("x bigint, y bigint")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 PROGRAM = """
 import os, resource, sys
 import nosync_nb
-from nosync_nb import maintenance, store
+from nosync_nb.session import upkeep; from nosync_nb.store import store
 
-store.SPILL_ROWS = maintenance.SPILL_ROWS = 4  # each epoch is a part file, each checkpoint a pack
+store.SPILL_ROWS = upkeep.SPILL_ROWS = 4  # each epoch is a part file, each checkpoint a pack
 EPOCHS = 120
 LIMIT = 64
 resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
@@ -23,7 +23,7 @@ def use(session, start, stop):
     for epoch in range(start, stop):
         rows.insert([(epoch * 8 + i,) for i in range(8)])
         session.commit()
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
         counts.append(opened())
     return counts
 

@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from model import Bag
 
 import nosync_nb
-from nosync_nb import Collection, Session, graphs, maintenance
+from nosync_nb import Collection, Session
+from nosync_nb.collections.library import graphs
 from nosync_nb.operators.iterate import MARK
 from nosync_nb.operators.iterate import loop as loops
 from nosync_nb.operators.iterate.effort import PATIENCE_MAX, Effort
+from nosync_nb.session import upkeep
 
 NODES = 7
 
@@ -72,8 +74,8 @@ class Dice(Effort):
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has more than some rows goes to files."""
-    monkeypatch.setattr("nosync_nb.store.SPILL_ROWS", 36)
-    monkeypatch.setattr("nosync_nb.maintenance.SPILL_ROWS", 36)
+    monkeypatch.setattr("nosync_nb.store.store.SPILL_ROWS", 36)
+    monkeypatch.setattr("nosync_nb.session.upkeep.SPILL_ROWS", 36)
 
 
 def traces(session: Session) -> dict[int, Any]:
@@ -146,7 +148,7 @@ def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
         if what == 0:
             session = reopened(session, tmp_path / "log", chance)
         elif what == 1:
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         elif what == 2:
             session.settle()
             merge_all(session)
@@ -267,7 +269,7 @@ def test_a_loop_of_few_changes_is_followed_again_after_some_of_many(tmp_path: Pa
 def test_what_a_loop_has_learnt_outlives_an_epoch_that_goes_to_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    monkeypatch.setattr(f"nosync_nb.store.{bound}", 4)
+    monkeypatch.setattr(f"nosync_nb.store.store.{bound}", 4)
     with nosync_nb.open(tmp_path / "log") as session:
         edges = session.input("edges", EDGES)
         session.stage("paths", closure(edges))

@@ -30,7 +30,7 @@ from hypothesis import settings
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.log import generation
+from nosync_nb.store.log import generation
 
 BEFORE, NEAR, AFTER = 8, 24, 8
 """How many opcodes are tried before the last frame is written, soon afterwards, and later."""

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import Session, TimeError, maintenance, trust
+from nosync_nb import Session, TimeError
+from nosync_nb.collections.functions import trust
+from nosync_nb.session import upkeep
 
 ROWS = 500
 """Rows before the stages stop; what is missed is far less."""
@@ -146,7 +148,7 @@ def test_many_missed_epochs_become_one_change_at_now(
     assert [epoch.number for epoch in stopped.epochs()] == [4]
     session = kernels.opened(known=False, takeover=True)
     check(session)
-    maintenance.checkpoint(session)
+    upkeep.checkpoint(session)
     session = kernels.opened(known=False, takeover=True)
     check(session)
 
@@ -182,7 +184,7 @@ def test_opening_where_functions_can_be_loaded_again_extends(
 ) -> None:
     def checkpoint(moment: str) -> None:
         if when in (moment, "always"):
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
 
     session = kernels.opened(known=True)
     define(session)
@@ -270,9 +272,9 @@ def test_a_stage_whose_inputs_cannot_be_read_as_of_then_is_computed_anew(
         session.inputs["numbers"].insert([(x,)])
         session.commit()
         if x % 50 == 0:
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
     session._store.history.retain(8)
-    maintenance.checkpoint(session)
+    upkeep.checkpoint(session)
     assert not any(20 in each for each in session["numbers"].history())
     numbers = session.inputs["numbers"]
     (report,) = session.define({"doubled": numbers.map(lambda row: (row.x * 2,), "y int")})
@@ -345,7 +347,7 @@ def test_whatever_stops_and_comes_back_every_readable_epoch_is_right(
             held -= gone
             past[session.commit()] = held.copy()
         elif what == "checkpoint":
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         elif what == "some":
             session.define({n: c for n, c in stages(session).items() if chance.random() < 0.5})
         else:

@@ -15,7 +15,8 @@ from checking import EDGES, closure, held, merge_all
 from test_efforts import both_ways, traces
 
 import nosync_nb
-from nosync_nb import Collection, Session, graphs
+from nosync_nb import Collection, Session
+from nosync_nb.collections.library import graphs
 from nosync_nb.errors import DivergenceError, NosyncError
 from nosync_nb.operators.iterate import few, mirror
 from nosync_nb.operators.iterate import loop as loops

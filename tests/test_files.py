@@ -15,7 +15,7 @@ import pytest
 from faults import FaultyFiles, HastyFiles
 
 from nosync_nb.errors import DurabilityError
-from nosync_nb.files import Files
+from nosync_nb.files.disk import Files
 
 
 @pytest.fixture(params=[Files, HastyFiles, FaultyFiles])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb.errors import TimeError
-from nosync_nb.frontier import (
+from nosync_nb.store.frontier import (
     UNBOUNDED,
     Failure,
     Frontier,

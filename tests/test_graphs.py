@@ -15,13 +15,8 @@ import pytest
 from hypothesis import settings
 
 import nosync_nb
-from nosync_nb import (
-    Collection,
-    SchemaError,
-    Session,
-    StageError,
-    graphs,
-)
+from nosync_nb import Collection, SchemaError, Session, StageError
+from nosync_nb.collections.library import graphs
 from nosync_nb.operators.iterate import loop
 
 Edge = tuple[Any, Any]

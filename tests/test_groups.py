@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb import rows
-from nosync_nb.groups import FEW, Groups, group, group_few
+from nosync_nb.operators.keys import FEW, Groups, group, group_few
 
 BUCKETS = st.sampled_from([None, 1, 2])
 

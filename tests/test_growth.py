@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nosync_nb
-from nosync_nb import definition, maintenance, store
-from nosync_nb.epochs import Written
-from nosync_nb.log import codec
+from nosync_nb.collections import definition
+from nosync_nb.session import upkeep
+from nosync_nb.store import store
+from nosync_nb.store.ledger import Written
+from nosync_nb.store.log import codec
 from nosync_nb.trace import compaction
 from nosync_nb.trace.compaction import LAYERS_MAX
 
@@ -147,7 +149,7 @@ def test_a_checkpoint_encodes_what_changed_since_the_last_one(
 
     def checkpoint() -> int:
         encoded.clear()
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
         return len(encoded)
 
     with nosync_nb.open(tmp_path / "log") as session:
@@ -174,7 +176,7 @@ def test_a_large_value_is_in_one_file_which_later_checkpoints_name(tmp_path: Pat
         texts.insert([(0, text)])
         session.commit()
         session.settle()
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
         files = set(path.glob("layers/*"))
         assert all(path.stat().st_size > len(text) for path in files)
         for k in range(1, 40):
@@ -182,7 +184,7 @@ def test_a_large_value_is_in_one_file_which_later_checkpoints_name(tmp_path: Pat
             session.commit()
             session.settle()
             if k % 10 == 0:
-                maintenance.checkpoint(session)
+                upkeep.checkpoint(session)
                 newest = max(path.glob("checkpoint-*"))
                 assert newest.stat().st_size < 20_000
         assert set(path.glob("layers/*")) == files
@@ -218,10 +220,10 @@ def test_a_value_too_large_for_a_frame_is_written_once_for_each_log(
         assert frames < 5000
         past[session.now] = {name: sorted(map(repr, session[name].rows())) for name in at}
     held = {n: len(t.consolidated()) for n, t in session._version.traces.items()}
-    assert {each.name for each in path.glob("layers/*")} <= maintenance.named_files(session)
+    assert {each.name for each in path.glob("layers/*")} <= upkeep.named_files(session)
     session.settle()
     if ended:
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
         session.close()
         assert max(path.glob("checkpoint-*")).stat().st_size < 20_000
     for mode in ("r", "w"):
@@ -268,14 +270,14 @@ def test_what_a_checkpoint_moved_to_files_is_read_after_any_of_the_next_epochs(
                 numbers.insert([(chance.randrange(9), chance.randrange(99)) for _ in range(5)])
                 session.commit()
                 if chance.random() < 0.4:
-                    maintenance.checkpoint(session)
+                    upkeep.checkpoint(session)
             rows = numbers.rows()
             assert len(rows) == 150 * (life + 1)
             sums: dict[int, int] = {}
             for row in rows:
                 sums[row.k] = sums.get(row.k, 0) + row.v
             assert {row.k: row.s for row in session["sums"].rows()} == sums
-            named = maintenance.named_files(session)
+            named = upkeep.named_files(session)
         there = {each.name for each in (tmp_path / "log" / "layers").iterdir()}
         assert {name for name in named if name.endswith(".arrow")} <= there
 
@@ -292,11 +294,11 @@ GROWS = {  # by design: a number for each epoch, and the packs that hold them
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints, packs, merges, segments and files of few rows; few files are kept open."""
-    monkeypatch.setattr("nosync_nb.log.log.CHECKPOINT_FRAMES", 48)
-    monkeypatch.setattr("nosync_nb.log.segments.SEGMENT_BYTES_MAX", 32 << 10)
-    monkeypatch.setattr("nosync_nb.log.writer.SEGMENT_BYTES_MAX", 32 << 10)
-    monkeypatch.setattr("nosync_nb.trace.archive.OPEN_MAX", 4)
-    monkeypatch.setattr("nosync_nb.log.lookup._OPEN_FILES_MAX", 4)
+    monkeypatch.setattr("nosync_nb.store.log.log.CHECKPOINT_FRAMES", 48)
+    monkeypatch.setattr("nosync_nb.store.log.segments.SEGMENT_BYTES_MAX", 32 << 10)
+    monkeypatch.setattr("nosync_nb.store.log.writer.SEGMENT_BYTES_MAX", 32 << 10)
+    monkeypatch.setattr("nosync_nb.trace.past.archive.OPEN_MAX", 4)
+    monkeypatch.setattr("nosync_nb.store.log.lookup._OPEN_FILES_MAX", 4)
     monkeypatch.setattr(compaction, "INLINE_ROWS", 64)
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 16)
     monkeypatch.setattr(compaction, "JOINED_MAX", 8)

@@ -30,13 +30,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.errors import CorruptLogError, TimeError
-from nosync_nb.files import File, Files
-from nosync_nb.trace import grid, nodes, sections
-from nosync_nb.trace.history import History
-from nosync_nb.trace.packs import verify_pack
+from nosync_nb.files.disk import File, Files
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.trace.parts import PartRef, open_part, write_parts
+from nosync_nb.trace.past import grid, sections, tree
+from nosync_nb.trace.past.history import History
+from nosync_nb.trace.past.packs import verify_pack
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
 TRACES = (1, 2, 3)
@@ -94,7 +94,7 @@ class Past(RuleBasedStateMachine):
         self.now = self.steps = 0
         self.epochs: dict[int, list[tuple[int, Count]]] = {trace: [] for trace in TRACES}
         self.waiting: Any = None
-        self.few = mock.patch.object(nodes, "FANOUT", 3)
+        self.few = mock.patch.object(tree, "FANOUT", 3)
         self.few.start()
 
     def teardown(self) -> None:
@@ -317,7 +317,7 @@ def test_a_row_of_two_layouts_is_read_in_both(tmp_path: Path) -> None:
 
 
 def test_large_sums_become_part_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nosync_nb.trace.packing.LARGE", 20)
+    monkeypatch.setattr("nosync_nb.trace.past.packing.LARGE", 20)
     (tmp_path / "layers").mkdir()
     history = long(tmp_path, 600, 10)
     parts = {name for name in history.files() if name.endswith(".arrow")}

@@ -18,13 +18,15 @@ import pytest
 from faults import HastyFiles
 
 import nosync_nb
-from nosync_nb import CorruptLogError, journal, maintenance, store
-from nosync_nb.journal import Entry
-from nosync_nb.log import Log, checkpoint
-from nosync_nb.names import PACK, PART, is_plain, plain, within
+from nosync_nb import CorruptLogError
+from nosync_nb.files.names import PACK, PART, is_plain, plain, within
+from nosync_nb.session import upkeep
+from nosync_nb.store import journal, store
+from nosync_nb.store.journal import Entry
+from nosync_nb.store.log import Log, checkpoint
 from nosync_nb.trace.arrow_file import map_file, write_file
-from nosync_nb.trace.packs import Pack, write_pack
 from nosync_nb.trace.parts import PartRef
+from nosync_nb.trace.past.packs import Pack, write_pack
 
 VICTIM = "victim.txt"
 HOSTILE = {
@@ -59,7 +61,7 @@ SOME = ("above", "above, as a part", "absolute", "a zero byte", "generation", "n
 @pytest.fixture(autouse=True)
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    for place in (store, maintenance):
+    for place in (store, upkeep):
         monkeypatch.setattr(place, "SPILL_ROWS", 4)
 
 
@@ -74,8 +76,8 @@ def log(tmp_path: Path) -> Path:
             rows.insert([(k, epoch) for k in range(12)])
             session.commit()
         for number in list(session._version.traces):
-            maintenance._merge(session, number)
-        maintenance.checkpoint(session)
+            upkeep._merge(session, number)
+        upkeep.checkpoint(session)
         rows.insert([(k, 9) for k in range(12)])
         session.commit()
     for victim in (tmp_path / VICTIM, tmp_path / "victim.arrow", folder / "notebook.json"):

@@ -26,9 +26,11 @@ import nosync_nb
 from nosync import commands
 from nosync.bindings import Bindings
 from nosync.memo import Memo
-from nosync_nb import RecoveryReport, defining, errors, wellformed
-from nosync_nb import session as sessions
+from nosync_nb import RecoveryReport, errors
 from nosync_nb.rows.ddl import quote
+from nosync_nb.session import definitions
+from nosync_nb.session import session as sessions
+from nosync_nb.store import wellformed
 from nosync_widgets import formats
 from nosync_widgets.pictures import graph_picture
 from nosync_widgets.tables import Table
@@ -153,7 +155,7 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watche
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NOSYNC_SESSION", "log")
     # No name of a stage may be such a text; what if one came in by a log all the same?
-    for module in (sessions, defining):
+    for module in (sessions, definitions):
         monkeypatch.setattr(module, "check_name", lambda name, what: name)
     monkeypatch.setattr(wellformed, "stage_name", lambda name, frozen: name)
     watched = Watched()

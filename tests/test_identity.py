@@ -21,7 +21,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nosync_nb.identity import Identity, definition_fingerprint, function_fingerprint
+from nosync_nb.collections.functions.identity import (
+    Identity,
+    definition_fingerprint,
+    function_fingerprint,
+)
 
 _cells = itertools.count()
 
@@ -167,7 +171,7 @@ from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 for cell in json.loads(sys.argv[1]):
     shell.run_cell(cell, store_history=True).raise_error()
-from nosync_nb.identity import function_fingerprint
+from nosync_nb.collections.functions.identity import function_fingerprint
 f = shell.user_ns["f"]
 before = function_fingerprint(f).fingerprint
 for _ in range(200):
@@ -307,7 +311,7 @@ def test_only_what_is_used_of_a_users_module_matters() -> None:
 
 
 def test_installed_packages_count_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nosync_nb.identity import modules
+    from nosync_nb.collections.functions.identity import modules
 
     text = "import numpy as np\nfrom numpy import log\nf = lambda r: np.exp(r)\n"
     before = function_fingerprint(define(text))

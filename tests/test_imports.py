@@ -99,8 +99,8 @@ def test_nosync_has_the_names_of_the_engine_as_the_same_objects() -> None:
 def test_graphs_are_loaded_when_they_are_named(tmp_path: Path) -> None:
     code = """
 import sys, nosync_nb
-assert "nosync_nb.graphs" not in sys.modules
-assert nosync_nb.graphs.k_core is sys.modules["nosync_nb.graphs"].k_core
+assert "nosync_nb.collections.library.graphs" not in sys.modules
+assert nosync_nb.graphs.k_core is sys.modules["nosync_nb.collections.library.graphs"].k_core
 assert not hasattr(nosync_nb, "grafs")
 """
     done = subprocess.run(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import Session, StageError, auditing
+from nosync_nb import Session, StageError
+from nosync_nb.session import audits
 
 Heard = list[tuple[int, list[tuple[Any, ...]]]]
 
@@ -105,7 +106,7 @@ def test_a_stage_that_uses_what_has_no_name_is_refused(session: Session) -> None
 def test_the_epoch_in_which_an_audit_demotes_a_stage_is_heard(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auditing, "AUDIT_EVERY", 2)
+    monkeypatch.setattr(audits, "AUDIT_EVERY", 2)
 
     def guess(row: Any) -> tuple[str, float]:
         return (row.carrier, random.random())

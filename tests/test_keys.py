@@ -9,7 +9,9 @@ import pytest
 
 import nosync_nb
 from nosync.__main__ import main
-from nosync_nb import keys, trust, trusting
+from nosync_nb.collections.functions import trust
+from nosync_nb.session import trusting
+from nosync_nb.store import keys
 
 
 @pytest.fixture

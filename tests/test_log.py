@@ -12,9 +12,9 @@ from faults import FakeMachine, HastyFiles
 from test_log_crash import everything
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, TrustError
-from nosync_nb.files import Files
-from nosync_nb.log import Log, Position, frames, log, recover, segments, writer
-from nosync_nb.log.machine import Identity, Machine, _started
+from nosync_nb.files.disk import Files
+from nosync_nb.store.log import Log, Position, frames, log, recover, segments, writer
+from nosync_nb.store.log.machine import Identity, Machine, _started
 
 
 @pytest.fixture
@@ -429,7 +429,7 @@ def test_a_wrong_position_is_an_error(path: str) -> None:
 
 @pytest.mark.parametrize("name", ["segment", "frame", "checkpoint", "owner", "generation"])
 def test_a_newer_format_says_so(path: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nosync_nb.log import checkpoint, generation, owner
+    from nosync_nb.store.log import checkpoint, generation, owner
 
     modules = {
         "segment": segments,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.log import codec
 from nosync_nb.rows import arrow_type, objects, to_pylist
 from nosync_nb.rows.types import FIXED
+from nosync_nb.store.log import codec
 
 INTS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "date": 32, "timestamp": 64}
 TYPES = [*FIXED, "string", "binary", "decimal(20,3)", "array<int>", "struct<a:string,b:bigint>"]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from faults import Crash, FakeMachine, FaultyFiles, HastyFiles, Phase
 
-from nosync_nb.files import Files
-from nosync_nb.log import Log, segments, tail, writer
+from nosync_nb.files.disk import Files
+from nosync_nb.store.log import Log, segments, tail, writer
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ from faults import FakeMachine, FaultyFiles, HastyFiles, Step
 from test_log_crash import everything
 
 from nosync_nb.errors import DurabilityError
-from nosync_nb.log import Log, segments, writer
+from nosync_nb.store.log import Log, segments, writer
 
 
 @pytest.fixture

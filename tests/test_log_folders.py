@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 import nosync_nb
-from nosync_nb import NosyncError, TrustError, maintenance, store
-from nosync_nb.files import Files
+from nosync_nb import NosyncError, TrustError
+from nosync_nb.files.disk import Files
+from nosync_nb.session import upkeep
+from nosync_nb.store import store
 
 
 @pytest.fixture(autouse=True)
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    for place in (store, maintenance):
+    for place in (store, upkeep):
         monkeypatch.setattr(place, "SPILL_ROWS", 4)
 
 
@@ -33,7 +35,7 @@ def write(folder: Path, *, checkpoint: bool = True) -> None:
             rows.insert([(k, epoch) for k in range(12)])
             session.commit()
             if checkpoint and epoch < 3:
-                maintenance.checkpoint(session)
+                upkeep.checkpoint(session)
 
 
 def below(folder: Path) -> set[str]:

@@ -16,13 +16,17 @@ import pytest
 from expression_cases import all_cases
 
 import nosync_nb
-from nosync_nb import Session, StageError, journal, kernels, maintenance, rebasing, trust, trusting
-from nosync_nb.compiler import Compiler
-from nosync_nb.definition import Definition
+from nosync_nb import Session, StageError
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.functions import trust
+from nosync_nb.dataflow import builders, fitting
+from nosync_nb.dataflow.compiler import Compiler
+from nosync_nb.dataflow.graph import Graph
 from nosync_nb.expressions import refusal
-from nosync_nb.graph import Graph
 from nosync_nb.rows import Schema
-from nosync_nb.sparks import Sparks
+from nosync_nb.session import trusting, upkeep
+from nosync_nb.session.link import Sparks
+from nosync_nb.store import journal
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
@@ -55,7 +59,7 @@ class Victim:
             raise nosync_nb.ExpressionError(f"{why} needs Spark")
 
         self.patch.setattr(Sparks, "require", require)
-        for module in (kernels, rebasing):
+        for module in (builders, fitting):
             made = module.compile_expression
             self.patch.setattr(module, "compile_expression", self._counting(made))
             both = module.compile_aggregates
@@ -129,7 +133,7 @@ def lagging(data: dict[str, Any], graph: Graph) -> None:
     compiler = Compiler(Graph())
     compiler.fingerprints["numbers"] = graph.named["numbers"].fingerprint
     tree = Definition.from_json(big["definition"], [])
-    stage = nosync_nb.graph.Stage("big", Schema(numbers["schema"]), tree)
+    stage = nosync_nb.dataflow.graph.Stage("big", Schema(numbers["schema"]), tree)
     for node in data["nodes"]:
         if node["name"] == "big":
             node["fingerprint"] = compiler.stage_fingerprint(stage)
@@ -165,7 +169,7 @@ def test_a_strangers_log_is_opened_read_and_committed_to_and_nothing_of_it_is_ru
         assert values(session["odd"], 3) == [0, 1, 1]
         session.inputs["numbers"].insert([(more,)])
         session.commit()
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
         session.close()
     assert hostile.untouched
 
@@ -223,7 +227,7 @@ def test_a_strangers_stages_stay_held_however_often_our_catalog_is_written(
     session.stage("own", session["other"].distinct())
     for how in ("frames", "checkpoint"):
         if how == "checkpoint":
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         session.close()
         session = hostile.opened()
         assert session._origin.own
@@ -328,7 +332,7 @@ def test_a_catalog_that_was_changed_after_it_was_signed_is_nobodys(
     session = victim.opened()
     filled(session)
     if where == "checkpoint":
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
     session.close()
     victim.watch()
     reread(change)
@@ -398,7 +402,7 @@ def test_the_newest_catalog_decides(victim: Victim, monkeypatch: pytest.MonkeyPa
     """A signed checkpoint lends nothing to an unsigned definition that follows it."""
     session = victim.opened()
     filled(session)
-    maintenance.checkpoint(session)
+    upkeep.checkpoint(session)
     with monkeypatch.context() as patch:
         patch.setattr(type(session), "_signed", lambda *_: None)
         session.stage("late", session["numbers"].filter("x > 2"))
@@ -412,7 +416,7 @@ def test_the_newest_catalog_decides(victim: Victim, monkeypatch: pytest.MonkeyPa
 def test_our_own_log_goes_on_wherever_its_folder_and_key_are(victim: Victim) -> None:
     session = victim.opened()
     filled(session)
-    maintenance.checkpoint(session)
+    upkeep.checkpoint(session)
     session.close()
     shutil.move(victim.folder / "log", victim.folder / "moved")
     shutil.move(victim.folder / "mine", victim.folder / "home")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_log_crash import everything
 
 from nosync_nb.errors import DurabilityError, FencedError
-from nosync_nb.log import Log, writer
+from nosync_nb.store.log import Log, writer
 
 ACTIONS = ["append", "append", "append", "sync", "checkpoint", "reopen", "takeover"]
 

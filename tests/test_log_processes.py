@@ -14,7 +14,7 @@ import pytest
 from test_log_crash import everything
 
 from nosync_nb.errors import FencedError
-from nosync_nb.log import Log
+from nosync_nb.store.log import Log
 
 
 class Child:

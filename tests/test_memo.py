@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from nosync_nb import StageError
-from nosync_nb.operators import accumulators, memo
+from nosync_nb.operators.aggregates import accumulators, memo
 from nosync_nb.trace import Trace
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import OutOfMemoryError, Session, maintenance, reading, rows, transaction
-from nosync_nb.collection import Collection
+from nosync_nb import OutOfMemoryError, Session, rows
+from nosync_nb.collections import results
+from nosync_nb.collections.collection import Collection
+from nosync_nb.session import transactions, upkeep
 from nosync_nb.trace import Trace
 
 
@@ -48,7 +50,7 @@ def fails(call: Callable[[], Any], match: str) -> OutOfMemoryError:
 
 
 def test_rows_that_were_not_taken_do_not_wait(session: Session, data: Any) -> None:
-    for place, name in ((rows, "to_columns"), (transaction, "_meant")):
+    for place, name in ((rows, "to_columns"), (transactions, "_meant")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, name, full)
             fails(lambda: data.insert([("d", 4)]), "the rows for input 'data' were not taken")
@@ -110,14 +112,14 @@ def test_a_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> None:
 
 def test_changes_are_reads_too(data: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "changes_table", full)
+        patch.setattr(results, "changes_table", full)
         fails(data.changes, "could not be read")
     assert data.changes().num_rows == 3
 
 
 def test_a_merge_in_the_background_is_done_later(session: Session, data: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(maintenance, "merged_parts", full)
+        patch.setattr(upkeep, "merged_parts", full)
         for i in range(6):
             data.insert([(f"x{i}", n) for n in range(2000)])
             try:

@@ -18,10 +18,12 @@ import pytest
 from faults import FakeMachine, HastyFiles, PickyFiles
 
 import nosync_nb
-from nosync_nb import FencedError, NosyncError, Session, maintenance, store
-from nosync_nb.files import Files, fail
-from nosync_nb.log import Log, checkpoint
-from nosync_nb.store import Store
+from nosync_nb import FencedError, NosyncError, Session
+from nosync_nb.files.disk import Files, fail
+from nosync_nb.session import upkeep
+from nosync_nb.store import store
+from nosync_nb.store.log import Log, checkpoint
+from nosync_nb.store.store import Store
 
 CODES = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENOMEM]
 
@@ -30,7 +32,7 @@ CODES = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
-    for place in (store, maintenance):
+    for place in (store, upkeep):
         monkeypatch.setattr(place, "SPILL_ROWS", 4)
 
 
@@ -66,7 +68,7 @@ def test_no_moment_of_a_refusing_disk_locks_a_process_out_of_its_own_log(
     disk = PickyFiles()
     with on(disk) as session:
         one_more(session)
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
         one_more(session)
     sessions: list[Session] = []
     opening = steps_of(disk, lambda: sessions.append(on(disk)))
@@ -186,8 +188,8 @@ def edited(on: Callable[..., Session], tmp_path: Path) -> tuple[Path, dict[str, 
             session.commit()
             if epoch in (2, 4):
                 for number in list(session._version.traces):
-                    maintenance._merge(session, number)
-                maintenance.checkpoint(session)
+                    upkeep._merge(session, number)
+                upkeep.checkpoint(session)
         wanted = everything(session)
     shutil.move(tmp_path / "log", tmp_path / "whole")
     return tmp_path / "whole", wanted
@@ -219,16 +221,16 @@ def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
         session.inputs["rows"].insert([(k, 100) for k in range(12)])
         session.commit()
         for number in list(session._version.traces):
-            maintenance._merge(session, number)
+            upkeep._merge(session, number)
         wanted = everything(session)
     if more == "checkpoint":
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
         assert disk.unreadable in disk.deleted
     if more == "killed before checkpoint":
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint, "write", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                maintenance.checkpoint(session)
+                upkeep.checkpoint(session)
     disk.unreadable = ""
     for _ in range(3):  # killed each time; the second sweeps what is nobody's now
         session = on(disk, takeover=True)
@@ -236,8 +238,8 @@ def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
         session.inputs["rows"].insert([(1, 1000 + session.now)])
         session.commit()
         wanted = everything(session)
-        maintenance.checkpoint(session)
-    named = maintenance.named_files(session)
+        upkeep.checkpoint(session)
+    named = upkeep.named_files(session)
     session.close()
     with on(disk) as session:
         assert everything(session) == wanted

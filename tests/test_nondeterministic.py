@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from strategies import histories
 
 import nosync_nb
-from nosync_nb import Collection, ExpressionError, Session, StageError, auditing
-from nosync_nb.files import File, Files
+from nosync_nb import Collection, ExpressionError, Session, StageError
+from nosync_nb.files.disk import File, Files
+from nosync_nb.session import audits
 
 
 def tagged(row: Any) -> tuple[Any, int]:
@@ -142,7 +143,7 @@ def test_expressions_that_change_are_refused_unless_kept(session: Session) -> No
 def commit_until_audited(session: Session) -> None:
     """Empty epochs up to the next audit."""
     session.commit()
-    while session.now % auditing.AUDIT_EVERY:
+    while session.now % audits.AUDIT_EVERY:
         session.commit()
 
 
@@ -202,7 +203,7 @@ def test_an_audit_is_content_with_a_deterministic_stage(session: Session) -> Non
     session.stage("none", numbers.filter(lambda row: False))
     numbers.insert([(n,) for n in range(10)] * 2)
     commit_until_audited(session)
-    assert auditing.audit(session) == []
+    assert audits.audit(session) == []
     assert session["twice"].count() == 40
 
 
@@ -255,7 +256,7 @@ def test_an_audit_demotes_a_threshold_that_changes_with_the_world(
     assert sum(row[-1] if below else 1 for row in stage.rows()) == 6
     rated(tmp_path / "rate", 3)
     if below:  # nothing of it is held: only two answers that differ would show
-        assert auditing.audit(session) == []
+        assert audits.audit(session) == []
         return
     with pytest.warns(UserWarning, match=r"'some' is not det.*threshold now gives \d copies of"):
         commit_until_audited(session)
@@ -351,4 +352,4 @@ def test_an_audit_is_content_with_any_deterministic_program(
                     for change in calls:
                         getattr(inputs[name], "insert" if change.insert else "remove")(change.rows)
                 session.commit()
-                assert auditing.audit(session) == []
+                assert audits.audit(session) == []

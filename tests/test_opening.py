@@ -13,17 +13,9 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import (
-    DurabilityError,
-    FencedError,
-    NosyncError,
-    SchemaError,
-    Session,
-    StageError,
-    maintenance,
-    recovering,
-    store,
-)
+from nosync_nb import DurabilityError, FencedError, NosyncError, SchemaError, Session, StageError
+from nosync_nb.session import recovery, upkeep
+from nosync_nb.store import store
 
 ANOTHER = """
 import sys, nosync_nb
@@ -157,7 +149,7 @@ def test_closing_waits_for_what_runs_behind(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
-    monkeypatch.setattr("nosync_nb.log.log.CHECKPOINT_FRAMES", 2)
+    monkeypatch.setattr("nosync_nb.store.log.log.CHECKPOINT_FRAMES", 2)
     session = opened()
     numbers = session.input("numbers", "x int")
     for start in range(0, 200, 10):
@@ -198,14 +190,14 @@ def test_what_goes_wrong_behind_is_raised_by_the_next_call_and_once(
         raise DurabilityError("the disk is full")
 
     monkeypatch.setattr(session._store, "checkpoint_payload", full)
-    maintenance.plan_checkpoint(session)
+    upkeep.plan_checkpoint(session)
     with pytest.raises(DurabilityError, match="the disk is full"):
         session.settle()
-    maintenance.plan_checkpoint(session)  # not again at once
+    upkeep.plan_checkpoint(session)  # not again at once
     session.settle()
     assert session.commit() == 2
     session._upkeep.patience = 0
-    maintenance.plan_checkpoint(session)
+    upkeep.plan_checkpoint(session)
     with pytest.warns(UserWarning, match="background work failed: the disk is full"):
         session.close()
     assert values(opened()["numbers"]) == [1]
@@ -277,7 +269,7 @@ def test_a_zombie_in_the_same_process_changes_nothing_and_closes_quietly(
         zombie.stage("late", numbers.distinct())
     assert "late" not in zombie
     with pytest.raises(FencedError):
-        maintenance.checkpoint(zombie)
+        upkeep.checkpoint(zombie)
     zombie.close()
     assert session.commit() == 2
     assert values(session["numbers"]) == [1]
@@ -404,9 +396,9 @@ def test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, followed: int
 ) -> None:
     """Also one that has fallen behind, and begins again at the newest checkpoint."""
-    for place in (store, maintenance):
+    for place in (store, upkeep):
         monkeypatch.setattr(place, "SPILL_ROWS", 6)
-    monkeypatch.setattr(recovering, "FOLLOW_MAX", followed)
+    monkeypatch.setattr(recovery, "FOLLOW_MAX", followed)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     session = opened()
     numbers = session.input("numbers", "x int")
@@ -416,9 +408,9 @@ def test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners(
         session["numbers"].insert([(x,) for x in range(10)], once=round_)
         session.commit()
         for number in list(session._version.traces):
-            maintenance._merge(session, number)
+            upkeep._merge(session, number)
         if round_ % 2 == 0:
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         if round_ % 5 == 0:
             session = opened(takeover=True)
         assert [row.n for row in eager["counts"].rows()] == [round_] * 10
@@ -450,7 +442,7 @@ def test_a_session_that_cannot_be_recovered_leaves_the_log_free(
         raise NosyncError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(recovering, "recover", broken)
+        patch.setattr(recovery, "recover", broken)
         with pytest.raises(NosyncError, match="broken"):
             opened()
     assert opened().now == 0
@@ -459,7 +451,7 @@ def test_a_session_that_cannot_be_recovered_leaves_the_log_free(
 def test_definitions_alone_lead_to_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nosync_nb.log.log.CHECKPOINT_FRAMES", 4)
+    monkeypatch.setattr("nosync_nb.store.log.log.CHECKPOINT_FRAMES", 4)
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "x int")
         for n in range(8):

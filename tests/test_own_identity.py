@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import Collection, Session, StageError, asof, eventtime, graphs, windows
-from nosync_nb.definition import Definition
-from nosync_nb.identity import definitions, function_fingerprint, functions
-from nosync_nb.windows import sessions
+from nosync_nb import Collection, Session, StageError
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.functions.identity import definitions, function_fingerprint, functions
+from nosync_nb.collections.library import asof, event_time, graphs, windows
+from nosync_nb.collections.library.windows import sessions
 
 PATH = re.compile(rb"nosync|\.py|<locals>|site-packages|" + re.escape(str(Path.cwd()).encode()))
 
@@ -75,7 +76,7 @@ def _stages(session: Session, library: Library) -> dict[str, Definition]:
 
 def _prints(session: Session, library: Library) -> dict[str, str]:
     stages = _stages(session, library)
-    named = {name: name for tree in stages.values() for name in tree.references()}
+    named = {name: name for tree in stages.values() for name in tree.references}
     return {name: tree.fingerprint(named) for name, tree in stages.items()}
 
 
@@ -85,20 +86,19 @@ LIBRARY: Library = {"windows": windows, "asof": asof, "graphs": graphs}
 @pytest.fixture(autouse=True, params=[True, False], ids=["utc", "another zone"])
 def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times without a zone are turned by expressions in UTC, by our own functions elsewhere."""
-    monkeypatch.setattr(eventtime, "_utc", lambda _: request.param)
+    monkeypatch.setattr(event_time, "_utc", lambda _: request.param)
 
 
 @pytest.fixture
 def moved(monkeypatch: pytest.MonkeyPatch) -> Library:
     """The library's modules from other paths, each with a line more on top."""
-    names = {"eventtime": eventtime, "asof": asof, "windows": windows, "graphs": graphs}
+    names = {"event_time": event_time, "asof": asof, "windows": windows, "graphs": graphs}
     made: Library = {}
     for name, module in names.items():
         text = Path(str(module.__file__)).read_text()
         for other in names:  # each of them uses the moved ones
-            text = text.replace(
-                f"from nosync_nb.{other} import", f"from nosync_nb.moved_{other} import"
-            )
+            path = f"from nosync_nb.collections.library.{other} import"
+            text = text.replace(path, f"from nosync_nb.moved_{other} import")
         there = f"nosync_nb.moved_{name}"
         spec = importlib.util.spec_from_loader(there, loader=None, origin=f"/elsewhere/{name}.py")
         assert spec is not None
@@ -106,8 +106,8 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Library:
         monkeypatch.setitem(sys.modules, there, copy)
         made[name] = copy
         exec(compile(f"# a comment\n\n{text}", f"/elsewhere/{name}.py", "exec"), vars(copy))
-        if name == "eventtime":
-            monkeypatch.setattr(copy, "_utc", eventtime._utc)
+        if name == "event_time":
+            monkeypatch.setattr(copy, "_utc", event_time._utc)
         if name == "windows":
             assert copy.sessions.__code__.co_firstlineno != windows.sessions.__code__.co_firstlineno
     return made
@@ -159,7 +159,7 @@ def test_what_a_function_uses_of_the_library_has_the_name_that_it_is_offered_by(
 
 
 def test_what_the_library_does_not_offer_is_known_in_this_kernel_only() -> None:
-    found = function_fingerprint(lambda row: eventtime.ToMicros)
+    found = function_fingerprint(lambda row: event_time.ToMicros)
     assert found.fingerprint is None
     assert "not offered" in str(found.reason)
 
@@ -167,4 +167,4 @@ def test_what_the_library_does_not_offer_is_known_in_this_kernel_only() -> None:
 def test_our_own_functions_differ_by_what_they_compute() -> None:
     assert function_fingerprint(windows.BackFrom(3)) == function_fingerprint(windows.BackFrom(3))
     assert function_fingerprint(windows.BackFrom(3)) != function_fingerprint(windows.BackFrom(4))
-    assert function_fingerprint(eventtime.ToMicros(1)) != function_fingerprint(windows.BackFrom(1))
+    assert function_fingerprint(event_time.ToMicros(1)) != function_fingerprint(windows.BackFrom(1))

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from row_strategies import types
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, merge
 from nosync_nb.errors import CorruptLogError, DurabilityError
-from nosync_nb.files import File, Files
+from nosync_nb.files.disk import File, Files
 from nosync_nb.trace import arrow_file, parts
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, merge
 from nosync_nb.trace.parts import (
     PartRef,
     open_part,

@@ -19,12 +19,14 @@ import pytest
 from faults import Crash, FaultyFiles, HastyFiles, Phase
 
 import nosync_nb
-from nosync_nb import Session, maintenance, store
-from nosync_nb.files import Files
-from nosync_nb.log import Log
-from nosync_nb.log.machine import Machine
-from nosync_nb.store import Store
-from nosync_nb.worker import Worker
+from nosync_nb import Session
+from nosync_nb.files.disk import Files
+from nosync_nb.session import upkeep
+from nosync_nb.session.worker import Worker
+from nosync_nb.store import store
+from nosync_nb.store.log import Log
+from nosync_nb.store.log.machine import Machine
+from nosync_nb.store.store import Store
 
 PHASES: tuple[Phase, ...] = ("before", "inside", "after")
 """Each step is tried in one of them, so that all together try every step."""
@@ -34,7 +36,7 @@ PHASES: tuple[Phase, ...] = ("before", "inside", "after")
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Everything becomes a file, nothing happens in other threads, each opening is a new boot."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    for place in (store, maintenance):
+    for place in (store, upkeep):
         monkeypatch.setattr(place, "SPILL_ROWS", 5)
     monkeypatch.setattr(store, "SPILL_BYTES", 200)
     monkeypatch.setattr(store, "SETTLED_BYTES", 100)
@@ -95,12 +97,12 @@ def program(session: Session, promise: Promise) -> None:
         if epoch == 1:
             define("sums", session["joined"].group_by("name").agg(total="sum(v)", n="count(*)"))
         if epoch == 3:
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
             promise.durable = 3
             define("late", numbers.group_by("k").agg(most="max(v)"))
             for number in list(session._version.traces):
-                maintenance._merge(session, number)
-    maintenance.checkpoint(session)
+                upkeep._merge(session, number)
+    upkeep.checkpoint(session)
 
 
 def expected(epoch: int) -> dict[str, list[Any]]:

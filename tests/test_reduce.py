@@ -15,7 +15,8 @@ from model import Bag
 from strategies import all_types
 
 import nosync_nb
-from nosync_nb import Collection, windows
+from nosync_nb import Collection
+from nosync_nb.collections.library import windows
 from nosync_nb.errors import StageError
 
 pytestmark = pytest.mark.usefixtures("no_disk")

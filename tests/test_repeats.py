@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 import nosync_nb
-from nosync_nb import Session, maintenance, repeats
+from nosync_nb import Session
+from nosync_nb.session import loads, upkeep
 
 LOADS = [[(1, "a"), (2, None)], [(3, "c")], [(x, str(x)) for x in range(100)]]
 
@@ -78,7 +79,7 @@ def test_the_form_and_the_order_of_rows_do_not_matter(
     events.insert([(2, None), (1, "a"), (1, "a")])
     session.commit()
     if packed:
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
     session = opened()
     again = pa.table({"name": ["a", "a", None], "x": [1, 1, 2]})
     assert len(told(lambda: session["events"].insert(again))) == 1
@@ -87,7 +88,7 @@ def test_the_form_and_the_order_of_rows_do_not_matter(
 def test_rows_in_files_are_compared(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nosync_nb.store.SPILL_ROWS", 16)
+    monkeypatch.setattr("nosync_nb.store.store.SPILL_ROWS", 16)
     session = opened()
     session.input("events", "x bigint, name string").insert(LOADS[2])
     session.commit()
@@ -174,7 +175,7 @@ def test_an_input_of_the_same_name_is_another_one(opened: Callable[..., Session]
 def test_the_comparison_ends_some_epochs_after_the_restart(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "EPOCHS_MAX", 2)
+    monkeypatch.setattr(loads, "EPOCHS_MAX", 2)
     session = opened()
     session.input("events", "x bigint, name string").insert(LOADS[0])
     session.commit()
@@ -188,7 +189,7 @@ def test_the_comparison_ends_some_epochs_after_the_restart(
 def test_the_first_and_the_last_of_many_epochs_are_compared(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "COMPARED_MAX", 3)
+    monkeypatch.setattr(loads, "COMPARED_MAX", 3)
     session = opened()
     events = session.input("events", "x bigint, name string")
     for x in range(10):

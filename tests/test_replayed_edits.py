@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import CorruptLogError, DurabilityError, Session, journal, store
+from nosync_nb import CorruptLogError, DurabilityError, Session
+from nosync_nb.store import journal, store
 
 EPOCHS = 6
 

@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 
 import nosync_nb
-from nosync_nb import FencedError, Session, StageError, TimeError, maintenance, store, trust
-from nosync_nb.log import codec, writer
-from nosync_nb.log.machine import Machine
+from nosync_nb import FencedError, Session, StageError, TimeError
+from nosync_nb.collections.functions import trust
+from nosync_nb.session import upkeep
+from nosync_nb.store import store
+from nosync_nb.store.log import codec, writer
+from nosync_nb.store.log.machine import Machine
 from nosync_nb.trace import parts
 
 
@@ -50,11 +53,11 @@ class Restart:
     def midway(self, session: Session) -> None:
         """The place of a checkpoint that is older than the rest of the test."""
         if self.how == "old checkpoint":
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
 
     def __call__(self, session: Session) -> Session:
         if self.how == "checkpoint":
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         if self.how == "closed":
             session.close()
         after = self.opened(takeover=self.how != "closed")
@@ -153,7 +156,7 @@ def test_a_stage_defined_at_the_epoch_of_a_checkpoint_is_read_once(
     numbers = session.input("numbers", "x int")
     numbers.insert([(1,), (1,), (2,)])
     session.commit()
-    maintenance.checkpoint(session)
+    upkeep.checkpoint(session)
     session.stage("sums", numbers.group_by().agg(total="sum(x)"))
     session.stage("same", numbers.filter("x > 0"))
     session = restart(session)
@@ -182,7 +185,7 @@ def test_a_checkpoint_that_a_definition_overtakes_has_what_was_before_it(
         return wrote(*arguments)
 
     monkeypatch.setattr(session._store, "checkpoint_payload", slowly)
-    maintenance.checkpoint(session)
+    upkeep.checkpoint(session)
     session = opened(takeover=True)
     assert values(session["late"]) == [2, 3]
     assert values(session["late"], 1) == [2]
@@ -527,19 +530,19 @@ def test_files_that_were_merged_away_go_with_the_second_checkpoint(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
-    monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
+    monkeypatch.setattr(upkeep, "SPILL_ROWS", 4)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     session = opened()
     numbers = session.input("numbers", "x int")
     for start in range(0, 60, 10):
         numbers.insert([(x,) for x in range(start, start + 10)])
         session.commit()
-    maintenance._merge(session, next(iter(session._version.traces)))
+    upkeep._merge(session, next(iter(session._version.traces)))
     retired = set(session._upkeep.retired)
     assert retired
-    maintenance.checkpoint(session)
+    upkeep.checkpoint(session)
     assert retired <= files(session)
-    maintenance.checkpoint(session)
+    upkeep.checkpoint(session)
     history = session._store.history.files()
     assert retired & files(session) == retired & history
     assert values(session["numbers"]) == list(range(60))
@@ -550,16 +553,16 @@ def test_the_checkpoint_before_a_damaged_one_is_enough(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
-    monkeypatch.setattr(maintenance, "SPILL_ROWS", 4)
+    monkeypatch.setattr(upkeep, "SPILL_ROWS", 4)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     session = opened()
     numbers = session.input("numbers", "x int")
     for start in range(0, 80, 10):
         numbers.insert([(x,) for x in range(start, start + 10)])
         session.commit()
-        maintenance._merge(session, next(iter(session._version.traces)))
+        upkeep._merge(session, next(iter(session._version.traces)))
         if start % 20:
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
     session.close()
     opened().close()  # sweeps, and must leave what the older checkpoint names
     newest = sorted(Path(session.path).glob("checkpoint-*"))[-1]
@@ -613,7 +616,7 @@ def test_opening_neither_decodes_nor_maps_what_it_does_not_need(
     if restart.how == "closed":
         session.close()
     elif restart.how == "checkpoint":
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
     touched: list[str] = []
     decode, map_ = codec.decode, parts.open_part
 
@@ -704,7 +707,7 @@ def test_the_log_does_not_grow_with_the_past_and_the_past_is_there(
         numbers.insert([(x,)])
         session.commit()
         if x % 20 == 0:
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
             counts.append(segments(session))
     assert max(counts[2:]) < 1.5 * counts[1]
     for found in (reader, opened(takeover=True)):

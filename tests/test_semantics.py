@@ -263,7 +263,7 @@ def test_rows_of_equal_hashes_stay_apart(session: Session, monkeypatch: pytest.M
     def weak(columns: Any, types: Any, n: int) -> Any:
         return np.zeros(n, np.uint64)
 
-    for module in ("nosync_nb.batch.rows", "nosync_nb.trace.trace.rows"):
+    for module in ("nosync_nb.trace.batch.rows", "nosync_nb.trace.layers.rows"):
         monkeypatch.setattr(f"{module}.hash_columns", weak, raising=False)
     assert rows.hash_columns([], (), 2).tolist() == [0, 0]
     a = session.input("a", "k string, x int")

@@ -11,17 +11,8 @@ import pandas as pd
 import pytest
 
 import nosync_nb
-from nosync_nb import (
-    Collection,
-    Frontier,
-    Input,
-    SchemaError,
-    Session,
-    StageError,
-    TimeError,
-    committing,
-    maintenance,
-)
+from nosync_nb import Collection, Frontier, Input, SchemaError, Session, StageError, TimeError
+from nosync_nb.session import commits, upkeep
 
 
 @pytest.fixture
@@ -375,7 +366,7 @@ def test_every_epoch_reads_as_it_was_after_a_checkpoint_in_the_same_session(
     stage = session.stage("slow", session["flights"].filter("delay > 60").select("delay"))
     for epoch in range(1, 7):
         if epoch in (3, 5):
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         assert fly(session, ("UA", "EWR", 60.0 + epoch)) == epoch
         for at in range(epoch + 1):
             there = [60.0 + e for e in range(1, at + 1)]
@@ -391,7 +382,7 @@ def test_a_clock_that_is_set_back_does_not_mix_up_epochs(
     clock = iter((1e9, 1e9 - 3600, 1e9 - 7200, 1e9 + 60))
     for epoch in range(1, 5):
         with monkeypatch.context() as patch:
-            patch.setattr(committing.time, "time", lambda: next(clock))
+            patch.setattr(commits.time, "time", lambda: next(clock))
             fly(session, ("UA", "EWR", float(epoch)))
     times = [e.committed_at for e in session.epochs() if e.number]
     assert times == sorted(times)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from model import Bag
 
 import nosync_nb
-from nosync_nb import StageError, windows
+from nosync_nb import StageError
+from nosync_nb.collections.library import windows
 from nosync_nb.operators import sessions as kernel
 
 START = datetime(2013, 1, 1, tzinfo=UTC)

@@ -12,7 +12,8 @@ import pytest
 from interleaving import at_every_line, at_one_line_after_the_other
 
 import nosync_nb
-from nosync_nb import Session, StageError, TimeError, maintenance, reads
+from nosync_nb import Session, StageError, TimeError
+from nosync_nb.session import reader, upkeep
 
 WRITER = ("committing", "defining", "maintenance", "session", "snapshot", "store", "trace/history")
 READER = ("reads", "snapshot", "trace/history")
@@ -92,7 +93,7 @@ def test_a_reader_of_a_stage_that_is_dropped_sees_all_of_it_or_that_it_is_gone(
     for _ in range(2):
         never(at_every_line(WRITER, drop, read))
         never(at_every_line(WRITER, define, read))
-        maintenance.checkpoint(flown)
+        upkeep.checkpoint(flown)
     never(at_one_line_after_the_other(READER, read, lambda: (drop(), define())))
     never(
         at_one_line_after_the_other(
@@ -114,7 +115,7 @@ def test_changes_reach_a_reader_with_their_epoch(flown: Session) -> None:
             flights.insert([("AA", "JFK", float(flown.now))])
 
     def settle() -> None:
-        maintenance.checkpoint(flown)
+        upkeep.checkpoint(flown)
 
     for act in (commit, settle, commit, settle, commit):
         never(at_every_line(WRITER, act, read))
@@ -187,13 +188,13 @@ def test_an_input_that_several_threads_make_at_once_is_made_once(session: Sessio
 def test_what_a_reader_holds_does_not_change_under_him(flown: Session, packed: bool) -> None:
     seen = flown._snapshot
     if packed:
-        maintenance.checkpoint(flown)
+        upkeep.checkpoint(flown)
     flown.drop("carriers", "slow")
-    maintenance.checkpoint(flown)
+    upkeep.checkpoint(flown)
     fly(flown, ("UA", "EWR", 150.0))
     for at in range(4):
-        assert len(reads.state(seen, "slow", at)) == at
-        assert len(reads.state(seen, "flights", at)) == at
+        assert len(reader.state(seen, "slow", at)) == at
+        assert len(reader.state(seen, "flights", at)) == at
     log = seen.graph.named["slow"].log
     assert log is not None
     assert sum(len(each) for each in seen.history.changes(log, 1, 3)) == 2

@@ -17,15 +17,18 @@ import pytest
 from faults import HastyFiles
 
 import nosync_nb
-from nosync_nb import CorruptLogError, journal, maintenance, store
-from nosync_nb.batch import Batch, Layout
-from nosync_nb.log import checkpoint
+from nosync_nb import CorruptLogError
 from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema
+from nosync_nb.session import upkeep
 from nosync_nb.spark import blocks, bulk, failures, reading, serving, tasks
 from nosync_nb.spark.shipping import Shipping
-from nosync_nb.trace import Layer, Trace, arrow_file, packs, parts, soundness
+from nosync_nb.store import journal, store
+from nosync_nb.store.log import checkpoint
+from nosync_nb.trace import Layer, Trace, arrow_file, parts, soundness
+from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.parts import PartRef
+from nosync_nb.trace.past import packs
 
 DISK = HastyFiles()
 TYPES = "k int, name string, tags array<string>"
@@ -35,7 +38,7 @@ ROWS = [(k, f"name {k}", [f"tag {k}", "x" * k]) for k in range(40)]
 @pytest.fixture(autouse=True)
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    for place in (store, maintenance):
+    for place in (store, upkeep):
         monkeypatch.setattr(place, "SPILL_ROWS", 4)
 
 
@@ -48,7 +51,7 @@ def log(tmp_path: Path) -> Path:
         session.commit()
         rows.insert([(100, "late", ["a"]), (101, "late", [])])  # small: it goes into the pack
         session.commit()
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
     return tmp_path / "log"
 
 
@@ -112,8 +115,10 @@ def broken_part(layers: str, ref: PartRef, column: int, change: Any) -> PartRef:
 READ = """
 import sys
 import nosync_nb
-from nosync_nb import CorruptLogError, maintenance, store
-store.SPILL_ROWS = maintenance.SPILL_ROWS = 4
+from nosync_nb import CorruptLogError
+from nosync_nb.session import upkeep
+from nosync_nb.store import store
+store.SPILL_ROWS = upkeep.SPILL_ROWS = 4
 for mode in ("r", "w"):
     with nosync_nb.open(sys.argv[1], mode=mode) as session:
         for at in (None, 1, 2):
@@ -256,7 +261,7 @@ def test_what_is_no_part_of_these_columns_is_told(tmp_path: Path, thorough: bool
     folder = str(tmp_path)
     hashes = pa.array(np.arange(3, dtype=np.uint64))
     text, numbers = pa.array(["a", "b", "c"]), pa.array([1, 2, 3], pa.int32())
-    layout = nosync_nb.batch.Layout(("int", "string"), (0,))
+    layout = nosync_nb.trace.batch.Layout(("int", "string"), (0,))
     heads: list[Any] = [{"layout": layout, "rows": 3}, {"rows": 3}, {"layout": 5, "rows": 3}, {}]
     arrays: dict[str, list[pa.Array]] = {
         "good": [numbers, text, hashes],

@@ -13,7 +13,6 @@ import pytest
 from batch_model import check, count, counted
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import compile_aggregates, compile_expression
 from nosync_nb.operators import (
@@ -36,6 +35,7 @@ from nosync_nb.rows import Schema
 from nosync_nb.spark.bulk import BulkInput, BulkResult, run
 from nosync_nb.spark.shipping import spill
 from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.parts import open_part, open_updates, write_parts, write_updates
 
 pytestmark = pytest.mark.spark

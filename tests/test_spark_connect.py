@@ -18,7 +18,7 @@ import sys
 import warnings
 warnings.simplefilter("ignore")
 from pyspark.sql import SparkSession
-from nosync_nb.batch import Layout
+from nosync_nb.trace.batch import Layout
 from nosync_nb.expressions import compile_aggregates, compile_expression
 from nosync_nb.operators import Aggregate
 from nosync_nb.rows import Schema

@@ -15,7 +15,6 @@ from batch_model import check, count, counted
 
 import nosync_nb
 from nosync_nb import rows
-from nosync_nb.batch import Layout, Updates
 from nosync_nb.errors import (
     ExpressionError,
     NegativeMultiplicityError,
@@ -27,6 +26,7 @@ from nosync_nb.rows import Schema
 from nosync_nb.spark import evaluate, workers
 from nosync_nb.spark.ingest import ingest, schema_of
 from nosync_nb.spark.sessions import frame_of
+from nosync_nb.trace.batch import Layout, Updates
 from nosync_nb.trace.parts import PartRef, open_part
 
 pytestmark = pytest.mark.spark

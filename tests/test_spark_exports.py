@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import nosync_nb
-from nosync_nb import Session, maintenance
+from nosync_nb import Session
+from nosync_nb.session import upkeep
 from nosync_nb.spark import sessions
 
 pytestmark = pytest.mark.spark
@@ -24,10 +25,10 @@ def merged_away(session: Session) -> None:
         numbers.insert(pa.table({"x": np.arange(start, start + 120_000)}))
         session.commit()
     for number in list(session._version.traces):
-        maintenance._merge(session, number)
+        upkeep._merge(session, number)
     for _ in range(4):
         session.commit()
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
 
 
 def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_pat
             numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
             session.commit()
         for number in list(session._version.traces):
-            maintenance._merge(session, number)
+            upkeep._merge(session, number)
         (layer,) = session._snapshot.contents("numbers").layers
         (first,) = {ref.path for ref in layer.files}
         frame = numbers.to_spark()
@@ -50,7 +51,7 @@ def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_pat
         session._upkeep.exports.clear()  # as if many were made since
         for _ in range(2):
             session.commit()
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         assert first not in os.listdir(session._store.parts)
         with pytest.raises(Exception, match="this DataFrame reads were merged and deleted"):
             frame.selectExpr("sum(x)").collect()
@@ -66,8 +67,8 @@ def test_a_dataframe_of_a_reader_says_that_nobody_kept_its_files(
             numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
             session.commit()
         for number in list(session._version.traces):  # what was inserted is the history's too
-            maintenance._merge(session, number)
-        maintenance.checkpoint(session)
+            upkeep._merge(session, number)
+        upkeep.checkpoint(session)
         with nosync_nb.open(tmp_path / "log", spark=spark, mode="r") as reader:
             theirs = reader.inputs["numbers"]
             frame = theirs.to_spark()
@@ -89,12 +90,12 @@ def test_what_was_written_for_a_dataframe_alone_goes_after_it(spark: Any, tmp_pa
         (spilled,) = session._upkeep.spilled
         for _ in range(4):
             session.commit()
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         assert frame.count() == 120_000
         session._upkeep.exports.clear()  # as if many were made since
         for _ in range(2):
             session.commit()
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         assert spilled not in os.listdir(session._store.parts)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import ExpressionError, NosyncError
-from nosync_nb.files import Files
+from nosync_nb.files.disk import Files
 from nosync_nb.spark import workers
 
 pytestmark = pytest.mark.spark

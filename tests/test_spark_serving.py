@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import nosync_nb
-from nosync_nb.batch import Batch, Layout, Updates, arrange
 from nosync_nb.rows import Schema
 from nosync_nb.spark import serving
 from nosync_nb.spark.serving import Server, Snapshot
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
 SCHEMA = Schema.parse("k bigint")
 LAYOUT = Layout(SCHEMA.types)

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb import Session, rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.errors import DurabilityError, NosyncError, StageError
 from nosync_nb.expressions import compile_aggregates
 from nosync_nb.operators import Aggregate, Filter, Join, Linear, Negate, Operator, Step
@@ -27,6 +26,7 @@ from nosync_nb.spark.narrowing import narrowed
 from nosync_nb.spark.sessions import Jobs
 from nosync_nb.spark.shipping import Shipping
 from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.parts import open_part, write_parts
 
 SCHEMA = Schema.parse("k bigint, s string")

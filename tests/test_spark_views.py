@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange
 from nosync_nb.errors import NegativeMultiplicityError, TimeError
 from nosync_nb.rows import Schema
 from nosync_nb.spark import serving, views
@@ -20,6 +19,7 @@ from nosync_nb.spark.serving import Snapshot
 from nosync_nb.spark.shipping import Shipping
 from nosync_nb.spark.views import Views, to_spark
 from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 from nosync_nb.trace.parts import open_part, write_parts
 
 pytestmark = pytest.mark.spark

@@ -20,10 +20,10 @@ from strategies import POOLS, all_types, schemas, types, values
 
 import nosync_nb
 from nosync_nb import Collection, ExpressionError, SchemaError, Session, StageError, rows
-from nosync_nb.batch import Updates
 from nosync_nb.operators import By, Order, Step, ordering
 from nosync_nb.operators import top as kernel
 from nosync_nb.rows import Schema
+from nosync_nb.trace.batch import Updates
 
 Order_ = Sequence[tuple[int, bool, bool]]  # position, descending, nulls first
 

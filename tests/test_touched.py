@@ -16,7 +16,9 @@ import pytest
 from touched import growth, work_of
 
 import nosync_nb
-from nosync_nb import Collection, maintenance, windows
+from nosync_nb import Collection
+from nosync_nb.collections.library import windows
+from nosync_nb.session import upkeep
 from nosync_nb.trace import compaction
 from nosync_nb.trace.compaction import STALL_LAYERS
 
@@ -97,7 +99,7 @@ def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "INLINE_ROWS", 64)
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 16)
     monkeypatch.setattr(compaction, "JOINED_MAX", 4)
-    monkeypatch.setattr(maintenance, "REMOVALS_WAITING", 8)  # so do looks for what was removed
+    monkeypatch.setattr(upkeep, "REMOVALS_WAITING", 8)  # so do looks for what was removed
 
 
 @pytest.mark.usefixtures("small_layers")

@@ -15,7 +15,8 @@ from checking import EDGES, held
 from touched import growth, work_of
 
 import nosync_nb
-from nosync_nb import Collection, graphs
+from nosync_nb import Collection
+from nosync_nb.collections.library import graphs
 from nosync_nb.operators.iterate import effort
 from nosync_nb.trace import compaction
 from nosync_nb.trace.compaction import STALL_LAYERS

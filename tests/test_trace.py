@@ -24,8 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, arrange
 from nosync_nb.trace import Layer, Trace, empty_batch, ranges
+from nosync_nb.trace.batch import Batch, Layout, arrange
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
 

@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 from model import Bag, bag, summed
 
 import nosync_nb
-from nosync_nb import SchemaError, Session, StageError, committing
-from nosync_nb.batch import Layout, Updates, arrange
-from nosync_nb.delta import Held
-from nosync_nb.transaction import Change
+from nosync_nb import SchemaError, Session, StageError
+from nosync_nb.dataflow.delta import Held
+from nosync_nb.session import commits
+from nosync_nb.session.transactions import Change
+from nosync_nb.trace.batch import Layout, Updates, arrange
 
 
 @pytest.fixture
@@ -371,7 +372,7 @@ def test_equal_rows_in_files_are_one_row_of_their_key(session: Session, kind: st
     columns = [np.array([1, 1, 2]), np.array([10, 10, 5])]
     batch = arrange(layout, Updates(columns, np.ones(3, np.int64)))
     assert sorted(batch.diff.tolist()) == [1, 2]
-    committing.add(session, "keyed", Change(kind, None, {layout: Held((batch,))}))
+    commits.add(session, "keyed", Change(kind, None, {layout: Held((batch,))}))
     session.commit()
     assert people.rows() == [(1, 10), (2, 5)]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from nosync_nb import trust
+from nosync_nb.collections.functions import trust
+from nosync_nb.collections.functions.trust import key_path, known_key, seal, unseal, user_key
 from nosync_nb.errors import StageError, TrustError
-from nosync_nb.files import Files
-from nosync_nb.trust import key_path, known_key, seal, unseal, user_key
+from nosync_nb.files.disk import Files
 
 KEY = bytes(range(32))
 CELL = "run the stage's cell"
@@ -53,7 +53,7 @@ def test_a_sealed_function_runs_in_another_process(key_file: Path) -> None:
     limit = 3
     data = seal(lambda x: x + limit, key=user_key())
     program = (
-        "import sys\nfrom nosync_nb.trust import unseal, user_key\n"
+        "import sys\nfrom nosync_nb.collections.functions.trust import unseal, user_key\n"
         "print(unseal(sys.stdin.buffer.read(), key=user_key())(4))"
     )
     run = subprocess.run(
@@ -175,7 +175,7 @@ def test_the_key_is_made_once_and_for_its_user_only(key_file: Path) -> None:
 
 def test_racing_processes_make_one_key(key_file: Path) -> None:
     program = (
-        "import sys\nfrom nosync_nb.trust import user_key\n"
+        "import sys\nfrom nosync_nb.collections.functions.trust import user_key\n"
         "sys.stdin.read()\nprint(user_key().hex())"
     )
     racers = [

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from model import Bag, Row
 
 import nosync_nb
-from nosync_nb import Collection, SchemaError, Session, StageError, windows
+from nosync_nb import Collection, SchemaError, Session, StageError
+from nosync_nb.collections.library import windows
 
 START = datetime(2013, 1, 1)
 MINUTE = timedelta(minutes=1)

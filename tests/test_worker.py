@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from nosync_nb.worker import SWITCH_S, Worker
+from nosync_nb.session.worker import SWITCH_S, Worker
 
 
 def test_other_threads_let_a_task_run_soon_and_are_as_before_after_it() -> None:

@@ -13,9 +13,10 @@ import pytest
 from checking import merge_all
 
 import nosync_nb
-from nosync_nb import DurabilityError, Session, maintenance
+from nosync_nb import DurabilityError, Session
 from nosync_nb.errors import SchemaError, StageError
-from nosync_nb.trace.nodes import FANOUT
+from nosync_nb.session import upkeep
+from nosync_nb.trace.past.tree import FANOUT
 
 ROWS = 70_000
 """More than a frame of the log holds."""
@@ -32,7 +33,7 @@ def files(session: Session) -> set[str]:
 
 def live(session: Session) -> set[str]:
     """The part files that the state of now and the past are made of."""
-    named = maintenance.files_of(session._version) | session._store.history.files()
+    named = upkeep.files_of(session._version) | session._store.history.files()
     return {name for name in named if name.endswith(".arrow")}
 
 
@@ -68,7 +69,7 @@ def test_a_log_in_the_order_of_a_trace_comes_back(tmp_path: Path, checkpointed: 
         expected, rows = sums(session), joined.rows()
         assert [n for n, _ in expected] == [0, ROWS, 2 * ROWS - 1]
         if checkpointed:
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         numbers.remove([(1003, 3)])
         session.commit()
         session.sync()
@@ -155,7 +156,7 @@ def test_files_that_no_epoch_is_made_of_do_not_stay(spark: Any, tmp_path: Path) 
         session.commit()
         keyed.upsert(large(2))
         session.commit()
-        assert files(session) <= maintenance.named_files(session)
+        assert files(session) <= upkeep.named_files(session)
         assert keyed.count() == 9000
         assert {row.x for row in keyed.rows()} == {2 * k for k in range(9000)}
 
@@ -197,7 +198,7 @@ def test_files_of_small_layers_go_when_they_are_merged(spark: Any, tmp_path: Pat
             numbers.insert(more if n % 4 == 3 else few)
             session.commit()
         session.settle()
-        assert files(session) <= maintenance.named_files(session)
+        assert files(session) <= upkeep.named_files(session)
 
 
 @pytest.mark.spark
@@ -234,26 +235,26 @@ def test_a_dropped_stage_takes_its_files_along(tmp_path: Path, packed: bool) -> 
         for n in range(3):
             # Small changes before and after the large one that will be missing.
             if packed:
-                maintenance.checkpoint(session)
+                upkeep.checkpoint(session)
             numbers.insert(table(ROWS) if n == 1 else [(1, 1)])
             session.commit()
         merge_all(session)
         assert doubled.count() == 2 * ROWS + 2
         if packed:
-            maintenance.checkpoint(session)
-        maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
+        upkeep.checkpoint(session)
         before = files(session)
         session.drop("doubled")
         assert files(session) == before, "the log names them until a checkpoint follows"
         session.sync()
         shutil.copytree(session.path, tmp_path / "killed")
-        maintenance.checkpoint(session)
-        maintenance.checkpoint(session)
+        upkeep.checkpoint(session)
+        upkeep.checkpoint(session)
         assert files(session) == live(session) < before
         for _ in range(FANOUT):  # the packs are summed up
             numbers.insert([(1, 1)])
             session.commit()
-            maintenance.checkpoint(session)
+            upkeep.checkpoint(session)
         assert session._store.history._view.tree[0].level == 1
         assert live(session) <= files(session)
         assert numbers.count(at=4) == 2 * ROWS + 2

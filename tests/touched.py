@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from nosync_nb import Session, batch
+from nosync_nb import Session
+from nosync_nb.trace import batch
 
 EPOCHS = 200
 SPARE = 4  # rows an epoch

@@ -41,8 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _key(chosen: argparse.Namespace) -> int:
     """Moves the key; says what went wrong in a line or two."""
-    from nosync_nb import keys
     from nosync_nb.errors import TrustError
+    from nosync_nb.store import keys
 
     try:
         if chosen.way == "export":

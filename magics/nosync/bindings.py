@@ -128,7 +128,7 @@ def taken(name: str) -> bool:
 
 def registered_name(value: Any) -> str | None:
     """The name under which a session knows a collection; None for anything else."""
-    if "nosync_nb.collection" not in sys.modules:
+    if "nosync_nb.collections.collection" not in sys.modules:
         return None
     from nosync_nb import Collection
 

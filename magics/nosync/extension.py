@@ -11,7 +11,7 @@ from typing import Any
 
 from nosync.current import current, set_current
 
-_COLLECTION = ("nosync_nb.collection", "Collection")
+_COLLECTION = ("nosync_nb.collections.collection", "Collection")
 
 
 def load_ipython_extension(shell: Any) -> None:

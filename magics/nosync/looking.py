@@ -198,7 +198,7 @@ _AT = (["--at"], {"type": moment, "help": _MOMENT})
 
 def _trust(notebook: Notebook, _arguments: Namespace) -> Any:
     """Whose key signed the log, and what running its cells would define; nothing is run."""
-    from nosync_nb import trusting
+    from nosync_nb.session import trusting
 
     told = trusting.report(notebook.session())
     rows = [[s.name, s.whose, s.held or "runs", s.text] for s in told.stages]

@@ -33,7 +33,7 @@ class Memo:
     @classmethod
     def read(cls, folder: Path) -> Memo:
         """Reads the file; a missing or damaged one, or what is no file, is an empty memo."""
-        from nosync_nb.files import Files
+        from nosync_nb.files.disk import Files
 
         with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
             known = json.loads(Files().read(str(folder / MEMO), most=_MOST_BYTES))
@@ -49,7 +49,7 @@ class Memo:
 
         IMPORTANT: only after the folder was admitted (`place.prepare`).
         """
-        from nosync_nb.files import Files
+        from nosync_nb.files.disk import Files
 
         self.names = dict(list(self.names.items())[-_MOST_NAMES:])
         with suppress(OSError):

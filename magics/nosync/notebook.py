@@ -260,7 +260,7 @@ class Notebook:
             if self.opened is not None:
                 self.opened.close()
         if temporary and self.place is not None:
-            from nosync_nb.files import Files
+            from nosync_nb.files.disk import Files
 
             Files().remove_folder(str(self.place.path))
 

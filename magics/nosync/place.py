@@ -66,7 +66,7 @@ def _notebook_path(told: Any, folder: Path) -> Path | None:
 
 def temporary() -> Place:
     """Makes a place that is not tied to the notebook."""
-    from nosync_nb.files import Files
+    from nosync_nb.files.disk import Files
 
     path = Files().temporary_folder("nosync-")
     return Place(Path(path).resolve(), "a temporary folder", temporary=True)
@@ -83,8 +83,8 @@ def prepare(place: Place, *, write: bool = True) -> bool:
         DurabilityError: a folder cannot be made; says where else a log can be.
     """
     from nosync_nb.errors import DurabilityError
-    from nosync_nb.files import Files
-    from nosync_nb.log import folder
+    from nosync_nb.files.disk import Files
+    from nosync_nb.store.log import folder
 
     files, parent = Files(), place.path.parent
     own = parent.name == ".nosync"

@@ -1,4 +1,8 @@
-"""Expressions: Spark SQL compiled to columns, or marked as known to Spark alone."""
+"""Expressions: Spark SQL compiled to columns, or marked as known to Spark alone.
+
+Promises: an expression means what Spark means by it, also where it is computed here; it is data,
+and names no function that reads, loads or runs anything. Owns: nothing. Imports: rows, errors.
+"""
 
 from nosync_nb.expressions.aggregates import AggregateCall, Aggregation, compile_aggregates
 from nosync_nb.expressions.allowed import refusal

@@ -1,6 +1,12 @@
-"""Operators: one kernel each, run in process or on executors."""
+"""Operators: one kernel each, run in process or on executors.
 
-from nosync_nb.operators.aggregate import Aggregate
+Promises: from changes of the inputs, and traces of what was before, the change of the output; the
+same rows wherever it runs. Owns: nothing, a kernel is data with one method. Imports: expressions,
+trace, rows, errors.
+"""
+
+from nosync_nb.operators.aggregates.aggregate import Aggregate
+from nosync_nb.operators.aggregates.memo import Memo
 from nosync_nb.operators.asof import AsOf
 from nosync_nb.operators.base import Evaluate, Operator, Place, Step
 from nosync_nb.operators.distinct import (
@@ -27,7 +33,6 @@ from nosync_nb.operators.linear import (
     Select,
     Widen,
 )
-from nosync_nb.operators.memo import Memo
 from nosync_nb.operators.ordering import By, Order
 from nosync_nb.operators.reduce import Reduce
 from nosync_nb.operators.sessions import Sessions

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Hashes, Index, Layout, Updates, arrange, concat_updates
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.neighbours import neighbours, union
 from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.glance import place_in
 
 _LAST = 2**64 - 1

@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from nosync_nb.batch import Batch, Layout, Updates
 from nosync_nb.rows import Column, Schema
 from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates
 
 Evaluate = Callable[[Sequence[Any], Schema, list[Column], int], list[Column]]
 
 
 class Place(Protocol):
-    """Runs the kernels inside a loop elsewhere, one at a time; see `nosync_nb.placement`."""
+    """Runs the kernels inside a loop elsewhere, one at a time; see `nosync_nb.spark.placement`."""
 
     def wants(self, rows: int) -> bool:
         """Whether a kernel over so many changed rows is to run there."""

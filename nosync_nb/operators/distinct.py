@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
-from nosync_nb.counts import add_at, sums
 from nosync_nb.errors import StageError, titled
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Schema
+from nosync_nb.rows.counts import add_at, sums
 from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 
 Counts = npt.NDArray[np.int64]
 

@@ -2,7 +2,7 @@
 
 With A, B the inputs before the epoch and dA, dB their changes, the change of the join is
 `dA x B + (A + dA) x dB`, diffs multiplied. Null keys match nothing. Semi, anti and outer joins are
-compositions of this one with `distinct` (see `nosync_nb.joining`).
+compositions of this one with `distinct` (see `nosync_nb.collections.joins`).
 
 A cross join is one by no columns: all rows have the same key. What it gives grows with the product
 of its sides, so an epoch of it is bounded, and refused before it takes the memory.
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, concat_updates, row_of
-from nosync_nb.counts import CountError, products
 from nosync_nb.errors import StageError, titled
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Column
+from nosync_nb.rows.counts import CountError, products
 from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates, row_of
 
 CROSS_ROWS_MAX = 5_000_000
 """How many rows a cross join may give at once, for what changed on one side in an epoch: some

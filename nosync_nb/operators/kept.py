@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
-from nosync_nb.counts import add_at, products
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.linear import Linear
+from nosync_nb.rows.counts import add_at, products
 from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 
 
 class Kept(Operator):

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.batch import Layout, Updates, concat_updates
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Column, Schema, bridge
+from nosync_nb.trace.batch import Layout, Updates, concat_updates
 
 
 class Row:

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Hashes, Index, Updates, arrange, concat_updates
-from nosync_nb.groups import group
 from nosync_nb.operators.base import Step
+from nosync_nb.operators.keys import group
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace, ranges
+from nosync_nb.trace.batch import Batch, Hashes, Index, Updates, arrange, concat_updates
 from nosync_nb.trace.glance import place_in
 
 _LOOK = 4  # rows looked at beside a time in each part

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.batch import Hashes, Index, Updates
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.linear import Row
 from nosync_nb.rows import Column
+from nosync_nb.trace.batch import Hashes, Index, Updates
 
 _SIGN = np.uint64(1 << 63)
 _BITS = {"boolean": 1, "tinyint": 8, "smallint": 16, "int": 32, "date": 32}

@@ -21,12 +21,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.errors import StageError, titled, warn
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.types import is_nested
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 
 _LARGE_GROUP = 100_000
 _TOLD: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()

@@ -15,7 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.batch import (
+from nosync_nb.errors import StageError, titled
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.keys import group
+from nosync_nb.operators.neighbours import union
+from nosync_nb.rows import Column
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import (
     Batch,
     Hashes,
     Index,
@@ -25,12 +31,6 @@ from nosync_nb.batch import (
     concat_updates,
     no_updates,
 )
-from nosync_nb.errors import StageError, titled
-from nosync_nb.groups import group
-from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.neighbours import union
-from nosync_nb.rows import Column
-from nosync_nb.trace import Trace
 from nosync_nb.trace.glance import place_in
 
 _LOOK = 8  # rows looked at on either side of a time in each part

@@ -14,7 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.batch import (
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.keys import group
+from nosync_nb.operators.ordering import By, ranks
+from nosync_nb.rows import Column
+from nosync_nb.rows.counts import add_at
+from nosync_nb.trace import Trace, ranges
+from nosync_nb.trace.batch import (
     Batch,
     Hashes,
     Index,
@@ -24,12 +30,6 @@ from nosync_nb.batch import (
     concat_updates,
     no_updates,
 )
-from nosync_nb.counts import add_at
-from nosync_nb.groups import group
-from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.ordering import By, ranks
-from nosync_nb.rows import Column
-from nosync_nb.trace import Trace, ranges
 
 _MORE = 4  # rows looked at beyond those wanted, since some cancel
 _FURTHER = 8  # times as many at the next look

@@ -1,4 +1,8 @@
-"""Rows: schemas, columns of canonical values, their hashes, their order, entry of user data."""
+"""Rows: schemas, columns of canonical values, their hashes, their order, entry of user data.
+
+Promises: a value has one form, whoever brought it; equal rows hash and compare equal, here and on
+Spark. Owns: nothing, it is functions of values. Imports: errors.
+"""
 
 from nosync_nb.rows.columns import (
     SMALL,

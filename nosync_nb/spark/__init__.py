@@ -1,1 +1,7 @@
-"""Everything that needs Spark: sessions, ingest, kernels on executors, expressions, views."""
+"""Spark: everything that needs it. PySpark is imported here alone.
+
+Promises: the same kernels over blocks of rows on executors, the same rows; jobs are tagged and can
+be cancelled; a session of the user's is used and never stopped. Owns: sessions that it started,
+what executors were sent, views and their leases. Imports: store, dataflow, collections, operators,
+expressions, trace, rows, files, errors.
+"""

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.batch import Hashes, Layout, Updates, concat_updates
+from nosync_nb.trace.batch import Hashes, Layout, Updates, concat_updates
 
 BLOCKS_DDL = "place int, port int, payload binary"
 BLOCK_BYTES = 8 << 20

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from nosync_nb.batch import Layout
 from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark import blocks, chains, failures, tasks
 from nosync_nb.spark.blocks import BLOCKS_DDL, ERROR, MARK, REPORT, Ranges
@@ -31,6 +30,7 @@ from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Input, Piece, Plan
 from nosync_nb.spark.workers import check
 from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts import PartRef
 
 RANGE_BYTES = 32 << 20

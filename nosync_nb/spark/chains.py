@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.batch import Updates
 from nosync_nb.errors import NosyncError
 from nosync_nb.operators import Filter, Linear, Pad, Row, Select, Step, Widen
 from nosync_nb.rows import Schema
@@ -20,6 +19,7 @@ from nosync_nb.spark import blocks, failures, tasks
 from nosync_nb.spark.sessions import agree, quoted
 from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Piece, Plan
+from nosync_nb.trace.batch import Updates
 
 Records = Iterable[pa.RecordBatch]
 

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.batch import Layout, Updates
 from nosync_nb.errors import SchemaError
 from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema, widens
@@ -26,6 +25,7 @@ from nosync_nb.spark.sessions import described, estimated_bytes, quoted, spelled
 from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Input, Plan
 from nosync_nb.spark.workers import check
+from nosync_nb.trace.batch import Layout, Updates
 
 RANGES_PER_SLOT = 4
 """Ranges of a DataFrame of which Spark cannot tell how large it is, or says that it is large."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nosync_nb.batch import Batch
 from nosync_nb.spark.shipping import Shipping, unlink
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.parts import PartRef
 
 

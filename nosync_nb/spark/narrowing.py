@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import Layout, Updates, arrange
 from nosync_nb.operators import Aggregate, Join, Operator
+from nosync_nb.trace.batch import Layout, Updates, arrange
 
 SAMPLE_ROWS = 4096
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from nosync_nb.batch import Layout
 from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark import bulk, failures, tasks
 from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, Ranges
@@ -20,6 +19,7 @@ from nosync_nb.spark.sessions import Jobs, described
 from nosync_nb.spark.shipping import Shipping, unlink
 from nosync_nb.spark.starting import Spark
 from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts import PartRef
 
 

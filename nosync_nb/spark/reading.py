@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch
 from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError, StageError
 from nosync_nb.rows import Schema
 from nosync_nb.spark.blocks import Ranges
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.trace.arrow_file import DISK
+from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.parts import PartRef
 
 RECORD_ROWS = 1 << 16

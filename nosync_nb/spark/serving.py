@@ -31,12 +31,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import FencedError, NosyncError
-from nosync_nb.files import Files
-from nosync_nb.log.generation import Words
+from nosync_nb.files.disk import Files
 from nosync_nb.rows import Schema
 from nosync_nb.spark import failures
 from nosync_nb.spark.leases import Lease, Leases
 from nosync_nb.spark.tasks import Stored
+from nosync_nb.store.log.generation import Words
 from nosync_nb.trace import Trace
 
 PINS_MAX = 64

@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import TypeAlias
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Updates
-from nosync_nb.files import Files
-from nosync_nb.names import PART, within
+from nosync_nb.files.disk import Files
+from nosync_nb.files.names import PART, within
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, Updates
 from nosync_nb.trace.parts import PartRef, write_part, write_parts, write_updates
 
 Source: TypeAlias = PartRef | Batch | Updates

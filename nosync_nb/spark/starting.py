@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from nosync_nb.errors import NosyncError
-from nosync_nb.files import Files
+from nosync_nb.files.disk import Files
 from nosync_nb.spark.failures import explained
 from nosync_nb.spark.silence import quiet
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.errors import NosyncError
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.spark import blocks, failures
 from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, Ranges
 from nosync_nb.spark.narrowing import narrowed
 from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.trace.parts import (
     PartRef,
     open_part,

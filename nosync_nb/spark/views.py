@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from nosync_nb.batch import Batch
 from nosync_nb.rows import Schema
 from nosync_nb.spark import reading
 from nosync_nb.spark.blocks import Ranges
@@ -22,6 +21,7 @@ from nosync_nb.spark.shipping import Shipping
 from nosync_nb.spark.starting import Spark, alive, stopped
 from nosync_nb.spark.workers import check
 from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch
 
 SMALL_ROWS = 100_000
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from nosync_nb.errors import NosyncError
-from nosync_nb.files import Files
+from nosync_nb.files.disk import Files
 from nosync_nb.spark.failures import explained
 from nosync_nb.spark.sessions import is_local
 from nosync_nb.spark.starting import Spark

@@ -1,7 +1,12 @@
-"""Traces: layers of a collection, lookups, compaction."""
+"""Traces: updates in batches, batches in layers, layers merged; and the past of them.
+
+Promises: the layers of a trace add up to the collection, whichever were merged; nothing that was
+published changes. Owns: nothing that changes but what a layer remembers of itself. Imports: rows,
+files, errors.
+"""
 
 from nosync_nb.trace.compaction import STALL_LAYERS, Merge, adopt, append, is_due, plan, relieve
-from nosync_nb.trace.trace import Found, Layer, Seen, Trace, empty_batch, ranges
+from nosync_nb.trace.layers import Found, Layer, Seen, Trace, empty_batch, ranges
 
 __all__ = [
     "STALL_LAYERS",

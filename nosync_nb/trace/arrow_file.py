@@ -31,8 +31,8 @@ from xxhash import xxh3_64_intdigest
 
 from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, DurabilityError
-from nosync_nb.files import Files
-from nosync_nb.names import within
+from nosync_nb.files.disk import Files
+from nosync_nb.files.names import within
 from nosync_nb.rows import Column, bridge
 from nosync_nb.rows.types import FIXED
 

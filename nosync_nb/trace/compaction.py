@@ -18,8 +18,8 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nosync_nb.batch import Layout, merge
-from nosync_nb.trace.trace import Layer, Seen, Trace
+from nosync_nb.trace.batch import Layout, merge
+from nosync_nb.trace.layers import Layer, Seen, Trace
 
 WIDTH = 4
 INLINE_ROWS = 4096

@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Diffs, Index, Updates, arrange, concat_updates, no_updates
-from nosync_nb.counts import add_runs
+from nosync_nb.rows.counts import add_runs
 from nosync_nb.rows.order import CodesOf, Ordering, exact_codes, ordered
-from nosync_nb.trace.trace import Layer, Seen, Trace
+from nosync_nb.trace.batch import Batch, Diffs, Index, Updates, arrange, concat_updates, no_updates
+from nosync_nb.trace.layers import Layer, Seen, Trace
 
 _BLOCK = 1 << 15
 _TIES_MAX = 1 << 13

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from nosync_nb.batch import Batch, Diffs, Layout, Updates
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.files import Files
-from nosync_nb.names import PART, plain
+from nosync_nb.files.disk import Files
+from nosync_nb.files.names import PART, plain
 from nosync_nb.rows import bridge
 from nosync_nb.trace.arrow_file import (
     DISK,
@@ -33,6 +32,7 @@ from nosync_nb.trace.arrow_file import (
     view,
     write_arrow,
 )
+from nosync_nb.trace.batch import Batch, Diffs, Layout, Updates
 from nosync_nb.trace.soundness import UNSOUND, check_record
 
 ROWS_MAX = 4 << 20

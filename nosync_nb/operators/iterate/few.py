@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nosync_nb.batch import Updates, concat_updates
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.iterate.grouped import from_scratch
 from nosync_nb.operators.iterate.mirror import (
@@ -26,6 +25,7 @@ from nosync_nb.operators.iterate.run import Run, tagged
 from nosync_nb.operators.iterate.settle import FREE_ROUNDS, Watch
 from nosync_nb.operators.iterate.shapes import COUNT_MAX, GroupShape, Held, JoinShape, ManyError
 from nosync_nb.operators.linear import Concat, Consolidate
+from nosync_nb.trace.batch import Updates, concat_updates
 
 if TYPE_CHECKING:
     from nosync_nb.operators.iterate.loop import Loop

@@ -14,7 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import (
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.iterate.plan import Inner
+from nosync_nb.operators.iterate.rounds import State, Time
+from nosync_nb.operators.keys import group
+from nosync_nb.rows import Column
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import (
     Batch,
     Hashes,
     Index,
@@ -24,12 +30,6 @@ from nosync_nb.batch import (
     concat_updates,
     no_updates,
 )
-from nosync_nb.groups import group
-from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.iterate.plan import Inner
-from nosync_nb.operators.iterate.rounds import State, Time
-from nosync_nb.rows import Column
-from nosync_nb.trace import Layer, Trace
 
 
 class Keys(NamedTuple):

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates, merge
-from nosync_nb.counts import CountError
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.iterate.effort import Effort
 from nosync_nb.operators.iterate.few import FEW_ROWS, FewRun
@@ -24,7 +22,9 @@ from nosync_nb.operators.iterate.rounds import State
 from nosync_nb.operators.iterate.run import AbandonedError, Run
 from nosync_nb.operators.iterate.settle import overflowed
 from nosync_nb.operators.iterate.shapes import ManyError, Shape
+from nosync_nb.rows.counts import CountError
 from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 
 MARK = Layout(("int",))
 """The loop's last trace: one row while it rests."""

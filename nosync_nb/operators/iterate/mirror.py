@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import NO_HASHES, UNORDERED, Batch, Layout, Updates
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.iterate.rounds import Time
 from nosync_nb.rows import Column
 from nosync_nb.rows.types import FIXED, INTEGERS
 from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout, Updates
 
 if TYPE_CHECKING:
     from nosync_nb.operators.iterate.loop import Loop

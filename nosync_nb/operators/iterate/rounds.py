@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Hashes, Index, Layout, Updates, arrange, merge
 from nosync_nb.rows import Column
 from nosync_nb.trace import Found, Layer, Trace, append
+from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, Updates, arrange, merge
 
 Time = tuple[int, ...]
 ROUND = "int"

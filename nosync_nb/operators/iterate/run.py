@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch, Layout, Updates, arrange, concat_updates
-from nosync_nb.counts import CountError
 from nosync_nb.operators.base import Operator, Place, Step
 from nosync_nb.operators.iterate.grouped import Keys, evaluate_keys, key_types, keys_of
 from nosync_nb.operators.iterate.plan import (
@@ -38,7 +36,9 @@ from nosync_nb.operators.iterate.rounds import ROUND, State, Time, by_time
 from nosync_nb.operators.iterate.settle import Watch
 from nosync_nb.operators.join import Join
 from nosync_nb.rows import Column
+from nosync_nb.rows.counts import CountError
 from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 
 if TYPE_CHECKING:
     from nosync_nb.operators.iterate.loop import Loop

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.batch import Batch
-from nosync_nb.counts import CountError
 from nosync_nb.errors import DivergenceError, titled
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.iterate.plan import Scope
 from nosync_nb.operators.iterate.rounds import State, Time
+from nosync_nb.rows.counts import CountError
+from nosync_nb.trace.batch import Batch
 
 if TYPE_CHECKING:
     from nosync_nb.operators.iterate.loop import Loop

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nosync_nb.batch import Layout
-from nosync_nb.operators.aggregate import Aggregate
+from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.distinct import Threshold, distinct
 from nosync_nb.operators.iterate.mirror import PLAIN_TYPES, Row, key_picker, picker
 from nosync_nb.operators.iterate.plan import GROUP, LEAVE, Inner
 from nosync_nb.operators.join import Join
 from nosync_nb.operators.linear import Concat, Consolidate, Linear, Select
 from nosync_nb.rows.types import INTEGERS
+from nosync_nb.trace.batch import Layout
 
 if TYPE_CHECKING:
     from nosync_nb.operators.iterate.loop import Loop

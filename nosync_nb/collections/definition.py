@@ -1,0 +1,384 @@
+"""What a stage *is*, as data: operators, expressions and schemas, in parts.
+
+A `Definition` can be written to the log, compared by fingerprint and compiled again after a
+restart. Only the user's Python functions are not data; they are kept beside it, as they were when
+they were given, and identified by `nosync_nb.collections.functions.identity`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from keyword import iskeyword
+from typing import Any
+
+from nosync_nb.collections.functions import pickles
+from nosync_nb.collections.functions.identity import (
+    Identity,
+    definition_fingerprint,
+    function_fingerprint,
+)
+from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.rows import Field, Schema
+
+SEMANTICS = 2  # raised when an operator starts to compute something else
+
+Function = Callable[..., Any]
+
+
+class Captured:
+    """A function of the user as it was when it was given: code, captured values, identity.
+
+    What runs is a private copy. Its globals, closure cells, defaults and what they hold are those
+    that were identified, whatever becomes of the notebook's own, and a retraction years later
+    cancels what was inserted. A copy may change what it captured: nobody else sees that, it makes
+    no other stage, and it is forgotten at a restart. A function that cannot be copied runs as it
+    is.
+
+    Failure: 1. A stage keeps rows above a global LIMIT. 2. LIMIT is set to another value in a
+    later cell. 3. A row is removed, judged by the new value, and does not cancel.
+
+    Args:
+        identity: if it is known, as it is for a function that came back from the log.
+        text: how the log holds it in a `context`: the place that it was signed for.
+
+    Attributes:
+        found: its fingerprint and what that comes from; None for one of the log.
+        pickle: the bytes of the copy, until the log has them.
+        why: why there is no copy, in words for the user.
+    """
+
+    __slots__ = ("_identity", "_texts", "found", "function", "pickle", "why")
+
+    def __init__(
+        self,
+        function: Function,
+        identity: str | None = None,
+        text: str | None = None,
+        context: str = "",
+    ) -> None:
+        self.function = function
+        self.found: Identity | None = None
+        self.pickle: bytes | None = None
+        self.why: str | None = None
+        self._identity = identity
+        self._texts = {} if identity is None else {context: text}
+        if identity is None:
+            self._take()
+
+    @property
+    def identity(self) -> str:
+        """Equal for equal functions; one that cannot be identified is itself in this kernel."""
+        if self._identity is None:
+            self._take()  # what it captures may be bound by now
+        if self._identity is None:
+            self._identity = kernel_identity(self.function)
+        return self._identity
+
+    def _take(self) -> None:
+        """Identifies the function, and from then on is a copy of it."""
+        self.found = function_fingerprint(self.function)
+        self._identity = self.found.fingerprint
+        self.why = self.found.reason
+        if self._identity is None:
+            return
+        try:
+            data = pickles.dumps(self.function, self.found.modules)
+            self.function = pickles.loads(data)
+            self.pickle = data
+        except Exception as error:  # whatever the user's objects raise
+            self.why = f"{type(error).__name__}: {error}"
+
+    def text(self, context: str | None, seal: Callable[[Captured, str], str | None]) -> str | None:
+        """How the log holds it in a place: made once by `seal`; None if it cannot be stored.
+
+        Args:
+            context: the place; None: wherever it was, as nobody will load it.
+        """
+        known = self._texts
+        if context is None or (known and self.sealed is None):
+            return next(iter(known.values()), None)
+        if context not in known:
+            known[context] = seal(self, context)
+            self.pickle = None
+        return known[context]
+
+    @property
+    def sealed(self) -> tuple[str, str] | None:
+        """A context that it was signed for, and how the log holds it there; None if nowhere."""
+        return next(((where, text) for where, text in self._texts.items() if text), None)
+
+
+OPERATORS_MAX = 10_000
+"""How many operators a description may have; thousands are some machine's work."""
+
+NO_LEVELS: frozenset[int] = frozenset()
+
+
+class Definition:
+    """One operator over its inputs; not changed once it is made.
+
+    One that is used twice is one part. Nothing here recurses: how deep a description is decides
+    how long it takes, not how deep the stack must be.
+
+    Args:
+        op: the operator's word, e.g. "filter"; "ref" refers to an input or stage by name.
+        schema: of the output.
+        inputs: definitions below.
+        params: what the operator needs, JSON-able.
+        functions: the user's functions among the operator's arguments.
+
+    Attributes:
+        size: the number of its operators.
+        levels: the levels of the loops whose variables it uses without being the loop itself.
+
+    Raises:
+        StageError: if it has more than `OPERATORS_MAX` operators.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_captures",
+        "_known",
+        "_names",
+        "_refs",
+        "captured",
+        "inputs",
+        "levels",
+        "op",
+        "params",
+        "schema",
+        "size",
+    )
+
+    def __init__(
+        self,
+        op: str,
+        schema: Schema,
+        inputs: tuple[Definition, ...] = (),
+        params: Mapping[str, Any] | None = None,
+        functions: tuple[Function | Captured, ...] = (),
+    ) -> None:
+        self.op = op
+        self.schema = schema
+        self.inputs = inputs
+        self.params = dict(params or {})
+        self.captured = tuple(f if isinstance(f, Captured) else Captured(f) for f in functions)
+        self.levels = self._free()
+        self._names: tuple[str, ...] | None = None
+        self._refs: tuple[Definition, ...] | None = None
+        self._captures: tuple[Captured, ...] | None = None
+        self._known: tuple[tuple[str, ...], dict[int, str]] | None = None
+        if len(inputs) < 2:
+            self.size: int = 1 + sum(each.size for each in inputs)
+        else:
+            self.size = sum(1 for _ in self.walk())
+        if self.size > OPERATORS_MAX:
+            raise StageError(
+                f"{op}: a description of {self.size} operators is more than {OPERATORS_MAX}",
+                hint="name a step in between, which is then one for those that use it: "
+                "session.stage('step', ...)",
+            )
+
+    def _free(self) -> frozenset[int]:
+        """The levels of loops whose variables are used."""
+        if self.op == "variable":
+            return frozenset((self.params["level"],))
+        parts = [each.levels for each in self.inputs]
+        if not any(parts):
+            return NO_LEVELS
+        if self.op == "iterate":  # sources, then bodies
+            bodies = len(parts) // 2
+            parts[bodies:] = [each - {self.params["level"]} for each in parts[bodies:]]
+        return NO_LEVELS.union(*parts)
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """The user's functions."""
+        return tuple(c.function for c in self.captured)
+
+    @property
+    def is_ref(self) -> bool:
+        """Whether this stands for a named collection."""
+        return self.op == "ref"
+
+    @property
+    def name(self) -> str:
+        """The name a reference refers to."""
+        return str(self.params["name"])
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The names this definition depends on directly, each once. Cost: O(size), once."""
+        if self._names is None:
+            self._names = tuple(dict.fromkeys(ref.name for ref in self.refs))
+        return self._names
+
+    @property
+    def captures(self) -> tuple[Captured, ...]:
+        """The user's functions in it, with those of all parts. Cost: O(size), once."""
+        if self._captures is None:
+            self._captures = tuple(each for part in self.walk() for each in part.captured)
+        return self._captures
+
+    @property
+    def refs(self) -> tuple[Definition, ...]:
+        """The references in it. Cost: O(size), once."""
+        if self._refs is None:
+            self._refs = tuple(part for part in self.walk() if part.is_ref)
+        return self._refs
+
+    def walk(self) -> Iterator[Definition]:
+        """This definition and all below it, each once, inputs first."""
+        seen: set[int] = set()
+        waiting = [(self, False)]
+        while waiting:
+            part, below = waiting.pop()
+            if below:
+                yield part
+            elif id(part) not in seen:
+                seen.add(id(part))
+                waiting.append((part, True))
+                waiting.extend([(each, False) for each in reversed(part.inputs)])
+
+    def fingerprint(self, named: Mapping[str, str]) -> str:
+        """Identifies what is computed; equal for equal computations, also after a restart.
+
+        Args:
+            named: the fingerprints of inputs and stages by name.
+
+        Cost: O(size) at first and when what it reads has another fingerprint, else O(references).
+        """
+        return self.fingerprints(named)[id(self)]
+
+    def fingerprints(self, named: Mapping[str, str]) -> Mapping[int, str]:
+        """The fingerprints of this definition and of all below it, by `id`; see `fingerprint`."""
+        key = tuple([named[name] for name in self.references])
+        if self._known is None or self._known[0] != key:
+            found: dict[int, str] = {}
+            for part in self.walk():
+                found[id(part)] = named[part.name] if part.is_ref else part._print(found)
+            self._known = key, found
+        return self._known[1]
+
+    def _print(self, below: Mapping[int, str]) -> str:
+        return definition_fingerprint(
+            {
+                "op": self.op,
+                "params": self.params,
+                "schema": list(self.schema.fields),
+                "functions": [c.identity for c in self.captured],
+                "inputs": [below[id(i)] for i in self.inputs],
+                "semantics": SEMANTICS,
+            }
+        )
+
+    def to_json(self, functions: list[Captured]) -> list[dict[str, Any]]:
+        """The parts as JSON, inputs first and referred to by number, this one last.
+
+        Its functions are appended to `functions` and referred to by place.
+        """
+        number: dict[int, int] = {}
+        parts: list[dict[str, Any]] = []
+        for part in self.walk():
+            number[id(part)] = len(parts)
+            places = range(len(functions), len(functions) + len(part.captured))
+            functions += part.captured
+            parts.append(
+                {
+                    "op": part.op,
+                    "schema": [list(f) for f in part.schema.fields],
+                    "inputs": [number[id(i)] for i in part.inputs],
+                    "params": part.params,
+                    "functions": list(places),
+                }
+            )
+        return parts
+
+    @classmethod
+    def from_json(cls, data: Sequence[Mapping[str, Any]], functions: list[Captured]) -> Definition:
+        """The definition that `to_json` wrote.
+
+        Raises:
+            ValueError: if a part refers to one that does not stand before it.
+            StageError: if there are more than `OPERATORS_MAX`.
+        """
+        if not 0 < len(data) <= OPERATORS_MAX:
+            raise StageError(f"a description of {len(data)} operators")
+        parts: list[Definition] = []
+        for each in data:
+            below = each["inputs"]
+            if not all(type(i) is int and 0 <= i < len(parts) for i in below):
+                raise ValueError(f"operator {len(parts)} reads {below!r:.40}, not those before")
+            parts.append(
+                cls(
+                    each["op"],
+                    Schema([Field(*f) for f in each["schema"]]),
+                    tuple(parts[i] for i in below),
+                    each["params"],
+                    tuple(functions[p] for p in each["functions"]),
+                )
+            )
+        return parts[-1]
+
+
+def reference(name: str, schema: Schema) -> Definition:
+    """A reference to a named collection."""
+    return Definition("ref", schema, (), {"name": name})
+
+
+def replaced(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:
+    """The tree with parts (by identity) replaced, sharing what did not change."""
+    made: dict[int, Definition] = {}
+    for part in tree.walk():
+        found = by_id.get(id(part))
+        if found is None:
+            inputs = tuple(made[id(i)] for i in part.inputs)
+            found = part
+            if any(a is not b for a, b in zip(inputs, part.inputs, strict=True)):
+                found = Definition(part.op, part.schema, inputs, part.params, part.captured)
+        made[id(part)] = found
+    return made[id(tree)]
+
+
+_kernel_identities: dict[int, tuple[Callable[[], Function | None], str]] = {}
+_kernel_numbers = count()
+
+
+def kernel_identity(function: Function) -> str:
+    """The identity of a function that is recognised in this kernel only."""
+    held = _kernel_identities.get(id(function))
+    if held is None or held[0]() is not function:
+        name = f"kernel-{next(_kernel_numbers)}-{id(function):x}"
+        held = _kernel_identities[id(function)] = _held(function), name
+    return held[1]
+
+
+def _held(function: Function) -> Callable[[], Function | None]:
+    """A function as long as it is there, and no longer than it has to be."""
+    key = id(function)
+    try:
+        return weakref.ref(function, lambda gone: _forget(key, gone))
+    except TypeError:  # some callables cannot be held so
+        return lambda: function
+
+
+def _forget(key: int, gone: object) -> None:
+    """Forgets a function that is gone, unless another one is there by now."""
+    if key in _kernel_identities and _kernel_identities[key][0] is gone:
+        del _kernel_identities[key]
+
+
+def check_name(name: str, what: str) -> str:
+    """A name of an input or stage.
+
+    Raises:
+        SchemaError: if it is not an identifier.
+    """
+    if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
+        raise SchemaError(
+            f"{what} {name!r}: a name must be an identifier",
+            hint="use letters, digits and underscores; no digit first, no word of Python's own",
+        )
+    return name

@@ -1,0 +1,1 @@
+"""The functions that users give: captured, identified by what they do, signed, brought back."""

@@ -1,0 +1,286 @@
+"""Joins as compositions: all kinds are made of the inner join and `distinct`.
+
+With D the distinct keys of the right side: semi = left joined with D; anti = left - semi;
+left = inner + (anti padded with nulls). right adds the right rows without a left partner, padded
+in front, and full is both. So a second match never produces a padded row, null keys appear padded,
+and multiplicities on one side do not multiply existence on the other.
+
+A key may be a Spark SQL expression of its side. It is computed into a further column to match by,
+which is not in the result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nosync_nb.collections.collection import Collection, Names
+from nosync_nb.collections.grouped import stable, unused_name
+from nosync_nb.errors import SchemaError, StageError, warn
+from nosync_nb.expressions import noted
+from nosync_nb.operators import CROSS_ROWS_MAX
+from nosync_nb.rows import Field, Schema, widens
+
+_KINDS = ("inner", "left", "right", "full", "semi", "anti", "cross")
+_SPELLINGS = {"outer": "full", "leftsemi": "semi", "leftanti": "anti"}
+On = Names | Mapping[str, str] | None
+
+
+class _Sides(NamedTuple):
+    """Two collections ready to be matched.
+
+    Attributes:
+        left, right: with computed keys behind their own columns; keys of one type.
+        pairs: positions of the keys, pairwise.
+        widths: the numbers of own columns.
+        rest: positions of the right columns that the result has.
+    """
+
+    left: Collection
+    right: Collection
+    pairs: list[tuple[int, int]]
+    widths: tuple[int, int]
+    rest: list[int]
+
+    def schema(self) -> Schema:
+        """The columns of the result."""
+        own = self.left.schema.fields[: self.widths[0]]
+        return Schema([*own, *(self.right.schema.fields[i] for i in self.rest)])
+
+
+def join(left: Collection, right: Collection, on: On, how: str) -> Collection:
+    """Joins two collections; see `Collection.join`."""
+    if not isinstance(right, Collection):
+        raise StageError(f"join: {right!r} is not a collection")
+    if right._session is not left._session:
+        raise StageError(
+            "join: the other collection belongs to another session",
+            hint="insert its rows into an input of this session",
+        )
+    kind = _kind(how)
+    if kind == "cross":
+        return _cross(left, right, on)
+    sides = _matched(left, right, on, kind)
+    if kind == "semi":
+        return _own(_semi(sides), sides.widths[0])
+    if kind == "anti":
+        return _own(_anti(sides), sides.widths[0])
+    _no_clash(sides)
+    parts = [_inner(sides)]
+    if kind in ("left", "full"):
+        lonely = _own(_anti(sides), sides.widths[0])
+        parts.append(lonely._then("pad", sides.schema()) if sides.rest else lonely)
+    if kind in ("right", "full"):
+        parts.append(_padded_left(sides))
+    return parts[0].concat(*parts[1:]) if len(parts) > 1 else parts[0]
+
+
+def _kind(how: str) -> str:
+    """The kind of a join, in any of Spark's spellings."""
+    plain = how.lower().replace("_", "") if isinstance(how, str) else ""
+    kind = _SPELLINGS.get(plain) or plain.removesuffix("outer")
+    if kind not in _KINDS:
+        raise SchemaError(f"join: unknown kind {how!r}", hint=f"use one of {', '.join(_KINDS)}")
+    return kind
+
+
+def _matched(left: Collection, right: Collection, on: On, kind: str) -> _Sides:
+    """The sides with their keys found, computed and of one type."""
+    named = _named(on)
+    widths = (len(left.schema), len(right.schema))
+    left, left_places = _keyed(left, [a for a, _ in named])
+    right, right_places = _keyed(right, [b for _, b in named])
+    pairs = list(zip(left_places, right_places, strict=True))
+    if kind in ("semi", "anti"):  # widened keys would change the left columns: match by copies
+        left, pairs = _copied(left, right, pairs)
+    left, right = _same_types(left, right, pairs, [a for a, _ in named], widths)
+    # A plain right key repeats what the left side tells, but where there may be no left side.
+    outer = kind in ("right", "full")
+    gone = {b for a, b in pairs if not outer or a < widths[0]}
+    rest = [i for i in range(widths[1]) if i not in gone]
+    return _Sides(left, right, pairs, widths, rest)
+
+
+def _named(on: On) -> list[tuple[str, str]]:
+    """The keys as pairs of names or expressions."""
+    if on is None:
+        raise SchemaError(
+            "join: no key columns", hint="name them: on='id' or on={'a': 'b'}; or how='cross'"
+        )
+    if isinstance(on, str):
+        on = [on]
+    given: Any = on if isinstance(on, Iterable) else [on]
+    named: list[Any] = [*given.items()] if isinstance(given, Mapping) else [(c, c) for c in given]
+    for key in (each for pair in named for each in pair):
+        if not isinstance(key, str):
+            raise SchemaError(
+                f"join: {key!r} is neither a column nor an expression",
+                hint="write on='id', on=['a', 'b'] or on={'lower(a)': 'b'}",
+            )
+    if not named:
+        raise SchemaError("join: no key columns", hint="name them: on='id' or on={'a': 'b'}")
+    return named
+
+
+def _keyed(side: Collection, keys: Sequence[str]) -> tuple[Collection, list[int]]:
+    """A side with computed keys as further columns, and the positions of all keys."""
+    schema = side.schema
+    outputs: list[Any] = list(range(len(schema)))
+    fields = list(schema.fields)
+    places = []
+    settings = []
+    for key in keys:
+        if re.fullmatch(r"\w+", key) or key in schema:
+            places.append(schema.index(key))
+            continue
+        compiled = stable(side, key, "join")
+        if compiled.is_column:
+            places.append(compiled.columns[0])
+            continue
+        places.append(len(outputs))
+        outputs.append(key)
+        settings.append(compiled.settings)
+        fields.append(Field(unused_name(fields, "key"), compiled.type))
+    if len(outputs) == len(schema):
+        return side, places
+    params = {"outputs": outputs, **noted(settings)}
+    return side._then("select", Schema(fields), params), places
+
+
+def _copied(
+    left: Collection, right: Collection, pairs: Sequence[tuple[int, int]]
+) -> tuple[Collection, list[tuple[int, int]]]:
+    """Repeats left keys of a narrower type as further columns, so that these can be widened."""
+    outputs = list(range(len(left.schema)))
+    fields = list(left.schema.fields)
+    found = []
+    for a, b in pairs:
+        place, narrow, wide = a, left.schema.types[a], right.schema.types[b]
+        if narrow != wide and widens(narrow, wide):
+            place = len(outputs)
+            outputs.append(a)
+            fields.append(Field(unused_name(fields, "key"), narrow))
+        found.append((place, b))
+    if len(outputs) > len(left.schema):
+        left = left._then("select", Schema(fields), {"outputs": outputs})
+    return left, found
+
+
+def _same_types(
+    left: Collection,
+    right: Collection,
+    pairs: Sequence[tuple[int, int]],
+    named: Sequence[str],
+    widths: tuple[int, int],
+) -> tuple[Collection, Collection]:
+    """Widens key columns where one side's type is wider."""
+    wide_left = list(left.schema.fields)
+    wide_right = list(right.schema.fields)
+    for (place, other), text in zip(pairs, named, strict=True):
+        a, b = wide_left[place], wide_right[other]
+        if "map<" in a.type or "map<" in b.type:
+            raise SchemaError(f"join: a map ('{text}') cannot be a key")
+        if a.type == b.type:
+            continue
+        if widens(a.type, b.type):
+            wide_left[place] = Field(a.name, b.type)
+        elif widens(b.type, a.type):
+            wide_right[other] = Field(b.name, a.type)
+        else:
+            of = f"'{b.name}'" if other < widths[1] else "its expression"
+            raise SchemaError(
+                f"join: key '{text}' is {a.type} on the left and {of} is {b.type} on the right",
+                hint=f"cast one: on={{'cast({text} as {b.type})': ...}}",
+            )
+    return _widened(left, wide_left), _widened(right, wide_right)
+
+
+def _widened(side: Collection, fields: list[Field]) -> Collection:
+    schema = Schema(fields)
+    return side if schema.types == side.schema.types else side._then("widen", schema)
+
+
+def _no_clash(sides: _Sides) -> None:
+    """Refuses columns of one name on both sides."""
+    taken = {f.name.lower() for f in sides.left.schema.fields[: sides.widths[0]]}
+    for i in sides.rest:
+        name = sides.right.schema.names[i]
+        if name.lower() in taken:
+            raise SchemaError(
+                f"join: both sides have a column '{name}'",
+                hint=f"rename one of them first: other.rename({{'{name}': 'other_{name}'}})",
+            )
+
+
+def _own(side: Collection, width: int) -> Collection:
+    """A side without computed keys."""
+    return side if len(side.schema) == width else side._columns(range(width))
+
+
+def _inner(sides: _Sides) -> Collection:
+    """The pairs with equal keys."""
+    outputs = [[0, i] for i in range(sides.widths[0])] + [[1, i] for i in sides.rest]
+    return _joined(sides.left, sides.right, sides.pairs, sides.schema(), outputs)
+
+
+def _semi(sides: _Sides) -> Collection:
+    """The left rows that have a partner, as often as they are there."""
+    keys = sides.right._columns(_distinct([b for _, b in sides.pairs])).distinct()
+    places = {b: i for i, b in enumerate(_distinct([b for _, b in sides.pairs]))}
+    outputs = [[0, i] for i in range(len(sides.left.schema))]
+    pairs = [(a, places[b]) for a, b in sides.pairs]
+    return _joined(sides.left, keys, pairs, sides.left.schema, outputs)
+
+
+def _distinct(places: Sequence[int]) -> list[int]:
+    return list(dict.fromkeys(places))
+
+
+def _anti(sides: _Sides) -> Collection:
+    """The left rows without a partner."""
+    return sides.left.concat(_semi(sides).negate())
+
+
+def _padded_left(sides: _Sides) -> Collection:
+    """The right rows without a partner, their keys under the left names."""
+    back = [(b, a) for a, b in sides.pairs]
+    lonely = _anti(sides._replace(left=sides.right, right=sides.left, pairs=back))
+    schema, width = sides.schema(), len(lonely.schema)
+    keys = dict(reversed(sides.pairs))
+    missing = [i for i in range(sides.widths[0]) if i not in keys]
+    types = [*lonely.schema.types, *(schema.types[i] for i in missing)]
+    if missing:
+        padded = Schema([Field(f"c{i}", t) for i, t in enumerate(types)])
+        lonely = lonely._then("pad", padded)
+    nulls = {i: width + at for at, i in enumerate(missing)}
+    outputs = [keys.get(i, nulls.get(i)) for i in range(sides.widths[0])] + sides.rest
+    return lonely._then("select", schema, {"outputs": outputs})
+
+
+def _cross(left: Collection, right: Collection, on: On) -> Collection:
+    """Every pair of rows: a join by a key of no columns."""
+    if on is not None:
+        raise SchemaError(
+            "join: a cross join has no key columns", hint="leave out on=, or use how='inner'"
+        )
+    width = len(left.schema)
+    sides = _Sides(left, right, [], (width, len(right.schema)), list(range(len(right.schema))))
+    _no_clash(sides)
+    warn(
+        "join: how='cross' pairs every row with every row; whenever a row changes, all its pairs"
+        f" do. An epoch may give {CROSS_ROWS_MAX:,} rows at most; join on a key where there is one",
+        stacklevel=4,
+    )
+    return _inner(sides)
+
+
+def _joined(
+    left: Collection,
+    right: Collection,
+    pairs: Sequence[tuple[int, int]],
+    schema: Schema,
+    outputs: list[list[int]],
+) -> Collection:
+    params = {"left": [a for a, _ in pairs], "right": [b for _, b in pairs], "outputs": outputs}
+    return left._make("join", schema, (left, right), params)

@@ -1,0 +1,144 @@
+"""As-of joins: each row with the latest one of another collection at its time.
+
+The right side is brought into the columns (keys, time, others), without nulls in keys and time;
+the rest is the operator's (operators/asof.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.library.event_time import TIMES, Length, check_collection, length, quoted
+from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.rows import Field, Schema
+
+_DAY = 86_400_000_000  # microseconds
+
+
+def asof_join(
+    left: Collection,
+    right: Collection,
+    *,
+    on: str | Sequence[str] | Mapping[str, str] = (),
+    time: str | Mapping[str, str],
+    tolerance: Length | int | None = None,
+) -> Collection:
+    """Joins each left row with the latest right row of its keys at or before its time.
+
+    Args:
+        on: key columns, or a dict left -> right; none: one group. Null keys match nothing.
+        time: the column of time in both, or a dict left -> right: timestamps, dates or integers.
+        tolerance: how old the right row may be at most, the bound included: "5 minutes", or a
+            number where time is one.
+
+    Returns:
+        the left columns, then the right ones without keys (and without its time, if that has the
+        name of the left one), null where there is no such row. Of several right rows at the same
+        time the last in canonical order counts; copies on the right do not multiply.
+
+    Raises:
+        SchemaError: if keys or times differ in type, or columns clash.
+
+    Cost: O(layers) rows for each changed row, and the left rows whose match may be another: those
+        from a changed right row up to the next one, or as far as the tolerance.
+    """
+    _check_sides(left, right)
+    pairs = _pairs("on", on)
+    times = _pairs("time", time)
+    if len(times) != 1:
+        raise SchemaError(
+            f"asof_join: time={time!r} is not one column", hint="write time='ts' or {'ts': 'at'}"
+        )
+    mine, theirs = times[0]
+    for a, b in (*pairs, *times):
+        types = left.schema.select([a]).types[0], right.schema.select([b]).types[0]
+        if types[0] != types[1]:
+            raise SchemaError(
+                f"asof_join: '{a}' is {types[0]} on the left and '{b}' is {types[1]} on the right",
+                hint="cast one of them with with_columns",
+            )
+    width = _tolerance(tolerance, left.schema.select([mine]).types[0], mine)
+    l_keys = [left.schema.index(a) for a, _ in pairs]
+    r_keys = [right.schema.index(b) for _, b in pairs]
+    at, r_at = left.schema.index(mine), right.schema.index(theirs)
+    gone = {*r_keys, r_at} if mine.lower() == theirs.lower() else set(r_keys)
+    rest = [i for i in range(len(right.schema)) if i not in gone]
+    others = [i for i in rest if i != r_at]
+    given = [*r_keys, r_at, *others]
+    places = [given.index(i, len(r_keys)) for i in rest]
+    fields = [*left.schema.fields, *_further(left, right, rest)]
+    params = {"left": l_keys, "at": at, "further": places, "tolerance": width}
+    return left._make("asof", Schema(fields), [left, _arranged(right, given, len(pairs))], params)
+
+
+def _check_sides(left: Any, right: Any) -> None:
+    """Refuses what are no two collections of one session."""
+    check_collection("asof_join", left)
+    check_collection("asof_join", right)
+    if right._session is not left._session:
+        raise StageError(
+            "asof_join: the other collection belongs to another session",
+            hint="insert its rows into an input of this session",
+        )
+
+
+def _arranged(right: Collection, given: Sequence[int], keys: int) -> Collection:
+    """The right side as the operator wants it."""
+    names = [quoted(right.schema, right.schema.names[i]) for i in given]
+    there = right.filter(" and ".join(f"{name} is not null" for name in names[: keys + 1]))
+    types = [right.schema.types[i] for i in given]
+    schema = Schema([Field(f"c{n}", t) for n, t in enumerate(types)])
+    return there._then("select", schema, {"outputs": [*given]})
+
+
+def _tolerance(given: Any, type_: str, name: str) -> int | None:
+    """How far a time may be from another of its type, in its units."""
+    whole = type_.endswith("int")
+    if type_ not in (*TIMES, "date") and not whole:
+        raise SchemaError(
+            f"asof_join: the time '{name}' is {type_}",
+            hint="it must be a timestamp, a date or an integer",
+        )
+    if given is None:
+        return None
+    if not whole:
+        micros = length(given, "tolerance")
+        return micros // _DAY if type_ == "date" else micros
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise SchemaError(
+            f"tolerance={given!r}: the time '{name}' is {type_}", hint="give an integer"
+        )
+    return given
+
+
+def _pairs(what: str, on: Any) -> list[tuple[str, str]]:
+    """Columns of both sides, pairwise."""
+    if isinstance(on, str):
+        return [(on, on)]
+    given: Any = on if isinstance(on, Iterable) else [on]
+    found = [*given.items()] if isinstance(given, Mapping) else [(c, c) for c in given]
+    if not all(isinstance(name, str) for pair in found for name in pair):
+        raise SchemaError(
+            f"asof_join: {what}={on!r} does not name columns",
+            hint=f"write {what}='name', or a dict left -> right: {what}={{'a': 'b'}}",
+        )
+    return found
+
+
+def _further(left: Collection, right: Collection, rest: Sequence[int]) -> list[Field]:
+    """The right columns that follow the left ones.
+
+    Raises:
+        SchemaError: if a left one has the name of one of them.
+    """
+    taken = {n.lower() for n in left.schema.names}
+    for i in rest:
+        name = right.schema.names[i]
+        if name.lower() in taken:
+            raise SchemaError(
+                f"asof_join: both sides have a column '{name}'",
+                hint=f"rename one of them first: other.rename({{'{name}': 'other_{name}'}})",
+            )
+    return [right.schema.fields[i] for i in rest]

@@ -1,0 +1,148 @@
+"""Edges and nodes as graph algorithms take them: checked, and brought into order once.
+
+Every function is told for which algorithm it works, so that what is wrong with an argument is said
+in the words of the call: the algorithm, the argument, what was given, and what to write.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nosync_nb.collections.collection import Collection
+from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.rows.types import FLOATS, INTEGERS
+
+
+def whole(what: str, argument: str, given: Any, least: int = 1, most: int | None = None) -> None:
+    """Refuses what is no integer within bounds.
+
+    Raises:
+        StageError: names the algorithm, the argument and the value.
+    """
+    fits = isinstance(given, int) and not isinstance(given, bool) and given >= least
+    if not fits or (most is not None and given > most):
+        bounds = f"of {least} or more" if most is None else f"from {least} to {most}"
+        raise StageError(
+            f"{what}: {argument}={given!r} is not a whole number {bounds}",
+            hint=f"write {what}(..., {argument}={least if most is None else (least + most) // 2})",
+        )
+
+
+def each_edge(what: str, edges: Collection) -> Collection:
+    """Each edge once."""
+    return _ends(what, edges).distinct()
+
+
+def upwards(what: str, edges: Collection) -> Collection:
+    """Each pair of neighbours once, the lesser node first."""
+    ends = _ends(what, edges)
+    turned = ends.filter("src > dst").select("dst AS src", "src AS dst")
+    return ends.filter("src < dst").concat(turned).distinct()
+
+
+def neighbours(what: str, edges: Collection) -> Collection:
+    """Each pair of neighbours in both directions."""
+    ends = _ends(what, edges).filter("src <> dst")
+    return ends.concat(ends.select("dst AS src", "src AS dst")).distinct()
+
+
+def weighted(what: str, edges: Collection, weight: str) -> tuple[Collection, str]:
+    """The shortest of parallel edges, as (src, dst, length), and the type of lengths."""
+    if not isinstance(weight, str):
+        raise SchemaError(
+            f"{what}: weight={weight!r} is not the name of a column",
+            hint=f"write {what}(edges, roots, weight='km')",
+        )
+    ends = _ends(what, edges, weight)
+    given = ends.schema.types[2]
+    if given not in (*INTEGERS, *FLOATS):
+        raise SchemaError(
+            f"{what}: weight '{weight}' is {given}, not an integer or a double",
+            hint=f"cast it: with_columns({weight}='cast({weight} as double)')",
+        )
+    kind = "double" if given in FLOATS else "bigint"
+    lengths = ends.filter("length IS NOT NULL").with_columns(length=f"CAST(length AS {kind})")
+    return lengths.group_by("src", "dst").agg(length="min(length)"), kind
+
+
+def nodes_of(what: str, argument: str, edges: Collection, given: Collection) -> Collection:
+    """Given nodes, each once, of the type of the edges' ends."""
+    wanted = _ends(what, edges).schema.types[0]
+    nodes = _columns(what, argument, given, ["node"])
+    if nodes._session is not edges._session:
+        raise StageError(
+            f"{what}: {argument} belongs to another session than the edges",
+            hint="insert its rows into an input of the edges' session",
+        )
+    if nodes.schema.types[0] != wanted:
+        raise SchemaError(
+            f"{what}: node is {nodes.schema.types[0]} in {argument} and {wanted} in the edges",
+            hint=f"cast it: {argument}.select('cast(node as {wanted}) AS node')",
+        )
+    return nodes.filter("node IS NOT NULL").distinct()
+
+
+def all_nodes(what: str, edges: Collection, given: Collection | None) -> Collection:
+    """The ends of edges and the given nodes, each once."""
+    ends = _ends(what, edges)
+    parts = [ends.select("dst AS node")]
+    if given is not None:
+        parts.append(nodes_of(what, "nodes", edges, given))
+    return ends.select("src AS node").concat(*parts).distinct()
+
+
+def named_nodes(nodes: Collection) -> Collection:
+    """Each node as a component of its own."""
+    return nodes.select("node", "node AS component")
+
+
+def _ends(what: str, edges: Collection, weight: str | None = None) -> Collection:
+    """The edges that have both ends, as (src, dst), with a weight as `length`."""
+    ends = _columns(what, "edges", edges, ["src", "dst"], weight)
+    src, dst = ends.schema.types[:2]
+    if src != dst:
+        raise SchemaError(
+            f"{what}: src is {src} and dst is {dst} in the edges",
+            hint=f"bring them to one type: with_columns(src='cast(src as {dst})')",
+        )
+    return ends.filter("src IS NOT NULL AND dst IS NOT NULL")
+
+
+def _columns(
+    what: str, argument: str, given: Any, wanted: list[str], weight: str | None = None
+) -> Collection:
+    """The columns that an algorithm needs of an argument.
+
+    Raises:
+        SchemaError: if it has not got them, or is no collection; names what is wrong.
+    """
+    further = [] if weight is None else [weight]
+    shape = f"({', '.join([*wanted, *further])})"
+    if not isinstance(given, Collection):
+        raise SchemaError(
+            f"{what}: {argument}={_short(given)} is not a collection",
+            hint=f"give an input or a stage with rows {shape}, as session['...']",
+        )
+    names = {name.lower() for name in given.schema.names}
+    for name in (*wanted, *further):
+        if name.lower() not in names:
+            named = ", ".join(f"'... AS {each}'" for each in (*wanted, *further))
+            raise SchemaError(
+                f"{what}: {argument} has no column '{name}', its columns are"
+                f" {', '.join(given.schema.names)}",
+                hint=f"rows {shape} are needed: {argument}.select({named})",
+            )
+    found = given.select(*wanted, *(f"`{name}` AS length" for name in further))
+    for name, type_ in zip(wanted, found.schema.types, strict=False):
+        if "map<" in type_:
+            raise SchemaError(
+                f"{what}: {name} is {type_} in {argument}, and a map cannot be a node",
+                hint=f"take a value of it: {argument}.with_columns({name}=\"{name}['key']\")",
+            )
+    return found
+
+
+def _short(given: Any) -> str:
+    """A value for a message."""
+    text = repr(given)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,153 @@
+"""Event time: lengths of it as people write them, and columns of it as microseconds.
+
+Windows are computed on bigints of microseconds, so starts and ends are integer arithmetic. For
+`timestamp` the way there and back is an expression, as it is for `timestamp_ntz` in UTC; in another
+time zone that takes a Python function a row, since Spark SQL has no way that leaves the zone out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.functions.identity import identified
+from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.rows import Field, Schema
+
+Length = str | timedelta
+"""A fixed length of time: "1 hour 30 minutes", or a timedelta."""
+
+TIMES = ("timestamp", "timestamp_ntz")
+_MICROS = timedelta(microseconds=1)
+_UNITS = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+
+
+def length(given: Any, what: str) -> int:
+    """A fixed length of time in microseconds: "1 hour 30 minutes", or a timedelta.
+
+    Raises:
+        SchemaError: if it is none, or not above 0.
+    """
+    total = None
+    if isinstance(given, timedelta):
+        total = given // _MICROS
+    elif isinstance(given, str):
+        words = given.lower().removeprefix("interval ").split()
+        numbers, units = words[::2], [_UNITS.get(w.removesuffix("s")) for w in words[1::2]]
+        whole = len(numbers) == len(units) and all(re.fullmatch("[0-9]+", n) for n in numbers)
+        if words and whole and None not in units:
+            total = sum(int(n) * (u or 0) for n, u in zip(numbers, units, strict=True))
+    if total is None or total <= 0:
+        raise SchemaError(
+            f"{what}={given!r} is not a fixed length of time",
+            hint="write '15 minutes', '1 hour 30 minutes', '7 days', or a timedelta",
+        )
+    return total
+
+
+def check_collection(what: str, given: Any) -> None:
+    """Refuses what is no collection.
+
+    Raises:
+        StageError: names the function and what it was given.
+    """
+    if not isinstance(given, Collection):
+        raise StageError(
+            f"{what}: {given!r} is not a collection",
+            hint="give an input, a stage or what an operator returns",
+        )
+
+
+def time_type(collection: Collection, on: str) -> str:
+    """The type of the event time."""
+    type_ = collection.schema.select([on]).types[0]
+    if type_ not in TIMES:
+        raise SchemaError(
+            f"the event time '{on}' is {type_}, neither timestamp nor timestamp_ntz",
+            hint=f"cast it: with_columns({on}='cast({on} as timestamp)')",
+        )
+    return type_
+
+
+def with_micros(collection: Collection, on: str) -> tuple[Collection, str]:
+    """The rows that have an event time, with its microseconds as a further column."""
+    schema = collection.schema
+    name = unused(collection, "micros")
+    time = quoted(schema, on)
+    there = collection.filter(f"{time} is not null")
+    if time_type(collection, on) == "timestamp":
+        return there.with_columns({name: f"unix_micros({time})"}), name
+    if _utc(collection):
+        return there.with_columns({name: f"unix_micros(cast({time} as timestamp))"}), name
+    wide = Schema([*schema.fields, Field(name, "bigint")])
+    return there.map(ToMicros(schema.index(on)), wide), name
+
+
+def as_times(collection: Collection, names: Sequence[str], type_: str) -> Collection:
+    """The collection with columns of microseconds turned into times."""
+    if type_ == "timestamp":
+        return collection.with_columns({n: f"timestamp_micros(`{n}`)" for n in names})
+    if _utc(collection):
+        text = "cast(timestamp_micros(`{}`) as timestamp_ntz)"
+        return collection.with_columns({n: text.format(n) for n in names})
+    places = tuple(collection.schema.index(n) for n in names)
+    fields = list(collection.schema.fields)
+    for i in places:
+        fields[i] = Field(fields[i].name, type_)
+    return collection.map(FromMicros(places), Schema(fields))
+
+
+@identified("to_micros/1")
+@dataclass(frozen=True)
+class ToMicros:
+    """A row with the microseconds of the time at a place as a further column."""
+
+    place: int
+
+    def __call__(self, row: Any) -> Any:
+        since = row[self.place].replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+        return (*row, since // timedelta(microseconds=1))
+
+
+@identified("from_micros/1")
+@dataclass(frozen=True)
+class FromMicros:
+    """A row with the microseconds at these places turned into times without a zone."""
+
+    places: tuple[int, ...]
+
+    def __call__(self, row: Any) -> Any:
+        made = list(row)
+        for i in self.places:
+            made[i] = datetime(1970, 1, 1) + timedelta(microseconds=row[i])
+        return tuple(made)
+
+
+def _utc(collection: Collection) -> bool:
+    """Whether times with and without a zone are the same in the session."""
+    return collection._session._types.in_utc()
+
+
+def unused(collection: Collection, name: str) -> str:
+    """A name that no column has."""
+    while any(n.lower() == name for n in collection.schema.names):
+        name += "_"
+    return name
+
+
+def quoted(schema: Schema, name: str) -> str:
+    """A column in backticks."""
+    own = schema.names[schema.index(name)]
+    return "`" + own.replace("`", "``") + "`"

@@ -1,0 +1,308 @@
+"""Algorithms on graphs: functions from collections to a collection, in public operators only.
+
+Edges are rows (src, dst) of one type, any that has an order; further columns are ignored. What all
+functions do with odd edges: copies count once; an edge without one of its ends (null) is none.
+Nodes are the ends of the edges. A node without edges is known only if it is given: where that
+matters, `nodes` takes rows (node), and the result has those too. A node with no edge but to itself
+is a node like any other. Where directions do not matter, an edge and its reverse are one, and
+edges from a node to itself do nothing.
+
+Nothing runs here. The result is a description like any other: name it as a stage and it follows
+the edges, epoch by epoch. An epoch costs what changes in each round, which is little for most
+edges; the edge that holds half a graph together costs half a graph. What does not depend on a
+round (distinct edges, degrees, who is a neighbour) is outside of the loops and arranged once.
+"""
+
+from __future__ import annotations
+
+from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.library.edges import (
+    all_nodes,
+    each_edge,
+    named_nodes,
+    neighbours,
+    nodes_of,
+    upwards,
+    weighted,
+    whole,
+)
+
+MILLION = 1_000_000
+"""The rank of an average page; see `pagerank`."""
+
+
+def reachable(edges: Collection, roots: Collection) -> Collection:
+    """What can be reached from some nodes along edges, the nodes themselves included.
+
+    Args:
+        edges: rows (src, dst).
+        roots: rows (node), of the type of the ends; they need not have edges.
+
+    Returns:
+        rows (node), each once.
+
+    Cost: the first run follows each edge that can be reached once, in as many rounds as the
+    farthest node is away. An epoch follows the edges of nodes that come, go, or get nearer.
+    Ends: yes; no node comes twice.
+    Source: McSherry et al., Differential dataflow, CIDR 2013.
+    """
+    links, start = each_edge("reachable", edges), nodes_of("reachable", "roots", edges, roots)
+    return start.iterate(
+        lambda found: (
+            found.join(links, on={"node": "src"}).select("dst AS node").concat(start).distinct()
+        )
+    )
+
+
+def distances(edges: Collection, roots: Collection, weight: str | None = None) -> Collection:
+    """The length of the shortest path from the nearest of some nodes.
+
+    Args:
+        edges: rows (src, dst), with weights (src, dst, weight).
+        roots: rows (node), of the type of the ends; they have distance 0.
+        weight: a column of integers or doubles, the length of an edge; without it every edge has
+            length 1. The shortest of parallel edges counts; one without a length (null) is none.
+
+    Returns:
+        rows (node, dist), one for each node that can be reached: dist is an int, with weights a
+        bigint or a double.
+
+    Raises:
+        SchemaError: if the weight is neither an integer nor a double.
+
+    Cost: as `reachable`; with weights, a node comes again in each round that finds a shorter way
+    with more edges. The way of a node can change with one edge, for all that lie behind it.
+    Ends: with lengths above 0 always, and with others unless a circle shortens the way for ever
+    (DivergenceError).
+    Source: Bellman, On a routing problem, 1958.
+    """
+    start = nodes_of("distances", "roots", edges, roots)
+    if weight is None:
+        links, zero, longer = each_edge("distances", edges), "0", "dist + 1"
+    else:
+        links, kind = weighted("distances", edges, weight)
+        zero, longer = f"CAST(0 AS {kind})", "dist + length"
+    begin = start.select("node", f"{zero} AS dist")
+    return begin.iterate(
+        lambda found: (
+            found.join(links, on={"node": "src"})
+            .select("dst AS node", f"{longer} AS dist")
+            .concat(begin)
+            .group_by("node")
+            .agg(dist="min(dist)")
+        )
+    )
+
+
+def connected_components(edges: Collection, nodes: Collection | None = None) -> Collection:
+    """Which nodes hang together, whatever the direction of the edges.
+
+    Args:
+        edges: rows (src, dst).
+        nodes: rows (node), for nodes without edges.
+
+    Returns:
+        rows (node, component): the component is named by its least node.
+
+    Only nodes that are less than all their neighbours set out with a name, since no other can be
+    the least of a component.
+
+    Cost: each edge carries each lesser name that comes by; as many rounds as the component is
+    wide. An epoch follows the nodes whose name changes, or comes by another way.
+    Ends: yes; names only get less.
+    Source: Murray et al., Naiad, SOSP 2013.
+    """
+    both = neighbours("connected_components", edges)
+    named = named_nodes(all_nodes("connected_components", edges, nodes))
+    lesser = both.filter("dst < src").select("src AS node")
+    return _least(named.join(lesser, on="node", how="anti"), both, "src", "dst")
+
+
+def strongly_connected_components(edges: Collection, nodes: Collection | None = None) -> Collection:
+    """Which nodes can reach each other along edges.
+
+    Args:
+        edges: rows (src, dst).
+        nodes: rows (node), for nodes without edges.
+
+    Returns:
+        rows (node, component): the component is named by its least node; a node on no circle is
+        a component of its own.
+
+    A loop around two loops: an edge goes if the least node from which its ends can be reached is
+    not the same, then if the least node that they reach is not; until all edges stay.
+
+    Cost: two runs of names through the edges that are left, for each round of the loop around;
+    a random graph takes a few. State: what changed in each round of each round.
+    Ends: yes; edges only go.
+    Source: Orzan, On distributed verification and verified distribution, 2004 (colouring); as a
+    nested loop: McSherry et al., Differential dataflow, CIDR 2013.
+    """
+    named = named_nodes(all_nodes("strongly_connected_components", edges, nodes))
+
+    def trimmed(links: Collection, src: str, dst: str) -> Collection:
+        """The edges whose ends get the same name along (or against) the edges."""
+        names = _least(named, links, src, dst)
+        return (
+            links.join(names, on={"src": "node"})
+            .join(names, on={"dst": "node", "component": "component"})
+            .select("src", "dst")
+        )
+
+    links = each_edge("strongly_connected_components", edges).filter("src <> dst")
+    inside = links.iterate(lambda left: trimmed(trimmed(left, "src", "dst"), "dst", "src"))
+    return _least(named, inside, "src", "dst")
+
+
+def pagerank(
+    edges: Collection,
+    nodes: Collection | None = None,
+    *,
+    rounds: int = 20,
+    damping_percent: int = 85,
+) -> Collection:
+    """How much weight the links of a graph give to each of its nodes, in whole millionths.
+
+    The average page has rank 1 000 000. In each round a page gives `damping_percent` of its rank
+    to the pages it links to, in equal shares, each rounded down to a millionth; all get the rest
+    of 1 000 000 besides. A page without links gives nothing away: its rank is lost to the others,
+    where other definitions spread it over all. Integers are exact, so equal edges give equal ranks
+    whatever came before.
+
+    Args:
+        edges: rows (src, dst); an edge to itself is a link like any other.
+        nodes: rows (node), for nodes without edges.
+        rounds: so often ranks are passed on; the error shrinks by `damping_percent` each time.
+        damping_percent: 1 to 99.
+
+    Returns:
+        rows (node, rank bigint).
+
+    Cost: each edge once a round at first. An epoch follows the shares that change, up to `rounds`
+    links far, until rounding hides them. NOTE: where all is near all, one link changes all ranks,
+    and an epoch costs as much as the first run; fewer rounds are what helps.
+    Ends: after `rounds`.
+    Source: Page et al., The PageRank citation ranking, 1999.
+    """
+    whole("pagerank", "damping_percent", damping_percent, 1, 99)
+    whole("pagerank", "rounds", rounds)
+    links, pages = each_edge("pagerank", edges), all_nodes("pagerank", edges, nodes)
+    out = links.join(links.group_by("src").agg(links="count(*)"), on="src")
+    share = f"floor(rank * {damping_percent} / (links * 100))"
+    rest = MILLION // 100 * (100 - damping_percent)
+    base = pages.select("node", f"CAST({rest} AS BIGINT) AS part")
+    return pages.select("node", f"CAST({MILLION} AS BIGINT) AS rank").iterate(
+        lambda ranks: (
+            ranks.join(out, on={"node": "src"})
+            .select("dst AS node", f"{share} AS part")
+            .concat(base)
+            .group_by("node")
+            .agg(rank="sum(part)")
+        ),
+        rounds=rounds,
+    )
+
+
+def triangles(edges: Collection) -> Collection:
+    """Three nodes of which each is a neighbour of both others, whatever the direction.
+
+    Args:
+        edges: rows (src, dst).
+
+    Returns:
+        rows (a, b, c), a < b < c, each once.
+
+    Cost: no loop. Pairs of edges a-b, b-c with a < b < c are kept: at a node with m lesser and n
+    greater neighbours m x n. An epoch touches the pairs that an edge is part of.
+    """
+    up = upwards("triangles", edges)
+    return (
+        up.select("src AS a", "dst AS b")
+        .join(up.rename({"dst": "c"}), on={"b": "src"})
+        .join(up, on={"a": "src", "c": "dst"})
+    )
+
+
+def k_core(edges: Collection, k: int) -> Collection:
+    """The largest set of nodes of which each has at least k neighbours in the set.
+
+    Args:
+        edges: rows (src, dst); their direction does not matter.
+        k: 1 or more.
+
+    Returns:
+        rows (node).
+
+    Cost: each edge once at first, and once when an end leaves; as many rounds as nodes have to
+    wait for others to leave. An epoch follows the nodes that leave earlier or later, or not.
+    Ends: yes; nodes only leave.
+    Source: Seidman, Network structure and minimum degree, 1983.
+    """
+    whole("k_core", "k", k)
+    both = neighbours("k_core", edges)
+    return (
+        both.select("src AS node")
+        .distinct()
+        .iterate(
+            lambda left: (
+                left.join(both, on={"node": "src"})
+                .group_by("dst")
+                .agg(neighbours="count(*)")
+                .filter(f"neighbours >= {k}")
+                .select("dst AS node")
+            )
+        )
+    )
+
+
+def label_propagation(
+    edges: Collection, nodes: Collection | None = None, *, rounds: int = 5
+) -> Collection:
+    """Communities: each node takes the label that most of its neighbours have, again and again.
+
+    All nodes choose at once. A node begins with itself as label and has a vote among its
+    neighbours; of labels with equally many votes the least is taken. So the result is a function
+    of the edges, and two nodes that would swap labels for ever do not.
+
+    Args:
+        edges: rows (src, dst); their direction does not matter.
+        nodes: rows (node), for nodes without edges; they keep their own label.
+        rounds: how often they choose.
+
+    Returns:
+        rows (node, label).
+
+    Cost: each edge once a round at first. An epoch follows the nodes that choose otherwise.
+    Ends: after `rounds`.
+    Source: Raghavan et al., Near linear time algorithm to detect community structures, 2007; all
+    at once and with a vote of one's own here.
+    """
+    whole("label_propagation", "rounds", rounds)
+    own = all_nodes("label_propagation", edges, nodes)
+    both = neighbours("label_propagation", edges).concat(own.select("node AS src", "node AS dst"))
+
+    def chosen(labels: Collection) -> Collection:
+        """The least of the labels with most votes."""
+        votes = labels.join(both, on={"node": "src"}).group_by("dst", "label").agg(votes="count(*)")
+        most = votes.group_by("dst").agg(votes="max(votes)")
+        return (
+            votes.join(most, on=["dst", "votes"])
+            .select("dst AS node", "label")
+            .group_by("node")
+            .agg(label="min(label)")
+        )
+
+    return own.select("node", "node AS label").iterate(chosen, rounds=rounds)
+
+
+def _least(named: Collection, links: Collection, src: str, dst: str) -> Collection:
+    """The least name that comes to each node along edges from `src` to `dst`."""
+    return named.iterate(
+        lambda names: (
+            names.join(links, on={"node": src})
+            .select(f"{dst} AS node", "component")
+            .concat(named)
+            .group_by("node")
+            .agg(component="min(component)")
+        )
+    )

@@ -1,0 +1,215 @@
+"""Windows over event time: compositions of the operators of collections.
+
+Every function is a plain expression of what its inputs hold now: a late row changes the windows
+it falls into, a retracted one leaves them, and nothing waits for a clock. `retain` drops windows
+that are old by the newest event time, which makes room and keeps late rows out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.functions.identity import identified
+from nosync_nb.collections.library.asof import asof_join
+from nosync_nb.collections.library.event_time import (
+    Length,
+    as_times,
+    check_collection,
+    length,
+    quoted,
+    time_type,
+    unused,
+    with_micros,
+)
+from nosync_nb.errors import SchemaError
+from nosync_nb.rows import Field, Schema
+
+__all__ = ["asof_join", "retained", "sessions", "sliding", "tumbling"]
+
+_WINDOWS_MAX = 200
+_GRAINS_MAX = 10_000
+
+
+def tumbling(
+    collection: Collection, *, on: str, every: Length, retain: Length | None = None
+) -> Collection:
+    """Puts each row into one window of fixed length: `tumbling(flights, on="ts", every="1 hour")`.
+
+    Args:
+        on: the event time, a `timestamp` or `timestamp_ntz`; rows where it is null are left out.
+        every: the length, such as "15 minutes" or a timedelta; windows begin at multiples of it
+            since 1970-01-01 00:00, as Spark's do.
+        retain: drops windows that begin more than this, rounded up to whole windows, before the
+            newest one, and with them the rows that come too late; see `retained`.
+
+    Returns:
+        the columns, then `window_start` and `window_end` (exclusive); group by them.
+
+    Cost: a few microseconds a changed row at most.
+    """
+    check_collection("tumbling", collection)
+    step = length(every, "every")
+    return _windows(collection, on, step, step, _kept(retain, every))
+
+
+def sliding(
+    collection: Collection,
+    *,
+    on: str,
+    size: Length,
+    every: Length,
+    retain: Length | None = None,
+) -> Collection:
+    """Puts each row into all windows of length `size` that hold it; one begins `every` so often.
+
+    Args:
+        on, retain: as for `tumbling`; `retain` is rounded up to whole steps of `every`.
+
+    Returns:
+        a copy of the row for each of its windows, with `window_start` and `window_end`.
+
+    Raises:
+        SchemaError: if `every` is longer than `size`, or a row would be in more than 200 windows.
+
+    Cost: the number of windows of a row, for each changed row.
+    """
+    check_collection("sliding", collection)
+    long, step = length(size, "size"), length(every, "every")
+    count = -(-long // step)
+    if step > long:
+        raise SchemaError(
+            f"sliding: every={every!r} is longer than size={size!r}", hint="swap the two"
+        )
+    if count > _WINDOWS_MAX:
+        raise SchemaError(
+            f"sliding: each row would be in {count} windows, more than {_WINDOWS_MAX}",
+            hint="take a longer step: every=...",
+        )
+    return _windows(collection, on, long, step, _kept(retain, every))
+
+
+def _kept(retain: Length | None, every: Length) -> int | None:
+    """How many steps behind the newest are kept; None: all."""
+    return None if retain is None else _grains(retain, every)
+
+
+def _windows(
+    collection: Collection, on: str, long: int, step: int, steps: int | None
+) -> Collection:
+    """The rows with all windows of `long` microseconds, one each `step`, that hold them."""
+    type_ = time_type(collection, on)
+    time, name = with_micros(collection, on)
+    names = _window_names(collection)
+    parts = []
+    for back in range(-(-long // step)):
+        start = f"`{name}` - pmod(`{name}`, {step}L) - {back * step}L"
+        part = time
+        if (back + 1) * step > long:  # only a part of the step is inside
+            part = part.filter(f"`{name}` < {start} + {long}L")
+        parts.append(part.with_columns({names[0]: start, names[1]: f"{start} + {long}L"}))
+    windows = parts[0].concat(*parts[1:]) if len(parts) > 1 else parts[0]
+    if steps is not None:
+        windows = _newest(windows, names[0], step, steps)
+    return as_times(windows.drop(name), names, type_)
+
+
+def retained(collection: Collection, *, on: str, retain: Length, grain: Length) -> Collection:
+    """The rows that are not too old by the newest event time.
+
+    Time is cut into grains. A row is there while its grain begins at most `retain`, rounded up to
+    whole grains, before the grain of the greatest event time in the collection. So a row at most
+    `retain` old is always there, and the rows of a grain come and go together: what is made of a
+    grain is never made of a part of it. Rows that come too late are dropped the same way. If the
+    newest row is retracted, what it had pushed out is back.
+
+    Raises:
+        SchemaError: if `retain` is more than 10 000 grains.
+
+    Cost: a changed row costs a join; when the newest time enters another grain, also
+        `retain / grain` numbers and the rows of the grains that leave.
+    """
+    check_collection("retained", collection)
+    grains = _grains(retain, grain)
+    time_type(collection, on)
+    time, name = with_micros(collection, on)
+    return _newest(time, name, length(grain, "grain"), grains).drop(name)
+
+
+def _grains(retain: Length, grain: Length) -> int:
+    """How many grains are kept behind the newest."""
+    grains = -(-length(retain, "retain") // length(grain, "grain"))
+    if grains > _GRAINS_MAX:
+        raise SchemaError(
+            f"retain={retain!r} is {grains} times {grain!r}, more than {_GRAINS_MAX}",
+            hint="retain less, or make the windows (or the grain) longer",
+        )
+    return grains
+
+
+def _newest(collection: Collection, micros: str, width: int, grains: int) -> Collection:
+    """The rows whose grain is at most so many behind the last one; a semi-join with their numbers.
+
+    The numbers change only when the last grain does, and all but a few cancel.
+    """
+    number = unused(collection, "grain")
+    cut = f"(`{micros}` - pmod(`{micros}`, {width}L)) div {width}L"
+    numbered = collection.with_columns({number: cut})
+    newest = numbered.agg(newest=f"max(`{number}`)").filter("newest is not null")
+    kept = newest.flat_map(BackFrom(grains), "number bigint")
+    return numbered.join(kept, on={number: "number"}, how="semi").drop(number)
+
+
+def sessions(
+    collection: Collection, *, on: str, gap: Length, keys: str | Sequence[str] = ()
+) -> Collection:
+    """Puts each row into the session of its key: rows with no more than `gap` from one to the next.
+
+    Args:
+        on: the event time, as for `tumbling`.
+        keys: columns; each combination of their values has its own sessions.
+
+    Returns:
+        the columns, then `window_start`, the first event of the session, and `window_end`, its
+        last event plus `gap`.
+
+    Cost: the rows of the sessions that a changed row is in or near to; not the others of its key.
+    """
+    check_collection("sessions", collection)
+    type_ = time_type(collection, on)
+    names = _window_names(collection)
+    schema = collection.schema
+    places = [schema.index(k) for k in ([keys] if isinstance(keys, str) else keys)]
+    at = schema.index(on)
+    if at in places:
+        raise SchemaError(f"sessions: the event time '{on}' cannot be a key as well")
+    collection.group_by(*(schema.names[i] for i in places))  # refuses what is no key
+    made = Schema([*schema.fields, *(Field(name, type_) for name in names)])
+    there = collection.filter(f"{quoted(schema, on)} is not null")
+    return there._then("sessions", made, {"keys": places, "at": at, "gap": length(gap, "gap")})
+
+
+# -- functions of rows -------------------------------------------------------------------------
+
+
+@identified("back_from/1")
+@dataclass(frozen=True)
+class BackFrom:
+    """The number of a grain, and those of so many before it."""
+
+    grains: int
+
+    def __call__(self, row: Any) -> list[tuple[int]]:
+        return [(row[0] - i,) for i in range(self.grains + 1)]
+
+
+def _window_names(collection: Collection) -> tuple[str, str]:
+    """The names of the columns to be added."""
+    for name in ("window_start", "window_end"):
+        if any(n.lower() == name for n in collection.schema.names):
+            raise SchemaError(
+                f"there is a column '{name}' already", hint="rename it first: rename({...})"
+            )
+    return "window_start", "window_end"

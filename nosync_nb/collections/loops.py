@@ -1,0 +1,257 @@
+"""Loops as users write them: a body that gets the loop's variable and returns its next value.
+
+The body is called once, with a collection that stands for the variable, and what it returns is the
+description of a round. Levels number loops by nesting, so that equal loops have equal definitions.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.definition import Definition
+from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.operators import functions
+from nosync_nb.rows import Field, Schema
+
+if TYPE_CHECKING:
+    from nosync_nb.session.session import Session
+
+_nesting = threading.local()
+_TAG = "_variable"
+_ALONE = ""  # the name of the only variable of a loop
+_variables: WeakKeyDictionary[Definition, tuple[Definition, ...]] = WeakKeyDictionary()
+"""The variables of each loop, so that those of another loop are told apart from them."""
+
+
+def iterate(source: Collection, body: Callable[[Any], Any], rounds: int | None) -> Collection:
+    """Repeats a body on one variable; see `Collection.iterate`."""
+    _check_body(body, 1, {})
+    (found,) = _traced({_ALONE: source}, lambda values: {_ALONE: body(values[_ALONE])}, rounds)
+    return Collection(source._session, found)
+
+
+def iterate_together(
+    session: Session, body: Callable[..., Any], rounds: int | None, sources: Mapping[str, Any]
+) -> dict[str, Collection]:
+    """Repeats a body on several variables; see `Session.iterate`."""
+    if isinstance(rounds, Collection):
+        raise StageError(
+            "iterate: a variable cannot be called 'rounds', which says how often the body is"
+            " applied",
+            hint="give the variable another name",
+        )
+    if not sources:
+        raise StageError(
+            "iterate: no variables", hint="name them: iterate(lambda a, b: ..., a=first, b=second)"
+        )
+    _check_body(body, 0, sources)
+    for name, source in sources.items():
+        if not isinstance(source, Collection):
+            raise StageError(
+                f"iterate: {name}={source!r} is not a collection",
+                hint=f"give the collection that '{name}' starts from",
+            )
+        if source._session is not session:
+            raise StageError(
+                f"iterate: '{name}' starts from a collection of another session",
+                hint="insert its rows into an input of this session",
+            )
+    found = _traced(sources, lambda values: _by_name(body(**values), sources), rounds)
+    return {n: Collection(session, d) for n, d in zip(sources, found, strict=True)}
+
+
+def _by_name(made: Any, sources: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a body returned, by the names of its variables."""
+    names = ", ".join(sources)
+    if isinstance(made, Collection) and len(sources) == 1:
+        return dict.fromkeys(sources, made)
+    if isinstance(made, tuple | list):
+        if len(made) == len(sources):
+            return dict(zip(sources, made, strict=True))
+        given = f"{len(made)} values"
+    elif isinstance(made, Mapping):
+        unknown = [repr(name) for name in made if name not in sources]
+        missing = [repr(name) for name in sources if name not in made]
+        if not unknown and not missing:
+            return made
+        given = "a dict"
+        given += f" with {', '.join(unknown)}" if unknown else ""
+        given += f" without {', '.join(missing)}" if missing else ""
+    else:
+        given = repr(made)
+    raise StageError(
+        f"iterate: the body returned {given}, not a value for each of {names}",
+        hint="return a tuple in their order, or a dict by their names",
+    )
+
+
+def _check_body(body: Any, places: int, names: Mapping[str, Any]) -> None:
+    """Raises if a body is none, or cannot be called with its variables."""
+    wanted = f"lambda {', '.join(names) or 'value'}: ..."
+    if not callable(body):
+        raise StageError(f"iterate: {body!r} is no function", hint=f"write iterate({wanted})")
+    try:
+        signature = inspect.signature(body)
+    except (TypeError, ValueError):  # some of those that are written in C do not tell
+        return
+    try:
+        signature.bind(*(None,) * places, **names)
+    except TypeError as error:
+        what = (
+            f"its variables {', '.join(names)} by name" if names else "one argument, its variable"
+        )
+        raise StageError(
+            f"iterate: the body {functions.name_of(body)[:-2]}{signature} must accept {what}:"
+            f" {error}",
+            hint=f"write {wanted}",
+        ) from None
+
+
+def refuse_inside(what: str) -> None:
+    """Raises if this thread is in the body of a loop, which must change nothing.
+
+    Failure: a body is called once, when the loop is described. What it inserts or commits would
+    be done then, whatever becomes of the loop, and not in its rounds.
+    """
+    if getattr(_nesting, "around", None):
+        raise StageError(
+            f"{what} inside the body of a loop is not possible",
+            hint="the body only describes a round, and is called once; change inputs, commit and"
+            " define stages outside of it",
+        )
+
+
+def refuse_reading(collection: Any) -> None:
+    """Raises if the variable of a loop is read where its body is described."""
+    if getattr(_nesting, "around", None) and collection._definition.levels:
+        raise StageError(
+            "the variable of a loop has no rows in its body, which only describes a round",
+            hint="use operators, as filter or join; say the columns: map(f, 'name string')",
+        )
+
+
+def _traced(
+    sources: Mapping[str, Collection], body: Callable[[Any], Mapping[str, Any]], rounds: int | None
+) -> list[Definition]:
+    """Calls the body once on variables; the definition of each variable's last value."""
+    if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int)):
+        raise StageError(
+            f"iterate: rounds={rounds!r} is no whole number", hint="use 1 or more, or None"
+        )
+    if rounds is not None and rounds < 1:
+        raise StageError(
+            f"iterate: rounds={rounds}, but the body is applied at least once",
+            hint="use 1 or more, or None to go on until nothing changes",
+        )
+    around: list[list[Definition]] = getattr(_nesting, "around", [])
+    level = len(around)
+    for source in sources.values():
+        _check_inside(source._definition, {id(d) for each in around for d in each})
+    variables = {}
+    for index, (name, source) in enumerate(sources.items()):
+        definition = Definition("variable", source.schema, (), {"level": level, "index": index})
+        variables[name] = Collection(source._session, definition)
+    _nesting.around = [*around, [v._definition for v in variables.values()]]
+    try:
+        values = body(variables)
+        active = {id(d) for each in _nesting.around for d in each}
+    finally:
+        _nesting.around = around
+    results = [_result(name, values[name], source) for name, source in sources.items()]
+    for name, result in zip(sources, results, strict=True):
+        _check_inside(result, active)
+        if level not in result.levels:
+            raise StageError(
+                f"iterate: the body does not use its variable{_of(name, sources)}, so it repeats"
+                " nothing",
+                hint="use what the body is given, or leave the loop out",
+            )
+    own = tuple(v._definition for v in variables.values())
+    return _outputs(list(sources.values()), results, level, rounds, own)
+
+
+def _check_inside(tree: Definition, active: set[int]) -> None:
+    """Raises if a tree uses the variable of a loop that is over."""
+    seen: set[int] = set()
+    waiting = [tree]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if each.op == "variable" and id(each) not in active:
+            raise outside()
+        if each.op == "iterate":
+            if each not in _variables:
+                continue  # it came out of a log, whole
+            active = active | {id(own) for own in _variables[each]}
+        if each.levels:
+            waiting += each.inputs
+
+
+def outside() -> StageError:
+    """The error for a loop variable that is used where its loop is not."""
+    return StageError(
+        "the variable of a loop is used outside of it",
+        hint="use it inside the function that iterate() calls; its last value is what iterate()"
+        " returns",
+    )
+
+
+def _result(name: str, value: Any, source: Collection) -> Definition:
+    """The next value of a variable, of its own schema."""
+    if not isinstance(value, Collection):
+        raise StageError(
+            f"iterate: the body returned {value!r}{_for(name)}, not a collection",
+            hint="return the variable's next value, as in lambda r: r.concat(...).distinct()",
+        )
+    found: Collection = source._aligned(value, f"iterate: the body's value{_for(name)}")
+    if [n.lower() for n in value.schema.names] != [n.lower() for n in source.schema.names]:
+        raise SchemaError(
+            f"iterate: the body returns ({value.schema.ddl}){_for(name)}, its variable is"
+            f" ({source.schema.ddl})",
+            hint="bring the columns in order with select(...), and rename(...) them",
+        )
+    return found._definition
+
+
+def _for(name: str) -> str:
+    return f" for '{name}'" if name != _ALONE else ""
+
+
+def _of(name: str, sources: Mapping[str, Any]) -> str:
+    return f" '{name}'" if len(sources) > 1 else ""
+
+
+def _outputs(
+    sources: list[Collection],
+    results: list[Definition],
+    level: int,
+    rounds: int | None,
+    variables: tuple[Definition, ...],
+) -> list[Definition]:
+    """The loop's definition; several variables leave it as one collection, tagged."""
+    inputs = (*(s._definition for s in sources), *results)
+    params = {"level": level, "rounds": rounds}
+    if len(sources) == 1:
+        loop = Definition("iterate", sources[0].schema, inputs, params)
+        _variables[loop] = variables
+        return [loop]
+    fields = [Field(_TAG, "int")]
+    for number, source in enumerate(sources):
+        fields += [Field(f"{number}_{i}", t) for i, t in enumerate(source.schema.types)]
+    both = Definition("iterate", Schema(fields), inputs, params)
+    _variables[both] = variables
+    outputs = []
+    at = 1
+    for number, source in enumerate(sources):
+        chosen = Definition("filter", both.schema, (both,), {"predicate": f"{_TAG} = {number}"})
+        places = list(range(at, at + len(source.schema)))
+        outputs.append(Definition("select", source.schema, (chosen,), {"outputs": places}))
+        at += len(source.schema)
+    return outputs

@@ -1,0 +1,247 @@
+"""Reading a collection: rows, Arrow, pandas, Spark, changes and history."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.errors import (
+    NegativeMultiplicityError,
+    SchemaError,
+    StageError,
+    enough_memory,
+    one_line,
+)
+from nosync_nb.operators.functions import tuples
+from nosync_nb.rows import Schema
+from nosync_nb.rows.order import Ordering, ordered
+from nosync_nb.trace import glance
+from nosync_nb.trace.batch import Batch
+from nosync_nb.trace.epochs import resolved
+
+if TYPE_CHECKING:
+    from nosync_nb.collections.definition import Definition
+    from nosync_nb.session.session import Session
+
+
+_FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate of them; or .to_spark()"
+
+
+def _unread(collection: Readable, *_: Any, **__: Any) -> str:
+    """What a read has done that had not enough memory."""
+    return f"{collection._title()} could not be read; nothing has changed"
+
+
+class Readable:
+    """What can be read of a collection, at the last epoch or any readable one.
+
+    `at` is an epoch, a label, a datetime, or a negative offset from the last epoch.
+    """
+
+    _session: Session
+    _definition: Definition
+
+    @property
+    def schema(self) -> Schema:
+        """The columns and their types."""
+        return self._definition.schema
+
+    @property
+    def name(self) -> str | None:
+        """The name, if it has one."""
+        return None
+
+    @enough_memory(_unread, _FEWER)
+    def rows(self, at: Any = None, limit: int | None = None) -> list[Any]:
+        """The rows as named tuples in canonical order, a row n times.
+
+        Raises:
+            TimeError: if `at` is not readable.
+            NegativeMultiplicityError: if a row is there fewer than 0 times, among the first
+                `limit` or not.
+
+        Cost: O(n log n). With `limit`, now: one pass in vectors at the first call, 2 to 15 ns a
+        row; then what has changed since.
+        """
+        if at is None and limit is not None:
+            first = self._first(max(limit, 0), ())
+            if first is not None:
+                return first
+        batch = self._read(at)
+        order = rows.sort_indices(batch.columns, self.schema.types)
+        order = self._copies(order, batch.diff[order], limit)
+        return tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
+
+    @enough_memory(_unread, _FEWER)
+    def count(self, at: Any = None) -> int:
+        """The number of rows, copies counted.
+
+        Raises:
+            NegativeMultiplicityError: if a row is there fewer than 0 times.
+
+        Cost: now, that of looking up what was taken away since the last call; at an epoch of the
+        past O(n log n).
+        """
+        if at is None:
+            trace = self._session._now(self)
+            found = None if trace is None else glance.count(trace)
+            if found is not None:
+                return found
+        return _total(self._read(at).diff)
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __bool__(self) -> bool:
+        return True
+
+    @enough_memory(_unread, _FEWER)
+    def head(self, n: int = 10, by: str | None = None) -> list[Any]:
+        """The first `n` rows in canonical order, or by columns: `by="x desc, y"`.
+
+        Raises:
+            NegativeMultiplicityError: if a row is there fewer than 0 times, among these or not.
+
+        Cost: as that of `rows(limit=n)`; with `by` one pass at every call.
+        """
+        ordering = [(self.schema.index(name), desc) for name, desc in _ordering(by)]
+        first = self._first(max(n, 0), ordering)
+        if first is not None:
+            return first
+        batch = self._read(None)
+        order = ordered(batch.columns, self.schema.types, ordering)
+        order = self._copies(order, batch.diff[order], n)
+        return tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
+
+    def _first(self, n: int, ordering: Ordering) -> list[Any] | None:
+        """The first `n` rows in an order; None if all rows have to be added up for them."""
+        trace = self._session._now(self)
+        found = None if trace is None else glance.first(trace, n, ordering)
+        if found is None:
+            return None
+        order = self._copies(np.arange(len(found.diff)), found.diff, n)
+        return tuples([rows.take(c, order) for c in found.columns], self.schema, len(order))
+
+    @enough_memory(_unread, _FEWER)
+    def to_arrow(self, at: Any = None) -> pa.Table:
+        """The rows as an Arrow table, copies expanded, in no promised order."""
+        batch = self._read(at)
+        self._session._check_size(_total(batch.diff), self.name)
+        columns = batch.columns
+        if not bool((batch.diff == 1).all()):
+            index = np.arange(len(batch)).repeat(batch.diff)
+            columns = [rows.take(c, index) for c in columns]
+        arrays = [rows.to_arrow(c, t) for c, t in zip(columns, self.schema.types, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=self.schema.arrow)
+
+    @enough_memory(_unread, _FEWER)
+    def to_pandas(self, at: Any = None) -> Any:
+        """The rows as a pandas DataFrame, copies expanded, in no promised order."""
+        return self.to_arrow(at).to_pandas()
+
+    def to_spark(self, at: Any = None) -> Any:
+        """The rows as a DataFrame of the session's Spark session, copies expanded."""
+        return self._session._spark.frame(self, at)
+
+    @enough_memory(_unread, _FEWER)
+    def changes(self, after: Any = None, upto: Any = None) -> pa.Table:
+        """Net changes of the epochs in `(after, upto]`: the columns, and last `diff`.
+
+        If the collection has a column `diff` itself, the last one is `diff_`.
+
+        Args:
+            after: None: from the beginning. `upto`: None: through the last epoch.
+        """
+        return changes_table(self._session._changes(self, after, upto), self.schema)
+
+    def history(self) -> list[range]:
+        """The readable epochs, as ranges."""
+        return self._session._history_of(self)
+
+    def explain(self) -> str:
+        """The operators with where each ran last, one a line, inputs below what reads them."""
+        return self._session._explain(self)
+
+    def _sample(self, limit: int) -> list[Any]:
+        """Some rows, for trying a function on; reads what is there now."""
+        batch = self._session._read(self, None)
+        index = np.arange(min(limit, len(batch)))
+        return tuples([rows.take(c, index) for c in batch.columns], self.schema, len(index))
+
+    def _read(self, at: Any) -> Batch:
+        """The consolidated rows, each with a positive count."""
+        batch = self._session._read(self, at)
+        if len(batch) and int(batch.diff.min()) < 0:
+            worst = int(batch.diff.argmin())
+            one = np.array([worst])
+            row = tuples([rows.take(c, one) for c in batch.columns], self.schema, 1)[0]
+            now = self._session.now
+            times, labels = self._session._times, self._session._labels
+            raise NegativeMultiplicityError(
+                f"{self._title()}: row {tuple(row)!r} is there {int(batch.diff[worst])} times at"
+                f" epoch {now if at is None else resolved(times, labels, at, now)}",
+                hint="a row was removed that was not there; .changes() tells by how much, insert"
+                " it, or remove it where it came from",
+            )
+        return batch
+
+    def _copies(self, order: Any, counts: Any, limit: int | None) -> Any:
+        """Each number of `order` as often as its count says, the first `limit` of all."""
+        if limit is not None:
+            return order.repeat(np.minimum(counts, max(limit, 0)))[:limit]
+        if len(counts) and int(counts.max()) > self._session.collect_rows:
+            self._session._check_size(_total(counts), self.name)
+        return order.repeat(counts)
+
+    def _title(self) -> str:
+        return f"collection '{self.name}'" if self.name else "an unnamed collection"
+
+    def __repr__(self) -> str:
+        title = self.name or "collection"
+        return one_line(f"<{title}: {self.schema.ddl}>")
+
+
+def changes_table(batch: Batch, schema: Schema) -> pa.Table:
+    """Changes as an Arrow table: the columns, and last `diff`, with `_` where that is taken."""
+    arrays = [rows.to_arrow(c, t) for c, t in zip(batch.columns, schema.types, strict=True)]
+    diffs = rows.to_arrow(batch.diff, "bigint")
+    taken, name = {column.lower() for column in schema.names}, "diff"
+    while name in taken:
+        name += "_"
+    return pa.Table.from_arrays(
+        [*arrays, diffs], schema=schema.arrow.append(pa.field(name, pa.int64()))
+    )
+
+
+def _total(counts: Any) -> int:
+    """The sum of counts, also where 64 bits do not hold it."""
+    if len(counts) and int(counts.max()) > 2**62 // len(counts):
+        return sum(counts.tolist())
+    return int(counts.sum())
+
+
+def _ordering(by: str | None) -> list[tuple[str, bool]]:
+    """`"x desc, y"` as (column, descending) pairs."""
+    result = []
+    for part in (by or "").split(","):
+        words = part.split()
+        if not words:
+            continue
+        if len(words) > 2 or (len(words) == 2 and words[1].lower() not in ("asc", "desc")):
+            raise SchemaError(
+                f"by={by!r}: {part.strip()!r} is not a column with asc or desc",
+                hint="write by='delay desc, name'",
+            )
+        result.append((words[0], len(words) == 2 and words[1].lower() == "desc"))
+    return result
+
+
+def parse_offset(at: int, now: int) -> int:
+    """An epoch or a negative offset from `now` as an epoch."""
+    if isinstance(at, bool) or (isinstance(at, float) and not math.isfinite(at)):
+        raise StageError(f"{at!r} is not an epoch")
+    return now + at if at < 0 else at

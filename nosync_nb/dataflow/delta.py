@@ -1,0 +1,148 @@
+"""Delta: the change of one node in one epoch, in as many forms as somebody asked for.
+
+The same rows may be wanted in several orders, with hashes only, or as a layer; each is made once.
+A small change is not sorted unless an operator wants it so: distinct rows are consolidated rows,
+and what nobody looks into can be sorted together with the epochs that follow (see `Layer.young`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nosync_nb.operators import Linear, Step
+from nosync_nb.trace import Layer
+from nosync_nb.trace.batch import (
+    UNORDERED,
+    Batch,
+    Layout,
+    Updates,
+    arrange,
+    concat_updates,
+    merge,
+    no_updates,
+    unordered,
+)
+from nosync_nb.trace.parts import PartRef
+
+SMALL_ROWS = 4096
+"""A change of at most so many rows is small: it stays in this process, in the log's frame."""
+
+
+class Held(NamedTuple):
+    """A change as parts disjoint in key hash, each with the file that holds it, if any."""
+
+    parts: tuple[Batch, ...]
+    refs: tuple[PartRef, ...] = ()
+
+
+class Loose(NamedTuple):
+    """Updates in files without order, as one operator leaves them for the next."""
+
+    parts: tuple[Updates, ...]
+    refs: tuple[PartRef, ...]
+
+
+class Delta:
+    """The change of one node in one epoch, in as many layouts as somebody asked for.
+
+    Args:
+        held: the change arranged, by layout.
+        loose: the change as executors left it for the next operator.
+        later: (change, row-wise operator, step): to be computed where it is needed, so that
+            executors can do it on the way to the next operator.
+        from_frame: whether it came as a Spark DataFrame.
+    """
+
+    __slots__ = ("_hashed", "_updates", "from_frame", "held", "later", "loose", "types")
+
+    def __init__(
+        self,
+        types: tuple[str, ...],
+        updates: Updates | None = None,
+        held: dict[Layout, Held] | None = None,
+        *,
+        loose: Loose | None = None,
+        later: tuple[Delta, Linear, Step] | None = None,
+        from_frame: bool = False,
+    ) -> None:
+        self.types = types
+        self._updates = updates
+        self.held = held if held is not None else {}
+        self._hashed: dict[Layout, Batch | None] = {}
+        self.loose = loose
+        self.later = later
+        self.from_frame = from_frame
+
+    def __len__(self) -> int:
+        """The rows of the change; of one to be computed later, those it is computed from."""
+        if self._updates is not None:
+            return len(self._updates.diff)
+        if self.later is not None:
+            return len(self.later[0])
+        if self.loose is not None:
+            return sum(ref.rows for ref in self.loose.refs)
+        return sum(len(p) for p in next(iter(self.held.values())).parts)
+
+    @property
+    def in_files(self) -> bool:
+        """Whether the rows lie in part files, where executors can read them."""
+        if self.later is not None:
+            return self.later[0].in_files
+        return self.loose is not None or any(held.refs for held in self.held.values())
+
+    @property
+    def updates(self) -> Updates:
+        """The change as updates in any order."""
+        if self._updates is None:
+            if self.later is not None:
+                source, operator, step = self.later
+                step.deltas = (source.updates,)
+                self._updates = operator.step(step) or no_updates(self.types)
+            elif self.loose is not None:
+                self._updates = concat_updates(self.loose.parts, self.types)
+            else:
+                held = next(iter(self.held.values()))
+                self._updates = concat_updates([p.updates for p in held.parts], self.types)
+        return self._updates
+
+    def batch(self, layout: Layout) -> Batch:
+        """The change arranged; consolidated even if the updates are not."""
+        held = self.held.get(layout)
+        if held is not None:
+            return held.parts[0] if len(held.parts) == 1 else merge(layout, held.parts)
+        other = next(iter(self.held.values()), None)
+        if other is not None and len(other.parts) == 1:
+            known = other.parts[0]
+            batch = arrange(layout, known.updates, rhash=known.rhash)
+        else:
+            batch = arrange(layout, self.updates)
+        self.held[layout] = Held((batch,))
+        return batch
+
+    def hashed(self, layout: Layout) -> Batch:
+        """The change with the hashes that a layout asks for, in no order if it is small."""
+        if self.held or self.loose is not None or len(self) > SMALL_ROWS:
+            return self.batch(layout)
+        if layout not in self._hashed:
+            self._hashed[layout] = unordered(layout, self.updates)
+        return self._hashed[layout] or self.batch(layout)
+
+    def layer(self, layout: Layout, epoch: int) -> Layer:
+        """The change as a layer over `[epoch, epoch + 1)`; young if it is in no order."""
+        if not self.held:
+            return _young(self.updates, layout, epoch)
+        held = self.held.get(layout)
+        if held is None or not held.refs:
+            held = Held((self.batch(layout),))
+        return layer_of(held, layout, epoch)
+
+
+def layer_of(held: Held, layout: Layout, epoch: int) -> Layer:
+    """A change as a layer over `[epoch, epoch + 1)`; young if it is in no order."""
+    if len(held.parts) == 1 and held.parts[0].layout is UNORDERED:
+        return _young(held.parts[0].updates, layout, epoch)
+    return Layer(epoch, epoch + 1, held.parts, held.refs)
+
+
+def _young(updates: Updates, layout: Layout, epoch: int) -> Layer:
+    return Layer.young(epoch, epoch + 1, layout, (updates,), len(updates.diff))

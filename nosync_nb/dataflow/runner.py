@@ -1,0 +1,384 @@
+"""The dataflow: runs the changes of one epoch through a graph and gives a draft of what follows.
+
+A `Version` is all that is visible after an epoch: traces by number. An epoch builds a `Draft` over
+it: each operator, in order, gets its inputs' changes (none: it is skipped), looks into traces, and
+its output goes on. Nothing of a version is changed, so success is one assignment by the caller,
+and failure drops the draft.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple, Protocol
+
+from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, layer_of
+from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.operators import Evaluate, Linear, Place, Step
+from nosync_nb.operators.base import joined_placement
+from nosync_nb.rows.counts import CountError, of_stage
+from nosync_nb.trace import STALL_LAYERS, Layer, Trace, append, is_due, relieve
+from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout, Updates
+
+_ENDLESS = sys.maxsize
+
+
+class Version(NamedTuple):
+    """What is visible after an epoch."""
+
+    epoch: int
+    traces: Mapping[int, Trace]
+
+
+class Done(NamedTuple):
+    """What running one operator gave."""
+
+    delta: Delta | None
+    emitted: list[Held | None]
+    touched: int
+    placement: str
+
+
+class Bulk(Protocol):
+    """Runs an operator on Spark executors; see `nosync_nb.spark`."""
+
+    def wants(self, node: Node, deltas: list[Delta | None], graph: Graph) -> bool:
+        """Whether this run is for executors."""
+
+    def run(
+        self, node: Node, deltas: list[Delta | None], step: Step, graph: Graph, *, fuse: bool
+    ) -> Done:
+        """Runs it there; with `fuse`, leaves a row-wise operator to the one that reads it."""
+
+    def inside(self, node: Node, step: Step) -> Place | None:
+        """Where the kernels inside a loop may run; None: all of them here."""
+
+    def cleanup(self, *, failed: bool) -> None:
+        """Ends a run; of one that failed nothing stays."""
+
+
+class Work(NamedTuple):
+    """What a stage did in an epoch, for people and for counters."""
+
+    rows_out: int
+    touched: int
+    seconds: float
+    placement: str
+
+
+class Draft:
+    """The state after an epoch, not yet visible.
+
+    `largest`: no layer that the epoch made has more rows; one in files counts as endless. `due`:
+    the traces of which layers may have to be merged; `stalls`: how often that could not wait;
+    `cleared`: the traces that held something and were emptied before what is logged for them;
+    `spare`: the files that its frame needs, and none of its traces.
+    """
+
+    __slots__ = (
+        "cleared",
+        "deltas",
+        "due",
+        "epoch",
+        "largest",
+        "logged",
+        "merged",
+        "spare",
+        "stalls",
+        "traces",
+        "work",
+    )
+
+    def __init__(self, version: Version, epoch: int) -> None:
+        self.epoch = epoch
+        self.traces: dict[int, Trace] = dict(version.traces)
+        self.deltas: dict[int, Delta] = {}
+        self.logged: list[tuple[int, Layout, Held]] = []
+        self.work: dict[str, Work] = {}
+        self.merged = 0
+        self.stalls = 0
+        self.due: list[int] = []
+        self.cleared: list[int] = []
+        self.spare: set[str] = set()
+        self.largest = _ENDLESS
+
+    def clear(self, numbers: Iterable[int]) -> None:
+        """Empties traces."""
+        for number in numbers:
+            trace = self.traces.get(number)
+            if trace is not None and trace.layers:
+                self.traces[number] = Trace(trace.layout)
+                self.cleared.append(number)
+
+    def version(self) -> Version:
+        """The version this draft becomes."""
+        return Version(self.epoch, self.traces)
+
+
+class Runner:
+    """Runs epochs and first runs over one graph.
+
+    Args:
+        evaluate: asks Spark for expressions that only it knows.
+        bulk: decides on and performs runs on executors; None: all in process.
+    """
+
+    def __init__(
+        self, graph: Graph, evaluate: Evaluate | None = None, bulk: Bulk | None = None
+    ) -> None:
+        self.graph = graph
+        self.evaluate = evaluate
+        self.bulk = bulk
+        self.empty = {number: Trace(layout) for number, layout in graph.layouts()}
+        self._ports: dict[int, list[int | None]] = {}
+        """For each node the numbers of the traces of its inputs that its operator looks into."""
+        self._sorted: dict[int, Layout] = {}
+        """The order in which somebody wants the change of a node each epoch."""
+        for node in graph:
+            if node.operator is None or node.frozen:
+                continue
+            ports = self._ports[node.id] = []
+            for layout, i in zip(node.operator.layouts, node.inputs, strict=True):
+                traces = graph.nodes[i].traces
+                if layout is None and node.operator.whole:
+                    ports.append(next(iter(traces.values())))
+                else:
+                    ports.append(None if layout is None else traces[layout])
+                if layout is not None and node.operator.sorts:
+                    self._sorted[i] = layout
+
+    def epoch(self, version: Version, inputs: Mapping[int, Delta], epoch: int) -> Draft:
+        """Runs the changes of inputs through all stages.
+
+        Cost: in proportion to the changes and what they touch, whatever the state holds.
+        """
+        draft = Draft(version, epoch)
+        draft.largest = 0
+        before = version.traces
+        for node in self.graph:
+            if node.frozen:
+                continue
+            if node.operator is None:
+                delta = inputs.get(node.id)
+                if delta is not None:
+                    self._publish(node, delta, draft)
+                continue
+            deltas = [draft.deltas.get(i) for i in node.inputs]
+            if any(d is not None for d in deltas):
+                try:
+                    self._run(node, deltas, before, draft, first=False)
+                except CountError as error:
+                    raise of_stage(error, node.stage, node.operator.name) from None
+        return draft
+
+    def first_run(self, version: Version, old: Graph, held: Graph | None = None) -> Draft:
+        """Runs the nodes that `old` has not over everything their inputs hold now.
+
+        The epoch does not advance. Traces that nodes of `old` were newly asked for are arranged
+        from what they hold.
+        """
+        new = self.graph.nodes.keys() - old.nodes.keys()
+        nodes = (held or old).nodes
+        draft = Draft(version, version.epoch)
+        whole: dict[int, Delta] = {}
+        for node in self.graph:
+            if node.id not in new:
+                before = nodes.get(node.id)
+                if before is not None:
+                    self._rearrange(node, before, draft)
+                continue
+            if node.operator is None or node.frozen:
+                continue
+            deltas = [self._whole(i, draft, whole, new, nodes) for i in node.inputs]
+            first = node.operator.global_row
+            if first or any(d is not None for d in deltas):
+                try:
+                    self._run(node, deltas, {}, draft, first=True)
+                except CountError as error:
+                    raise of_stage(error, node.stage, node.operator.name) from None
+        return draft
+
+    def _contents(self, old: Node, draft: Draft) -> Delta:
+        """Everything a node holds: as it lay before, in files if it did, and as rearranged."""
+        delta = contents(old, draft.traces)
+        for layout, number in self.graph.nodes[old.id].traces.items():
+            trace = draft.traces.get(number)
+            if layout not in delta.held and trace is not None and len(trace.layers) == 1:
+                delta.held[layout] = Held(trace.layers[0].parts, trace.layers[0].files)
+        return delta
+
+    def _whole(
+        self,
+        node_id: int,
+        draft: Draft,
+        whole: dict[int, Delta],
+        new: AbstractSet[int],
+        before: Mapping[int, Node],
+    ) -> Delta | None:
+        """All that a node holds, as a change from nothing."""
+        if node_id in new:
+            return draft.deltas.get(node_id)
+        if node_id not in whole:
+            whole[node_id] = self._contents(before[node_id], draft)
+        delta = whole[node_id]
+        return delta if len(delta) else None
+
+    def _rearrange(self, node: Node, old: Node, draft: Draft) -> None:
+        """Makes the traces of a node that it did not have before."""
+        missing = [each for each in node.traces.items() if each[1] not in old.traces.values()]
+        delta = contents(old, draft.traces) if missing else None
+        if delta:
+            for layout, number in missing:
+                layer = delta.layer(layout, draft.epoch)
+                draft.traces[number] = self.empty[number].appended(layer)
+
+    def _run(
+        self,
+        node: Node,
+        deltas: list[Delta | None],
+        before: Mapping[int, Trace],
+        draft: Draft,
+        *,
+        first: bool,
+    ) -> None:
+        """Runs one operator, extends its own traces and publishes its output."""
+        start = time.perf_counter()
+        operator = node.operator
+        assert operator is not None
+        old: list[Trace | None] = []
+        now: list[Trace | None] = []
+        for number in self._ports[node.id]:
+            old.append(None if number is None else before.get(number, self.empty[number]))
+            now.append(None if number is None else draft.traces.get(number, self.empty[number]))
+        state = [before.get(s, self.empty[s]) for s in node.state]
+        step = Step((), old, now, state, stage=node.stage, first=first, evaluate=self.evaluate)
+        if operator.whole:
+            step.held = before.get(next(iter(node.traces.values())))
+        if self.bulk is not None and self.bulk.wants(node, deltas, self.graph):
+            fuse = node.log is None and isinstance(operator, Linear)
+            done = self.bulk.run(node, deltas, step, self.graph, fuse=fuse)
+        else:
+            if not operator.spreads and self.bulk is not None:
+                step.place = self.bulk.inside(node, step)
+            if operator.memo is not None and not first:
+                step.memo = state[0].take_memo() or operator.memo()
+            done = in_process(node, deltas, step)
+        if step.cleared:
+            draft.clear(node.state)
+        for number, held in zip(node.state, done.emitted, strict=True):
+            if held is not None:
+                layout = self.empty[number].layout
+                draft.logged.append((number, layout, held))
+                self._append(number, layer_of(held, layout, draft.epoch), draft)
+        if step.memo is not None and node.state[0] in draft.traces:
+            draft.traces[node.state[0]].memos = [step.memo]
+        rows_out = self._publish(node, done.delta, draft) if done.delta else 0
+        self._account(node, done, rows_out, time.perf_counter() - start, draft)
+
+    def _account(self, node: Node, done: Done, rows_out: int, seconds: float, draft: Draft) -> None:
+        """Adds an operator's work to its stage's."""
+        touched, placement = done.touched, done.placement
+        rows_out = rows_out if node.name else 0
+        old = draft.work.get(node.stage)
+        if old is not None:
+            touched, seconds = touched + old.touched, seconds + old.seconds
+            placement = joined_placement(old.placement, placement)
+            rows_out = rows_out if node.name else old.rows_out
+        draft.work[node.stage] = Work(rows_out, touched, seconds, placement)
+
+    def _publish(self, node: Node, delta: Delta, draft: Draft) -> int:
+        """Makes a change the output of a node: logs it and appends it to the node's traces."""
+        if node.log is None:
+            draft.deltas[node.id] = delta
+            return len(delta)
+        layouts = (node.log_layout, *node.traces)
+        filed = [delta.held[each] for each in layouts if each in delta.held] if delta.held else []
+        held = next((each for each in filed if each.refs), None)
+        if held is None:
+            batch = self._consolidated(node, delta)
+            if not len(batch):
+                return 0
+            held = Held((batch,))
+            if batch.layout is not UNORDERED:
+                delta = Delta(delta.types, batch.updates, delta.held)
+        draft.deltas[node.id] = delta
+        draft.logged.append((node.log, node.log_layout, held))
+        for wanted, number in node.traces.items():
+            self._append(number, delta.layer(wanted, draft.epoch), draft)
+        return sum(map(len, held.parts))
+
+    def _consolidated(self, node: Node, delta: Delta) -> Batch:
+        """A change as the log has it; if it is small in whatever order costs least."""
+        # Any order consolidates, and what a trace has need not be arranged or written again; the
+        # log's own order is made when history is packed or read.
+        layout = node.log_layout
+        if layout not in node.traces:
+            layout = next(iter(node.traces))
+        if len(delta) > SMALL_ROWS:
+            return delta.batch(layout)
+        wanted = self._sorted.get(node.id)
+        if wanted is not None:
+            return delta.batch(wanted)
+        if node.operator is not None and node.operator.distinct and not delta.held:
+            columns, diff = delta.updates
+            return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
+        return delta.hashed(layout)
+
+    def _append(self, number: int, layer: Layer, draft: Draft) -> None:
+        trace = draft.traces.get(number) or self.empty[number]
+        if layer.files or (trace.layers and trace.layers[-1].upper > layer.lower):
+            made = trace.appended(layer)
+        else:
+            made, merged = append(trace, layer)
+            draft.merged += merged
+        if len(made.layers) != len(trace.layers) and is_due(made):
+            draft.due.append(number)
+            if len(made.layers) > STALL_LAYERS:
+                made, merged = relieve(made)
+                draft.merged += merged
+                draft.stalls += merged > 0
+        draft.traces[number] = made
+        rows_count = _ENDLESS if layer.files else made.layers[-1].rows_count
+        if rows_count > draft.largest:
+            draft.largest = rows_count
+
+
+def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
+    """Runs an operator's kernel here."""
+    operator = node.operator
+    assert operator is not None
+    given: list[Updates | Batch | None] = []
+    for layout, delta in zip(operator.layouts, deltas, strict=True):
+        if delta is None:
+            given.append(None)
+        elif layout is None:
+            given.append(delta.updates)
+        else:
+            given.append(delta.batch(layout) if operator.sorts else delta.hashed(layout))
+    step.deltas = given
+    output = operator.step(step)
+    emitted = [None if b is None or not len(b) else Held((b,)) for b in step.emitted]
+    delta = None
+    if output is not None and len(output.diff):
+        delta = Delta(operator.types, output)
+    return Done(delta, emitted, step.touched, step.placement or "in process")
+
+
+def contents(node: Node, traces: Mapping[int, Trace]) -> Delta:
+    """Everything a node holds, as one change; its layers' files are kept in sight."""
+    for layout, number in node.traces.items():
+        trace = traces.get(number)
+        if trace is not None:
+            return whole(node.types, layout, trace)
+    return Delta(node.types, Trace(node.log_layout).updates())
+
+
+def whole(types: tuple[str, ...], layout: Layout, trace: Trace) -> Delta:
+    """All rows of a trace as one change."""
+    layers = [layer for layer in trace.layers if layer.rows_count]
+    if len(layers) == 1 and layers[0].files:
+        return Delta(types, None, {layout: Held(layers[0].parts, layers[0].files)})
+    batch = trace.consolidated()
+    return Delta(types, batch.updates, {layout: Held((batch,))})

@@ -1,7 +1,0 @@
-"""The durable log: frames, segments, checkpoints, one writer."""
-
-from nosync_nb.log.frames import Frame, Mark, Position
-from nosync_nb.log.log import Log
-from nosync_nb.log.owner import Owner
-
-__all__ = ["Frame", "Log", "Mark", "Owner", "Position"]

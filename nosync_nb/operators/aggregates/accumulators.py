@@ -1,0 +1,200 @@
+"""Accumulators: aggregates as integers that add up, so that a retraction returns exactly.
+
+Every aggregate of a group is computed from **slots**, int64 numbers that are sums over the rows of
+the group of (contribution x diff). A slot is stored as a row (key, slot) whose *diff* is the
+number: merging batches adds them, as it adds any diffs, and a number that returns to 0 vanishes.
+
+- slot 0 counts rows; `count(x)` counts rows where x is not null.
+- integers and decimals are cut into 32-bit limbs, so sums are exact and an overflow of the final
+  value is seen, whatever came in between.
+- doubles are cut into bins of 30 bits by exponent; the sum is exact and rounded once, when it is
+  read. Infinities and NaN are counted apart. Squares of doubles are cut in the same way.
+- integers are cut into bits too: how many values have each bit tells what and, or, xor of all are.
+
+Here values are cut; totals.py reads the slots again.
+
+Cost: a slot or two per group and sum of integers, up to 100 per sum of doubles (as many as there
+are exponents in the group), 150 more for squares, a slot for each bit.
+Source: exact summation by exponent bins, as in Demmel and Nguyen, ARITH 2013.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.operators.base import Step
+from nosync_nb.rows import Column, bridge
+from nosync_nb.rows.counts import add_at
+from nosync_nb.rows.encoding import unscaled
+from nosync_nb.rows.types import FIXED, FLOATS, decimal_parts
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Hashes, Index
+
+Ints = npt.NDArray[np.int64]
+Slots = dict[int, Ints]
+
+LIMB_BITS = 32
+_LIMB = (1 << LIMB_BITS) - 1
+BIN_BITS = 30
+_BIN = (1 << BIN_BITS) - 1
+LOWEST = 1110  # the exponent of the lowest bit of bin 0 is -LOWEST, below any double
+LOWEST_SQUARE = 2160  # the same for squares
+INF, MINUS_INF, NAN = 90, 91, 92
+SLOTS = {"count": 1, "sum": 100, "doubles": 100, "squares": 150, "bits": 64}
+"""How many slots a kind of contribution may use."""
+_HALF_BITS = 27
+
+Parts = dict[int, tuple[Ints, Ints]]
+"""Slot offset -> (row numbers, contributions)."""
+
+
+def limbs(type_: str) -> int:
+    """How many 32-bit limbs a sum over columns of this type uses."""
+    if type_ in ("tinyint", "smallint", "int"):
+        return 1
+    return 2 if type_ == "bigint" else 4
+
+
+def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
+    """Cuts the non-null values of a column into contributions.
+
+    Args:
+        kind: of `SLOTS`; variances are of doubles, whatever the type is, as in Spark.
+        n: how many values there are.
+    """
+    if kind == "bits":
+        return _bits(_numbers(column, np.int64), type_)
+    if kind == "squares":
+        return _squares(_numbers(column, np.float64))
+    if kind == "doubles" or type_ in FLOATS:
+        return _bins(_numbers(column, np.float64))
+    if type_.startswith("decimal"):
+        return _decimal_limbs(column, type_, n)
+    values = _numbers(column, np.int64)
+    every = np.arange(n)
+    if limbs(type_) == 1:
+        return {0: (every, values)}
+    return {0: (every, values & _LIMB), 1: (every, values >> LIMB_BITS)}
+
+
+def _numbers(column: Column, dtype: Any) -> Any:
+    """A null-free column as a numpy array of numbers."""
+    if isinstance(column, pa.Array):
+        column = bridge.values_of(column)
+    return column.astype(dtype)
+
+
+def _decimal_limbs(column: Column, type_: str, n: int) -> Parts:
+    scale = decimal_parts(type_)[1]
+    numbers = [unscaled(value, scale) for value in rows.to_pylist(column, type_)]
+    every = np.arange(n)
+    result = {}
+    for limb in range(4):
+        shift = LIMB_BITS * limb
+        cut = [(u >> shift) if limb == 3 else (u >> shift) & _LIMB for u in numbers]
+        result[limb] = (every, np.array(cut, np.int64))
+    return result
+
+
+def _bits(values: Ints, type_: str) -> Parts:
+    """One contribution for each bit that a value has."""
+    result = {}
+    for bit in range(8 * FIXED[type_].itemsize):
+        index = ((values >> bit) & 1).nonzero()[0]
+        if len(index):
+            result[bit] = (index, np.ones(len(index), np.int64))
+    return result
+
+
+def _bins(values: npt.NDArray[np.float64]) -> Parts:
+    """Cuts doubles into 30-bit chunks by exponent."""
+    result: Parts = {}
+    finite = np.isfinite(values)
+    if not finite.all():
+        kinds = ((INF, np.isposinf), (MINUS_INF, np.isneginf), (NAN, np.isnan))
+        for slot, test in kinds:
+            index = test(values).nonzero()[0]
+            if len(index):
+                result[slot] = (index, np.ones(len(index), np.int64))
+    numbers = finite.nonzero()[0]
+    whole, exponent = _whole(values[numbers])
+    _chunk(result, numbers, np.sign(whole), np.abs(whole), exponent + LOWEST)
+    return result
+
+
+def _squares(values: npt.NDArray[np.float64]) -> Parts:
+    """Cuts the squares of finite doubles into 30-bit chunks; the sum knows of the others."""
+    result: Parts = {}
+    numbers = np.isfinite(values).nonzero()[0]
+    whole, exponent = _whole(values[numbers])
+    whole = np.abs(whole)
+    high, low = whole >> _HALF_BITS, whole & ((1 << _HALF_BITS) - 1)
+    lowest = 2 * exponent + LOWEST_SQUARE
+    one = np.ones(len(numbers), np.int64)
+    _chunk(result, numbers, one, low * low, lowest)
+    _chunk(result, numbers, one, 2 * high * low, lowest + _HALF_BITS)
+    _chunk(result, numbers, one, high * high, lowest + 2 * _HALF_BITS)
+    return result
+
+
+def _whole(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Finite doubles as whole * 2**exponent, whole of 53 bits."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) - 53
+
+
+def _chunk(result: Parts, numbers: Ints, sign: Ints, whole: Ints, lowest: Ints) -> None:
+    """Adds sign * whole * 2**lowest, in chunks of bins, to `result`; whole has up to 60 bits."""
+    place, shift = np.divmod(lowest, BIN_BITS)
+    chunks = (
+        (whole << shift) & _BIN,
+        (whole >> (BIN_BITS - shift)) & _BIN,
+        whole >> (2 * BIN_BITS - shift),
+    )
+    for offset, chunk in enumerate(chunks):
+        used = chunk.nonzero()[0]
+        for bin_ in np.unique(place[used]).tolist():
+            index = used[place[used] == bin_]
+            found = (numbers[index], sign[index] * chunk[index])
+            slot = bin_ + offset
+            if slot in result:
+                old = result[slot]
+                found = (np.concatenate((old[0], found[0])), np.concatenate((old[1], found[1])))
+            result[slot] = found
+
+
+def stored(
+    trace: Trace, khash: Hashes, keys: Sequence[Column], step: Step, *, alone: bool
+) -> Slots:
+    """The numbers of groups as the accumulator trace holds them; `alone`: it has slot 0 only."""
+    n = len(khash)
+    if alone:
+        found = trace.lookup(khash, keys, ())
+        if found is None:
+            return {}
+        step.touched += len(found.diff)
+        return {0: _added(found.probe, found.diff, n)}
+    slot_at = len(trace.layout.types) - 1
+    found = trace.lookup(khash, keys, (slot_at,))
+    if found is None:
+        return {}
+    step.touched += len(found.diff)
+    slots = np.asarray(found.columns[0])
+    result: Slots = {}
+    for slot in sorted(set(slots.tolist())) if len(slots) < 1000 else np.unique(slots).tolist():
+        index = (slots == slot).nonzero()[0]
+        result[slot] = _added(found.probe[index], found.diff[index], n)
+    return result
+
+
+def _added(place: Index, numbers: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """`n` sums of the numbers that belong to each place."""
+    added = np.zeros(n, np.int64)
+    add_at(added, place, numbers)
+    return added

@@ -1,0 +1,394 @@
+"""group_by.agg: SQL aggregates of groups, maintained by accumulators and traces of values.
+
+A group whose accumulated row count is 0 disappears; grouping by nothing is one row that is always
+there. For each group that an epoch touches the row before is retracted and the row after is
+inserted, unless they are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import AggregateCall, Expression
+from nosync_nb.operators.aggregates import accumulators, totals
+from nosync_nb.operators.aggregates.accumulators import Slots
+from nosync_nb.operators.aggregates.looks import looked
+from nosync_nb.operators.aggregates.memo import CountMemo, SlotMemo
+from nosync_nb.operators.aggregates.plans import SPREADS, Feed, Plan, planned, sum_kind
+from nosync_nb.operators.aggregates.presence import appeared, counts, owners
+from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.keys import Groups, group, group_few
+from nosync_nb.operators.linear import evaluate
+from nosync_nb.rows import Column, Schema, bridge
+from nosync_nb.rows.arrays import all_true, any_zero
+from nosync_nb.rows.counts import add_at, add_runs, products, sums
+from nosync_nb.rows.types import FIXED
+from nosync_nb.trace.batch import (
+    NO_HASHES,
+    UNORDERED,
+    Batch,
+    Index,
+    Layout,
+    Updates,
+    arrange,
+    arrange_distinct,
+    concat_updates,
+)
+
+Looks = dict[tuple[int, str], Column]
+"""(held trace, function) -> results before and after, for every group."""
+
+
+class Aggregate(Operator):
+    """Aggregates by key.
+
+    Args:
+        schema: the input.
+        keys: positions of the key columns.
+        calls: the aggregate calls; `outputs`: expressions over keys and call results, which have
+            the schema `inner`.
+    """
+
+    name = "agg"
+    distinct = True
+
+    def __init__(
+        self,
+        schema: Schema,
+        keys: Sequence[int],
+        calls: Sequence[AggregateCall],
+        outputs: Sequence[Expression],
+        inner: Schema,
+    ) -> None:
+        self.schema = schema
+        self.keys = tuple(keys)
+        self.outputs = tuple(outputs)
+        self.inner = inner
+        self.key_types = tuple(schema.types[i] for i in keys)
+        self.types = (*self.key_types, *(o.type for o in outputs))
+        self.global_row = not keys
+        found = planned(calls)
+        self.plans, self.arguments, self.held = found.plans, found.arguments, found.held
+        self.winners = found.winners
+        self.by_rows = tuple(f for f in found.feeds if f.held < 0)
+        self.by_presence = tuple(f for f in found.feeds if f.held >= 0)
+        self.output_key = tuple(range(len(keys)))
+        self.state = found.layouts(self.key_types)
+        self.slot_type = FIXED[self.state[0].types[-1]]
+        self.local = all(e.local for e in (*self.arguments, *outputs))
+        self.memo = SlotMemo if self.arguments else CountMemo
+        self.picked = None
+        if all(e.is_column for e in outputs):
+            self.picked = tuple(e.columns[0] for e in outputs)
+
+    def exchange(self) -> Layout:
+        return Layout(self.schema.types, self.keys)
+
+    def step(self, step: Step) -> Updates | None:
+        delta = step.deltas[0]
+        n = 0 if delta is None else len(delta.diff)
+        if not n and not (self.global_row and step.first):
+            return None
+        step.touched += n
+        if delta is None:
+            updates = Updates([rows.empty(t) for t in self.schema.types], np.zeros(0, np.int64))
+        else:
+            updates = Updates(delta.columns, delta.diff)
+        arguments = evaluate(self.arguments, self.schema, updates, step) if self.arguments else []
+        keys = [updates.columns[i] for i in self.keys]
+        groups = None
+        if step.memo is not None and not self.held:
+            groups = group_few(keys, self.key_types, n)
+        if groups is None:
+            groups = group(keys, self.key_types, n) if n else self._one_group()
+        changes = self._contributions(arguments, updates, groups)
+        looks: Looks = {}
+        if self.held:
+            for number, held in enumerate(self.held, 1):
+                values = [arguments[i] for i in held.arguments]
+                step.emitted[number] = self._arranged(values, keys, updates.diff, number)
+            looks = self._looks(groups, changes, step)
+        step.emitted[0] = self._accumulated(groups, changes)
+        return self._output(groups, changes, looks, step)
+
+    def _one_group(self) -> Groups:
+        one = np.zeros(1, np.int64)
+        return Groups(np.zeros(0, np.int64), one, [])
+
+    def _contributions(self, arguments: list[Column], updates: Updates, groups: Groups) -> Slots:
+        """The change of each slot of each group."""
+        order, starts = groups.order, groups.starts
+        changes: Slots = {}
+        if not len(order):
+            return {0: np.zeros(len(starts), np.int64)}
+        diff = updates.diff[order]
+        changes[0] = diff if len(starts) == len(diff) else add_runs(diff, starts)
+        if not self.by_rows:
+            return changes
+        number = np.zeros(len(order), np.int64)
+        number[starts[1:]] = 1
+        number = number.cumsum()
+        for feed in self.by_rows:
+            column = rows.take(arguments[feed.argument], order)
+            null = rows.null_mask(column)
+            counted = diff if null is None else np.where(null, 0, diff)
+            changes[feed.slots["count"]] = add_runs(counted, starts)
+            if len(feed.slots) > 1 and null is not None:
+                some = (~null).nonzero()[0]
+                column = rows.take(column, some)
+                self._add(feed, column, diff[some], number[some], len(starts), changes)
+            elif len(feed.slots) > 1:
+                self._add(feed, column, diff, number, len(starts), changes)
+        return changes
+
+    def _add(
+        self,
+        feed: Feed,
+        column: Column,
+        diff: npt.NDArray[np.int64],
+        number: npt.NDArray[np.int64],
+        groups_count: int,
+        changes: Slots,
+    ) -> None:
+        """Adds the contributions of non-null values, but for their count, to `changes`."""
+        type_ = self.arguments[feed.argument].type
+        for kind, base in feed.slots.items():
+            if kind == "count":
+                continue
+            parts = accumulators.contributions(kind, column, type_, len(diff))
+            for offset, (index, values) in parts.items():
+                added = np.zeros(groups_count, np.int64)
+                add_at(added, number[index], products(values, diff[index]))
+                changes[base + offset] = added
+
+    def _looks(self, groups: Groups, changes: Slots, step: Step) -> Looks:
+        """What the held traces tell: results before and after, and contributions to `changes`."""
+        counted: dict[int, npt.NDArray[np.int64]] = {}
+        for number in {*(f.held for f in self.by_presence), *self.winners}:
+            batch = step.emitted[number]
+            if batch is not None:
+                counted[number] = counts(step.state[number], batch, step)
+        for feed in self.by_presence:
+            if feed.held in counted:
+                self._present(feed, counted[feed.held], groups, changes, step)
+        result: Looks = {}
+        for plan in self.plans:
+            which = (plan.held, plan.call.function)
+            if plan.held >= 0 and which not in result:
+                result[which] = looked(plan, counted.get(plan.held), groups, step)
+        return result
+
+    def _present(
+        self,
+        feed: Feed,
+        before: npt.NDArray[np.int64],
+        groups: Groups,
+        changes: Slots,
+        step: Step,
+    ) -> None:
+        """Adds what comes and goes in a held trace to `changes`."""
+        batch = step.emitted[feed.held]
+        assert batch is not None
+        diff = appeared(before, batch)
+        index = diff.nonzero()[0]
+        number, diff = owners(groups, batch, self.key_types)[index], diff[index]
+        count = np.zeros(len(groups.khash), np.int64)
+        add_at(count, number, diff)
+        changes[feed.slots["count"]] = count
+        if len(feed.slots) > 1:
+            column = rows.take(batch.columns[len(self.keys)], index)
+            self._add(feed, column, diff, number, len(count), changes)
+
+    def _accumulated(self, groups: Groups, changes: Slots) -> Batch | None:
+        """The change of the accumulator trace: a row (key, slot) with the number as its diff."""
+        parts = []
+        owners: list[Index | None] = []
+        for slot, numbers in changes.items():
+            keys, index = groups.keys, None
+            if any_zero(numbers):
+                index = numbers.nonzero()[0]
+                if not len(index):
+                    continue
+                keys, numbers = [rows.take(k, index) for k in keys], numbers[index]
+            slots = np.empty(len(numbers), self.slot_type)
+            slots.fill(slot)
+            parts.append(Updates([*keys, slots], numbers))
+            owners.append(index)
+        if not parts:
+            return None
+        layout = self.state[0]
+        if groups.values is not None:  # few, and no two are equal: they can wait for their order
+            columns, diff = concat_updates(parts, layout.types)
+            return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
+        hashes = [groups.khash if index is None else groups.khash[index] for index in owners]
+        if len(parts) == 1:
+            return arrange_distinct(layout, parts[0], hashes[0])
+        return arrange(layout, concat_updates(parts, layout.types), khash=np.concatenate(hashes))
+
+    def _arranged(
+        self,
+        values: list[Column],
+        keys: list[Column],
+        diff: npt.NDArray[np.int64],
+        number: int,
+    ) -> Batch | None:
+        """The change of a held trace, without rows whose required values are null."""
+        updates = Updates([*keys, *values], diff)
+        keep = None
+        for value in values[: self.held[number - 1].required]:
+            null = rows.null_mask(value)
+            if null is not None:
+                keep = ~null if keep is None else keep & ~null
+        if keep is not None:
+            updates = updates.take(keep.nonzero()[0])
+        return arrange(self.state[number], updates) if updates else None
+
+    def _stored(self, groups: Groups, step: Step) -> Slots:
+        """The numbers of groups before this epoch."""
+
+        def look(index: Index | None) -> Slots:
+            khash, keys = groups.khash, groups.keys
+            if index is not None and len(index) < len(khash):
+                khash, keys = khash[index], [rows.take(k, index) for k in keys]
+            return accumulators.stored(step.state[0], khash, keys, step, alone=alone)
+
+        alone = not self.arguments
+        return look(None) if step.memo is None else step.memo.stored(groups, look)
+
+    def _output(self, groups: Groups, changes: Slots, looks: Looks, step: Step) -> Updates | None:
+        """Retracts the rows before and inserts the rows after."""
+        n = len(groups)
+        before = self._stored(groups, step)
+        slots: Slots = {}
+        for slot in before.keys() | changes.keys():
+            old = before.get(slot)
+            old = np.zeros(n, np.int64) if old is None else old
+            change = changes.get(slot)
+            slots[slot] = np.concatenate((old, old if change is None else sums(old, change)))
+        if step.memo is not None:
+            step.memo.keep(slots, n)
+        if self.global_row:
+            there = np.array([not step.first, True])
+        else:
+            there = slots[0] > 0
+        index = None if all_true(there) else there.nonzero()[0]
+        keys = [rows.concat([k, k], t) for k, t in zip(groups.keys, self.key_types, strict=True)]
+        if index is not None:
+            if not len(index):
+                return None  # groups that hold rows fewer than 0 times, before and after
+            keys = [rows.take(k, index) for k in keys]
+            slots = {slot: numbers[index] for slot, numbers in slots.items()}
+            looks = {which: rows.take(column, index) for which, column in looks.items()}
+        m = 2 * n if index is None else len(index)
+        results = [self._result(plan, slots, looks, m, step) for plan in self.plans]
+        columns = [*keys, *results]
+        if self.picked is not None:
+            values = [columns[i] for i in self.picked]
+        else:
+            computed = Updates(columns, there if index is None else there[index])
+            values = evaluate(self.outputs, self.inner, computed, step)
+        place = None
+        if index is not None:
+            place = np.zeros(2 * n, np.int64)
+            place[index] = np.arange(m)
+        return self._difference(groups, keys, there, place, values, n)
+
+    def _difference(
+        self,
+        groups: Groups,
+        keys: list[Column],
+        there: npt.NDArray[np.bool_],
+        place: npt.NDArray[np.int64] | None,
+        values: list[Column],
+        n: int,
+    ) -> Updates | None:
+        """The rows before with -1 and after with +1, without those that are the same.
+
+        Args:
+            keys: those of the rows, before and then after.
+        """
+        if place is None:
+            changed = self._unlike(values, n)
+            if all_true(changed):
+                return Updates([*keys, *values], _signs(n))
+            old_rows = new_rows = changed.nonzero()[0]
+        else:
+            same = there[:n] & there[n:]
+            for column, output in zip(values, self.outputs, strict=True):
+                old, new = rows.take(column, place[:n]), rows.take(column, place[n:])
+                same &= rows.equal(old, new, output.type)
+            changed = ~same
+            old_rows = (there[:n] & changed).nonzero()[0]
+            new_rows = (there[n:] & changed).nonzero()[0]
+        group_of = np.concatenate((old_rows, new_rows))
+        if not len(group_of):
+            return None
+        diff = np.empty(len(group_of), np.int64)
+        diff.fill(1)
+        diff[: len(old_rows)] = -1
+        index = np.concatenate((old_rows, new_rows + n))
+        if place is not None:
+            index = place[index]
+        keys = [rows.take(k, group_of) for k in groups.keys]
+        return Updates([*keys, *(rows.take(v, index) for v in values)], diff)
+
+    def _unlike(self, values: list[Column], n: int) -> npt.NDArray[np.bool_]:
+        """Where the row before, one of the first `n`, differs from the row after."""
+        changed = None
+        for column, output in zip(values, self.outputs, strict=True):
+            same = rows.equal(rows.slice_(column, 0, n), rows.slice_(column, n, 2 * n), output.type)
+            changed = ~same if changed is None else changed | ~same
+        return np.zeros(n, bool) if changed is None else changed
+
+    def _result(self, plan: Plan, slots: Slots, looks: Looks, n: int, step: Step) -> Column:
+        """The column of one aggregate call for `n` groups."""
+        call = plan.call
+        function = call.function
+        if function == "count_star":
+            return slots[0]
+        if plan.held >= 0:
+            return looks[plan.held, function]
+        count = slots.get(plan.slots["count"])
+        count = np.zeros(n, np.int64) if count is None else count
+        if function == "count":
+            return count
+        base, type_ = plan.slots.get("sum", 0), self.arguments[plan.argument].type
+        try:
+            if function == "sum":
+                found = totals.sums(slots, base, type_, call.type, count)
+            elif function == "avg":
+                found = totals.means(slots, base, type_, call.type, count)
+            elif function in SPREADS:
+                base = plan.slots[sum_kind("doubles", type_)]
+                found = totals.spreads(slots, base, plan.slots["squares"], function, count)
+            else:
+                found = totals.bits(slots, plan.slots["bits"], function, type_, count)
+        except ExpressionError as error:
+            if not step.stage:
+                raise
+            raise ExpressionError(f"stage '{step.stage}': {error}", hint=error.hint) from None
+        return _column(found, call.type)
+
+
+@lru_cache(maxsize=128)
+def _signs(n: int) -> npt.NDArray[np.int64]:
+    """-1 for each of `n` rows, then +1 for each."""
+    signs = np.repeat(np.array([-1, 1]), n)
+    signs.flags.writeable = False
+    return signs
+
+
+def _column(values: list[Any], type_: str) -> Column:
+    """A column of Python numbers or None."""
+    if type_ == "bigint" and None not in values:
+        return np.array(values, np.int64)
+    if type_ == "double" and None not in values:
+        return np.array(values, np.float64) + 0.0
+    return rows.from_arrow(bridge.of_list(values, rows.arrow_type(type_)), type_)

@@ -1,0 +1,147 @@
+"""The least and the greatest rows of a group, from a trace ordered by value inside each key.
+
+The next winner after a retraction stands at the head of its group, so a look costs
+O(layers x k) rows, also in a group of a million; k grows only while what is found cancels, or
+while order codes do not tell: text whose first 8 bytes are equal, equal orders of min_by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.operators.base import Step
+from nosync_nb.rows import Column
+from nosync_nb.trace import Trace, ranges
+from nosync_nb.trace.batch import Hashes, Index
+
+_FIRST_LOOK = 4
+
+
+def extreme(
+    trace: Trace, khash: Hashes, keys: Sequence[Column], greatest: bool, step: Step
+) -> tuple[npt.NDArray[np.bool_], list[Column]]:
+    """The least (or greatest) values with positive count of each key.
+
+    Args:
+        trace: rows (key..., value...), layout with `order` on the first value, which is not null;
+            further values decide where the first ones are equal.
+        khash, keys: the groups to look at.
+
+    Returns:
+        which groups have a value, and the values (of the groups that have one, in order).
+    """
+    n = len(khash)
+    types = trace.layout.types[len(keys) :]
+    if not trace.layers:
+        return np.zeros(n, bool), [rows.empty(t) for t in types]
+    pending = np.arange(n)
+    groups: list[Index] = []
+    values: list[list[Column]] = []
+    look = _FIRST_LOOK
+    while len(pending):
+        taken = [rows.take(k, pending) for k in keys]
+        found, value, open_ = _look(trace, khash[pending], taken, greatest, look, step)
+        groups.append(pending[found])
+        values.append(value)
+        rest = open_.copy()
+        rest[found] = False
+        pending = pending[rest]
+        look *= 8
+    group = np.concatenate(groups) if groups else np.zeros(0, np.int64)
+    has = np.zeros(n, bool)
+    has[group] = True
+    order = group.argsort(kind="stable")
+    columns = [rows.concat([v[i] for v in values], t) for i, t in enumerate(types)]
+    return has, [rows.take(column, order) for column in columns]
+
+
+def _look(
+    trace: Trace,
+    khash: Hashes,
+    keys: Sequence[Column],
+    greatest: bool,
+    look: int,
+    step: Step,
+) -> tuple[Index, list[Column], npt.NDArray[np.bool_]]:
+    """Looks at up to `look` rows of each group in each part.
+
+    Returns:
+        the groups resolved, their values, and which groups have rows that were not looked at.
+    """
+    n = len(khash)
+    types = trace.layout.types
+    own = len(keys)
+    open_ = np.zeros(n, bool)
+    horizon = np.full(n, 2**64 - 1 if not greatest else 0, np.uint64)
+    probes: list[Index] = []
+    codes: list[Hashes] = []
+    columns: list[list[Column]] = []
+    diffs: list[Index] = []
+    for part in trace.parts():
+        low = part.khash.searchsorted(khash)
+        high = part.khash.searchsorted(khash, "right")
+        count = np.minimum(high - low, look)
+        if not count.any():
+            continue
+        assert part.code is not None
+        more = high - low > look
+        open_ |= more
+        index = ranges(high - count if greatest else low, count)
+        if more.any():
+            edge = part.code[(high - count if greatest else low + count - 1)[more]]
+            pick = np.maximum if greatest else np.minimum
+            horizon[more] = pick(horizon[more], edge)
+        probes.append(np.arange(n).repeat(count))
+        codes.append(part.code[index])
+        columns.append([rows.take(c, index) for c in part.columns])
+        diffs.append(part.diff[index])
+    none: Index = np.zeros(0, np.int64)
+    if not probes:
+        return none, [rows.empty(t) for t in types[own:]], open_
+    probe, diff = np.concatenate(probes), np.concatenate(diffs)
+    code = np.concatenate(codes)
+    held = [rows.concat([c[i] for c in columns], t) for i, t in enumerate(types)]
+    step.touched += len(probe)
+    whole = code > horizon[probe] if greatest else code < horizon[probe]
+    good = whole | ~open_[probe]
+    for key, column, t in zip(keys, held, types, strict=False):
+        good &= rows.equal(rows.take(key, probe), column, t)
+    index = good.nonzero()[0]
+    values = [rows.take(column, index) for column in held[own:]]
+    winners = _winners(probe[index], values, types[own:], diff[index], greatest)
+    return probe[index][winners], [rows.take(v, winners) for v in values], open_
+
+
+def _winners(
+    probe: Index,
+    values: Sequence[Column],
+    types: Sequence[str],
+    diff: npt.NDArray[np.int64],
+    greatest: bool,
+) -> Index:
+    """The first row of each probe whose equal rows add up to a positive count."""
+    if not len(probe):
+        return probe
+    by_value = rows.sort_indices(values, types)
+    last = len(by_value) - 1
+    step = np.ones(len(by_value), np.int64)
+    if last:
+        one, next_ = by_value[:-1], by_value[1:]
+        same = np.ones(last, bool)
+        for value, type_ in zip(values, types, strict=True):
+            same &= rows.equal(rows.take(value, one), rows.take(value, next_), type_)
+        step[1:] = ~same
+    rank = np.zeros(len(by_value), np.int64)
+    rank[by_value] = step.cumsum()
+    if greatest:
+        rank = -rank
+    order = np.lexsort((rank, probe))
+    p, r = probe[order], rank[order]
+    starts = np.concatenate(([0], ((p[1:] != p[:-1]) | (r[1:] != r[:-1])).nonzero()[0] + 1))
+    positive = starts[np.add.reduceat(diff[order], starts) > 0]
+    _, first = np.unique(p[positive], return_index=True)
+    return order[positive[first]]

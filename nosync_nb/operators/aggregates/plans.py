@@ -1,0 +1,192 @@
+"""Where the aggregates of a stage keep what they need: slots of numbers, and traces of values.
+
+Calls share: `sum(x)` and `avg(x)` the same slots, `min(x)` and `count(distinct x)` the same trace.
+
+- A **slot** is a number of a group that adds up (accumulators.py).
+- A **held** trace has the values of each group, for what goes by the presence of values and not
+  by their number: extremes, distinct values, lists. Where its order does not show the least value
+  at once, the **winner** of each group is kept in a trace beside it (winners.py).
+- A **feed** says which slots the values of an argument go to: of every row, weighed by its diff,
+  or of the values of a held trace, each once while it is there (presence.py).
+
+Slots 0 (rows), 1 + 100 i (values of argument i) and the sum behind it have fixed places; the others
+follow in the order of the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nosync_nb.expressions import AggregateCall, Expression
+from nosync_nb.operators.aggregates.accumulators import SLOTS
+from nosync_nb.rows.types import FIXED, FLOATS, decimal_parts
+from nosync_nb.trace.batch import Layout
+
+_BLOCK = 100  # a count, and a sum, whose last offset is below 99
+
+SPREADS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
+_KINDS = {
+    "count": ("count",),
+    "sum": ("count", "sum"),
+    "avg": ("count", "sum"),
+    **dict.fromkeys(SPREADS, ("count", "doubles", "squares")),
+    "bit_and": ("count", "bits"),
+    "bit_or": ("count", "bits"),
+    "bit_xor": ("count", "bits"),
+}
+_BY_PRESENCE = ("bit_and", "bit_or")
+_ORDERED = ("min", "max", "min_by", "max_by")
+
+
+class Held(NamedTuple):
+    """A trace of rows (key..., argument...).
+
+    Attributes:
+        arguments: their numbers.
+        required: how many of them, from the first, may not be null.
+        ordered: whether it is ordered by its first argument.
+    """
+
+    arguments: tuple[int, ...]
+    required: int
+    ordered: bool
+
+
+class Feed(NamedTuple):
+    """Slots fed by an argument.
+
+    Attributes:
+        argument: its number.
+        held: the number among the own traces of what is there; -1: every row counts.
+        slots: kind -> first slot.
+    """
+
+    argument: int
+    held: int
+    slots: dict[str, int]
+
+
+class Plan(NamedTuple):
+    """Where a call finds its numbers: in slots, or in own traces of the operator.
+
+    Attributes:
+        argument: the number of its first argument, -1: it has none.
+        slots: kind -> first slot.
+        held, winners: numbers among the own traces, -1: it has none.
+    """
+
+    call: AggregateCall
+    argument: int
+    slots: dict[str, int]
+    held: int
+    winners: int
+
+
+class Planned(NamedTuple):
+    """All calls of an aggregate; held trace i is own trace i + 1.
+
+    Attributes:
+        winners: for each trace of winners, which come behind those, the trace they are winners of.
+    """
+
+    plans: tuple[Plan, ...]
+    arguments: tuple[Expression, ...]
+    feeds: tuple[Feed, ...]
+    held: tuple[Held, ...]
+    winners: tuple[int, ...]
+    slots_count: int
+
+    def layouts(self, key_types: Sequence[str]) -> tuple[Layout, ...]:
+        """The own traces: slots, held values, winners of held values."""
+        key = tuple(range(len(key_types)))
+        slot = "smallint" if self.slots_count < 2**15 else "int"
+        found = [Layout((*key_types, slot), key)]
+        for held in self.held:
+            types = (self.arguments[i].type for i in held.arguments)
+            found.append(Layout((*key_types, *types), key, len(key) if held.ordered else None))
+        found += [Layout(found[number].types, key) for number in self.winners]
+        return tuple(found)
+
+
+def _shown(call: AggregateCall) -> bool:
+    """Whether a trace that is ordered by codes shows the extreme value of a group at its end."""
+    if call.more or call.argument is None:
+        return False
+    type_ = call.argument.type
+    exact = type_.startswith("decimal") and decimal_parts(type_)[0] <= 18
+    return exact or type_ in FIXED
+
+
+def sum_kind(kind: str, type_: str) -> str:
+    """The sum of a float's doubles is its sum; that of other numbers has slots of its own."""
+    return "sum" if kind == "doubles" and type_ in FLOATS else kind
+
+
+class _Planner:
+    """Gives out arguments, traces and slots."""
+
+    def __init__(self, calls: Sequence[AggregateCall]) -> None:
+        self.arguments: list[Expression] = []
+        self._numbers: dict[str, int] = {}
+        for call in calls:
+            for argument in call.arguments:
+                number = self._numbers.setdefault(argument.fingerprint, len(self.arguments))
+                if number == len(self.arguments):
+                    self.arguments.append(argument)
+        self.held: dict[tuple[tuple[int, ...], int], bool] = {}
+        self.winners: dict[tuple[int, bool], int] = {}
+        self.feeds: dict[tuple[int, int], Feed] = {}
+        self.slots_count = 1 + _BLOCK * len(self.arguments)
+
+    def plan(self, call: AggregateCall) -> Plan:
+        """Returns the place of a call."""
+        if call.argument is None:
+            return Plan(call, -1, {"count": 0}, -1, -1)
+        numbers = tuple(self._numbers[a.fingerprint] for a in call.arguments)
+        kinds = _KINDS.get(call.function)
+        if kinds is None:
+            held = self._trace(call, numbers)
+            winners = -1
+            if call.function in _ORDERED and not _shown(call):
+                greatest = call.function.startswith("max")
+                winners = self.winners.setdefault((held, greatest), len(self.winners))
+            return Plan(call, numbers[0], {}, held, winners)
+        held = -1
+        if call.distinct or call.function in _BY_PRESENCE:
+            held = self._trace(call, numbers)
+        feed = self.feeds.setdefault((numbers[0], held), Feed(numbers[0], held, {}))
+        for each in kinds:
+            kind = sum_kind(each, call.argument.type)
+            if kind not in feed.slots:
+                feed.slots[kind] = self._slot(feed, kind)
+        return Plan(call, numbers[0], feed.slots, -1, -1)
+
+    def _trace(self, call: AggregateCall, numbers: tuple[int, ...]) -> int:
+        required = len(numbers)
+        if call.function in ("min_by", "max_by"):
+            numbers, required = numbers[::-1], 1
+        key = (numbers, required)
+        self.held[key] = self.held.get(key, False) or call.function in _ORDERED
+        return 1 + list(self.held).index(key)
+
+    def _slot(self, feed: Feed, kind: str) -> int:
+        if feed.held < 0 and kind in ("count", "sum"):
+            return 1 + _BLOCK * feed.argument + (kind == "sum")
+        self.slots_count += SLOTS[kind]
+        return self.slots_count - SLOTS[kind]
+
+
+def planned(calls: Sequence[AggregateCall]) -> Planned:
+    """Gives every call its place."""
+    planner = _Planner(calls)
+    plans = [planner.plan(call) for call in calls]
+    first = 1 + len(planner.held)
+    return Planned(
+        tuple(p if p.winners < 0 else p._replace(winners=first + p.winners) for p in plans),
+        tuple(planner.arguments),
+        tuple(planner.feeds.values()),
+        tuple(Held(*key, ordered) for key, ordered in planner.held.items()),
+        tuple(held for held, _ in planner.winners),
+        planner.slots_count,
+    )

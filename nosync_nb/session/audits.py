@@ -1,0 +1,303 @@
+"""Audits: asks functions again, now and then, whether they still give what they gave.
+
+A stage that is not declared --nondeterministic retracts a row by computing it again. If its
+function gives something else by then, counts go wrong for ever. So every `AUDIT_EVERY` epochs some
+rows (of `reduce`: groups) that are in the input are computed again and compared with what the stage
+holds. A stage that fails goes on as a new version that keeps what its functions give, and says so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.errors import NosyncError, warn
+from nosync_nb.operators import Linear, Operator, Reduce, Step, ThresholdFunction
+from nosync_nb.operators.functions import tuples
+from nosync_nb.operators.iterate import GROUP, RESULT, VARIABLE, Inner, Loop
+from nosync_nb.operators.iterate.grouped import from_scratch
+from nosync_nb.rows import Column, Schema
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Hashes, Layout, Updates, arrange, no_updates
+
+if TYPE_CHECKING:
+    from nosync_nb.session.session import Session
+
+AUDIT_EVERY = 64
+SAMPLES = 4
+GROUP_ROWS_MAX = 1000
+
+
+def audit(session: Session) -> list[str]:
+    """Audits every stage that calls functions; returns those that were demoted.
+
+    A function inside a loop is asked twice for what the loop holds. What it gave cannot be kept
+    there, so that such a stage is warned of and goes on as it is.
+
+    Cost: `SAMPLES` calls of each function, two where its results are not held.
+    """
+    seen = session._snapshot
+    chance = random.Random(session.now)
+    failed: dict[str, str] = {}
+    loops: dict[str, str] = {}
+    for node in seen.graph:
+        stage = seen.catalog.get(node.stage)
+        if node.frozen or node.stage in failed or stage is None:
+            continue
+        if stage.options.get("nondeterministic"):
+            continue  # which is what it was declared, or found, to be
+        asked = _Asked(session, node, seen.graph, seen.version.traces)
+        told = asked.often(chance)
+        if told is not None and isinstance(node.operator, Loop):
+            loops[node.stage] = told
+        elif told is not None:
+            failed[node.stage] = told
+    for name, told in loops.items():
+        warn(
+            f"stage '{name}' is not deterministic: inside its loop {told}, which cannot be kept"
+            " there. What the stage holds may be wrong; compute it before the loop, in a stage"
+            " that is declared --nondeterministic",
+            stacklevel=2,
+        )
+    return [name for name, told in failed.items() if _demote(session, name, told)]
+
+
+class _Asked:
+    """The functions of one node, asked again for rows and groups that it holds."""
+
+    def __init__(
+        self, session: Session, node: Node, graph: Graph, traces: Mapping[int, Trace]
+    ) -> None:
+        self.session = session
+        self.node = node
+        self.graph = graph
+        self.traces = traces
+
+    def often(self, chance: random.Random) -> str | None:
+        """What is wrong with some results, None if nothing is."""
+        told = None
+        for _ in range(SAMPLES):
+            told = told or self.once(chance)
+        return told
+
+    def once(self, chance: random.Random) -> str | None:
+        """What is wrong with the results for one row or group."""
+        operator = self.node.operator
+        if isinstance(operator, Loop):
+            return self._inside(operator, chance)
+        if isinstance(operator, Linear) and operator.asks:
+            held = self._held(self.graph.nodes[self.node.inputs[0]])
+            found = None if held is None else _group(held, chance)
+            return None if found is None else self._row(operator, found.row)
+        if isinstance(operator, Reduce | ThresholdFunction):
+            layout = operator.grouping(0)
+            held = self.traces.get(self.graph.nodes[self.node.inputs[0]].traces[layout])
+            found = None if held is None else _group(held, chance)
+            return None if found is None else self._keyed(operator, found)
+        return None
+
+    def _held(self, node: Node) -> Trace | None:
+        """Any trace of what a node gave."""
+        return next((self.traces[n] for n in node.traces.values() if n in self.traces), None)
+
+    def _row(self, operator: Linear, row: Updates) -> str | None:
+        layout = Layout(operator.types)
+        first = _made(self.session, self.node, operator, row, layout)
+        if first is None:
+            return None
+        if self.node.name is None:
+            again = _made(self.session, self.node, operator, row, layout)
+            return _unequal(operator, first, again)
+        held = self._held(self.node)
+        for at in range(len(first)):
+            one = first.slice(at, at + 1)
+            if one.diff[0] > 0 and _count(held, one) <= 0:
+                return f"{operator.name} now gives {_shown(one)}, which the stage does not hold"
+        return None
+
+    def _keyed(self, operator: Operator, found: _Group) -> str | None:
+        """Compares what a group gives now with what was kept of it, else with a second time."""
+        made = self._scratch(operator, found)
+        if made is None:
+            return None
+        if isinstance(operator, Reduce):
+            state = self.traces.get(self.node.state[0])
+            kept = None if state is None else state.lookup(found.khash, found.keys)
+            rest = no_updates(operator.types)
+            if kept is not None:
+                rest = Updates(kept.columns, kept.diff)
+            return _differing(operator, made, arrange(made.layout, rest))
+        held = self._held(self.node)
+        if held is None:
+            return _unequal(operator, made, self._scratch(operator, found))
+        one = arrange(Layout(operator.types), found.row)
+        given, has = int(made.diff.sum()), _count(held, one)
+        if given == has:
+            return None
+        return f"{operator.name} now gives {given} copies of {_shown(one)}, of which it holds {has}"
+
+    def _inside(self, loop: Loop, chance: random.Random) -> str | None:
+        """Asks a function inside a loop twice, for what the loop holds at its end."""
+        for inner in loop.nodes:
+            operator = inner.operator
+            number = None
+            if isinstance(operator, Reduce | ThresholdFunction):
+                number = inner.states[0]
+            elif isinstance(operator, Linear) and operator.asks:
+                number = _behind(loop, inner)
+            trace = None if number is None else self.traces.get(self.node.state[number])
+            found = None if trace is None else _group(trace, chance)
+            if found is None or operator is None or number is None:
+                continue
+            depth = loop.depths[number]
+            if isinstance(operator, Linear):
+                row = Updates(found.row.columns[:-depth], found.row.diff)
+                layout = Layout(operator.types)
+                made = [_made(self.session, self.node, operator, row, layout) for _ in range(2)]
+            else:
+                ended = found.without(depth)
+                made = [self._scratch(operator, ended) for _ in range(2)]
+            if made[0] is not None:
+                told = _unequal(operator, made[0], made[1])
+                if told is not None:
+                    return told
+        return None
+
+    def _scratch(self, operator: Operator, found: _Group) -> Batch | None:
+        """What an operator makes of a group that is all there is; None if it fails."""
+        step = Step((), (), (), (), stage=self.node.stage, evaluate=self.session._spark.evaluate)
+        try:
+            output = from_scratch(operator, [found.updates], step)
+        except NosyncError:
+            return None
+        layout = Layout(operator.types, operator.output_key)
+        return arrange(layout, no_updates(operator.types) if output is None else output)
+
+
+class _Group(NamedTuple):
+    """A key of a trace with all its rows, and one of those that are there, once."""
+
+    khash: Hashes
+    keys: list[Column]
+    updates: Updates
+    row: Updates
+
+    def without(self, last: int) -> _Group:
+        """The group without its last columns."""
+        short = Updates(self.updates.columns[:-last], self.updates.diff)
+        return self._replace(updates=short)
+
+
+def _group(trace: Trace, chance: random.Random) -> _Group | None:
+    """Some group of a trace that is not too large."""
+    parts = [p for p in trace.parts() if len(p)]
+    if not parts:
+        return None
+    part = chance.choices(parts, weights=[len(p) for p in parts])[0]
+    at = np.array([chance.randrange(len(part))])
+    key = trace.layout.key
+    places = range(len(trace.layout.types)) if key is None else key
+    keys = [rows.take(part.columns[i], at) for i in places]
+    found = trace.lookup(part.khash[at], keys)
+    if found is None or len(found.diff) > GROUP_ROWS_MAX:
+        return None
+    there = arrange(Layout(trace.layout.types), Updates(found.columns, found.diff))
+    index = (there.diff > 0).nonzero()[0]
+    if not len(index):
+        return None
+    one = index[[chance.randrange(len(index))]]
+    row = Updates([rows.take(c, one) for c in there.columns], np.ones(1, np.int64))
+    return _Group(part.khash[at], keys, there.updates, row)
+
+
+def _behind(loop: Loop, inner: Inner) -> int | None:
+    """The trace in a loop that holds what a node is given, if there is one."""
+    port = inner.ports[0]
+    for _ in loop.nodes:
+        if port.outside:
+            return None
+        source = loop.nodes[port.number]
+        if source.kind == GROUP:
+            return source.states[-1]
+        if source.kind not in (RESULT, VARIABLE):
+            return None
+        port = source.ports[-1]
+    return None
+
+
+def _unequal(operator: Operator, first: Batch, again: Batch | None) -> str | None:
+    """What is wrong with two results for the same."""
+    if again is None or _same(first, again):
+        return None
+    return f"{operator.name} gave {_shown(first)}, then {_shown(again)}"
+
+
+def _differing(operator: Operator, made: Batch, kept: Batch) -> str | None:
+    """What is wrong with a result, where an earlier one was kept."""
+    if _same(made, kept):
+        return None
+    return f"{operator.name} now gives {_shown(made)}, and gave {_shown(kept)}"
+
+
+def _same(one: Batch, other: Batch) -> bool:
+    return one.rhash.tobytes() == other.rhash.tobytes() and bool((one.diff == other.diff).all())
+
+
+def _made(
+    session: Session, node: Node, operator: Linear, row: Updates, layout: Layout
+) -> Batch | None:
+    """What an operator makes of a row; None if it fails."""
+    step = Step([row], [None], [None], (), stage=node.stage, evaluate=session._spark.evaluate)
+    try:
+        output = operator.step(step)
+    except NosyncError:
+        return None
+    return arrange(layout, output) if output is not None else arrange(layout, row.take(_NONE))
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+def _count(trace: Trace | None, one: Batch) -> int:
+    """How often a trace holds a row."""
+    if trace is None:
+        return 0
+    types, key, _ = trace.layout
+    places = tuple(range(len(types))) if key is None else key
+    keys = [one.columns[i] for i in places]
+    khash = rows.hash_columns(keys, [types[i] for i in places], 1)
+    found = trace.lookup(khash, keys)
+    if found is None:
+        return 0
+    there = arrange(Layout(types), Updates(found.columns, found.diff))
+    return int(there.diff[there.rhash == one.rhash[0]].sum())
+
+
+def _shown(batch: Batch) -> str:
+    """Some rows for a message."""
+    types = batch.layout.types
+    schema = Schema([(f"c{i}", t) for i, t in enumerate(types)])
+    shown = tuples([rows.slice_(c, 0, 2) for c in batch.columns], schema, min(2, len(batch)))
+    return ", ".join(repr(tuple(row)) for row in shown) or "nothing"
+
+
+def _demote(session: Session, name: str, told: str) -> bool:
+    """Goes on with a stage as one that keeps what its functions give; whether that is possible."""
+    stage = session._catalog.get(name)
+    if stage is None or stage.options.get("nondeterministic"):
+        return False
+    goes_on = "goes on as a new version that keeps what its functions give"
+    declare = "declare it --nondeterministic"
+    kept = True
+    try:
+        session._demote(name)
+    except NosyncError as error:  # a loop in it, which cannot keep what functions give
+        kept = False
+        goes_on, declare = f"goes on as it is, since {error}", error.hint or "divide it in stages"
+    warn(f"stage '{name}' is not deterministic: {told}. It {goes_on}; {declare}", stacklevel=2)
+    return kept

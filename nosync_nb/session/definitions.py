@@ -1,0 +1,374 @@
+"""Defining: inputs, stages, their versions; how the catalog changes and what follows from it.
+
+A definition changes the graph without advancing the epoch, all stages of a call or none. It is
+decided by fingerprint: equal ones change nothing. An edited stage becomes a new version; the old
+one stays readable as `name@version`. Stages that read it follow by name: they are compiled over
+the new version, or, if a column they need is gone, become stale and say so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.definition import Definition, check_name, reference, replaced
+from nosync_nb.dataflow.graph import Graph, Stage
+from nosync_nb.dataflow.runner import Draft, Runner, Version
+from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen, unknown
+from nosync_nb.errors import StageError
+from nosync_nb.session import (
+    commits,
+    interrupts,
+    lag,
+    listeners,
+    reader,
+    replay,
+    sealing,
+    upkeep,
+    versions,
+)
+from nosync_nb.session.report import EXTEND, RECOMPUTE, STALE
+
+if TYPE_CHECKING:
+    from nosync_nb.session.session import Session
+
+Catalog = Mapping[str, Stage]
+
+
+class StageReport(NamedTuple):
+    """What defining a stage did.
+
+    `status` is new, unchanged, changed, followed (it reads something that changed), resumed,
+    extended (it resumed, and the epochs that it had missed were run) or stale; `rows` its rows
+    now; `seconds` what computing it took; `hint` what the user may want to do next.
+    """
+
+    name: str
+    status: str
+    rows: int
+    epoch: int
+    seconds: float
+    placement: str
+    durability: str
+    version: int
+    hint: str | None = None
+
+
+def define(
+    session: Session,
+    collections: Mapping[str, Collection],
+    options: dict[str, Any],
+    *,
+    replay: int | None,
+    again: bool,
+) -> list[StageReport]:
+    """See `Session.define`."""
+    start = time.perf_counter()
+    with session._lock:
+        session._writable("define")
+        _refuse_inputs(session, collections)
+        listeners.refuse_unnamed(session, collections)
+        trees = _trees(session, collections)
+        catalog = dict(session._catalog)
+        changed = []
+        for name, tree in trees.items():
+            old = catalog.get(name)
+            if old is None:
+                catalog[name] = Stage(name, tree.schema, tree, begin=session.now, options=options)
+                changed.append(name)
+            else:
+                kept = _demoted(old, tree, options)
+                catalog[name] = replace(
+                    old, schema=tree.schema, definition=tree, options=kept, signer=None, held=None
+                )
+        redone = _redone(session, trees, replay, again=again)
+        decision = versions.decided(session, catalog, set(trees), changed, again=redone)
+        status = decision.status
+        if decision.changes(session._catalog):
+            _decided(session, decision, replay)
+        for name, collection in collections.items():
+            session._names[collection._definition] = name
+        listeners.named(session, collections)
+    seconds = time.perf_counter() - start
+    session._spark.follow()
+    wanted = [n for n in status if n in trees or status[n] != "unchanged"]
+    return [_report(session, n, status[n], seconds, trees, replay) for n in wanted]
+
+
+def _redone(
+    session: Session, trees: Mapping[str, Definition], first: int | None, *, again: bool
+) -> set[str]:
+    """The stages that are computed anew even if they are equal: all, or those short of a past."""
+    if again:
+        return set(trees)
+    return set() if first is None else replay.lacking(session, trees, first)
+
+
+def _demoted(old: Stage, tree: Definition, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a stage; one that was found not to be deterministic stays so till its edit."""
+    assert old.definition is not None
+    if not old.options.get("demoted") or old.signer is not None:
+        return dict(options)
+    names = {name: name for each in (tree, old.definition) for name in each.references}
+    if tree.fingerprint(names) != old.definition.fingerprint(names):
+        return dict(options)
+    return {**options, "nondeterministic": True, "demoted": True}
+
+
+def resume(session: Session, *, extend: bool, differs: bool) -> None:
+    """Writes which stages go on after a recovery and which do not.
+
+    Args:
+        extend: brings those to now that have missed epochs and can have them.
+        differs: not the stages go on that the log says.
+    """
+    decision = versions.resumed(session, extend=extend)
+    if decision.extended or differs:
+        _decided(session, decision, None)
+
+
+def _decided(session: Session, decision: versions.Decision, replay_from: int | None) -> None:
+    """Installs a decision, and tells what became of stages that had stopped."""
+    missed = install(session, decision, replay_from=replay_from)
+    report = session.recovery
+    stale = {name for name, kind in report.stages.items() if kind == STALE}
+    for name in stale & decision.extended:
+        report.stages[name] = EXTEND
+    for name, why in decision.lost.items():
+        session._say(f"stage '{name}' had missed epochs and is computed anew, as {why}")
+        if name in stale:
+            report.stages[name] = RECOMPUTE
+    report.recomputed += sum(len(draft.work.keys() & stale) for draft in missed)
+
+
+def _refuse_inputs(session: Session, collections: Mapping[str, Any]) -> None:
+    """Raises if a stage would take the name of an input."""
+    for name, collection in collections.items():
+        old = session._catalog.get(name)
+        if old is not None and old.is_input and getattr(collection, "name", None) != name:
+            raise StageError(
+                f"'{name}' is an input and cannot become a stage",
+                hint="name the result differently",
+                stage=name,
+            )
+
+
+def _trees(session: Session, collections: Mapping[str, Collection]) -> dict[str, Definition]:
+    """The definitions with references by name, ordered so that what is read comes first."""
+    by_id: dict[int, Definition] = {}
+    for name, collection in collections.items():
+        check_name(name, "stage")
+        if not isinstance(collection, Collection):
+            raise StageError(
+                f"stage '{name}': {collection!r} is not a collection",
+                hint="give what an operator returns, as in flights.filter(...)",
+                stage=name,
+            )
+        if collection._session is not session:
+            raise StageError(f"stage '{name}' is described over another session's collections")
+        if not collection._definition.is_ref:
+            by_id[id(collection._definition)] = reference(name, collection.schema)
+    for collection in collections.values():
+        for part in collection._definition.walk():
+            known = session._names.get(part)
+            if id(part) not in by_id and known in session._catalog:
+                by_id[id(part)] = reference(str(known), part.schema)
+    trees = {}
+    for name, collection in collections.items():
+        tree = collection._definition
+        if tree.is_ref and tree.name == name:
+            continue
+        own = {k: v for k, v in by_id.items() if k != id(tree) or v.name != name}
+        first = next((n for n, c in collections.items() if c._definition is tree), name)
+        if first == name:
+            own.pop(id(tree), None)
+        trees[name] = replaced(tree, own)
+        if name in trees[name].references:
+            raise StageError(
+                f"stage '{name}' depends on itself",
+                hint="name the result differently, as in late_delays = delays.filter(...)",
+                stage=name,
+            )
+    return versions.ordered(trees)
+
+
+def install(
+    session: Session,
+    decision: versions.Decision,
+    *,
+    replay_from: int | None = None,
+    renamed: Graph | None = None,
+) -> list[Draft]:
+    """Compiles a catalog, computes what is new, writes the definition and makes it visible.
+
+    Returns:
+        past epochs of stages that had missed them.
+    """
+    status = decision.status
+    catalog = {name: _stopped(stage, session.now) for name, stage in decision.catalog.items()}
+    old = renamed or session._graph
+    graph = replay.compiled(
+        catalog,
+        old,
+        session._types,
+        now=session.now,
+        anew=decision.anew,
+        extended=decision.extended,
+    )
+    runner = Runner(graph, session._spark.evaluate, session._spark.bulk())
+    before = session._version
+    session._catalog_now = catalog
+    try:
+        missed, base = commits.run(session, lambda: lag.extended(session, graph, old))
+        drafts, draft = replay.computed(session, base, runner, catalog, replay_from, status)
+    except BaseException:
+        session._graph.numbers = graph.numbers
+        raise
+    finally:
+        session._catalog_now = session._catalog
+    draft.traces = {n: draft.traces[n] for n, _ in graph.layouts() if n in draft.traces}
+    lag.with_gaps(catalog, graph, base.past)
+    made = sealing.sealed(session, catalog, graph, draft.epoch)
+    with interrupts.deferred():
+        store, history = session._store, session._store.history
+        session._position = store.write_definition(draft, before, made.meta, missed, len(drafts))
+        session._upkeep.catalog, session._upkeep.digest = made.catalog, made.digest
+        session._catalog_now = catalog
+        session._runner = runner
+        begun = set(session._named_logs)
+        session._named_logs = named_logs(graph)
+        hide(history, session._named_logs, catalog)
+        for past in (*missed, *drafts, draft):
+            commits.remember(session, past)
+        needed = upkeep.files_of(before) | history.files()
+        for number in begun - session._named_logs.keys():
+            history.drop(number)
+        version = Version(before.epoch, draft.traces)
+        session._upkeep.retired |= needed - upkeep.files_of(version) - history.files()
+        session._snapshot = Snapshot(version, graph, catalog, seen(history))
+    if session._store.log.checkpoint_due:
+        upkeep.plan_checkpoint(session)
+    for stage in catalog.values():
+        if stage.reason is not None and status.get(stage.name) == "stale":
+            session._say(f"stage '{stage.name}' is stale: {stage.reason}")
+    return missed
+
+
+def _stopped(stage: Stage, now: int) -> Stage:
+    """A stage that stops now, if it does; the one that others see is left as it is."""
+    if stage.reason is None or "last" in stage.options:
+        return stage
+    return replace(stage, options={**stage.options, "last": now})
+
+
+def _report(
+    session: Session,
+    name: str,
+    status: str,
+    seconds: float,
+    named: Iterable[str],
+    asked: int | None,
+) -> StageReport:
+    snapshot = session._snapshot
+    stage = snapshot.stage(name)
+    last = snapshot.last(stage)
+    work = session._work.get(name)
+    hint = replay.told(session, stage, status, named, asked)
+    if stage.reason:
+        hint = f"stale: {stage.reason}"
+    computed = status in ("new", "changed", "followed", "extended")
+    return StageReport(
+        name,
+        status,
+        int(reader.state(snapshot, name, last).diff.sum()),
+        last,
+        (work.seconds if work else seconds) if computed else 0.0,
+        work.placement if work and computed else "nothing to do",
+        f"durable through {min(session._durable_epoch(), last)}",
+        stage.version,
+        hint,
+    )
+
+
+def drop(session: Session, names: Sequence[str], *, cascade: bool) -> None:
+    """See `Session.drop`."""
+    with session._lock:
+        session._writable("drop")
+        gone = set(names)
+        for name in names:
+            if name not in session._catalog:
+                raise unknown(session._catalog, name)
+        for name in names:
+            readers = [d for d in session._graph.dependants(name) if "@" not in d]
+            if not cascade and set(readers) - gone:
+                raise StageError(
+                    f"'{name}' is read by {', '.join(readers)}",
+                    hint=f"drop them too: session.drop('{name}', cascade=True)",
+                )
+            gone |= set(readers)
+        gone |= {n for n in session._catalog if n.partition("@")[0] in gone}
+        _refuse_pending(session, gone, "drop")
+        catalog = {n: s for n, s in session._catalog.items() if n not in gone}
+        install(session, versions.kept(catalog))
+        for name in gone:
+            session._work.pop(name, None)
+        for definition in [d for d, name in session._names.items() if name in gone]:
+            del session._names[definition]
+    session._spark.follow()
+
+
+def rename(session: Session, old: str, new: str) -> None:
+    """See `Session.rename`."""
+    with session._lock:
+        session._writable("rename")
+        if old not in session._catalog:
+            raise unknown(session._catalog, old)
+        if new in session._catalog:
+            raise StageError(f"'{new}' is there already", hint="drop it first")
+        _refuse_pending(session, {old}, "rename")
+        catalog: dict[str, Stage] = {}
+        for name, stage in session._catalog.items():
+            if stage.definition is not None:
+                by_id = {
+                    id(p): reference(_renamed(p.name, old, new), p.schema)
+                    for p in stage.definition.walk()
+                    if p.is_ref and _renamed(p.name, old, new) != p.name
+                }
+                stage = replace(stage, definition=replaced(stage.definition, by_id))
+            elif name == old:
+                stage = replace(stage, options={**stage.options, "uid": stage.uid})
+            name = _renamed(name, old, new)
+            catalog[name] = replace(stage, name=name)
+        nodes = (
+            replace(
+                n, name=n.name and _renamed(n.name, old, new), stage=_renamed(n.stage, old, new)
+            )
+            for n in session._graph
+        )
+        install(session, versions.kept(catalog), renamed=Graph(nodes, session._graph.numbers))
+        if old in session._work:
+            session._work[new] = session._work.pop(old)
+        for definition in [d for d, name in session._names.items() if name == old]:
+            session._names[definition] = new
+    session._spark.follow()
+
+
+def _renamed(name: str, old: str, new: str) -> str:
+    """A name, or that of one of its versions, after a rename."""
+    base, at, version = name.partition("@")
+    return new + at + version if base == old else name
+
+
+def _refuse_pending(session: Session, names: AbstractSet[str], what: str) -> None:
+    """Raises if inputs have changes that wait: they would be lost."""
+    for name, changes in session.pending.items():
+        if name in names:
+            raise StageError(
+                f"{what}: input '{name}' has {changes.rows} changes that are not committed",
+                hint="session.commit() or session.discard() first",
+                stage=name,
+            )

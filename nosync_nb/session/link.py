@@ -1,0 +1,359 @@
+"""Sparks: a session's way to Spark; nothing of pyspark is imported before it is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from nosync_nb.dataflow.delta import Held
+from nosync_nb.errors import (
+    CorruptLogError,
+    ExpressionError,
+    FencedError,
+    NegativeMultiplicityError,
+    NosyncError,
+)
+from nosync_nb.rows import Column, Schema
+from nosync_nb.session.reader import refuse_pending, trace_at
+from nosync_nb.spark.placement import Placement
+from nosync_nb.trace.arrow_file import DISK
+from nosync_nb.trace.batch import Batch, Layout
+
+if TYPE_CHECKING:
+    from nosync_nb.dataflow.graph import Stage
+    from nosync_nb.session.session import Session
+
+
+class Sparks:
+    """The session's way to Spark; imports pyspark only when it is needed.
+
+    Args:
+        given: a Spark session, a function that gives one, or None to look for one.
+    """
+
+    def __init__(self, session: Session, given: Any = None) -> None:
+        self._session = session
+        self._given = given
+        self.conf: dict[str, str] = {}
+        self._started: Any = None
+        self._lost: Any = None  # the user's session whose JVM has died
+        self._unable = False
+        self._views: Any = None
+        self._viewed: dict[str, Schema] = {}
+        self._asked = False
+        self._placement = Placement(session)
+
+    @property
+    def current(self) -> Any:
+        """The Spark session in use, or None; never starts one.
+
+        If it was stopped, views follow the one that is there now.
+        """
+        if self._started is not None:
+            from nosync_nb.spark import starting
+
+            if starting.stopped(self._started):
+                self._started = None
+                self.follow()
+        return self._started
+
+    def require(self, why: str) -> Any:
+        """The user's Spark session, else one that is started here.
+
+        Raises:
+            ExpressionError: if pyspark is not installed.
+            NosyncError: if Spark does not start, or the JVM of the user's session has died.
+        """
+        try:
+            from nosync_nb.spark import sessions, starting
+        except ImportError as error:
+            raise ExpressionError(
+                f"{why} needs Spark, and pyspark is not installed",
+                hint="install nosync[spark]",
+            ) from error
+        user = self._user()
+        found = sessions.find(user)
+        if found is None:
+            for each in (user, self._started):
+                if each is not None and starting.died(each) and not starting.started_here(each):
+                    self._lost = each
+                    starting.forget_dead()
+            if self._lost is not None:
+                raise starting.gone(why, ours=False)
+            recorded = sessions.conf_of(self._session._types.recorded())
+            try:
+                found = starting.start({**recorded, **self.conf})
+            except NosyncError as error:
+                raise NosyncError(f"{why} needs Spark, but {error}", hint=error.hint) from error
+        self._lost, self._started = None, found
+        return found
+
+    def able(self, what: str) -> bool:
+        """Whether there is a Spark session, or one can be started; says so once if there is not.
+
+        Args:
+            what: which could run there, but need not.
+        """
+        if self._unable and self.present() is None:
+            return False
+        try:
+            self.require(what)
+        except NosyncError as error:
+            if not self._unable:
+                self._session._say(f"{error}: what can runs in this process")
+            self._unable = True
+            return False
+        self._unable = False
+        return True
+
+    def present(self) -> Any:
+        """The Spark session that is there; None if there is none, or it was stopped."""
+        if not self._known():
+            return None
+        from nosync_nb.spark import sessions
+
+        return sessions.find(self._user())
+
+    def _user(self) -> Any:
+        """The Spark session that the user gave, if any."""
+        return self._given() if callable(self._given) else self._given
+
+    def catalog(self) -> Mapping[str, Stage]:
+        """The stages of the log, those that are being defined included."""
+        return self._session._catalog_now
+
+    def is_frame(self, data: Any) -> bool:
+        """Whether data is a Spark DataFrame."""
+        return type(data).__module__.startswith("pyspark.sql") and hasattr(data, "mapInArrow")
+
+    def evaluate(
+        self, expressions: Sequence[Any], schema: Schema, columns: list[Column], n: int
+    ) -> list[Column]:
+        """Has Spark evaluate expressions on columns."""
+        spark = self.require(f"the expression {expressions[0].sql!r}")
+        from nosync_nb.spark import evaluate, starting
+
+        with starting.reached(spark, f"the expression {expressions[0].sql!r}"):
+            return evaluate.evaluate(spark, expressions, schema, columns, n)
+
+    def shares(self, why: str) -> bool:
+        """Whether executors see the session's folder; starts Spark if need be."""
+        spark = self.require(why)
+        from nosync_nb.spark import starting, workers
+
+        with starting.reached(spark, why):
+            return workers.share(spark, self._session._store.parts)
+
+    def fetch(self, frame: Any, stage: Stage) -> Any:
+        """A DataFrame's rows over Arrow, if executors do not see the session's folder; else None.
+
+        Raises:
+            NosyncError: if these are more than `spark_rows`.
+        """
+        spark = self._of_frame(frame, stage)
+        from nosync_nb.spark import ingest, starting, workers
+
+        session = self._session
+        folder = session._store.parts
+        with starting.reached(spark, f"input '{stage.name}'"):
+            if workers.share(spark, folder):
+                return None
+            most = session.spark_rows
+            table = ingest.small(spark, frame, stage.schema, most, name=stage.name)
+        if table is None:
+            what = f"input '{stage.name}': the DataFrame has more than {most} rows"
+            raise workers.unshared(what, folder)
+        self.follow()
+        return table
+
+    def keys(self, frame: Any, stage: Stage, schema: Schema) -> Any:
+        """The keys in a DataFrame of rows to delete, over Arrow.
+
+        Raises:
+            NosyncError: if these are more than `collect_rows`.
+        """
+        spark = self._of_frame(frame, stage)
+        from nosync_nb.spark import ingest, starting
+
+        most = self._session.collect_rows
+        own = [c for c in frame.columns if c.lower() in {n.lower() for n in schema.names}]
+        with starting.reached(spark, f"input '{stage.name}': delete"):
+            table = ingest.small(spark, frame.select(*own), schema, most, name=stage.name)
+        if table is None:
+            raise NosyncError(
+                f"input '{stage.name}': delete: the DataFrame has more than {most} keys",
+                hint="delete them in parts, or raise session.collect_rows",
+            )
+        return table
+
+    def ingest(self, frame: Any, stage: Stage, layouts: Sequence[Layout]) -> dict[Layout, Held]:
+        """Has executors write a DataFrame's rows as part files, in each layout, executing it once.
+
+        Args:
+            stage: the input that takes them.
+        """
+        spark = self._of_frame(frame, stage)
+        from nosync_nb.spark import ingest, starting
+
+        store = self._session._store
+        with starting.reached(spark, f"input '{stage.name}'"):
+            found = ingest.ingest(
+                spark, frame, stage.schema, layouts, store.parts, name=stage.name
+            ).outputs
+        self.follow()
+        return {
+            layout: Held(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
+            for layout, refs in zip(layouts, found, strict=True)
+        }
+
+    def _of_frame(self, frame: Any, stage: Stage) -> Any:
+        """The Spark session of a DataFrame, which is the one in use from now on.
+
+        Raises:
+            NosyncError: if it has ended, and the DataFrame with it.
+        """
+        from nosync_nb.spark import starting
+
+        spark = frame.sparkSession
+        if not starting.alive(spark):
+            how = "was stopped" if starting.stopped(spark) else "has died with its JVM"
+            raise NosyncError(
+                f"input '{stage.name}': the Spark session of the DataFrame {how}",
+                hint="make the DataFrame again, in a session that lives",
+            )
+        self._started = spark
+        return spark
+
+    def bulk(self) -> Any:
+        """What places operators and runs them on executors."""
+        return self._placement
+
+    def frame(self, collection: Any, at: Any) -> Any:
+        """A collection as a DataFrame."""
+        spark = self.require("to_spark")
+        from nosync_nb.spark import starting, views, workers
+        from nosync_nb.spark.shipping import Shipping
+
+        session = self._session
+        given = session._following(lambda: self._rows(collection, at, views.SMALL_ROWS))
+        count = len(given) if isinstance(given, Batch) else given.rows_count
+        if count > views.SMALL_ROWS and not workers.share(spark, session._store.parts):
+            raise workers.unshared(f"to_spark of {count} rows", session._store.parts)
+        shipping = Shipping(session._store.parts, "view", thorough=session._store.foreign)
+        kept = session.mode == "w"
+        try:
+            with starting.reached(spark, "to_spark"):
+                frame = views.to_spark(spark, given, collection.schema, shipping, kept=kept)
+        except NegativeMultiplicityError as error:
+            what = f"collection '{collection.name}'" if collection.name else "this collection"
+            raise NegativeMultiplicityError(f"{what}: {error.args[0]}", hint=error.hint) from None
+        if shipping.spilled:
+            session._upkeep.exports.append(frozenset(shipping.spilled))
+            session._upkeep.spilled.extend(shipping.spilled)
+        return frame
+
+    def _rows(self, collection: Any, at: Any, small: int) -> Any:
+        """What a DataFrame is made of: a trace, whose files are kept if they can be, or a batch.
+
+        Raises:
+            CorruptLogError: with `mode="r"`, if files were deleted that this session still knows.
+        """
+        session = self._session
+        if collection.name is None:
+            return collection._read(at)
+        seen = session._snapshot
+        if at is None:
+            refuse_pending(session, seen, collection._definition, collection.name)
+        trace = trace_at(session, seen, collection.name, at)[1]
+        files = frozenset(ref.path for layer in trace.layers for ref in layer.files)
+        if files and trace.rows_count > small:
+            session._upkeep.exports.append(files)
+            if session.mode == "r" and not files.issubset(DISK.names(session._store.parts)):
+                raise CorruptLogError("files were merged and deleted by the session that writes")
+        return trace
+
+    def follow(self) -> None:
+        """Gives every named collection its temp view, if there is a Spark session by now.
+
+        A view that cannot be made is told and changes nothing else.
+        """
+        session = self._session
+        if not self._known() or session.mode == "r":
+            return
+        from nosync_nb.spark import sessions
+        from nosync_nb.spark.views import Views
+
+        try:
+            spark = sessions.find(self._user())
+            if spark is None:
+                return
+            self._started = spark
+            if self._views is None or self._views.spark is not spark:
+                self.close()
+                number = session._store.log.generation
+                self._views = Views(spark, session.path, self._snapshot, number)
+            wanted = {n: s.schema for n, s in session._catalog.items() if not s.frozen}
+            for name in [n for n in self._viewed if n not in wanted]:
+                self._views.drop(name)
+                del self._viewed[name]
+            for name, schema in wanted.items():
+                if self._viewed.get(name) != schema:
+                    self._viewed[name] = schema
+                    taken = self._views.taken(name)
+                    if taken is None and not self._views.create(name):
+                        taken = f"Spark has a table or view '{name}'; it was left alone"
+                    if taken is not None:
+                        session._say(taken)
+        except Exception as error:
+            session._say(f"no temp views for Spark: {error}")
+
+    def follow_new(self) -> None:
+        """The same as soon as a Spark session is there; costs next to nothing once it is, or not.
+
+        Asked once if it fails, and again after a session was stopped.
+        """
+        if self._views is not None:
+            if not self._views.ended:
+                return
+            self.close()
+            self._started, self._asked = None, False
+        if not self._asked and self._known():
+            self.follow()
+            self._asked = self._started is not None
+
+    def _known(self) -> bool:
+        """Whether Spark may be there, without importing or asking anything."""
+        return self._given is not None or "pyspark.sql" in sys.modules
+
+    def _snapshot(self, name: str, at: Any) -> Any:
+        """What a read of a view sees; called by other threads."""
+        from nosync_nb.spark.serving import Snapshot
+
+        session = self._session
+        if session.closed or session.fenced:
+            raise FencedError("the session that serves views was closed, or replaced")
+        seen = session._snapshot
+        if isinstance(at, str) and at not in session._labels:
+            with contextlib.suppress(ValueError):  # the option of a data source is a text
+                at = datetime.fromisoformat(at)
+        epoch, trace = trace_at(session, seen, name, at)
+        store = session._store
+        return Snapshot(epoch, seen.stage(name).schema, trace, store.parts, store.foreign)
+
+    def close(self) -> None:
+        """Drops the views and ends serving them; never stops a Spark session."""
+        if self._views is not None:
+            with contextlib.suppress(Exception):
+                self._views.close()
+            self._views = None
+            self._viewed = {}
+
+    def cancel(self) -> None:
+        """Cancels the jobs that carry our tag."""
+        if self._started is not None:
+            from nosync_nb.spark import sessions
+
+            sessions.cancel(self._started)

@@ -1,0 +1,231 @@
+"""Repeats: an insert after a restart that equals one from before it is told, not refused.
+
+A notebook that is run again after a crash inserts again what is there already, unless its loads
+are repeatable (`once=KEY`, `set`). So after a recovery the inserts into inputs without key are
+compared with what the recovered epochs changed: one call by itself, and all calls that wait
+together, as an epoch does not remember its calls.
+
+It is a help, not a guard: it looks at the first and the last epochs of a long history, and only
+for the first epochs after a recovery. Nothing is written for it, and until an insert has as many
+rows as an old epoch, nothing is hashed for it.
+
+Of a load with a key the log keeps a digest, so that a cell whose rows were edited, and whose key
+was not, is told that nothing was done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.errors import CorruptLogError, SchemaError, TimeError, warn
+from nosync_nb.session.transactions import Change, Transaction
+from nosync_nb.trace.batch import Updates
+
+if TYPE_CHECKING:
+    from nosync_nb.dataflow.graph import Stage
+    from nosync_nb.session.session import Session
+
+EPOCHS_MAX = 64
+"""Epochs after a recovery in which inserts are compared."""
+
+COMPARED_MAX = 128
+"""Epochs at either end of the recovered history that they are compared with."""
+
+_CALLER = 4  # frames from the warning to the user's insert
+
+
+class Digest(NamedTuple):
+    """What equal multisets of rows have in common, and others do not but by a rare chance."""
+
+    rows: int
+    sum: int
+    squares: int
+
+
+class Repeats:
+    """What a session knows of the inserts from before its recovery.
+
+    Args:
+        upto: the epoch that was recovered.
+    """
+
+    def __init__(self, upto: int) -> None:
+        self.upto = upto
+        self._known: dict[int, dict[int, dict[Digest, int]]] = {}
+
+    def known(self, session: Session, name: str) -> dict[int, dict[Digest, int]]:
+        """The recovered epochs that only added rows to an input, by rows and digest.
+
+        Cost: at the first call for an input O(rows of those epochs), at most 256 of them; rows
+        that lie in files have their hashes there.
+        """
+        number = session._graph.named[name].log
+        assert number is not None
+        found = self._known.get(number)
+        if found is None:
+            found = self._known[number] = {}
+            for epoch in self._epochs(session, number):
+                digest = _of_epoch(session, number, epoch)
+                if digest is not None:
+                    found.setdefault(digest.rows, {})[digest] = epoch
+        return found
+
+    def _epochs(self, session: Session, number: int) -> Iterator[int]:
+        """The epochs to compare with: the first and the last ones that can be read."""
+        ranges = session._store.history.epochs(number, self.upto)
+        count = sum(map(len, ranges))
+        epochs = chain.from_iterable(ranges)
+        yield from islice(epochs, COMPARED_MAX)
+        yield from islice(epochs, max(0, count - 2 * COMPARED_MAX), None)
+
+
+def tell(session: Session, name: str) -> None:
+    """Warns if the insert that was just taken is equal to one from before the restart.
+
+    It tells of each such epoch once.
+    """
+    repeats = session._repeats
+    if repeats is None:
+        return
+    if session.now >= repeats.upto + EPOCHS_MAX:
+        session._repeats = None
+        return
+    transaction = session._current
+    if transaction.keyed or session._catalog[name].key is not None:
+        return
+    changes = transaction.inputs[name].changes
+    if any(change.kind != "insert" for change in changes):
+        changes = changes[-1:]
+    known = repeats.known(session, name)
+    types = session._catalog[name].schema.types
+    for calls in (changes[-1:], changes)[: len(changes)]:
+        same = known.get(_count(calls))
+        if not same:
+            continue
+        epoch = same.pop(_of_calls(calls, types), None)
+        if epoch is not None:
+            warn(_told(name, calls, epoch), stacklevel=_CALLER)
+            return
+
+
+def skip(session: Session, what: str, once: Any, mark: str, load: str, *, stacklevel: int) -> None:
+    """Says that a load is there, or warns if what it would load now is something else."""
+    before = session._loads.get(mark) or session._current.once.get(mark, "")
+    if _differ(before, load):
+        warn(
+            f"{what.rstrip(':')}: its rows differ from those loaded as {once!r}; nothing was done\n"
+            "Hint: use set(rows) to make the input equal to them, or another key",
+            stacklevel=stacklevel,
+        )
+    else:
+        session._say(f"{what} {once!r} is there already, nothing to do")
+
+
+def latest(session: Session, name: str) -> str:
+    """What the call on an input that was just taken loads: equal for equal rows in any order."""
+    changes = session._current.inputs[name]
+    return _load(changes.stage, changes.changes[-1:])
+
+
+def again(session: Session, name: str, kind: str, data: Any) -> str:
+    """What a call that is skipped would load; "" if nobody can tell without running something.
+
+    Rows that do not fit the input are others than those that were loaded.
+    """
+    if session._spark.is_frame(data) or hasattr(data, "__next__"):
+        return ""
+    stage = session._catalog[name]
+    try:
+        columns, n = rows.to_columns(data, stage.schema, f"input '{name}'")
+    except SchemaError:
+        return f"{_kinds(stage.schema.types)} misfit"
+    return _load(stage, [Change(kind, Updates(columns, np.ones(n, np.int64)))])
+
+
+def loaded(transaction: Transaction) -> str:
+    """What a transaction loads, all inputs together."""
+    inputs = transaction.inputs.values()
+    found = {each.stage.name: _load(each.stage, each.changes) for each in inputs if each.changes}
+    return json.dumps(found, sort_keys=True) if found else ""
+
+
+def _differ(before: str, now: str) -> bool:
+    """Whether two loads are known not to be the same; columns of other types are not compared."""
+    if not before or not now:
+        return False
+    block = now.startswith("{")
+    return before != now and (block or before.partition(" ")[0] == now.partition(" ")[0])
+
+
+def _load(stage: Stage, calls: Sequence[Change]) -> str:
+    """The calls on one input as a text for the log."""
+    every = stage.schema.types
+    text = [_kinds(every)]
+    for kind in dict.fromkeys(call.kind for call in calls):
+        types = every
+        if kind == "delete":  # its rows are keys
+            types = tuple(every[i] for i in stage.key or ())
+        digest = _of_calls([call for call in calls if call.kind == kind], types)
+        text.append(f"{kind} {digest.rows} {digest.sum:x} {digest.squares:x}")
+    return " ".join(text)
+
+
+def _kinds(types: Sequence[str]) -> str:
+    """A short text for the types of columns: the hash of a number depends on its type."""
+    return hashlib.blake2b("\n".join(types).encode(), digest_size=4).hexdigest()
+
+
+def _told(name: str, calls: Sequence[Change], epoch: int) -> str:
+    """What the user is told."""
+    count = _count(calls)
+    return (
+        f"input '{name}': the {count} rows to insert are those that epoch {epoch} inserted before"
+        f" the restart; they will be there twice\n"
+        f"Hint: insert(rows, once=KEY) takes a load once, set(rows) makes the input equal to rows;"
+        " session.discard() drops what waits"
+    )
+
+
+def _of_epoch(session: Session, number: int, epoch: int) -> Digest | None:
+    """The digest of what an epoch added to an input; None if it added nothing, or took away."""
+    try:
+        batches = session._store.history.changes(number, epoch - 1, epoch)
+    except (TimeError, CorruptLogError):  # thinned out, or not readable: nothing to compare with
+        return None
+    batches = [batch for batch in batches if len(batch)]
+    if not batches or any((batch.diff < 0).any() for batch in batches):
+        return None
+    return _digest((batch.rhash, batch.diff) for batch in batches)
+
+
+def _of_calls(calls: Sequence[Change], types: Sequence[str]) -> Digest:
+    """The digest of the rows of some inserts."""
+    return _digest(
+        (rows.hash_columns(u.columns, types, len(u.diff)), u.diff)
+        for call in calls
+        for u in call.pieces
+    )
+
+
+def _count(calls: Sequence[Change]) -> int:
+    """The rows of some inserts."""
+    return sum(len(u.diff) for call in calls for u in call.pieces)
+
+
+def _digest(parts: Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]) -> Digest:
+    """Adds up hashes and counts of rows; the order and the parts do not matter."""
+    count = sums = squares = 0
+    for hashes, diff in parts:
+        times = diff.view(np.uint64)
+        count += int(diff.sum())
+        sums += int((hashes * times).sum())
+        squares += int((hashes * hashes * times).sum())
+    return Digest(count, sums % 2**64, squares % 2**64)

@@ -1,0 +1,117 @@
+"""Opening: creates a session's folder, or recovers what is there."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+from nosync_nb.errors import SchemaError
+from nosync_nb.session import recovery
+from nosync_nb.session.session import Session
+from nosync_nb.store.store import Store
+
+_open: WeakValueDictionary[str, Session] = WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    spark: Any = None,
+    bulk: str | None = None,
+    spark_rows: int = 100_000,
+    mode: Literal["r", "w"] = "w",
+    takeover: bool = False,
+    replicas: Any = None,
+    quorum: int | None = None,
+    retain: int | None = None,
+) -> Session:
+    """Opens a session's folder: creates it, or recovers what is there.
+
+    Twice in one process gives the same session.
+
+    Args:
+        spark: the Spark session to use, or a function that gives it when it is needed.
+        bulk: not part of this version; executors write and read large layers in the session's
+            folder. Where they cannot see it, small DataFrames come over Arrow.
+        spark_rows: first runs and epochs above this many rows run on executors.
+        mode: "r" follows without becoming the owner.
+        takeover: replaces an owner who is alive, or may be.
+
+    Raises:
+        SchemaError: an argument is not one of those that are known.
+        FencedError: somebody else writes it; the notes say what can be done.
+        CorruptLogError: something that was on disk is damaged.
+    """
+    if replicas or quorum or retain:
+        raise SchemaError(
+            "replicas, quorum and retain are not part of this version",
+            hint="leave them out; wait='disk' tells when an epoch is on disk",
+        )
+    _refuse(bulk, mode)
+    where = os.path.realpath(path)
+    with _opening:
+        known = _open.get(where) if mode == "w" and not takeover else None
+        if known is not None and not known.closed and not known.fenced:
+            return known
+        started = time.perf_counter()
+        with _no_collection():
+            store = Store.open(where, mode=mode, takeover=takeover)
+            read = time.perf_counter()
+            try:
+                session = Session(store, spark=spark, spark_rows=spark_rows)
+                recovery.recover(session)
+            except BaseException:
+                store.close()
+                raise
+        session.recovery.seconds = {
+            "fence and verify": store.verified - started,
+            "read": read - store.verified,
+            "restore": time.perf_counter() - read,
+        }
+        if mode == "w":
+            _register(where, session)
+        session._spark.follow()
+        return session
+
+
+def _register(where: str, session: Session) -> None:
+    """Makes a session the one of its folder in this process."""
+    replaced = _open.get(where)
+    if replaced is not None and not replaced.closed:
+        replaced._spark.close()  # its views would tell what it saw last
+    _open[where] = session
+    atexit.register(session.close)
+
+
+def _refuse(bulk: str | None, mode: str) -> None:
+    """Raises if layers are to lie elsewhere, or it is not known who is to write."""
+    if mode not in ("r", "w"):
+        raise SchemaError(
+            f"mode={mode!r} is not known",
+            hint='mode="w" writes, making the session\'s folder if need be; mode="r" only reads',
+        )
+    if bulk is not None:
+        raise SchemaError(
+            f"bulk={bulk!r}: layers outside the session's folder are not part of this version",
+            hint="leave it out, and open the session in a folder that driver and executors share",
+        )
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A block without garbage collection: it makes thousands of objects, and all of them stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,266 @@
+"""Reads: the rows of a collection at an epoch, its changes, and when it may not be read.
+
+Readers take the session's snapshot once and work on it without a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.compiler import Compiler
+from nosync_nb.dataflow.graph import Graph, Stage
+from nosync_nb.dataflow.runner import Runner, Version
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.errors import StageError, TimeError, one_line
+from nosync_nb.expressions import kept
+from nosync_nb.rows import Schema
+from nosync_nb.trace import Layer, Trace, empty_batch
+from nosync_nb.trace.batch import Batch, Layout, arrange
+from nosync_nb.trace.epochs import Ranges, check_readable, resolved
+from nosync_nb.trace.past.archive import total
+
+if TYPE_CHECKING:
+    from nosync_nb.collections.results import Readable
+    from nosync_nb.session.session import Session
+
+
+def _named(session: Session, at: Any, seen: Snapshot) -> int:
+    return resolved(session._times, session._labels, at, seen.epoch)
+
+
+def read(session: Session, collection: Readable, at: Any) -> Batch:
+    """The consolidated rows of a collection at an epoch."""
+    seen = session._snapshot
+    name = collection.name
+    epoch = seen.epoch if at is None else _named(session, at, seen)
+    if at is None:
+        refuse_pending(session, seen, collection._definition, name)
+    if name is None:
+        return scratch(session, seen, collection._definition, epoch)
+    stage = _known(seen, name, collection.schema)
+    if at is None and stage.frozen:
+        epoch = seen.last(stage)
+    return state(seen, name, epoch)
+
+
+def now(session: Session, collection: Readable) -> Trace | None:
+    """The trace of a named collection at the last epoch; None if it has to be evaluated."""
+    seen = session._snapshot
+    name = collection.name
+    refuse_pending(session, seen, collection._definition, name)
+    if name is None:
+        return None
+    stage = _known(seen, name, collection.schema)
+    if not stage.frozen and seen.last(stage) != seen.epoch:
+        return None  # it has stopped: reading it says why
+    numbers = seen.graph.named[name].traces.values()
+    found = (seen.version.traces.get(number) for number in numbers)
+    return next((trace for trace in found if trace is not None), None)
+
+
+def state(seen: Snapshot, name: str, epoch: int) -> Batch:
+    """The rows of a named collection at an epoch."""
+    stage = seen.stage(name)
+    node = seen.graph.named[name]
+    if epoch == seen.last(stage):
+        for number in node.traces.values():
+            trace = seen.version.traces.get(number)
+            if trace is not None:
+                return trace.consolidated()
+        return empty_batch(node.log_layout)
+    assert node.log is not None
+    _check(seen, stage, epoch)
+    found = seen.history.state(node.log, epoch)
+    return total(found) if found else empty_batch(node.log_layout)
+
+
+def trace_at(session: Session, seen: Snapshot, name: str, at: Any) -> tuple[int, Trace]:
+    """The epoch that `at` names, and a named collection as it was then, as a trace."""
+    stage = seen.stage(name)
+    epoch = seen.epoch if at is None else _named(session, at, seen)
+    if at is None and stage.frozen:
+        epoch = seen.last(stage)
+    if epoch == seen.last(stage):
+        for number in seen.graph.named[name].traces.values():
+            trace = seen.version.traces.get(number)
+            if trace is not None:
+                return epoch, trace
+    batch = state(seen, name, epoch)
+    return epoch, _trace(batch.layout, batch, epoch)
+
+
+def _known(seen: Snapshot, name: str, schema: Schema) -> Stage:
+    """A named collection, if it still has the columns that the reader knows.
+
+    Raises:
+        StageError: if it was dropped, or edited so that its rows would be taken for others.
+    """
+    stage = seen.stage(name)
+    if stage.schema != schema:
+        raise StageError(
+            f"'{name}' was edited: it has columns ({stage.schema.ddl}), not ({schema.ddl})",
+            hint=f"take it as it is now: session['{name}']",
+            stage=name,
+        )
+    return stage
+
+
+def _check(seen: Snapshot, stage: Stage, epoch: int) -> None:
+    last = seen.last(stage)
+    if stage.reason is not None and epoch > last:
+        raise TimeError(
+            f"stage '{stage.name}' is stale since epoch {last}: {stage.reason}",
+            hint=f"run the cell that defines it, or read what it was: .rows(at={last})",
+        )
+    check_readable(stage.name, epoch, Ranges.of(range(stage.begin, last + 1)))
+
+
+def changes(session: Session, collection: Readable, after: Any, upto: Any) -> Batch:
+    """Net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
+    seen = session._snapshot
+    name = collection.name
+    if name is None:
+        raise StageError(
+            "an unnamed collection has no history", hint="name it: session.stage('name', c)"
+        )
+    stage, node = _known(seen, name, collection.schema), seen.graph.named[name]
+    assert node.log is not None
+    last = seen.last(stage) if upto is None else _named(session, upto, seen)
+    first = None if after is None else _named(session, after, seen)
+    _check(seen, stage, last)
+    if first is not None:
+        _check(seen, stage, first)
+        found = seen.history.changes(node.log, first, last)
+    else:
+        found = seen.history.state(node.log, last)
+    return total(found) if found else empty_batch(node.log_layout)
+
+
+def history_of(session: Session, collection: Readable) -> list[range]:
+    """The readable epochs of a collection."""
+    seen = session._snapshot
+    name = collection.name
+    if name is None:
+        return []
+    last, log = seen.last(seen.stage(name)), seen.graph.named[name].log
+    assert log is not None
+    return seen.history.epochs(log, last)
+
+
+def check_size(session: Session, count: int, name: str | None) -> None:
+    """Raises if so many rows are not to be collected."""
+    if count > session.collect_rows:
+        raise StageError(
+            f"'{name or 'collection'}' has {count} rows, more than collect_rows ="
+            f" {session.collect_rows}",
+            hint="use .to_spark(), or raise session.collect_rows",
+        )
+
+
+def refuse_pending(
+    session: Session, seen: Snapshot, definition: Definition, name: str | None
+) -> None:
+    """Raises if what is read would not show changes of this thread that wait.
+
+    Another thread, such as that of a view, reads what is committed while somebody inserts.
+    """
+    me = threading.get_ident()
+    pending = {n: c for n, c in session._current.pending.items() if me in c.threads}
+    if not pending:
+        return
+    names = {name} if name else set(definition.references)
+    reached: set[str] = set()
+    while names:
+        each = names.pop()
+        if each in pending:
+            raise StageError(
+                f"'{name or 'this collection'}' depends on input '{each}', which has"
+                f" {pending[each].rows} changes that are not committed",
+                hint="session.commit() first, or session.discard(); .rows(at=session.now)"
+                " reads the last epoch",
+            )
+        reached.add(each)
+        stage = seen.catalog.get(each)
+        if stage is not None and stage.definition is not None:
+            names |= set(stage.definition.references) - reached
+
+
+def scratch(session: Session, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
+    """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
+    read = {ref.name: ref.schema for ref in definition.refs}
+    catalog = {n: Stage(n, _known(seen, n, schema).schema) for n, schema in read.items()}
+    existing = Compiler(Graph(), session._types).compile(catalog)
+    traces = {}
+    for name in catalog:
+        batch = state(seen, name, epoch)
+        (layout, number), *_ = existing.named[name].traces.items()
+        traces[number] = _trace(layout, arrange(layout, batch.updates), epoch)
+    graph = Compiler(existing, session._types).compile(
+        {**catalog, "": Stage("", definition.schema, definition)}
+    )
+    runner = Runner(graph, session._spark.evaluate)
+    draft = runner.first_run(Version(epoch, traces), existing)
+    node = graph.nodes[next(reversed(graph.nodes))]
+    for number in node.traces.values():
+        trace = draft.traces.get(number)
+        if trace is not None:
+            return trace.consolidated()
+    return empty_batch(node.log_layout)
+
+
+def _trace(layout: Layout, batch: Batch, epoch: int) -> Trace:
+    return Trace(layout, (Layer(epoch, epoch + 1, (batch,)),)) if len(batch) else Trace(layout)
+
+
+def explain(session: Session, collection: Any) -> str:
+    """The operators of a collection, outermost first, with where its stages ran last."""
+    lines: list[str] = []
+    shown: set[int] = set()
+
+    def label_of(tree: Definition) -> str:
+        name = session._name_of(tree)
+        label = _described(tree)
+        if tree.is_ref:
+            label = f"{tree.name}"
+            work = session._work.get(tree.name)
+            if work is not None:
+                label += f"  [{work.placement}, {work.seconds * 1e3:.1f} ms]"
+        elif name:
+            label += f"  = {name}"
+        return one_line(label)
+
+    def show(tree: Definition, depth: int) -> None:
+        waiting = [(tree, depth)]
+        while waiting:
+            part, deep = waiting.pop()
+            again = bool(part.inputs) and id(part) in shown
+            shown.add(id(part))
+            lines.append("  " * deep + label_of(part) + ("  (as above)" if again else ""))
+            if not again:
+                waiting += [(each, deep + 1) for each in reversed(part.inputs)]
+
+    definition = collection._definition
+    name = collection.name
+    if definition.is_ref and name is not None:
+        stage = session._snapshot.stage(name)
+        show(definition, 0)
+        if stage.definition is not None:
+            show(stage.definition, 1)
+    else:
+        show(definition, 0)
+    return "\n".join(lines)
+
+
+def _described(tree: Definition) -> str:
+    shown = []
+    for key, value in tree.params.items():
+        if key != "settings":
+            shown.append(f"{key}={value!r}")
+            continue
+        given = kept(tree.params)
+        shown += [f"time_zone={given.time_zone!r}"] if given.time_zone else []
+        shown += ["ansi=False"] if given.ansi is False else []
+    names = [getattr(f, "__name__", type(f).__name__) for f in tree.functions]
+    return f"{tree.op}({', '.join([*names, *shown])})"

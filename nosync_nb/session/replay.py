@@ -1,0 +1,337 @@
+"""Replay: a new version of a stage, computed for past epochs as well.
+
+The nodes that are new, and what lies unnamed between them and the named collections they read, run
+over the history of those: first over its state at the first epoch, then epoch by epoch, with the
+kernels and the runner of any epoch. What comes out is the history and the state of the new
+version, as if it had been defined then.
+
+Failure: the epochs are written before the definition that uses them. If that never follows, they
+are changes of logs that nobody knows, and their numbers are not given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from nosync_nb.dataflow.compiler import Compiler
+from nosync_nb.dataflow.graph import Graph, Node, Stage
+from nosync_nb.dataflow.past import Past
+from nosync_nb.dataflow.runner import Draft, Runner, Version
+from nosync_nb.errors import TimeError
+from nosync_nb.expressions import Types
+from nosync_nb.session import commits
+from nosync_nb.session.upkeep import merged_parts
+from nosync_nb.trace import Layer, Trace, adopt, plan
+from nosync_nb.trace.batch import Batch, Layout, arrange
+from nosync_nb.trace.epochs import Ranges
+
+if TYPE_CHECKING:
+    from nosync_nb.session.session import Session
+
+EPOCHS_MAX = 10_000
+
+
+class Span(NamedTuple):
+    """The part of a graph that is computed for past epochs.
+
+    Attributes:
+        graph: its nodes; the named collections it reads have lost their operators.
+        sources: those named collections.
+        new: the nodes whose output and state are wanted.
+    """
+
+    graph: Graph
+    sources: list[Node]
+    new: set[int]
+
+    @property
+    def logs(self) -> set[int]:
+        """The logs of what is wanted."""
+        return {number for number, _ in self._wanted.logs()}
+
+    @property
+    def traces(self) -> set[int]:
+        """The traces of what is wanted."""
+        return {number for number, _ in self._wanted.layouts()}
+
+    @property
+    def _wanted(self) -> Graph:
+        return Graph(self.graph.nodes[i] for i in self.new)
+
+
+class Base(NamedTuple):
+    """What a definition starts from: the graph and the version before it, and the past.
+
+    Stages that it extends are in all three as they are afterwards.
+    """
+
+    graph: Graph
+    version: Version
+    past: Past
+
+
+def computed(
+    session: Session,
+    base: Base,
+    runner: Runner,
+    catalog: dict[str, Stage],
+    asked: int | None,
+    status: Mapping[str, str],
+) -> tuple[list[Draft], Draft]:
+    """Computes new nodes as of now, or over past epochs as well.
+
+    Returns:
+        the past epochs, already written, and the draft as of now.
+    """
+    graph = runner.graph
+    found = span(graph, wanted(graph, base.graph))
+    edited = any(s in ("changed", "followed") for s in status.values())
+    first = None
+    if found.new and (edited or asked is not None):
+        first = first_epoch(session, base, found, catalog, asked)
+    if first is None or first == session.now:
+        draft = commits.run(session, lambda: runner.first_run(base.version, base.graph))
+        return [], draft
+    drafts, traces = commits.run(session, lambda: run(session, base.past, found, first))
+    for past in drafts:
+        session._store.write_replay(past)
+    for node in graph:
+        if node.id in found.new and node.name:
+            catalog[node.name] = replace(catalog[node.name], begin=first)
+    draft = runner.first_run(base.version, Graph(graph, graph.numbers), base.graph)
+    draft.traces.update(traces)
+    return drafts, draft
+
+
+def compiled(
+    catalog: Mapping[str, Stage],
+    old: Graph,
+    types: Types | None,
+    *,
+    now: int,
+    anew: AbstractSet[str],
+    extended: AbstractSet[str],
+) -> Graph:
+    """The graph of a new catalog; see `Compiler`.
+
+    An unnamed part that nobody had to remember is passed on change by change and held nowhere. If
+    something new reads it, it is made anew, as its output until now is not known.
+    """
+    refused: set[int] = set()
+    while True:
+        compiler = Compiler(old, types, now=now, anew=anew, extended=extended, refused=refused)
+        graph = compiler.compile(catalog)
+        hollow = _hollow(graph, old)
+        if not hollow:
+            return graph
+        refused |= hollow
+
+
+def _hollow(graph: Graph, old: Graph) -> set[int]:
+    """The nodes of before that hold nothing, and of which all is needed now."""
+    found: set[int] = set()
+    for node in graph:
+        if node.id not in old.nodes:
+            found.update(i for i in node.inputs if _forgets(old.nodes.get(i)))
+        elif node.log is not None and _forgets(old.nodes[node.id]):
+            found.add(node.id)
+    return found
+
+
+def _forgets(node: Node | None) -> bool:
+    return node is not None and node.log is None
+
+
+def wanted(graph: Graph, old: Graph) -> set[int]:
+    """The nodes of `graph` that `old` has not, and that can be computed."""
+    return {n for n in graph.nodes.keys() - old.nodes.keys() if graph.nodes[n].operator is not None}
+
+
+def span(graph: Graph, new: set[int]) -> Span:
+    """What must run to compute some nodes: they, and what is unnamed below them."""
+    needed: set[int] = set()
+    sources: set[int] = set()
+    waiting = list(new)
+    while waiting:
+        node = graph.nodes[waiting.pop()]
+        if node.id in needed:
+            continue
+        needed.add(node.id)
+        for i in node.inputs:
+            if graph.nodes[i].name is not None and i not in new:
+                sources.add(i)
+            else:
+                waiting.append(i)
+    nodes = []
+    for node in graph:
+        if node.id in sources:
+            nodes.append(replace(node, operator=None, inputs=(), state=(), frozen=False))
+        elif node.id in needed:
+            nodes.append(node)
+    part = Graph(nodes, graph.numbers)
+    return Span(part, [part.nodes[i] for i in sorted(sources)], new)
+
+
+def first_epoch(
+    session: Session,
+    base: Base,
+    found: Span,
+    catalog: Mapping[str, Stage],
+    asked: int | None,
+) -> int | None:
+    """The epoch to replay from, or None if it is not worth it.
+
+    Args:
+        asked: the user's wish; None: all readable epochs, if that is cheap.
+
+    Raises:
+        TimeError: if the user asks for an epoch that a source cannot be read at.
+    """
+    begin = max((catalog[n.name].begin for n in found.sources if n.name), default=session.now)
+    readable = base.past.readable(found.sources)
+    first = readable.neighbours(begin)[1] or begin
+    if asked is not None:
+        if not begin <= asked <= session.now or asked not in readable:
+            raise TimeError(
+                f"cannot replay from epoch {asked}: what is read is readable from {first} to"
+                f" {session.now}",
+                hint=f"use --replay {first}",
+            )
+        return asked
+    begin = first
+    rows = sum(
+        base.version.traces[number].rows_count
+        for node in found.sources
+        for number in list(base.graph.nodes[node.id].traces.values())[:1]
+        if number in base.version.traces
+    )
+    epochs = session.now - begin
+    cheap = rows <= session.replay_rows and epochs <= EPOCHS_MAX
+    return begin if cheap and epochs > 0 else None
+
+
+def earliest(session: Session, names: Iterable[str]) -> int:
+    """The first epoch from which some stages can be replayed, with all that follows them."""
+    catalog, graph = session._catalog, session._graph
+    trees = {}
+    for name in {each for n in names for each in (n, *graph.dependants(n))}:
+        stage = catalog[name]
+        if stage.definition is not None and not stage.frozen and stage.reason is None:
+            trees[name] = stage.definition
+    read = {r for tree in trees.values() for r in tree.references} - trees.keys()
+    begin = max((catalog[r].begin for r in read), default=session.now)
+    readable = Past(session._store.history, session.now).readable(graph.named[r] for r in read)
+    return readable.neighbours(begin)[1] or begin
+
+
+def lacking(session: Session, names: Iterable[str], first: int) -> set[str]:
+    """The stages of which epochs from `first` on cannot be read, and a replay would give some.
+
+    Where what they read begins no earlier than they do, or has the same gaps, nothing is gained.
+    """
+    there = [name for name in names if name in session._catalog]
+    begin = earliest(session, there)
+    return {
+        name
+        for name in there
+        if first < session._catalog[name].begin > begin or _has_gaps(session, name, first)
+    }
+
+
+def _has_gaps(session: Session, name: str, first: int) -> bool:
+    """Whether epochs of a stage cannot be told apart that can be in all that it reads."""
+    stage = session._catalog[name]
+    if stage.definition is None:
+        return False
+    read = [session._graph.named[r] for r in set(stage.definition.references)]
+    readable = Past(session._store.history, session.now).readable(read)
+    gaps = Ranges.of(*(range(max(lower, first), upper) for lower, upper in stage.gaps))
+    return bool(readable & gaps)
+
+
+def told(
+    session: Session, stage: Stage, status: str, named: Iterable[str], asked: int | None
+) -> str | None:
+    """From where a stage that was edited can be read, and how to see more of it.
+
+    Args:
+        named: all stages of the cell that is to be run for it.
+        asked: the epoch that it was to be replayed from.
+    """
+    if status == "unchanged" and asked is not None and asked < stage.begin:
+        return f"'{stage.name}' begins at epoch {stage.begin}, as what it reads does"
+    if status != "changed":
+        return None
+    before = f"the version before is '{stage.name}@{stage.version - 1}'"
+    if stage.begin < session.now:
+        return f"replayed from epoch {stage.begin}; {before}"
+    first = earliest(session, named)
+    how = f": `%%dd --replay {first}` for the past" if first < stage.begin else ""
+    return f"computed as of epoch {stage.begin}{how}; {before}"
+
+
+def run(
+    session: Session, past: Past, found: Span, first: int
+) -> tuple[list[Draft], dict[int, Trace]]:
+    """Replays the epochs from `first` to now.
+
+    Returns:
+        a draft for each epoch in which something changed, and the new nodes' traces at the end.
+    """
+    own, logs = found.traces, found.logs
+    sources = Graph(found.sources, found.graph.numbers)
+    runner = Runner(found.graph, session._spark.evaluate, session._spark.bulk())
+    traces: dict[int, Trace] = {}
+    for node in found.sources:
+        batch = past.state(node, first)
+        for layout, number in node.traces.items():
+            traces[number] = whole(layout, batch, first)
+    draft = runner.first_run(Version(first, traces), sources)
+    drafts = [kept(draft, logs)]
+    runner.bulk = None
+    steps = [e for e in past.readable(found.sources) if e > first]
+    for before, epoch in pairwise([first, *steps]):
+        deltas = {node.id: past.delta(node, before, epoch) for node in found.sources}
+        inputs = {i: delta for i, delta in deltas.items() if delta is not None}
+        if inputs:
+            draft = runner.epoch(draft.version(), inputs, epoch)
+            drafts.append(kept(draft, logs))
+            compact(draft)
+    past.skip(logs, first, steps)
+    return drafts, {n: t for n, t in draft.traces.items() if n in own}
+
+
+def whole(layout: Layout, batch: Batch, epoch: int) -> Trace:
+    """All that a collection holds at an epoch, as a trace of one layer."""
+    arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
+    return Trace(layout, (Layer(epoch, epoch + 1, (arranged,)),) if len(arranged) else ())
+
+
+def kept(draft: Draft, logs: set[int]) -> Draft:
+    """What of a draft is to be written: changes of new logs, without traces."""
+    kept = Draft(Version(draft.epoch, {}), draft.epoch)
+    kept.logged = [each for each in draft.logged if each[0] in logs]
+    kept.cleared = [number for number in draft.cleared if number in logs]
+    kept.work = draft.work
+    return kept
+
+
+def compact(draft: Draft) -> None:
+    """Merges what an epoch left to plan, here and now."""
+    for number in draft.due:
+        draft.traces[number] = _compacted(draft.traces[number])
+
+
+def _compacted(trace: Trace) -> Trace:
+    while (planned := plan(trace)) is not None:
+        inputs = trace.layers[planned.start : planned.stop]
+        parts = merged_parts(trace.layout, [layer.parts for layer in inputs])
+        output = Layer(inputs[0].lower, inputs[-1].upper, tuple(parts))
+        adopted = adopt(trace, inputs, output)
+        assert adopted is not None
+        trace = adopted
+    return trace

@@ -1,0 +1,108 @@
+"""Meaning: under which settings of Spark expressions are described, and which types they have.
+
+The log knows: the first definition that depends on the time zone or on ANSI mode records it
+(nosync_nb/expressions/settings.py), and what is described later means the same. While the log has
+none, it is the Spark session's; while there is no session, what one would have.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.expressions import Depends, Settings, kept
+from nosync_nb.expressions.settings import UTC, zone
+from nosync_nb.rows import Schema
+
+if TYPE_CHECKING:
+    from nosync_nb.session.link import Sparks
+
+
+class SparkTypes:
+    """What Spark knows of expressions before it evaluates them."""
+
+    def __init__(self, sparks: Sparks) -> None:
+        self._sparks = sparks
+        self._known: dict[tuple[tuple[str, ...], Schema], list[str]] = {}
+        self._have: Settings | None = None
+        self._noted: WeakKeyDictionary[Definition, Settings] = WeakKeyDictionary()
+
+    def settings(self, depends: Depends, text: str) -> Settings:
+        """What an expression is described under: what the log's others are, else Spark's own.
+
+        Raises:
+            ExpressionError: if a Spark session is there and has others than the log.
+        """
+        from nosync_nb.spark import sessions
+
+        recorded = self.recorded().of(depends)
+        spark = self._sparks.present()
+        if spark is not None:
+            have = sessions.settings(spark)
+            if have != self._have:
+                self._have = have
+                self._known.clear()  # types depend on the mode
+            sessions.refuse_other(text, recorded, have)
+            return recorded.over(have)
+        found = recorded.over(_expected(self._sparks.conf))
+        if depends.time_zone and found.time_zone is None:
+            found = found.over(sessions.settings(self._sparks.require(f"the expression {text!r}")))
+        return found
+
+    def in_utc(self) -> bool:
+        """Whether what depends on the time zone is described in UTC, as far as that is known."""
+        found = self.recorded()
+        if found.time_zone is None:
+            from nosync_nb.spark import sessions
+
+            spark = self._sparks.present()
+            found = _expected(self._sparks.conf) if spark is None else sessions.settings(spark)
+        return found.time_zone == UTC
+
+    def recorded(self) -> Settings:
+        """The settings that the log's definitions were described under, as far as they depend.
+
+        What another key signed decides nothing.
+        """
+        found = Settings()
+        for stage in self._sparks.catalog().values():
+            if None not in found:
+                break
+            if stage.definition is not None and stage.signer is None:
+                known = self._noted.get(stage.definition)
+                if known is None:
+                    known = self._noted[stage.definition] = _noted(stage.definition)
+                found = found.over(known)
+        return found
+
+    def __call__(self, sqls: Sequence[str], schema: Schema) -> list[str]:
+        """Asks Spark for the types of expressions, once."""
+        asked = (tuple(sqls), schema)
+        if asked not in self._known:
+            spark = self._sparks.require(f"the expression {sqls[0]!r}")
+            from nosync_nb.spark import evaluate, starting
+
+            with starting.reached(spark, f"the expression {sqls[0]!r}"):
+                self._known[asked] = evaluate.types(spark, sqls, schema)
+        return self._known[asked]
+
+
+def _noted(tree: Definition) -> Settings:
+    """The settings of a definition's expressions."""
+    found = Settings()
+    for part in tree.walk():
+        found = found.over(kept(part.params))
+    return found
+
+
+def _expected(conf: Mapping[str, str]) -> Settings:
+    """The settings of a session that would be started, as far as they are known before."""
+    from nosync_nb.spark.sessions import ANSI, TIME_ZONE
+
+    named = conf.get(TIME_ZONE) or (UTC if set(time.tzname) == {UTC} else None)
+    ansi = conf.get(ANSI) or os.environ.get("SPARK_ANSI_SQL_MODE") or "true"
+    return Settings(None if named is None else zone(named), ansi.lower() == "true")

@@ -1,0 +1,370 @@
+"""Payloads of the log's frames and checkpoints: epochs, definitions, layers.
+
+A payload is a fixed head (epoch, time), an optional JSON text, and entries. An entry names a log or
+a trace by number and holds its change inline or as references to part files. Absent means empty:
+an epoch that changes nothing but itself is some 60 bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from nosync_nb.collections.definition import Captured, Definition, Function
+from nosync_nb.dataflow.delta import Held
+from nosync_nb.dataflow.graph import NO_LAYOUT, Graph, Stage
+from nosync_nb.errors import TrustError
+from nosync_nb.rows import Field, Schema
+from nosync_nb.store import encoded
+from nosync_nb.store.decoding import CRAFTED, damaged, decoding
+from nosync_nb.store.log import codec
+from nosync_nb.trace.batch import Layout
+from nosync_nb.trace.parts import PartRef, refs_from_json
+
+EPOCH, DEFINITION, REPLAY = 1, 2, 3
+"""Kinds of frames; REPLAY: past epochs of logs that the next definition begins to use."""
+
+INLINE, FILES, TRACE, RESET, PAST, CLEAR = 0, 1, 2, 3, 4, 5
+"""Kinds of entries: a log's batch inline; in files; files of a trace's layer; a whole trace; the
+payload of an epoch that a stage had missed; a trace of an operator's own is emptied, before what
+the same epoch adds to it."""
+
+NUMBERS_MAX = 2**31
+"""Bound of the numbers of logs and traces: half of what an entry can hold."""
+
+_HEAD = struct.Struct("<QdI")
+_ENTRY = struct.Struct("<IBI")
+
+
+class Entry(NamedTuple):
+    """One change in a payload."""
+
+    number: int
+    kind: int
+    data: bytes | memoryview
+
+
+class Payload(NamedTuple):
+    """A decoded payload; `meta` is the JSON object, empty if there was none."""
+
+    epoch: int
+    utc: float
+    meta: dict[str, Any]
+    entries: list[Entry]
+
+
+def text(meta: Mapping[str, Any]) -> bytes:
+    """A JSON object as text."""
+    catalog = meta.get("catalog")
+    if not isinstance(catalog, encoded.Catalog):
+        return encoded.compact(meta).encode()
+    own = f'{{"catalog":{catalog.text}}}'.encode()
+    rest = {key: value for key, value in meta.items() if key != "catalog"}
+    return joined(own, encoded.compact(rest).encode()) if rest else own
+
+
+def joined(one: bytes, other: bytes) -> bytes:
+    """The texts of two JSON objects, neither empty nor with a key of the other, as one."""
+    return b"".join((one[:-1], b",", other[1:]))
+
+
+def pack(
+    epoch: int, utc: float, meta: Mapping[str, Any] | bytes, entries: Sequence[Entry]
+) -> bytes:
+    """The bytes of a payload; `meta` may be text already. Cost: microseconds for a small epoch."""
+    head = text(meta) if meta and not isinstance(meta, bytes) else meta or b""
+    pieces: list[Any] = [_HEAD.pack(epoch, utc, len(head)), head]
+    for number, kind, data in entries:
+        pieces.append(_ENTRY.pack(number, kind, len(data)))
+        pieces.append(data)
+    return b"".join(pieces)
+
+
+def unpack(data: bytes | memoryview) -> Payload:
+    """Reads what `pack` wrote; entries are views of `data`.
+
+    Raises:
+        CorruptLogError: if lengths do not fit.
+    """
+    view = memoryview(data)
+    try:
+        epoch, utc, length = _HEAD.unpack_from(view)
+        at = _HEAD.size + length
+        meta = json.loads(bytes(view[_HEAD.size : at])) if length else {}
+        entries = []
+        while at < len(view):
+            number, kind, size = _ENTRY.unpack_from(view, at)
+            at += _ENTRY.size
+            if at + size > len(view):
+                raise ValueError("an entry is cut short")
+            entries.append(Entry(number, kind, view[at : at + size]))
+            at += size
+        if not isinstance(meta, dict) or not all(map(_known, entries)):
+            raise ValueError("it says nothing that is known here")
+    except CRAFTED as error:
+        raise damaged("a frame", error) from error
+    return Payload(epoch, utc, meta, entries)
+
+
+def _known(entry: Entry) -> bool:
+    """Whether an entry can be one that we wrote; that of an emptied trace has no data."""
+    number, kind, data = entry
+    return number < NUMBERS_MAX and (kind < CLEAR or (kind == CLEAR and not data))
+
+
+def entry(number: int, layout: Layout, held: Held) -> Entry:
+    """The entry of a log's batch: inline, or as the files that hold it.
+
+    Args:
+        layout: of the log; files may be arranged in another, which the entry names then.
+    """
+    batch = held.parts[0]
+    if held.refs:
+        had = batch.layout
+        data: Any = held.refs if had == layout else {"layout": had, "refs": held.refs}
+        return Entry(number, FILES, json.dumps(data).encode())
+    return Entry(number, INLINE, codec.encode(batch.columns, layout.types, batch.diff))
+
+
+def inlined(
+    logged: Iterable[tuple[int, Layout, Held]], emptied: Sequence[int], most: int
+) -> list[Entry] | None:
+    """The entries of a small epoch; None if a batch in it takes more than `most` bytes."""
+    entries = []
+    for number, layout, held in logged:
+        made = entry(number, layout, held)
+        if len(made.data) > most:
+            return None
+        entries.append(made)
+    if emptied:
+        entries[:0] = map(cleared, emptied)
+    return entries
+
+
+def cleared(number: int) -> Entry:
+    """The entry of a trace that is emptied."""
+    return Entry(number, CLEAR, b"")
+
+
+def past(payload: bytes) -> Entry:
+    """The entry of a missed epoch, in the definition after which the stage has it."""
+    return Entry(0, PAST, payload)
+
+
+def changes(payload: Payload) -> Iterator[tuple[int, Entry]]:
+    """The entries of a payload, and of the epochs in it, each with its epoch."""
+    for each in payload.entries:
+        if each.kind == PAST:
+            yield from changes(unpack(each.data))
+        else:
+            yield payload.epoch, each
+
+
+def filed(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
+    """The files of a log's batch, and how they are arranged; `layout` is the log's own."""
+    with decoding("what a frame says of files"):
+        found = json.loads(bytes(data))
+        if isinstance(found, dict):
+            layout, found = layout_of(found["layout"]), found["refs"]
+        return refs_from_json(found), layout
+
+
+def named(entry: Entry) -> tuple[PartRef, ...]:
+    """The files that an entry names, whatever its kind."""
+    if entry.kind in (INLINE, CLEAR):
+        return ()
+    if entry.kind == FILES:
+        return filed(entry.data, NO_LAYOUT)[0]
+    return layer_of(entry)[2]
+
+
+def layer_of(entry: Entry) -> tuple[int, int, tuple[PartRef, ...]]:
+    """The interval and the files of a layer that an entry names."""
+    with decoding("what a frame says of a layer"):
+        lower, upper, listed = json.loads(bytes(entry.data))
+        if type(lower) is not int or type(upper) is not int or not 0 <= lower < upper:
+            raise ValueError(f"[{lower!r:.40}, {upper!r:.40}) is no interval")
+        return lower, upper, refs_from_json(listed)
+
+
+# -- the catalog ------------------------------------------------------------------------------
+
+
+Seal = Callable[[Captured, str], str | None]
+"""Makes the text of a function, signed for a context; None if it cannot be stored."""
+Unseal = Callable[[str, str, str], Function]
+"""Loads a function from its text, if that was signed for a context and is the function of an
+identity; raises TrustError."""
+
+
+def context_of(log_id: bytes, stage: str, place: int, identity: str) -> str:
+    """What a function is signed for: the log, the stage, which of its functions, and which one."""
+    return json.dumps([log_id.hex(), stage, place, identity])
+
+
+def catalog_json(
+    catalog: Mapping[str, Stage],
+    graph: Graph,
+    log_id: bytes,
+    seal: Seal,
+    pieces: encoded.Pieces,
+) -> dict[str, Any]:
+    """Everything that defines the dataflow, JSON-able.
+
+    Functions of stages that may run are signed for their place; others stay as they are.
+
+    Args:
+        pieces: of the catalog before, and of this one afterwards.
+    """
+    stages = []
+    for stage in catalog.values():
+        state = {**vars(stage), "options": dict(stage.options)}
+        make = partial(_stage_json, stage, log_id, seal)
+        stages.append(pieces.piece(("stage", stage.name), state, make))
+    nodes = []
+    for n in graph:
+        traces = [[layout, number] for layout, number in n.traces.items()]
+        node = (n.id, n.fingerprint, n.name, n.log, n.log_layout, traces, n.state, n.stopped)
+        nodes.append(pieces.piece(("node", n.id), node, partial(_node_json, node)))
+    pieces.done()
+    return encoded.Catalog({"stages": stages, "nodes": nodes, "numbers": graph.numbers})
+
+
+_NODE = ("id", "fingerprint", "name", "log", "log_layout", "traces", "state", "stopped")
+
+
+def _node_json(state: tuple[Any, ...]) -> dict[str, Any]:
+    """A node as a catalog has it."""
+    return dict(zip(_NODE, state, strict=True))
+
+
+def _stage_json(stage: Stage, log_id: bytes, seal: Seal) -> dict[str, Any]:
+    """A stage as a catalog has it."""
+    data: dict[str, Any] = {
+        "name": stage.name,
+        "schema": [list(f) for f in stage.schema.fields],
+        "key": stage.key,
+        "version": stage.version,
+        "frozen": stage.frozen,
+        "begin": stage.begin,
+        "reason": stage.reason,
+        "options": dict(stage.options),
+    }
+    if stage.signer is not None:
+        data["signer"] = stage.signer
+    if stage.definition is not None:
+        functions: list[Captured] = []
+        data["definition"] = stage.definition.to_json(functions)
+        fixed = stage.frozen or stage.signer is not None
+        data["functions"] = [
+            [
+                f.identity,
+                f.text(None if fixed else context_of(log_id, stage.name, i, f.identity), seal),
+            ]
+            for i, f in enumerate(functions)
+        ]
+    return data
+
+
+def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
+    """A catalog that this user has not signed, as it goes on here: described by another.
+
+    Of what its stages computed only the rows stay; what operators kept is not believed.
+    """
+    stages = []
+    for stage in data["stages"]:
+        own = dict(stage)
+        if "definition" in own:
+            own["signer"] = signer
+        stages.append(own)
+    nodes = [{**node, "state": []} for node in data["nodes"] if node["name"] is not None]
+    return {**data, "stages": stages, "nodes": nodes}
+
+
+class Unknown:
+    """Stands for a function of the log that may not or cannot be loaded; calling it raises."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        self.__name__ = "function"
+
+    def __call__(self, *_: Any) -> Any:
+        raise TrustError(
+            f"a function of this stage was not restored: {self.why}",
+            hint="run the cell that defines the stage",
+        )
+
+
+def catalog_from_json(
+    data: Mapping[str, Any], log_id: bytes, unseal: Unseal | None
+) -> dict[str, Stage]:
+    """The catalog; functions that were not restored are `Unknown`.
+
+    Args:
+        unseal: loads the functions of stages that this user described and that may run; None:
+            all stay where they are, as nothing will be run.
+    """
+    catalog = {}
+    for each in data["stages"]:
+        signer = each.get("signer")
+        load = None if signer is not None or each["frozen"] else unseal
+        definition = None
+        if "definition" in each:
+            name, listed = each["name"], each["functions"]
+            given = [
+                _captured(f, context_of(log_id, name, i, f[0]), load) for i, f in enumerate(listed)
+            ]
+            definition = Definition.from_json(each["definition"], given)
+        catalog[each["name"]] = Stage(
+            each["name"],
+            Schema([Field(*f) for f in each["schema"]]),
+            definition,
+            None if each["key"] is None else tuple(each["key"]),
+            each["version"],
+            each["frozen"],
+            each["reason"],
+            each["begin"],
+            dict(each["options"]),
+            signer,
+        )
+    return catalog
+
+
+def _captured(data: Sequence[Any], context: str, unseal: Unseal | None) -> Captured:
+    """A function of a stage, loaded if it may be."""
+    identity, text = data
+    function: Function = Unknown("it could not be stored")
+    if text:
+        try:
+            function = unseal(text, context, identity) if unseal else Unknown("it is not run here")
+        except TrustError as error:
+            function = Unknown(str(error))
+    return Captured(function, identity, text, context)
+
+
+def layout_of(data: Sequence[Any]) -> Layout:
+    """A layout from JSON."""
+    types, key, order = data
+    return Layout(tuple(types), None if key is None else tuple(key), order)
+
+
+def restored_nodes(data: Mapping[str, Any]) -> Iterable[Any]:
+    """The nodes of a catalog as the compiler can reuse them: numbers without operators."""
+    from nosync_nb.dataflow.graph import Node
+
+    for n in data["nodes"]:
+        yield Node(
+            n["id"],
+            n["fingerprint"],
+            (),
+            "",
+            n["name"],
+            log=n["log"],
+            log_layout=layout_of(n["log_layout"]),
+            traces={layout_of(layout): number for layout, number in n["traces"]},
+            state=tuple(n["state"]),
+            stopped=n.get("stopped"),
+        )

@@ -1,0 +1,106 @@
+"""Checkpoints: the state of a session as of a mark, so that opening reads only what follows.
+
+A checkpoint is a whole file that appears at once. The one before is kept until the next one
+is durable, so that a damaged newest file costs time (a longer tail), never data. A checkpoint
+that a fenced owner wrote beyond the end of his part of the log does not fit the chain and is
+left out.
+
+Failure: 1. The newest checkpoint cannot be read *once* (the device, a full table of files). 2. The
+opening goes back to the one before, and deletes files that only the newest one names. 3. The next
+opening reads the newest one again, and its files are gone. Hence nothing is deleted as long as a
+checkpoint is there that could not be read, and it is deleted itself before a new one is written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nosync_nb.errors import DurabilityError
+from nosync_nb.files.disk import Files
+from nosync_nb.store.log.frames import FORMAT, Mark, check_format
+
+_MAGIC = b"\x89NSYNCC\n"
+_HEADER = struct.Struct("<8sHHIQQQ16sQ")
+_CRC = struct.Struct("<II")
+_NAME = re.compile(r"checkpoint-(\d{16})-(\d{8})\.state\Z")
+
+
+class Checkpoint(NamedTuple):
+    """A state and the mark it holds for; `generation` wrote it."""
+
+    mark: Mark
+    generation: int
+    payload: bytes
+
+
+def file_name(seq: int, generation: int) -> str:
+    """Returns the name of a checkpoint's file; names sort by age."""
+    return f"checkpoint-{seq:016d}-{generation:08d}.state"
+
+
+def listed(names: Sequence[str]) -> list[str]:
+    """Returns the checkpoints among the names of a folder, newest first."""
+    return sorted((name for name in names if _NAME.match(name)), reverse=True)
+
+
+def seq_of(name: str) -> int:
+    """Returns the seq in a checkpoint's name."""
+    match = _NAME.match(name)
+    assert match
+    return int(match[1])
+
+
+def write(files: Files, folder: str, checkpoint: Checkpoint) -> None:
+    """Writes a checkpoint durably."""
+    mark, generation, payload = checkpoint
+    size = len(payload)
+    fields = _HEADER.pack(
+        _MAGIC, FORMAT, _HEADER.size, 0, generation, mark.seq, mark.offset, mark.chain, size
+    )
+    crcs = _CRC.pack(zlib.crc32(fields), zlib.crc32(payload))
+    path = os.path.join(folder, file_name(mark.seq, generation))
+    files.replace(path, b"".join((fields, crcs, payload)))
+
+
+def prune(files: Files, folder: str, newest: Checkpoint, before: Checkpoint | None) -> None:
+    """Deletes those older than the newest that nobody will fall back to: all but the one before."""
+    kept = {file_name(each.mark.seq, each.generation) for each in (newest, before) if each}
+    for name in listed(files.names(folder)):
+        if name < max(kept) and name not in kept:
+            files.unlink(os.path.join(folder, name))
+
+
+def remove(files: Files, folder: str, names: Sequence[str]) -> None:
+    """Deletes checkpoints for good: they do not come back with a loss of power either."""
+    for name in names:
+        files.unlink(os.path.join(folder, name))
+    if names:
+        files.sync_folder(folder)
+
+
+def read(files: Files, folder: str, name: str) -> Checkpoint | str:
+    """Reads and verifies a checkpoint; returns what is wrong if it is damaged.
+
+    Raises:
+        CorruptLogError: it is newer than this program.
+    """
+    path = os.path.join(folder, name)
+    try:
+        data = files.read(path)
+    except DurabilityError as error:
+        return str(error)
+    fields, rest = data[: _HEADER.size], data[_HEADER.size :]
+    payload = rest[_CRC.size :]
+    if len(rest) < _CRC.size or _CRC.unpack_from(rest) != (zlib.crc32(fields), zlib.crc32(payload)):
+        return f"'{path}' is damaged: it does not fit its checksum"
+    magic, version, _, _, generation, seq, offset, chain, size = _HEADER.unpack(fields)
+    if magic == _MAGIC:
+        check_format(version, FORMAT, f"'{path}'")
+    if magic != _MAGIC or size != len(payload) or name != file_name(seq, generation):
+        return f"'{path}' is damaged: its header contradicts the file"
+    return Checkpoint(Mark(seq, offset, chain), generation, payload)

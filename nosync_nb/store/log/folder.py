@@ -1,0 +1,100 @@
+"""Folder: whether a folder may hold a log, checked before anything in it is trusted or listed.
+
+A folder that is a link leads to files that are not the log's: git and archives carry links. One
+that others can write may be another one at any moment. Both are refused, also inside of a log.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nosync_nb.errors import DurabilityError, TrustError
+from nosync_nb.files.disk import Files
+from nosync_nb.store.log import segments
+from nosync_nb.store.log.machine import Machine
+
+
+def admit(files: Files, folder: str, machine: Machine, *, write: bool) -> None:
+    """Refuses a folder that others can write, or that cannot carry a log.
+
+    Raises:
+        TrustError: others than this user can write the folder.
+        DurabilityError: it cannot be written, or locks and maps do not work there.
+    """
+    if not files.exists(folder):
+        if not write:
+            raise DurabilityError(
+                f"there is no log at '{folder}'", hint="open it for writing to make one"
+            )
+        files.make_folder(folder)
+    log = holds_log(files, folder, write=write)
+    names = files.names(folder)
+    if not write:
+        if not log:
+            raise DurabilityError(f"'{folder}' holds no log", hint="check the path")
+        return
+    if not log and any(not name.startswith((".", *_OURS)) for name in names):
+        raise DurabilityError(
+            f"'{folder}' is not empty and holds no log ('{names[0]}')",
+            hint="name a new or an empty folder",
+        )
+    if not log:
+        files.restrict(folder)
+    kind = machine.file_system(folder)
+    if machine.is_network(kind):
+        raise DurabilityError(
+            f"'{folder}' is on a network file system ({kind}), where two writers cannot "
+            "be told apart",
+            hint="keep the log on a local disk",
+        )
+
+
+_OURS = ("generation.", "owner", "lock")
+
+
+def holds_log(files: Files, folder: str, *, write: bool) -> bool:
+    """Tells whether a folder holds a log, or the beginning of one; refuses one as `owned` does."""
+    if not files.exists(folder):
+        return False
+    owned(files, folder, write=write, fresh=True)  # a link is not even listed
+    names = files.names(folder)
+    log = "generation" in names or bool(segments.listed(names))
+    owned(files, folder, write=write, fresh=not log)
+    return log
+
+
+def inside(files: Files, folder: str, *, write: bool) -> None:
+    """Refuses a folder in a log that is not a real one; makes it if it is not there.
+
+    Raises:
+        TrustError: it is a link, belongs to somebody else, or others can write it.
+        DurabilityError: it is no folder, or cannot be made.
+    """
+    if files.exists(folder):
+        owned(files, folder, write=write)
+    elif write:
+        files.make_folder(folder)
+
+
+def owned(files: Files, folder: str, *, write: bool, fresh: bool = False) -> None:
+    """Refuses a link, a foreign owner, and a folder that others can write.
+
+    Args:
+        fresh: nothing is in it that could be trusted; that others can write it is no harm.
+    """
+    status = files.status(folder)
+    if stat.S_ISLNK(status.st_mode):
+        raise TrustError(f"'{folder}' is a link", hint=f"open '{os.path.realpath(folder)}' itself")
+    if not stat.S_ISDIR(status.st_mode):
+        raise DurabilityError(f"'{folder}' is not a folder", hint="name a folder for the log")
+    if write and status.st_uid != os.getuid():
+        raise TrustError(
+            f"'{folder}' belongs to user {status.st_uid}, not to {os.getuid()}",
+            hint='open it as its owner, or read it with mode="r"',
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not fresh:
+        raise TrustError(
+            f"'{folder}' can be written by others (mode {stat.S_IMODE(status.st_mode):o})",
+            hint=f"chmod 700 '{folder}'",
+        )

@@ -1,0 +1,356 @@
+"""Log: the durable order of everything that was committed, in one folder on one disk.
+
+    folder/
+      generation, owner, lock           who may write (generation.py)
+      segment-GGGGGGGG-NNNNNNNN.log     the stream of frames (segments.py, frames.py)
+      checkpoint-SEQ-GGGGGGGG.state     where reading may begin (checkpoint.py)
+
+What a frame means is the session's business: the log numbers, chains, stores and returns
+bytes. Promise: a frame whose `append` returned survives the death of the process; a frame up
+to `durable` survives the loss of power; what is recovered is a prefix of what was appended;
+damage in it is an error, never other data.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Literal, Self
+
+from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.files.disk import Files
+from nosync_nb.store.log import checkpoint, folder, generation, recover, segments, tail
+from nosync_nb.store.log import owner as owners
+from nosync_nb.store.log.checkpoint import Checkpoint
+from nosync_nb.store.log.frames import Frame, Mark, Position
+from nosync_nb.store.log.generation import Lease, Words
+from nosync_nb.store.log.lookup import Lookup
+from nosync_nb.store.log.machine import Machine
+from nosync_nb.store.log.owner import Owner
+from nosync_nb.store.log.recover import Recovered
+from nosync_nb.store.log.segments import Segment
+from nosync_nb.store.log.writer import Writer
+
+CHECKPOINT_FRAMES = 1024
+CHECKPOINT_BYTES = 8 << 20
+
+SYNC_DELAY_S = 0.002
+"""Fewer syncs, so that the syncing thread takes the interpreter less often (p95 of appends)."""
+
+
+class Log:
+    """One log, open for writing or for following; made by `Log.open`."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        words: Words,
+        found: Recovered,
+        writer: Writer | None,
+        owner: Owner | None,
+    ) -> None:
+        self._files, self._words, self._writer, self._owner = files, words, writer, owner
+        self.path = path
+        self.mode: Literal["r", "w"] = "w" if writer else "r"
+        self.clean = found.clean
+        self.fresh = found.checkpoint is None and found.tail.end.seq == 0
+        self.notes = found.notes
+        self.noted = found.noted
+        self.unread = found.unread
+        self._checkpoint = found.checkpoint
+        self._before: Mark | None = None  # that of the checkpoint before the newest one
+        self._tail = found.tail.frames
+        self._end = found.tail.end
+        self._live = found.live
+        self._lookup = Lookup(files, path)
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        mode: Literal["r", "w"] = "w",
+        takeover: bool = False,
+        files: Files | None = None,
+        machine: Machine | None = None,
+        delay_s: float = SYNC_DELAY_S,
+        background: bool = True,
+    ) -> Self:
+        """Opens a log, for writing by becoming its owner; makes it if it is not there.
+
+        Args:
+            takeover: replaces an owner who is alive, or may be.
+            files, machine: the disk and the host; tests put others in their place.
+            delay_s: how long a sync waits for more frames to share it, unless somebody waits.
+            background: without it nothing is synced until `sync` is called.
+
+        Raises:
+            FencedError: somebody else writes it; the notes say what can be done.
+            CorruptLogError: something that was on disk is missing or damaged.
+            TrustError: others can write the folder.
+            DurabilityError: the folder cannot be written, or is not fit for a log.
+        Cost: 3 ms, and 5 us for each frame after the checkpoint.
+        """
+        disk, host = files or Files(), machine or Machine()
+        parent, name = os.path.split(os.path.abspath(path))
+        where = os.path.join(os.path.realpath(parent), name)  # links above are the user's to name
+        folder.admit(disk, where, host, write=mode == "w")
+        if mode == "r":
+            words = Words(disk.mapped(os.path.join(where, "generation")))
+            owner = owners.read(disk, where)
+            found = recover.recover(disk, where, words, owner, host, follow=True)
+            return cls(disk, where, words, found, None, owner)
+        newest = segments.listed(disk.names(where))[-1:]
+        lease, before, lock = generation.acquire(
+            disk,
+            where,
+            host,
+            takeover=takeover,
+            generation_min=newest[0][0] if newest else 0,
+        )
+        try:
+            found = recover.recover(disk, where, lease, before, host)
+            writer = recover.begin(
+                disk, where, lease, found, delay_s=delay_s, background=background
+            )
+        except BaseException:
+            with suppress(DurabilityError, FencedError):  # what went wrong is raised already
+                lease.leave(known=lease.owner.known, closed=lease.owner.wrote.closed)
+            lease.close()
+            raise
+        finally:
+            lock.release()
+        return cls(disk, where, lease, found, writer, lease.owner)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def id(self) -> bytes:
+        """What tells this log from every other, made with it; empty before it is."""
+        known = self._segments()
+        return known[-1].log_id if known else b""
+
+    @property
+    def checkpoint(self) -> bytes | None:
+        """The state the log was opened with, or None."""
+        return self._checkpoint.payload if self._checkpoint else None
+
+    @property
+    def checkpoint_seq(self) -> int:
+        """The frame the newest checkpoint was made after; 0 if there is none."""
+        return self._checkpoint.mark.seq if self._checkpoint else 0
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the tail has grown so long that a checkpoint pays."""
+        last = self._checkpoint.mark if self._checkpoint else Mark(0, 0, b"")
+        head = self.head
+        return (
+            head.seq - last.seq >= CHECKPOINT_FRAMES
+            or head.offset - last.offset >= CHECKPOINT_BYTES
+        )
+
+    @property
+    def head(self) -> Mark:
+        """The mark after the last frame: its number, the end of the stream, its digest."""
+        return self._writer.head if self._writer else self._end
+
+    @property
+    def durable(self) -> int:
+        """The last frame that is on disk."""
+        if self._writer:
+            return self._writer.durable.seq
+        return min(self._words.durable(self._words.generation) or 0, self._end.seq)
+
+    @property
+    def generation(self) -> int:
+        """The generation that may write now."""
+        return self._owner.generation if self._writer and self._owner else self._words.generation
+
+    @property
+    def owner(self) -> Owner | None:
+        """Who writes the log, or wrote it last."""
+        return self._owner if self._writer else owners.read(self._files, self.path)
+
+    def frames(self) -> Iterator[Frame]:
+        """Yields what was recovered after the checkpoint, in order."""
+        yield from self._tail
+
+    def forget(self) -> None:
+        """Releases the memory of the recovered frames."""
+        self._tail = []
+
+    def append(self, kind: int, payload: bytes) -> Position:
+        """Writes one frame to the page cache and publishes it, or publishes nothing.
+
+        An interrupt inside leaves the frame out, or in and published: defer signals around
+        the call and what follows it, if both belong together.
+
+        Raises:
+            FencedError: somebody took over; the frame may be part of the log he reads.
+            DurabilityError: the disk refused; the frame is no part of the log.
+        """
+        return self._writing().append(kind, payload)
+
+    def note(self, number: int) -> None:
+        """Leaves a number (below 2**44) for whoever opens the log next, who finds it in `noted`.
+
+        It survives a killed process; with the power it may be lost, and an older one be there.
+        """
+        if isinstance(self._words, Lease):
+            self._words.note(number)
+
+    def sync(self, seq: int | None = None) -> None:
+        """Waits until a frame, or the last one, is on disk."""
+        self._writing().sync(seq)
+
+    def check(self) -> None:
+        """Raises FencedError if somebody else owns the log, or this is a forked child."""
+        self._writing().check()
+
+    def on_durable(self, callback: Callable[[int], None]) -> None:
+        """Calls back with each new `durable`, from the syncing thread."""
+        self._writing().on_durable(callback)
+
+    def read(self, position: Position) -> Frame:
+        """Reads and verifies one frame, however old."""
+        return self._lookup.frame(position, self._segments())
+
+    def write_checkpoint(self, payload: bytes, position: Position | None = None) -> None:
+        """Stores the state as of a frame (the last one), durably; from any thread.
+
+        The next opening begins there. Frames up to it are synced first. One that could not be read
+        at this opening is deleted before: the state it went back to, and what follows, is whole,
+        and files that are retired from now on may be some that the unread one names.
+        """
+        writer = self._writing()
+        mark = writer.head if position is None else self.read(position).end
+        writer.sync(mark.seq)
+        writer.check()
+        checkpoint.remove(self._files, self.path, self.unread)
+        self.unread = []
+        state = Checkpoint(mark, self.generation, payload)
+        checkpoint.write(self._files, self.path, state)
+        writer.check()
+        before, self._checkpoint = self._checkpoint, state._replace(payload=b"")
+        self._before = before.mark if before else None
+        checkpoint.prune(self._files, self.path, self._checkpoint, before)
+
+    def trim(self) -> list[str]:
+        """Deletes the segments before both kept checkpoints; returns their names.
+
+        Nobody can read their frames any more. The oldest goes first, so that after a crash the
+        links still lead to those that are left.
+        """
+        writer = self._writing()
+        if self._before is None:
+            return []
+        writer.check()
+        newest, offset = writer.segments[-1].key, self._before.offset
+        needed, _ = segments.back(self._files, self.path, newest, offset)
+        if not needed or needed[0].start.offset > offset:
+            return []
+        writer.forget(offset)
+        older, _ = segments.back(self._files, self.path, needed[0].before, 0)
+        for segment in older:
+            self._files.unlink(os.path.join(self.path, segment.name))
+        return [segment.name for segment in older]
+
+    def refresh(self) -> list[Frame]:
+        """Returns the frames that the owner has published since the last look.
+
+        Raises:
+            DurabilityError: the owner lost frames that were seen here; open the log again.
+        """
+        upto = self._words.published(self._words.generation)
+        if upto is None or upto <= self._end.offset:
+            return []
+        names = self._files.names(self.path)
+        chain = segments.linked(self._files, self.path, names, since=self._end.offset)
+        start = self._end if self._end.chain or not chain.live else chain.live[0].start
+        if not tail.holds(self._files, self.path, chain, start):
+            raise DurabilityError(
+                f"'{self.path}' was rolled back behind frame {self._end.seq}, which was read here",
+                hint="open it again",
+            )
+        found = tail.read(self._files, self.path, chain, start, upto=upto)
+        self._end, self._live = found.end, chain.live
+        return found.frames
+
+    def verify(self) -> int:
+        """Reads and verifies every frame that is kept; returns the number of the last one.
+
+        Raises:
+            CorruptLogError: names the file and the place of the first damage.
+        """
+        names = self._files.names(self.path)
+        head = self.head
+        chain = segments.linked(self._files, self.path, names)
+        for name in reversed(checkpoint.listed(names)):
+            state = checkpoint.read(self._files, self.path, name)
+            if chain.missing is not None and isinstance(state, Checkpoint):  # what was trimmed
+                since = state.mark.offset
+                chain = segments.linked(self._files, self.path, names, since=since)
+        if not chain.live:
+            return 0
+        mark = chain.live[0].start
+        for index, segment in enumerate(chain.live):
+            following = chain.live[index + 1 : index + 2]
+            stop = min([head, *(one.start for one in following)], key=lambda one: one.offset)
+            if stop.offset > mark.offset:
+                part = chain._replace(live=[segment])
+                mark = tail.read(
+                    self._files, self.path, part, mark, upto=stop.offset, known=stop.seq
+                ).end
+        return mark.seq
+
+    def close(self) -> None:
+        """Syncs, leaves the mark of a proper end, and lets others write.
+
+        In a forked child it does nothing: the log is the parent's.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        words, writer = self._words, self._writer
+        if isinstance(words, Lease) and words.inherited:
+            return
+        with ExitStack() as every:  # a step that fails keeps none of those after it from being done
+            every.callback(words.close)
+            if writer is not None and isinstance(words, Lease):
+                every.callback(_release, words, writer)
+                every.callback(writer.close)
+            every.callback(self._lookup.close)
+            if writer is not None:
+                writer.sync()
+
+    def _writing(self) -> Writer:
+        if self._writer is None:
+            raise FencedError(
+                f"'{self.path}' is open for reading", hint='open it without mode="r" to write'
+            )
+        if self._closed:
+            raise DurabilityError(f"the log '{self.path}' is closed", hint="open it again")
+        return self._writer
+
+    def _segments(self) -> list[Segment]:
+        return self._writer.segments if self._writer else self._live
+
+
+def _release(lease: Lease, writer: Writer) -> None:
+    """Lets others write; it is a proper end if all that was written is on disk."""
+    closed = writer.durable.seq == writer.head.seq
+    lease.release(known=writer.durable.seq, closed=closed)

@@ -1,0 +1,90 @@
+"""Owner: who writes a log, in words for people and in facts for the decision whether he lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.files.disk import Files
+from nosync_nb.store.log.frames import FORMAT, check_format
+from nosync_nb.store.log.machine import Identity
+
+_BYTES_MAX = 1 << 16
+
+
+class Wrote(NamedTuple):
+    """Who wrote the newest frames: host and boot, and whether he left properly."""
+
+    host: str = ""
+    boot: str = ""
+    closed: bool = False
+
+
+class Owner(NamedTuple):
+    """Who writes a log, or wrote it last.
+
+    `known` is a seq that was on disk when this was written; `closed` tells that the owner
+    left properly, with `known` as its last frame. An owner whose opening failed wrote nothing:
+    `wrote` tells of the one before, whose frames are still the newest.
+    """
+
+    identity: Identity
+    generation: int
+    since_ms: int
+    command: str
+    known: int
+    closed: bool
+    released: bool
+    wrote: Wrote = Wrote()
+
+    def last(self, generation: int) -> Wrote:
+        """Who wrote the newest frames, if the newest segment is of this generation."""
+        if self.generation == generation:
+            return Wrote(self.identity.host, self.identity.boot, self.closed)
+        return self.wrote
+
+    @property
+    def since(self) -> str:
+        """When it became the owner, as people read it."""
+        return datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+    def __str__(self) -> str:
+        text = f"process {self.identity.pid} on {self.identity.host}"
+        return f"{text} ({self.command})" if self.command else text
+
+
+def read(files: Files, folder: str) -> Owner | None:
+    """Returns who writes, or wrote last; None if nobody ever did.
+
+    Raises:
+        CorruptLogError: the file is damaged.
+    """
+    path = os.path.join(folder, "owner")
+    if not files.exists(path):
+        return None
+    try:
+        text, crc = files.read(path, most=_BYTES_MAX).rsplit(b"\n", 2)[:2]
+        if int(crc, 16) != zlib.crc32(text):
+            raise ValueError("checksum")
+        fields: dict[str, Any] = json.loads(text)
+        check_format(int(fields.pop("format")), FORMAT, f"'{path}'")
+        named = {"identity": Identity(**fields["identity"]), "wrote": Wrote(**fields["wrote"])}
+        return Owner(**{**fields, **named})
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptLogError(
+            f"'{path}' is damaged: it cannot be told who writes this log",
+            hint="make sure that no other process uses it, then open it with takeover=True",
+        ) from error
+
+
+def write(files: Files, folder: str, owner: Owner) -> None:
+    """Writes the owner file, durably."""
+    nested = {"identity": owner.identity._asdict(), "wrote": owner.wrote._asdict()}
+    fields = {"format": FORMAT, **owner._asdict(), **nested}
+    text = json.dumps(fields).encode()
+    path = os.path.join(folder, "owner")
+    files.replace(path, text + f"\n{zlib.crc32(text):08x}\n".encode())

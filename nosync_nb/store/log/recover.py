@@ -1,0 +1,152 @@
+"""Recover: what a folder holds, found without changing it; and where a new owner goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.files.disk import Files
+from nosync_nb.store.log import checkpoint, segments, tail
+from nosync_nb.store.log.checkpoint import Checkpoint
+from nosync_nb.store.log.frames import Mark, genesis
+from nosync_nb.store.log.generation import Lease, Words
+from nosync_nb.store.log.machine import Machine
+from nosync_nb.store.log.owner import Owner, Wrote
+from nosync_nb.store.log.segments import Chain, Segment
+from nosync_nb.store.log.tail import Tail
+from nosync_nb.store.log.writer import Writer
+
+NOTHING = Mark(0, 0, b"")
+
+
+class Recovered(NamedTuple):
+    """The newest checkpoint that fits, what follows it, and what is worth telling.
+
+    `clean`: the last owner closed the log properly and all he wrote is there. `noted` is the last
+    number he left (`Log.note`), 0 if it is not known. `unread` are newer checkpoints that could
+    not be read now.
+    """
+
+    checkpoint: Checkpoint | None
+    tail: Tail
+    live: list[Segment]
+    clean: bool
+    notes: list[str]
+    noted: int
+    unread: list[str]
+
+
+def recover(
+    files: Files,
+    folder: str,
+    words: Words,
+    owner: Owner | None,
+    machine: Machine,
+    *,
+    follow: bool = False,
+) -> Recovered:
+    """Finds the newest checkpoint and verifies the tail after it.
+
+    With `follow` only what the owner has published is read, if he may be writing still.
+
+    Raises:
+        CorruptLogError: something that was on disk is missing or damaged.
+    """
+    me = machine.identity()
+    names = files.names(folder)
+    last = owner.last(_newest_generation(names)) if owner else Wrote()
+    # The page cache of that time is the one of now.
+    same_boot = bool(me.boot) and (last.host, last.boot) == (me.host, me.boot)
+    published = words.published(words.generation) if follow and same_boot else None
+    known = max(owner.known if owner else 0, _hint(words, names))
+    state, chain, unread, notes = _newest(files, folder, names)
+    start = state.mark if state else chain.live[0].start if chain.live else NOTHING
+    if start.offset < (chain.live[0].start.offset if chain.live else 0):
+        raise CorruptLogError(
+            f"'{folder}' holds nothing before {chain.live[0].name}, and no checkpoint for it",
+            hint="restore the missing files from a copy",
+        )
+    known = max(known, start.seq)
+    found = tail.read(files, folder, chain, start, known=known, strict=same_boot, upto=published)
+    closed = owner is not None and last.closed and owner.known == found.end.seq
+    noted = words.noted(_newest_generation(names)) or 0
+    return Recovered(state, found, chain.live, closed, notes + found.notes, noted, unread)
+
+
+def begin(
+    files: Files,
+    where: str,
+    lease: Lease,
+    found: Recovered,
+    *,
+    delay_s: float,
+    background: bool,
+) -> Writer:
+    """Makes the segment of a new owner: what is not known to be synced is written again."""
+    start, live = found.tail.durable, found.live
+    if live:
+        segment = segments.following(live, start, lease.number, start.seq)
+    else:
+        log_id = os.urandom(16)
+        start = genesis(log_id)
+        segment = Segment(log_id, lease.number, 1, start, None, 0)
+    kept = found.tail.bytes_after(start)
+    file = segments.create(files, where, segment, kept, sync=True)
+    head = found.tail.end if live else start
+    empty = [one.name for one in live if one.start.offset >= head.offset]
+    for name in files.names(where):
+        if name in empty or name.endswith(".tmp"):
+            files.unlink(os.path.join(where, name))
+    older = [one for one in live if one.start.offset < start.offset]
+    return Writer(
+        files, where, lease, [*older, segment], file, head, delay_s=delay_s, background=background
+    )
+
+
+def _hint(words: Words, names: Sequence[str]) -> int:
+    """Returns the seq that the newest generation left as known to be on disk; 0 if none."""
+    return words.durable(_newest_generation(names)) or 0
+
+
+def _newest_generation(names: Sequence[str]) -> int:
+    """Returns the generation that wrote last; 0 if none did."""
+    listed = segments.listed(names)
+    return listed[-1][0] if listed else 0
+
+
+def _newest(
+    files: Files, folder: str, names: Sequence[str]
+) -> tuple[Checkpoint | None, Chain, list[str], list[str]]:
+    """Returns the newest checkpoint that is whole and belongs to this history.
+
+    Also those that could not be read, which may be another time, and what is worth telling.
+    """
+    unread: list[str] = []
+    notes: list[str] = []
+    for name in checkpoint.listed(names):
+        state = checkpoint.read(files, folder, name)
+        if isinstance(state, str):
+            notes.append(f"{state}; the one before it is used")
+            unread.append(name)
+            continue
+        chain = segments.linked(files, folder, names, since=state.mark.offset)
+        if tail.holds(files, folder, chain, state.mark):
+            return state, chain, unread, notes
+        if not _left_behind(state, chain.live):
+            place = chain.missing or (chain.live[0].name if chain.live else "its segment")
+            raise CorruptLogError(
+                f"'{os.path.join(folder, place)}': frame {state.mark.seq}, which checkpoint "
+                f"'{name}' was made after, is missing or damaged",
+                hint="restore the file from a copy; nothing was changed",
+            )
+        notes.append(f"{name}: left out, it was written by an owner who had been replaced")
+    return None, segments.linked(files, folder, names), unread, notes
+
+
+def _left_behind(state: Checkpoint, live: Sequence[Segment]) -> bool:
+    """Tells whether a later generation began before the place a checkpoint was made at."""
+    return any(
+        one.generation > state.generation and one.start.offset < state.mark.offset for one in live
+    )

@@ -1,0 +1,223 @@
+"""Segments: the files that hold the stream of frames, and how they are linked.
+
+A segment holds a piece of the stream that starts at `base`. Its header names the segment
+before it, which ends where this one begins, whatever else its file holds: what a zombie or a
+failed write left behind `base` is no part of the log. So a segment is sealed, and a torn tail
+cut off, by the header of its successor; no file is ever truncated or overwritten.
+
+IMPORTANT: a segment that carries rewritten frames appears under its name at once (written and
+synced under another name, then renamed): otherwise a killed kernel would hide frames that the
+predecessor still holds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nosync_nb.errors import DurabilityError
+from nosync_nb.files.disk import File, Files
+from nosync_nb.store.log.frames import FORMAT, Mark, check_format
+
+SEGMENT_BYTES_MAX = 8 << 20
+HEADER_BYTES = 128
+
+_MAGIC = b"\x89NSYNCS\n"
+_HEADER = struct.Struct("<8sHHI16sQQQQ16sQQQ16x")
+_CRC = struct.Struct("<I4x")
+_NAME = re.compile(r"segment-(\d{8})-(\d{8})\.log\Z")
+
+
+class Segment(NamedTuple):
+    """What the header of a segment says.
+
+    `start` is the mark its first frame follows, `durable` the last seq known to be on disk
+    when it was made, `before` (generation, number) of its predecessor, or None.
+    """
+
+    log_id: bytes
+    generation: int
+    number: int
+    start: Mark
+    before: tuple[int, int] | None
+    durable: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Generation and number: what a successor calls it."""
+        return self.generation, self.number
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return file_name(self.generation, self.number)
+
+    def local(self, offset: int) -> int:
+        """Returns where in the file a place of the stream is."""
+        return offset - self.start.offset + HEADER_BYTES
+
+
+def file_name(generation: int, number: int) -> str:
+    """Returns the name of a segment's file."""
+    return f"segment-{generation:08d}-{number:08d}.log"
+
+
+def following(live: Sequence[Segment], start: Mark, generation: int, durable: int) -> Segment:
+    """Returns the header of the segment that goes on at `start`, behind some of `live`.
+
+    Its predecessor is the last one that holds something before `start`: a later one may never
+    have reached the disk.
+    """
+    last = live[-1]
+    before = next(
+        (one.key for one in reversed(live) if one.start.offset < start.offset),
+        live[0].before,
+    )
+    return Segment(last.log_id, generation, last.number + 1, start, before, durable)
+
+
+def listed(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Returns (generation, number) of the segments among the names of a folder, ascending."""
+    found = (_NAME.match(name) for name in names)
+    return sorted((int(match[1]), int(match[2])) for match in found if match)
+
+
+def encode(segment: Segment) -> bytes:
+    """Returns the header."""
+    before = segment.before or (0, 0)
+    start = segment.start
+    fields = _HEADER.pack(
+        _MAGIC,
+        FORMAT,
+        HEADER_BYTES,
+        0,
+        segment.log_id,
+        segment.generation,
+        segment.number,
+        start.seq,
+        start.offset,
+        start.chain,
+        *before,
+        segment.durable,
+    )
+    return fields + _CRC.pack(zlib.crc32(fields))
+
+
+def decode(data: bytes) -> Segment | None:
+    """Reads a header; None if it is damaged."""
+    fields = data[: _HEADER.size]
+    if len(data) < HEADER_BYTES or _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(fields):
+        return None
+    (magic, version, _size, _flags, log_id, generation, number, seq, offset, chain, *rest) = (
+        _HEADER.unpack(fields)
+    )
+    if magic != _MAGIC:
+        return None
+    check_format(version, FORMAT, f"segment {generation}-{number}")
+    before = (rest[0], rest[1]) if rest[1] else None
+    return Segment(log_id, generation, number, Mark(seq, offset, chain), before, rest[2])
+
+
+def create(
+    files: Files, folder: str, segment: Segment, frames: Sequence[bytes] = (), *, sync: bool
+) -> File:
+    """Makes a segment's file, which appears with its header and `frames` at once.
+
+    With `sync` it is on disk, with its name, when this returns.
+    """
+    path = os.path.join(folder, segment.name)
+    temporary = path + ".tmp"
+    files.unlink(temporary)
+    file = files.create(temporary)
+    try:
+        file.append(encode(segment))
+        for frame in frames:
+            file.append(frame)
+        if sync:
+            file.sync()
+        files.rename(temporary, path)
+        file.path = path
+        if sync:
+            files.sync_folder(folder)
+    except DurabilityError:
+        discard(files, file)
+        raise
+    return file
+
+
+def discard(files: Files, file: File) -> None:
+    """Closes and deletes a segment that could not be made, as far as the disk allows."""
+    for step in (file.close, lambda: files.unlink(file.path)):
+        try:
+            step()
+        except DurabilityError:
+            continue
+
+
+class Chain(NamedTuple):
+    """The live segments, ascending, and those that should follow them but are cut off.
+
+    `missing` names the file whose absence or damage separates the two.
+    """
+
+    live: list[Segment]
+    detached: list[str]
+    missing: str | None
+
+
+def linked(files: Files, folder: str, names: Sequence[str], *, since: int = 0) -> Chain:
+    """Follows the links back from the newest segment to the one that holds offset `since`.
+
+    Segments off the path (of a fenced owner) are no part of the log. If a link leads to a
+    missing or unreadable file, what it was needed for is detached, and the search goes on with
+    the next older file: after a power failure that is how unsynced segments look.
+    """
+    candidates = listed(names)
+    detached: list[str] = []
+    missing: str | None = None
+    while candidates:
+        path, wanted = back(files, folder, candidates[-1], since)
+        if wanted is None:
+            return Chain(path, detached, missing)
+        missing = missing or file_name(*wanted)
+        detached += [segment.name for segment in path]
+        if wanted in candidates:
+            detached.append(file_name(*wanted))
+        candidates = [one for one in candidates if one < wanted]
+    return Chain([], detached, missing)
+
+
+def back(
+    files: Files, folder: str, which: tuple[int, int] | None, since: int
+) -> tuple[list[Segment], tuple[int, int] | None]:
+    """Follows the links from one segment back to the one that holds offset `since`.
+
+    Returns the segments, ascending, and the link that leads to no readable file, or None.
+    """
+    path: list[Segment] = []
+    while which is not None:
+        segment = header_of(files, folder, which)
+        if segment is None:
+            break
+        path.append(segment)
+        which = None if segment.start.offset <= since else segment.before
+    return path[::-1], which
+
+
+def header_of(files: Files, folder: str, which: tuple[int, int]) -> Segment | None:
+    """Reads the header of a segment; None if it is missing, damaged or under a wrong name."""
+    path = os.path.join(folder, file_name(*which))
+    if not files.exists(path):
+        return None
+    file = files.open(path)
+    try:
+        segment = decode(file.read_at(0, HEADER_BYTES))
+    finally:
+        file.close()
+    if segment is None or segment.key != which:
+        return None
+    return segment

@@ -1,0 +1,395 @@
+"""The store: a session's versions made durable, and brought back.
+
+It ties the log (the order of everything), part files (large layers) and the history (old epochs)
+together. What the log names exists: part files are written and synced before the frame that names
+them, and a file that no frame and no checkpoint names is nobody's and is removed at opening.
+
+Restoring reads the checkpoint's layers (mapped, not read), then the tail: batches of one trace are
+concatenated and arranged once, whatever their number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from nosync_nb.dataflow.delta import Held
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.runner import Draft, Version
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.files.disk import Files
+from nosync_nb.files.names import PACK, PART, is_plain, plain, within
+from nosync_nb.store import journal, traces
+from nosync_nb.store.decoding import decoding
+from nosync_nb.store.journal import Entry, Payload
+from nosync_nb.store.log import Frame, Log, Position, codec, folder
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, concat_updates, size_bytes
+from nosync_nb.trace.parts import PartRef, open_part, refs_from_json, write_parts
+from nosync_nb.trace.past.history import History
+
+SPILL_ROWS = 1 << 16
+"""Batches above this many rows go to part files, not into frames."""
+
+FRAME_BYTES = 8 << 20
+"""Batches above this many bytes go there as well, however few their rows are."""
+
+SPILL_BYTES = 1 << 20
+"""Layers above this many bytes go to part files before a checkpoint, and are only named there."""
+
+SETTLED_BYTES = 1 << 16
+"""The same for layers that are in a checkpoint for the second time."""
+
+SYNC_DELAY_S = 0.02
+"""How long the syncing thread lets epochs gather, unless somebody waits for it: each time it runs
+it takes the interpreter's lock away from the committing thread."""
+
+TIMES = 0
+"""The number under which a checkpoint keeps the times of epochs; no trace has it."""
+
+
+class Told(NamedTuple):
+    """What a frame says."""
+
+    seq: int
+    kind: int
+    payload: Payload
+
+
+def encoded(layout: Layout, layer: Layer) -> bytes:
+    """A layer in memory as a checkpoint holds it; made once."""
+    if layer.encoded is None:
+        updates = concat_updates([p.updates for p in layer.parts], layout.types)
+        layer.encoded = codec.encode(updates.columns, layout.types, updates.diff)
+    return layer.encoded
+
+
+class Store:
+    """The durable side of a session, in one folder.
+
+    Attributes:
+        tail: the recovered frames after the checkpoint, until `release`.
+        followed: frames that were read since by a reader.
+        verified: when the log was open and its tail verified, by the performance counter.
+        meta: the checkpoint's JSON, empty if there was none.
+        position: the last recovered frame after the checkpoint, if any.
+        retired: files that the checkpoint does not need, but the one before it.
+        foreign: this user has not signed the log; see `look_through`.
+    """
+
+    def __init__(self, path: str, log: Log, files: Files) -> None:
+        self.verified = time.perf_counter()
+        self.path = path
+        self.parts = os.path.join(path, "layers")
+        self.log = log
+        self.files = files
+        self.packs = os.path.join(path, "history")
+        for inner in (self.parts, self.packs):
+            folder.inside(files, inner, write=log.mode == "w")
+        self.meta: dict[str, Any] = {}
+        self.retired: tuple[str, ...] = ()
+        self.foreign = False
+        self._catalog: tuple[object, bytes] | None = None  # as the last checkpoint has it
+        self.epoch = 0
+        self._inline: dict[int, list[Entry]] = {}
+        payload = log.checkpoint
+        if payload is not None:
+            found = journal.unpack(payload)
+            self.meta = found.meta
+            self.retired = tuple(plain(n, PART, PACK) for n in found.meta.get("retired", ()))
+            self.epoch = found.epoch
+            for each in found.entries:
+                if each.kind != journal.INLINE:
+                    raise CorruptLogError(
+                        f"the checkpoint holds an entry of kind {each.kind}, not a layer",
+                        hint="restore the log from a copy",
+                    )
+                self._inline.setdefault(each.number, []).append(each)
+        frames = list(log.frames())
+        self.position = frames[-1].position if frames else None
+        self._waiting: list[Told] = []
+        self.tail = self.decoded(frames)
+        self.followed = 0
+        log.forget()
+        self.history = History.restore(
+            self.packs, self.meta.get("history"), write=log.mode == "w", files=files
+        )
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        *,
+        mode: Literal["r", "w"] = "w",
+        takeover: bool = False,
+        files: Files | None = None,
+    ) -> Store:
+        """Opens the folder; see `Log.open` for the errors.
+
+        Args:
+            files: the disk; tests put another in its place.
+        """
+        disk = files or Files()
+        log = Log.open(path, mode=mode, takeover=takeover, files=disk, delay_s=SYNC_DELAY_S)
+        try:
+            with decoding("the log"):
+                return cls(path, log, disk)
+        except BaseException:
+            log.close()
+            raise
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def write_epoch(
+        self, draft: Draft, utc: float, meta: Mapping[str, Any], graph: Graph
+    ) -> Position:
+        """Writes an epoch's frame, after which it survives the death of this process."""
+        entries = None
+        if draft.largest <= SPILL_ROWS:
+            entries = journal.inlined(draft.logged, draft.cleared, FRAME_BYTES)
+        if entries is None:
+            entries = self._entries(draft)
+            traces.share(draft, graph)
+        position = self.log.append(journal.EPOCH, journal.pack(draft.epoch, utc, meta, entries))
+        self.log.note(draft.epoch)
+        return position
+
+    def write_replay(self, draft: Draft) -> Position:
+        """Writes a past epoch of a version that the next definition will make visible."""
+        payload = journal.pack(draft.epoch, time.time(), {}, self._entries(draft))
+        return self.log.append(journal.REPLAY, payload)
+
+    def write_definition(
+        self,
+        draft: Draft,
+        before: Version,
+        meta: Mapping[str, Any],
+        missed: Iterable[Draft],
+        replays: int = 0,
+    ) -> Position:
+        """Writes a definition's frame: the catalog, and what new nodes made of what was there.
+
+        Args:
+            meta: the catalog and its signature.
+            missed: past epochs of stages that had lagged behind; all of them count, or none.
+            replays: how many past epochs were written right before it, and count with it.
+        """
+        meta = {**meta, "replays": replays} if replays else meta
+        now = time.time()
+        past = (journal.pack(each.epoch, now, {}, self._entries(each)) for each in missed)
+        entries = [*map(journal.past, past), *self._entries(draft, before)]
+        payload = journal.pack(draft.epoch, now, meta, entries)
+        return self.log.append(journal.DEFINITION, payload)
+
+    def _large(self, batch: Batch) -> bool:
+        """Whether a batch goes to a part file of its own."""
+        return len(batch) > SPILL_ROWS or size_bytes(batch) > FRAME_BYTES
+
+    def _entries(self, draft: Draft, before: Version | None = None) -> list[Entry]:
+        """The entries of a draft; large batches and layers are spilled to files first.
+
+        A trace that a definition added is named as a whole (`RESET`): its log may be older.
+        """
+        entries = [journal.cleared(number) for number in draft.cleared]
+        spilled: dict[int, tuple[Batch, Held]] = {}  # a batch that is kept keeps its id
+        for at, (number, layout, held) in enumerate(draft.logged):
+            if not held.refs and self._large(held.parts[0]):
+                (batch,) = held.parts
+                if batch.layout is UNORDERED:
+                    batch = arrange(layout, batch.updates)
+                held = self.spill([batch], batch.layout, f"log{number}-{draft.epoch}")
+                spilled[id(batch)] = batch, held
+                draft.logged[at] = (number, layout, held)
+            entries.append(journal.entry(number, layout, held))
+        for number, trace in draft.traces.items():
+            if not trace.layers or trace.layers[-1].upper <= draft.epoch:
+                continue
+            last = trace.layers[-1]
+            if last.rows_count <= SPILL_ROWS and not last.files:
+                continue
+            if not last.files:
+                known = spilled.get(id(last.parts[0])) if len(last.parts) == 1 else None
+                if known is not None:
+                    held = known[1]
+                else:
+                    stem = f"trace{number}-{last.lower}-{last.upper}"
+                    held = self.spill(last.parts, trace.layout, stem)
+                last = Layer(last.lower, last.upper, held.parts, held.refs)
+                layers = (*trace.layers[:-1], last)
+                draft.traces[number] = Trace(trace.layout, layers, trace.memos)
+            if before is not None and number in before.traces:
+                continue
+            if last.lower == draft.epoch and (before is None or len(trace.layers) == 1):
+                kind = journal.TRACE if before is None else journal.RESET
+                entries.append(self._trace_entry(kind, number, last))
+        return entries
+
+    def _trace_entry(self, kind: int, number: int, layer: Layer) -> Entry:
+        data = [layer.lower, layer.upper, layer.files]
+        return Entry(number, kind, json.dumps(data).encode())
+
+    def spill(self, parts: Iterable[Batch], layout: Layout, stem: str) -> Held:
+        """Writes batches to part files and maps them back."""
+        stem = f"{stem}-g{self.log.generation}"
+        refs = write_parts(self.parts, list(parts), stem, files=self.files)
+        return Held(tuple(self.open_part(r, layout) for r in refs), tuple(refs))
+
+    def open_part(self, ref: PartRef, layout: Layout) -> Batch:
+        """Maps a part file that was just written; costs a header, whatever its size."""
+        return open_part(self.parts, ref, layout, files=self.files)
+
+    def checked_part(self, ref: PartRef, layout: Layout) -> Batch:
+        """Maps a part file of before, after comparing its bytes with their checksums."""
+        thorough = self.foreign
+        return open_part(self.parts, ref, layout, files=self.files, checked=True, thorough=thorough)
+
+    def look_through(self) -> None:
+        """Takes nothing of the log on trust: its rows are not known to be this user's."""
+        self.foreign = True
+        self.history.look_through()
+
+    def checkpoint_payload(
+        self, version: Version, graph: Graph, meta: Mapping[str, Any], times: bytes
+    ) -> bytes:
+        """The state of a version: layers by file, and those in memory inline.
+
+        Args:
+            times: when each epoch was committed, doubles of seconds UTC.
+        """
+        layers: dict[str, Any] = {}
+        entries = [Entry(TIMES, journal.INLINE, times)]
+        owner = traces.trace_logs(graph)
+        for number, trace in version.traces.items():
+            if number not in owner:
+                continue
+            listed = []
+            for layer in trace.layers:
+                if layer.files:
+                    listed.append([layer.lower, layer.upper, layer.files])
+                elif layer.rows_count:
+                    listed.append([layer.lower, layer.upper, None])
+                    entries.append(Entry(number, journal.INLINE, encoded(trace.layout, layer)))
+            layers[str(number)] = [owner[number], trace.layout, listed]
+        meta = {**meta, "layers": layers, "history": self.history.manifest()}
+        catalog = meta.pop("catalog", None)
+        if self._catalog is None or self._catalog[0] is not catalog:
+            self._catalog = catalog, journal.text({"catalog": catalog})
+        text = journal.joined(self._catalog[1], journal.text(meta))
+        return journal.pack(version.epoch, time.time(), text, entries)
+
+    def settled(self, number: int, trace: Trace) -> list[tuple[Layer, Layer]]:
+        """Writes layers to part files so that checkpoints name them instead of holding them.
+
+        Those are written of which a checkpoint would hold much, or hold something again.
+
+        Returns:
+            each with the layer that takes its place.
+        """
+        found = []
+        for layer in trace.layers:
+            if layer.files or not layer.rows_count:
+                continue
+            again = layer.encoded is not None
+            size = len(encoded(trace.layout, layer))
+            if size > (SETTLED_BYTES if again else SPILL_BYTES):
+                stem = f"trace{number}-{layer.lower}-{layer.upper}"
+                held = self.spill(layer.parts, trace.layout, stem)
+                filed = Layer(layer.lower, layer.upper, held.parts, held.refs)
+                filed.seen = layer.seen if len(filed.parts) == len(layer.parts) else None
+                found.append((layer, filed))
+        return found
+
+    @property
+    def times(self) -> bytes:
+        """The checkpoint's times of epochs."""
+        found = self._inline.get(TIMES)
+        return bytes(found[0].data) if found else b""
+
+    # -- restoring ---------------------------------------------------------------------------
+
+    def decoded(self, frames: Iterable[Frame]) -> list[Told]:
+        """What frames say, in order; each call goes on where the one before stopped.
+
+        Replayed epochs are told with the definition that they were written for: those of one that
+        failed are of nobody, and who looks in the middle of one gets them the next time.
+        """
+        told: list[Told] = []
+        for frame in frames:
+            each = Told(frame.position.seq, frame.kind, journal.unpack(frame.payload))
+            if each.kind == journal.REPLAY:
+                self._waiting.append(each)
+                continue
+            count = each.payload.meta.get("replays", 0) if each.kind == journal.DEFINITION else 0
+            if type(count) is not int or not 0 <= count <= len(self._waiting):
+                raise CorruptLogError(
+                    f"frame {each.seq} defines stages with {count!r} replayed epochs, of which "
+                    f"{len(self._waiting)} are there",
+                    hint="restore the log from a copy",
+                )
+            told += [*self._waiting[len(self._waiting) - count :], each]
+            self._waiting.clear()
+        return told
+
+    def remember(self, graph: Graph, tail: Iterable[Told]) -> None:
+        """Gives the history of named collections what frames say."""
+        changes = traces.changes_of(each.payload for each in tail)
+        traces.remembered(self.history, graph, changes)
+
+    def restored(self, graph: Graph) -> dict[int, Trace]:
+        """The traces after the last frame; costs the same whatever they hold."""
+        known = traces.of_checkpoint(self.meta.get("layers", {}), self._inline, self.checked_part)
+        changes = traces.changes_of(each.payload for each in self.tail)
+        return traces.extended(graph, known, changes, self.checked_part)
+
+    def followed_by(
+        self, graph: Graph, before: Version, old: Graph, tail: list[Told]
+    ) -> dict[int, Trace]:
+        """The traces that frames make of those before them."""
+        known = traces.of_version(before, old)
+        changes = traces.changes_of(each.payload for each in tail)
+        return traces.extended(graph, known, changes, self.checked_part)
+
+    def release(self) -> None:
+        """Lets go of what `restored` needs."""
+        self.tail = []
+        self._inline = {}
+
+    # -- files nobody names ------------------------------------------------------------------
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Deletes files; those that are mapped stay readable to whoever mapped them."""
+        for name in names:
+            folder = self.packs if name.endswith(PACK) else self.parts
+            self.files.unlink(within(folder, name, PART, PACK))
+
+    def sweep(self) -> list[str]:
+        """Deletes what a dead owner left half done: files of ours that nothing recovered names.
+
+        A checkpoint that could not be read may name others: then all of them stay. So they do in a
+        log of somebody else, by whose word nothing is deleted.
+
+        Returns:
+            the files that are named and missing.
+        """
+        named = self._named()
+        there = [*self.files.names(self.parts), *self.files.names(self.packs)]
+        if not self.log.unread and not self.foreign:
+            self.remove(n for n in there if is_plain(n, PART, PACK) and n not in named)
+        return sorted(named.difference(there, self.retired))
+
+    def _named(self) -> set[str]:
+        """Every file that the checkpoint, the frames after it, or the history name."""
+        named = self.history.files().union(self.retired)
+        for _, _, layers in self.meta.get("layers", {}).values():
+            named.update(r.path for _, _, refs in layers for r in refs_from_json(refs or ()))
+        for told in self.tail:
+            for _, entry in journal.changes(told.payload):
+                named.update(ref.path for ref in journal.named(entry))
+        return named
+
+    def close(self) -> None:
+        """Syncs and leaves the mark of a proper end."""
+        self.log.close()

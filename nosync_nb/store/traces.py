@@ -1,0 +1,292 @@
+"""Restoring: the traces of a graph, from an earlier state and the changes that followed it.
+
+Nothing is decoded, sorted or mapped here: a restored layer knows its interval, its files and how
+many rows it holds, and makes them when somebody looks. Hence opening a session costs the same
+whatever its state holds, and a stage that nobody touches costs nothing.
+
+The earlier state is a checkpoint's, at opening, or a version's, when a reader follows a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.runner import Draft, Version
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.store import journal
+from nosync_nb.store.journal import Entry, Payload
+from nosync_nb.store.log import codec
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
+from nosync_nb.trace.layers import level_of
+from nosync_nb.trace.parts import PartRef, refs_from_json
+from nosync_nb.trace.past.history import History
+
+Open = Callable[[PartRef, Layout], Batch]
+"""Maps a part file."""
+Changes = Mapping[int, Sequence[tuple[int, Entry]]]
+"""What followed, by log or trace: (epoch, entry), oldest first."""
+
+
+class Known(NamedTuple):
+    """A trace of the earlier state, and the log that feeds it."""
+
+    log: int
+    trace: Trace
+
+
+class Deferred(Layer):
+    """A layer whose rows are made when somebody looks at them.
+
+    `rows_count` may be more than there are: updates that cancel are counted.
+    """
+
+    __slots__ = ("_make",)
+
+    def __init__(
+        self,
+        lower: int,
+        upper: int,
+        rows_count: int,
+        make: Callable[[], tuple[Batch, ...]],
+        files: tuple[PartRef, ...] = (),
+    ) -> None:
+        super().__init__(lower, upper, (), files)
+        self.rows_count = rows_count
+        self.level = level_of(rows_count, files)
+        self._make: Callable[[], tuple[Batch, ...]] | None = make
+
+    @property
+    def parts(self) -> tuple[Batch, ...]:
+        """The rows; what they are made from is let go."""
+        make = self._make
+        if make is not None:
+            self._parts = make()
+            self._make = None
+        return self._parts
+
+
+# -- the earlier state ---------------------------------------------------------------------------
+
+
+def of_checkpoint(
+    layers: Mapping[str, Any], inline: Mapping[int, Sequence[Entry]], open_part: Open
+) -> dict[int, Known]:
+    """The traces that a checkpoint lists.
+
+    Args:
+        layers: by trace: log, layout, and for each layer its interval and files (None: inline).
+        inline: the inline layers of each trace, in order.
+    """
+    found = {}
+    for number, (log, shape, listed) in layers.items():
+        layout = journal.layout_of(shape)
+        entries = iter(inline.get(int(number), ()))
+        made = []
+        for lower, upper, files in listed:
+            if files is None:
+                made.append(_inline(lower, upper, [next(entries).data], layout))
+            else:
+                refs = refs_from_json(files)
+                made.append(_filed(lower, upper, refs, layout, open_part))
+        found[int(number)] = Known(log, Trace(layout, tuple(made)))
+    return found
+
+
+def of_version(version: Version, graph: Graph) -> dict[int, Known]:
+    """The traces of a version."""
+    logs = trace_logs(graph)
+    return {n: Known(logs[n], trace) for n, trace in version.traces.items() if n in logs}
+
+
+def trace_logs(graph: Graph) -> dict[int, int]:
+    """Every trace with the log that feeds it."""
+    owner: dict[int, int] = {}
+    for node in graph:
+        for number in node.traces.values():
+            assert node.log is not None
+            owner[number] = node.log
+        for number in node.state:
+            owner[number] = number
+    return owner
+
+
+def share(draft: Draft, graph: Graph) -> None:
+    """Gives layers of an epoch the files that their log has, so that they need none of their own.
+
+    That is how they come back: a layer of one epoch is what the log has of it.
+    """
+    filed = {number: held for number, _, held in draft.logged if held.refs}
+    draft.spare = {ref.path for held in filed.values() for ref in held.refs}
+    span = (draft.epoch, draft.epoch + 1)
+    for number, log in trace_logs(graph).items() if filed else ():
+        held, trace = filed.get(log), draft.traces.get(number)
+        if held is None or trace is None or not trace.layers:
+            continue
+        last = trace.layers[-1]
+        same = held.parts[0].layout == trace.layout and (last.lower, last.upper) == span
+        if same and not last.files:
+            layer = Layer(*span, held.parts, held.refs)
+            layers = (*trace.layers[:-1], layer)
+            draft.traces[number] = Trace(trace.layout, layers, trace.memos)
+        draft.spare.difference_update(ref.path for ref in draft.traces[number].layers[-1].files)
+
+
+# -- what followed -------------------------------------------------------------------------------
+
+
+def changes_of(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, Entry]]]:
+    """The entries of payloads by log or trace."""
+    found: dict[int, list[tuple[int, Entry]]] = {}
+    for payload in payloads:
+        for epoch, entry in journal.changes(payload):
+            found.setdefault(entry.number, []).append((epoch, entry))
+    return found
+
+
+def extended(
+    graph: Graph, known: Mapping[int, Known], changes: Changes, open_part: Open
+) -> dict[int, Trace]:
+    """Every trace of a graph: what was known of it, and what followed."""
+    traces: dict[int, Trace] = {}
+    for node in graph:
+        for layout, number in node.traces.items():
+            assert node.log is not None
+            traces[number] = _extended(number, layout, node.log, node, known, changes, open_part)
+        if node.operator is not None:
+            for number, layout in zip(node.state, node.operator.state, strict=True):
+                traces[number] = _extended(number, layout, number, node, known, changes, open_part)
+    return traces
+
+
+def remembered(history: History, graph: Graph, changes: Changes) -> None:
+    """Gives the history of named collections what followed."""
+    for node in graph:
+        if node.name is None or node.log is None:
+            continue
+        layout = node.log_layout
+        for epoch, entry in changes.get(node.log, ()):
+            if entry.kind == journal.INLINE:
+                history.append_encoded(node.log, epoch, layout, entry.data, _updates)
+            elif entry.kind == journal.FILES:
+                refs, had = journal.filed(entry.data, layout)
+                history.append_files(node.log, epoch, had, refs)
+
+
+def _extended(
+    number: int,
+    layout: Layout,
+    log: int,
+    node: Node,
+    known: Mapping[int, Known],
+    changes: Changes,
+    open_part: Open,
+) -> Trace:
+    """One trace: the layers known before, then those of its log's changes.
+
+    A definition that asks for a new large trace names it as a whole (`RESET`), as its log may have
+    begun before. What an epoch empties (`CLEAR`) begins with what that epoch adds.
+    """
+    own = changes.get(number, ())
+    logged = [(e, x) for e, x in changes.get(log, ()) if x.kind in (journal.INLINE, journal.FILES)]
+    emptied = max((i for i, (_, x) in enumerate(own) if x.kind == journal.CLEAR), default=-1)
+    if emptied >= 0 and number != log:
+        raise CorruptLogError(
+            f"epoch {own[emptied][0]} empties trace {number} of log {log}, which no operator owns",
+            hint="restore the log from a copy",
+        )
+    whole = [(e, x) for e, x in own[emptied + 1 :] if x.kind == journal.RESET]
+    layers: list[Layer]
+    if emptied >= 0 and not whole:
+        layers = []
+        logged = [(e, x) for e, x in logged if e >= own[emptied][0]]
+    elif whole:
+        layers = [_named(x, layout, open_part) for _, x in whole]
+        logged = [(e, x) for e, x in logged if e > whole[-1][0]]
+    else:
+        layers = list(_before(number, layout, log, known))
+    named = {e: x for e, x in own if x.kind == journal.TRACE}
+    had = layout if number == log else node.log_layout
+    run: list[Entry] = []
+    start = stop = 0
+    for epoch, entry in logged:
+        if entry.kind == journal.INLINE and epoch not in named:
+            start, stop = (start if run else epoch), epoch
+            run.append(entry)
+            continue
+        layers += _run(run, start, stop, layout)
+        run = []
+        if epoch in named:
+            layers.append(_named(named[epoch], layout, open_part))
+        else:
+            refs, shape = journal.filed(entry.data, had)
+            filed = _filed(epoch, epoch + 1, refs, shape, open_part)
+            layers.append(_arranged(filed, shape, layout))
+    layers += _run(run, start, stop, layout)
+    return Trace(layout, tuple(layers))
+
+
+def _before(number: int, layout: Layout, log: int, known: Mapping[int, Known]) -> Iterator[Layer]:
+    """The layers known of a trace; else those of a sibling, in another order, as one layer."""
+    same = known.get(number)
+    if same is not None and same.trace.layout == layout:
+        yield from same.trace.layers
+        return
+    for other, (owner, trace) in known.items():
+        if owner == log and other != number and trace.layers:
+            first, last = trace.layers[0], trace.layers[-1]
+            yield Deferred(
+                first.lower,
+                last.upper,
+                trace.rows_count,
+                lambda trace=trace: (arrange(layout, trace.updates()),),  # type: ignore[misc]
+            )
+            return
+
+
+def _run(run: list[Entry], start: int, stop: int, layout: Layout) -> Iterator[Layer]:
+    """The inline changes of some epochs as one layer, none if there are none."""
+    if run:
+        yield _inline(start, stop + 1, [entry.data for entry in run], layout)
+
+
+def _inline(lower: int, upper: int, data: list[bytes | memoryview], layout: Layout) -> Deferred:
+    count = sum(map(codec.rows_count, data))
+    return Deferred(lower, upper, count, lambda: (_decoded(data, layout),))
+
+
+def _decoded(data: Sequence[bytes | memoryview], layout: Layout) -> Batch:
+    return arrange(layout, _updates(data, layout.types))
+
+
+def _updates(data: Sequence[bytes | memoryview], types: Sequence[str]) -> Updates:
+    return Updates(*codec.decode_many(data, types))
+
+
+def _named(entry: Entry, layout: Layout, open_part: Open) -> Deferred:
+    """The layer that an entry names."""
+    lower, upper, refs = journal.layer_of(entry)
+    return _filed(lower, upper, refs, layout, open_part)
+
+
+def _filed(
+    lower: int, upper: int, refs: tuple[PartRef, ...], layout: Layout, open_part: Open
+) -> Deferred:
+    count = sum(ref.rows for ref in refs)
+    return Deferred(
+        lower, upper, count, lambda: tuple(open_part(ref, layout) for ref in refs), refs
+    )
+
+
+def _arranged(layer: Deferred, had: Layout, layout: Layout) -> Deferred:
+    """A layer in another order, in memory."""
+    if had == layout:
+        return layer
+
+    def made() -> tuple[Batch, ...]:
+        updates = concat_updates([part.updates for part in layer.parts], layout.types)
+        return (arrange(layout, updates),)
+
+    return Deferred(layer.lower, layer.upper, layer.rows_count, made)

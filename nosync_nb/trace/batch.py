@@ -1,0 +1,376 @@
+"""Updates and batches: what flows downstream, what is logged, and what state is made of.
+
+An `Updates` is a list of (row, diff) in any order, held by columns. A `Batch` is updates that are
+*arranged*: sorted by (key hash, order code, row hash) and consolidated, so that a row stands in it
+once and never with diff 0. Both are immutable; no function here changes its arguments.
+
+A batch carries no time per row: its place in a trace says which epochs it covers.
+
+Design: hashes make every comparison a comparison of 64-bit integers, and two rows are one row only
+if hashes *and* values are equal. Rows of different value and equal hashes (true collisions) are
+told apart by their canonical encoding, in a slow path that is tested by making hashes collide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.rows import Column
+from nosync_nb.rows.arrays import all_true, any_true, any_zero, sorted_by
+from nosync_nb.rows.counts import CountError, add_runs
+from nosync_nb.rows.encoding import encode_column
+
+Hashes = npt.NDArray[np.uint64]
+Diffs = npt.NDArray[np.int64]
+Index = npt.NDArray[np.int64]
+
+_ndarray = np.ndarray
+
+
+class Layout(NamedTuple):
+    """How an arrangement orders its rows.
+
+    Args:
+        types: the column types, Spark's simple strings.
+        key: positions of the key columns; None orders by the hash of the whole row, `()` puts
+            all rows in one group.
+        order: the column whose order code sorts the rows of a key, if any.
+    """
+
+    types: tuple[str, ...]
+    key: tuple[int, ...] | None = None
+    order: int | None = None
+
+
+class Updates(NamedTuple):
+    """Rows with signed counts, in any order; a row may occur several times."""
+
+    columns: list[Column]
+    diff: Diffs
+
+    def __bool__(self) -> bool:
+        return len(self.diff) > 0
+
+    def take(self, index: npt.NDArray[np.int64]) -> Updates:
+        """The updates at `index`, in its order."""
+        return Updates([rows.take(c, index) for c in self.columns], self.diff[index])
+
+    def negated(self) -> Updates:
+        """The same rows with opposite diffs."""
+        return Updates(self.columns, -self.diff)
+
+
+def concat_updates(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
+    """All updates of `parts`, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = [rows.concat([p.columns[i] for p in parts], t) for i, t in enumerate(types)]
+    return Updates(columns, np.concatenate([p.diff for p in parts]))
+
+
+def size_bytes(batch: Batch) -> int:
+    """About how many bytes the values take. Cost: texts are asked for their lengths."""
+    size = 0
+    for column in batch.columns:
+        size += column.nbytes
+        if isinstance(column, np.ndarray) and column.dtype.hasobject:
+            size += sum(len(one) for one in column.tolist() if isinstance(one, str | bytes))
+    return size
+
+
+def no_updates(types: Sequence[str]) -> Updates:
+    """Updates without rows."""
+    return Updates([rows.empty(t) for t in types], np.zeros(0, np.int64))
+
+
+class Batch:
+    """Consolidated updates in the order of a layout.
+
+    `khash`, `rhash` and `diff` are arrays of one length; `code` is the order code of the layout's
+    `order` column or None. Sorted by (khash, code, rhash).
+    """
+
+    __slots__ = ("code", "columns", "diff", "khash", "layout", "rhash")
+
+    def __init__(
+        self,
+        layout: Layout,
+        columns: list[Column],
+        khash: Hashes,
+        rhash: Hashes,
+        diff: Diffs,
+        code: Hashes | None = None,
+    ) -> None:
+        self.layout = layout
+        self.columns = columns
+        self.khash = khash
+        self.rhash = rhash
+        self.diff = diff
+        self.code = code
+
+    def __len__(self) -> int:
+        return len(self.diff)
+
+    @property
+    def updates(self) -> Updates:
+        """The batch seen as plain updates."""
+        return Updates(self.columns, self.diff)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Rows `[start, stop)`, without a copy."""
+        if start == 0 and stop >= len(self.diff):
+            return self
+        khash = self.khash[start:stop]
+        return Batch(
+            self.layout,
+            [rows.slice_(c, start, stop) for c in self.columns],
+            khash,
+            khash if self.rhash is self.khash else self.rhash[start:stop],
+            self.diff[start:stop],
+            None if self.code is None else self.code[start:stop],
+        )
+
+    def cut(self, low: int, high: int) -> Batch:
+        """The rows whose key hash is in `[low, high)`; bounds are 64-bit, `high` may be 2**64."""
+        if low > 2**64 - 1:
+            return self.slice(len(self), len(self))
+        start = int(self.khash.searchsorted(np.uint64(low))) if low else 0
+        stop = len(self) if high > 2**64 - 1 else int(self.khash.searchsorted(np.uint64(high)))
+        return self.slice(start, stop)
+
+    def _check(self) -> None:
+        """Asserts the invariants of a batch (used by tests and after reading a file)."""
+        assert len(self.khash) == len(self.rhash) == len(self.diff)
+        assert bool(self.diff.all()), "a diff is 0"
+        assert all(len(c) == len(self.diff) for c in self.columns)
+        assert bool((self.khash[1:] >= self.khash[:-1]).all()), "not sorted by key hash"
+
+
+def arrange(
+    layout: Layout, updates: Updates, *, khash: Hashes | None = None, rhash: Hashes | None = None
+) -> Batch:
+    """Sorts and consolidates updates into a batch.
+
+    Args:
+        khash, rhash: the hashes of key and row, where the caller has them already.
+
+    Cost: O(n log n) in the rows of `updates`.
+    """
+    columns, diff = updates
+    n = len(diff)
+    types, key, order = layout
+    if key is None or key == every(len(types)):
+        if rhash is None:
+            rhash = rows.hash_columns(columns, types, n)
+        khash = rhash
+    else:
+        if khash is None:
+            khash = rows.hash_columns([columns[i] for i in key], [types[i] for i in key], n)
+        if rhash is None and key == every(len(key)) and 0 < len(types) <= 64:
+            first = len(key)
+            rhash = rows.extend_hashes(khash, columns[first:], types[first:], n)
+        if rhash is None:
+            rhash = rows.hash_columns(columns, types, n)
+    code = None if order is None else rows.order_codes(columns[order], types[order])
+    return _sorted(layout, columns, khash, rhash, diff, code)
+
+
+UNORDERED = Layout(())
+"""The layout of batches whose rows are consolidated, and in no order."""
+
+NO_HASHES: Hashes = np.zeros(0, np.uint64)
+"""The hashes of such a batch that nobody will ask for them."""
+
+
+def unordered(layout: Layout, updates: Updates) -> Batch | None:
+    """Updates of few distinct rows as a batch in no order, with the hashes that a layout asks for.
+
+    None if two rows are equal, or might be: then sorting them is the way.
+
+    Cost: that of hashing the keys; the sort of `arrange` is saved.
+    """
+    columns, diff = updates
+    n = len(diff)
+    types, key, _ = layout
+    if key is None:
+        key = every(len(types))
+    khash = rhash = rows.hash_columns([columns[i] for i in key], [types[i] for i in key], n)
+    if len(set(khash.tolist())) < n:
+        if key == every(len(types)):
+            return None
+        rhash = rows.hash_columns(columns, types, n)
+        if len(set(rhash.tolist())) < n:
+            return None
+    if any_zero(diff):
+        return None
+    return Batch(UNORDERED, columns, khash, rhash, diff)
+
+
+def arrange_distinct(layout: Layout, updates: Updates, khash: Hashes) -> Batch:
+    """Arranges rows of distinct keys that stand in the order of their key hashes already.
+
+    Args:
+        khash: the key hashes, ascending; the key is the first columns of the layout.
+    """
+    first = len(layout.key or ())
+    if not any_true(khash[1:] == khash[:-1]):
+        columns, types = updates.columns[first:], layout.types[first:]
+        rhash = rows.extend_hashes(khash, columns, types, len(khash))
+        if rhash is not None and len(layout.types) <= 64 and not any_zero(updates.diff):
+            return Batch(layout, updates.columns, khash, rhash, updates.diff)
+    return arrange(layout, updates, khash=khash)
+
+
+@lru_cache(maxsize=128)
+def every(n: int) -> tuple[int, ...]:
+    """The first `n` positions."""
+    return tuple(range(n))
+
+
+def merge(layout: Layout, batches: Sequence[Batch]) -> Batch:
+    """Adds batches of one layout into one; rows that cancel vanish.
+
+    Cost: O(n) comparisons for few batches, as their order is used.
+    """
+    if len(batches) == 1:
+        return batches[0]
+    columns = [rows.concat([b.columns[i] for b in batches], t) for i, t in enumerate(layout.types)]
+    khash = np.concatenate([b.khash for b in batches])
+    rhash = khash
+    if any(b.rhash is not b.khash for b in batches):
+        rhash = np.concatenate([b.rhash for b in batches])
+    diff = np.concatenate([b.diff for b in batches])
+    code = None
+    if layout.order is not None:
+        code = np.concatenate([b.code for b in batches if b.code is not None])
+    return _sorted(layout, columns, khash, rhash, diff, code)
+
+
+def _sorted(
+    layout: Layout,
+    columns: list[Column],
+    khash: Hashes,
+    rhash: Hashes,
+    diff: Diffs,
+    code: Hashes | None,
+) -> Batch:
+    """Brings rows with their hashes into order and consolidates them."""
+    if len(diff) > 1:
+        if code is not None:
+            index = np.lexsort((rhash, code, khash))
+        elif rhash is khash:
+            index = khash.argsort()
+        else:
+            index = sorted_by(khash, rhash)
+        rhash = khash if rhash is khash else rhash[index]
+        columns = [c[index] if type(c) is _ndarray else rows.take(c, index) for c in columns]
+        diff = diff[index]
+        if rhash is khash:
+            khash = rhash = khash[index]
+        else:
+            khash = khash[index]
+        code = None if code is None else code[index]
+    return _consolidated(layout, columns, khash, rhash, diff, code)
+
+
+def _consolidated(
+    layout: Layout,
+    columns: list[Column],
+    khash: Hashes,
+    rhash: Hashes,
+    diff: Diffs,
+    code: Hashes | None,
+) -> Batch:
+    """Adds up the diffs of equal rows of sorted input and drops zeros."""
+    same = rhash[1:] == rhash[:-1]
+    if rhash is not khash:
+        same &= khash[1:] == khash[:-1]
+    if code is not None:
+        same &= code[1:] == code[:-1]
+    if not any_true(same):
+        if not any_zero(diff):
+            return Batch(layout, columns, khash, rhash, diff, code)
+        return _pick(Batch(layout, columns, khash, rhash, diff, code), diff.nonzero()[0], None)
+    again = same.nonzero()[0]
+    if not rows_equal(columns, layout.types, again):
+        return collided(layout, columns, khash, rhash, diff, code, same)
+    batch = Batch(layout, columns, khash, rhash, diff, code)
+    return _summed(batch, same)
+
+
+def _summed(batch: Batch, same: npt.NDArray[np.bool_]) -> Batch:
+    """One row for each run of `same`, with the sum of the run's diffs."""
+    starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
+    try:
+        sums = add_runs(batch.diff, starts)
+    except CountError as error:
+        one = batch.updates.take(starts[[error.at]])
+        raise CountError(row=row_of(one.columns, batch.layout.types)) from None
+    kept = sums.nonzero()[0]
+    return _pick(batch, starts[kept], sums[kept])
+
+
+def row_of(columns: list[Column], types: Sequence[str]) -> tuple[Any, ...]:
+    """The first row of columns, for a message."""
+    return tuple(
+        rows.to_pylist(rows.slice_(c, 0, 1), t)[0] for c, t in zip(columns, types, strict=True)
+    )
+
+
+def _pick(batch: Batch, index: Index, diff: Diffs | None) -> Batch:
+    """The rows at `index`, optionally with other diffs."""
+    khash = batch.khash[index]
+    return Batch(
+        batch.layout,
+        [rows.take(c, index) for c in batch.columns],
+        khash,
+        khash if batch.rhash is batch.khash else batch.rhash[index],
+        batch.diff[index] if diff is None else diff,
+        None if batch.code is None else batch.code[index],
+    )
+
+
+def rows_equal(columns: list[Column], types: Sequence[str], first: Index) -> bool:
+    """Whether each row of `first` has the value of the row after it."""
+    for column, type_ in zip(columns, types, strict=True):
+        same = rows.equal(rows.take(column, first), rows.take(column, first + 1), type_)
+        if not all_true(same):
+            return False
+    return True
+
+
+def collided(
+    layout: Layout,
+    columns: list[Column],
+    khash: Hashes,
+    rhash: Hashes,
+    diff: Diffs,
+    code: Hashes | None,
+    same: npt.NDArray[np.bool_],
+) -> Batch:
+    """Consolidates rows of which some have equal hashes and different values.
+
+    Cost: per-row Python for the rows in runs of equal hashes only.
+    """
+    run = np.concatenate(([0], np.cumsum(~same)))
+    inside = np.zeros(len(diff), bool)
+    inside[:-1] |= same
+    inside[1:] |= same
+    index = inside.nonzero()[0]
+    parts = [
+        encode_column(rows.take(c, index), t) for c, t in zip(columns, layout.types, strict=True)
+    ]
+    texts = list(zip(*parts, strict=True)) if parts else [()] * len(index)
+    rank = np.zeros(len(diff), np.int64)
+    order = {text: i for i, text in enumerate(sorted(set(texts)))}
+    rank[index] = [order[text] for text in texts]
+    sort = np.lexsort((rank, run))
+    batch = _pick(Batch(layout, columns, khash, rhash, diff, code), sort, None)
+    equal = (run[sort][1:] == run[sort][:-1]) & (rank[sort][1:] == rank[sort][:-1])
+    return _summed(batch, equal)

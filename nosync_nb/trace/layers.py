@@ -1,0 +1,334 @@
+"""Traces: all layers of one collection in one order, and what can be asked of them.
+
+A `Layer` is a batch in its place: it covers the epochs `[lower, upper)`. Its rows may be split into
+parts, disjoint and ascending in key hash, each in memory or mapped from a file. A `Trace` is an
+immutable tuple of layers that tile `[0, upper)`; the collection is the sum of its layers.
+
+Readers hold a trace as long as they like; appending or compacting makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.rows import Column
+from nosync_nb.rows.arrays import all_true, total
+from nosync_nb.trace.batch import (
+    Batch,
+    Diffs,
+    Hashes,
+    Index,
+    Layout,
+    Updates,
+    arrange,
+    concat_updates,
+    merge,
+)
+from nosync_nb.trace.parts import PartRef
+
+ROW_BYTES = 1024
+"""From so many bytes a row on a layer is as large as its bytes, not as its rows."""
+
+
+class Seen:
+    """What readers found out about a layer, which does not change: see glance.py.
+
+    Attributes:
+        counted: how many rows it adds, and the least count, if they were added up.
+        first: how many of its first rows were looked for, and those of each part.
+        sound: no row of the collection at the end of this layer is there fewer than 0 times.
+    """
+
+    __slots__ = ("counted", "first", "sound")
+
+    def __init__(self, *, sound: bool = False) -> None:
+        self.counted: tuple[int, int] | None = None
+        self.first: tuple[int, Sequence[Any]] | None = None
+        self.sound = sound
+
+
+class Layer:
+    """A batch over the epochs `[lower, upper)`, as parts disjoint in key hash.
+
+    `files` names the part files that hold it, one for each part, or is empty while the layer
+    lives in memory (and in the frames of the log) alone. `level` grows by one when its rows grow
+    fourfold.
+
+    A layer may be `young`: its updates are put into order when somebody looks at its `parts`, and
+    until then it can be joined with the next. So a trace that nobody looks into costs an epoch
+    next to nothing. `rows_count` is an upper bound until then. One that is `full` is joined with no
+    more; one that is `claimed` is being merged by the worker.
+
+    `wary`: for how many epochs no layer is joined to it; see `is_watched`. `encoded`: the layer as
+    a checkpoint holds it, once one does.
+    """
+
+    __slots__ = (
+        "_parts",
+        "_pieces",
+        "_source",
+        "claimed",
+        "encoded",
+        "files",
+        "full",
+        "level",
+        "lower",
+        "rows_count",
+        "seen",
+        "upper",
+        "wary",
+    )
+
+    def __init__(
+        self, lower: int, upper: int, parts: tuple[Batch, ...], files: tuple[PartRef, ...] = ()
+    ) -> None:
+        assert lower < upper, (lower, upper)
+        self.lower = lower
+        self.upper = upper
+        self.files = files
+        self.full = False
+        self.claimed = False
+        self.seen: Seen | None = None
+        self.wary = 0
+        self.encoded: bytes | None = None
+        self._parts = parts
+        self._source: Layer | None = None
+        self._pieces: tuple[Layout, tuple[Updates, ...], int] | None = None
+        self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
+
+    def _count(self, rows_count: int) -> None:
+        self.rows_count = rows_count
+        bits = (rows_count | 1).bit_length()
+        self.level = level_of(rows_count, self.files) if self.files else bits >> 1
+
+    @classmethod
+    def young(
+        cls, lower: int, upper: int, layout: Layout, pieces: tuple[Updates, ...], rows_count: int
+    ) -> Layer:
+        """A layer of updates in any order."""
+        layer = cls(lower, upper, ())
+        layer._pieces = (layout, pieces, rows_count)
+        layer._count(rows_count)
+        return layer
+
+    @property
+    def parts(self) -> tuple[Batch, ...]:
+        """The rows in order. Cost: that of sorting a young layer, the first time."""
+        young = self._pieces
+        if young is not None:
+            layout, pieces, _ = young
+            batch = arrange(layout, concat_updates(pieces, layout.types))
+            self._count(len(batch))
+            # In this order: another thread that finds no pieces finds the parts.
+            self._parts = (batch,)
+            self._pieces = None
+        return self._parts
+
+    def joined(self, layout: Layout, after: Layer) -> Layer:
+        """This layer and the one after it, both young, as one."""
+        (pieces, count), (others, more) = self._loose(), after._loose()
+        made = Layer.young(self.lower, after.upper, layout, pieces + others, count + more)
+        made._source, self._source = self, None
+        return made
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody looked at what it was before the last epoch was joined to it.
+
+        Who looks each epoch, as an operator looks at the state before, would have it put into order
+        anew each time it grows.
+        """
+        source = self._source
+        return source is not None and source._pieces is None
+
+    @property
+    def is_young(self) -> bool:
+        """Whether its rows came in no order, and nobody has looked at them yet."""
+        return self._pieces is not None
+
+    @property
+    def pieces_count(self) -> int:
+        """Of how many epochs' changes it is made, while it is young; else 1."""
+        young = self._pieces
+        return 1 if young is None else len(young[1])
+
+    @property
+    def diffs(self) -> list[Diffs]:
+        """The counts of its updates; those of a young layer are not added up."""
+        young = self._pieces
+        return [each.diff for each in (self.parts if young is None else young[1])]
+
+    def _loose(self) -> tuple[tuple[Updates, ...], int]:
+        """The updates and how many there are; another thread may put them in order meanwhile."""
+        young = self._pieces
+        if young is not None:
+            return young[1], young[2]
+        parts = self._parts
+        return tuple(part.updates for part in parts), sum(map(len, parts))
+
+
+def level_of(rows_count: int, files: Sequence[PartRef]) -> int:
+    """The level of so many rows, in files or in memory: few rows may be many bytes."""
+    if files:
+        rows_count = max(rows_count, sum(ref.size_bytes for ref in files) // ROW_BYTES)
+    return (rows_count | 1).bit_length() >> 1
+
+
+class Found(NamedTuple):
+    """Rows of a trace that match probes: `probe[i]` is the probe of row i."""
+
+    probe: Index
+    columns: list[Column]
+    diff: Diffs
+
+
+class Trace:
+    """An immutable list of layers of one layout, oldest first.
+
+    `memos` holds what an operator remembers of its contents, if anything: whoever takes it has it
+    alone, and leaves it to the trace that follows. It is no part of the value.
+    """
+
+    __slots__ = ("layers", "layout", "memos")
+
+    def __init__(
+        self, layout: Layout, layers: tuple[Layer, ...] = (), memos: list[Any] | None = None
+    ) -> None:
+        self.layout = layout
+        self.layers = layers
+        self.memos = memos
+
+    def __reduce__(self) -> Any:
+        return Trace, (self.layout, self.layers)
+
+    def take_memo(self) -> Any:
+        """The memo, which is the caller's from now on; None if there is none."""
+        try:
+            return self.memos.pop() if self.memos else None
+        except IndexError:  # another thread was faster
+            return None
+
+    @property
+    def rows_count(self) -> int:
+        """Updates held, an upper bound of the rows of the collection."""
+        return sum(layer.rows_count for layer in self.layers)
+
+    def parts(self) -> Iterator[Batch]:
+        """Every part of every layer, oldest layer first."""
+        for layer in self.layers:
+            yield from layer.parts
+
+    def appended(self, layer: Layer) -> Trace:
+        """This trace with one more layer."""
+        assert not self.layers or self.layers[-1].upper <= layer.lower
+        return Trace(self.layout, (*self.layers, layer))
+
+    def with_batch(self, batch: Batch) -> Trace:
+        """This trace with a batch of the epoch after its last layer, for kernels."""
+        at = self.layers[-1].upper if self.layers else 0
+        return Trace(self.layout, (*self.layers, Layer(at, at + 1, (batch,))))
+
+    def cut(self, low: int, high: int) -> Trace:
+        """The slice of all layers with key hash in `[low, high)`."""
+        layers = (
+            Layer(each.lower, each.upper, tuple(p.cut(low, high) for p in each.parts))
+            for each in self.layers
+        )
+        return Trace(self.layout, tuple(layers))
+
+    def consolidated(self) -> Batch:
+        """The collection now: all layers added up. Cost: O(n log n) in the rows held."""
+        parts = list(self.parts())
+        if not parts:
+            return empty_batch(self.layout)
+        return merge(self.layout, parts)
+
+    def updates(self) -> Updates:
+        """All updates held, not consolidated."""
+        parts = [p.updates for p in self.parts()]
+        if not parts:
+            return empty_batch(self.layout).updates
+        return concat_updates(parts, self.layout.types)
+
+    def lookup(
+        self, khash: Hashes, keys: Sequence[Column], wanted: Sequence[int] | None = None
+    ) -> Found | None:
+        """Finds the rows of given keys.
+
+        Args:
+            khash: key hashes of the probes, any order, without repetition for exact counts.
+            keys: the key columns of the probes; they tell apart keys of equal hash.
+            wanted: positions of the columns to fetch, default all.
+
+        Returns:
+            matching rows of all layers (a row may occur in several, with diffs that add up), or
+            None if there are none.
+
+        Cost: O(layers x (probes x log rows) + rows found).
+        """
+        types, key = self.layout.types, self.layout.key
+        hits = [
+            (part.columns, part.diff, *hit)
+            for layer in self.layers
+            for part in layer.parts
+            if (hit := _hits(part, khash)) is not None
+        ]
+        if not hits:
+            return None
+        places = range(len(types)) if key is None else key
+        need = range(len(types)) if wanted is None else wanted
+        if len(hits) == 1:
+            columns, diff, probe, index = hits[0]
+            diff = diff[index]
+            held = {i: rows.take(columns[i], index) for i in (*places, *need)}
+        else:
+            probe = np.concatenate([probe for _, _, probe, _ in hits])
+            diff = np.concatenate([diff[index] for _, diff, _, index in hits])
+            held = {
+                i: rows.concat([rows.take(columns[i], index) for columns, _, _, index in hits], t)
+                for i, t in enumerate(types)
+                if i in places or i in need
+            }
+        for column, i in zip(keys, places, strict=True):
+            same = rows.equal(rows.take(column, probe), held[i], types[i])
+            if not all_true(same):
+                keep = same.nonzero()[0]
+                if not len(keep):
+                    return None
+                probe, diff = probe[keep], diff[keep]
+                held = {j: rows.take(c, keep) for j, c in held.items()}
+        return Found(probe, [held[i] for i in need], diff)
+
+
+def _hits(part: Batch, khash: Hashes) -> tuple[Index, Index] | None:
+    """The rows of one part whose key hash is that of a probe, as (probe, row) numbers."""
+    hashes = part.khash
+    low = hashes.searchsorted(khash)
+    high = hashes.searchsorted(khash, "right")
+    if low.tobytes() == high.tobytes():
+        return None
+    count = high - low
+    probe = count.nonzero()[0]
+    if total(count) == len(probe):
+        return probe, low[probe]
+    return np.arange(len(khash)).repeat(count), ranges(low, count)
+
+
+def empty_batch(layout: Layout) -> Batch:
+    """A batch without rows."""
+    none = np.zeros(0, np.uint64)
+    columns = [rows.empty(t) for t in layout.types]
+    code = none if layout.order is not None else None
+    return Batch(layout, columns, none, none, np.zeros(0, np.int64), code)
+
+
+def ranges(start: Index, count: Index) -> Index:
+    """Concatenates `arange(start[i], start[i] + count[i])`."""
+    ends = count.cumsum()
+    total = int(ends[-1]) if len(ends) else 0
+    found: Index = np.arange(total) + (start - ends + count).repeat(count)
+    return found

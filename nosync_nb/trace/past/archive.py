@@ -1,0 +1,128 @@
+"""The archive: opened packs and part files of the past, and sums read off them.
+
+It keeps a bounded number of files mapped. It knows the tree of packs only as an argument, so that
+readers with different views share it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from nosync_nb.files.disk import Files
+from nosync_nb.trace.arrow_file import DISK
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
+from nosync_nb.trace.parts import PartRef, open_part
+from nosync_nb.trace.past.packs import Pack
+from nosync_nb.trace.past.sections import Large
+from nosync_nb.trace.past.tree import Node
+
+OPEN_MAX = 256
+
+
+class Sums(NamedTuple):
+    """What packs hold of a trace over an interval, by layout: updates, and batches in files."""
+
+    updates: dict[Layout, list[Updates]]
+    large: dict[Layout, list[Large]]
+
+
+class Archive:
+    """Packs in one folder, and the part files they refer to in another.
+
+    Attributes:
+        thorough: looks at every value of a file, as this user has not signed the log.
+    """
+
+    def __init__(self, folder: str, parts: str, *, files: Files = DISK) -> None:
+        self.folder = folder
+        self.parts = parts
+        self.files = files
+        self.thorough = False
+        self._open: OrderedDict[Any, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def pack(self, node: Node) -> Pack:
+        """The opened pack of a node."""
+        found: Pack = self._kept(
+            node.name,
+            lambda: Pack(
+                self.folder,
+                node.name,
+                node.size_bytes,
+                node.digest,
+                files=self.files,
+                thorough=self.thorough,
+            ),
+        )
+        return found
+
+    def part(self, ref: PartRef, layout: Layout) -> Batch:
+        """A mapped part."""
+        found: Batch = self._kept(
+            (ref.path, layout),
+            lambda: open_part(
+                self.parts, ref, layout, files=self.files, checked=True, thorough=self.thorough
+            ),
+        )
+        return found
+
+    def read(self, tree: Iterable[Node], trace: int, lower: int, upper: int) -> Sums:
+        """What the tree holds of a trace over `[lower, upper)`, from as few packs as possible."""
+        sums = Sums({}, {})
+        for node in _within(tree, trace, lower, upper):
+            stop = min(upper, node.clip)
+            for section in self.pack(node).sections(trace):
+                updates = section.updates(lower, stop)
+                if updates is not None:
+                    sums.updates.setdefault(section.layout, []).append(updates)
+                for large in section.large:
+                    if lower <= large[0] < stop:
+                        sums.large.setdefault(section.layout, []).append(large)
+        return sums
+
+    def batches(self, sums: Sums) -> list[Batch]:
+        """The batches to be merged into the sum. Cost: files are mapped, the rest arranged."""
+        found = [b for layout, some in sums.updates.items() if len(b := added(layout, some))]
+        for layout, large in sums.large.items():
+            found += [self.part(ref, layout) for _, refs in large for ref in refs]
+        return found
+
+    def _kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What is kept under a key; the one not used for longest makes room for a new one."""
+        with self._lock:
+            found = self._open.get(key)
+            if found is not None:
+                self._open.move_to_end(key)
+                return found
+        found = make()
+        with self._lock:
+            self._open[key] = found
+            while len(self._open) > OPEN_MAX:
+                self._open.popitem(last=False)
+        return found
+
+
+def added(layout: Layout, updates: Sequence[Updates]) -> Batch:
+    """The sum of updates."""
+    return arrange(layout, concat_updates(updates, layout.types))
+
+
+def total(batches: Sequence[Batch]) -> Batch:
+    """The sum of batches of the same rows in any layouts, in that of the largest."""
+    layout = max(batches, key=len).layout
+    return merge(layout, [b if b.layout == layout else arrange(layout, b.updates) for b in batches])
+
+
+def _within(tree: Iterable[Node], trace: int, lower: int, upper: int) -> Iterator[Node]:
+    """The nodes to read for `[lower, upper)`: sums that lie inside, and leaves that overlap."""
+    for node in tree:
+        low, high = node.extent(trace)
+        if high <= lower or low >= upper or low >= high:
+            continue
+        if node.children and (low < lower or high > upper):
+            yield from _within(node.children, trace, lower, upper)
+        else:
+            yield node

@@ -1,0 +1,367 @@
+"""History: the changes of named collections at every epoch, for reading the past.
+
+The last epochs (the *tail*) are in memory, as the log gave them. `pack` moves them to a pack: one
+file with the single epochs of all traces and sums over 16, 256 and all epochs of it. `tidy` makes
+sums over 16 packs, over 16 of those, and so on, and drops what retention does not ask for. Hence
+the state at any epoch is a sum of O(16 log n) stored batches.
+
+It is not the state of now (that is a `Trace`), and it knows nothing of stages: a trace is a number
+that is never used for two things, and whether an epoch was reached is the session's to know.
+Epoch 0 is empty. A state is the sum of all that was appended up to its epoch.
+
+Threads: what changes a history belongs to the committing thread, or is done under its lock; plans
+are performed anywhere; readers take one immutable view and never wait.
+
+Failure: a pack counts once a checkpoint has the manifest that names it. A file that no manifest
+names is nobody's: `strays` lists them.
+IMPORTANT: what the manifest holds must not be appended again after a restart. So a checkpoint names
+the position in the log at the time when `pack` was called, and opening replays what follows it.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nosync_nb.errors import CorruptLogError, TimeError
+from nosync_nb.files.disk import Files
+from nosync_nb.trace.arrow_file import DISK
+from nosync_nb.trace.batch import Batch, Layout
+from nosync_nb.trace.parts import PartRef
+from nosync_nb.trace.past import grid
+from nosync_nb.trace.past import tree as nodes
+from nosync_nb.trace.past.archive import Archive
+from nosync_nb.trace.past.packing import (
+    Decode,
+    Encoded,
+    Entry,
+    Filed,
+    Packed,
+    PackPlan,
+    SumPlan,
+    ThinPlan,
+)
+from nosync_nb.trace.past.tree import Node
+
+_FORMAT = 1
+
+
+class _View(NamedTuple):
+    """What a reader sees: packs, the tail of each trace (only ever appended to), hidden epochs."""
+
+    tree: tuple[Node, ...]
+    tails: dict[int, list[Entry]]
+    hidden: Mapping[int, tuple[tuple[int, int], ...]]
+    packed: int
+
+
+class History:
+    """The past of the traces of a session, in a folder.
+
+    Args:
+        folder: where packs are kept.
+        parts: where part files are kept; default `layers` beside the folder.
+    """
+
+    def __init__(self, folder: str, *, parts: str | None = None, files: Files = DISK) -> None:
+        beside = os.path.join(os.path.dirname(os.path.abspath(folder)), "layers")
+        self._archive = Archive(folder, beside if parts is None else parts, files=files)
+        self._view = _View((), {}, {}, 0)
+        self._cuts = 0
+        self._retain: int | None = None
+
+    @classmethod
+    def restore(
+        cls,
+        folder: str,
+        manifest: Mapping[str, Any] | None,
+        *,
+        write: bool = True,
+        parts: str | None = None,
+        files: Files = DISK,
+    ) -> History:
+        """Opens the history that a checkpoint's manifest describes; None: an empty one.
+
+        Cost: O(packs); no pack is opened.
+        """
+        history = cls(folder, parts=parts, files=files)
+        if write:
+            files.make_folder(folder)
+            files.make_folder(history._archive.parts)
+        if manifest is None:
+            return history
+        if manifest["format"] != _FORMAT:
+            raise CorruptLogError(
+                f"'{folder}' has format {manifest['format']}, not {_FORMAT}",
+                hint="open it with the version of nosync that wrote it",
+            )
+        tree = tuple(map(nodes.node_from_json, manifest["tree"]))
+        hidden = {trace: tuple((a, b) for a, b in some) for trace, some in manifest["hidden"]}
+        history._view = _View(tree, {}, hidden, manifest["packed"])
+        history._retain = manifest["retain"]
+        return history
+
+    def manifest(self) -> dict[str, Any]:
+        """What a checkpoint must keep, as JSON values: everything but the tail."""
+        view = self._view
+        return {
+            "format": _FORMAT,
+            "packed": view.packed,
+            "retain": self._retain,
+            "hidden": [[trace, [list(b) for b in some]] for trace, some in view.hidden.items()],
+            "tree": [node.to_json() for node in view.tree],
+        }
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def append(self, trace: int, epoch: int, batch: Batch) -> None:
+        """Adds the change of a trace at an epoch, not below its last one. Cost: below 1 us."""
+        tails = self._view.tails
+        tail = tails.get(trace)
+        if tail is None:
+            tail = tails[trace] = []
+        tail.append((epoch, batch))
+
+    def append_encoded(
+        self, trace: int, epoch: int, layout: Layout, data: Any, decode: Decode
+    ) -> None:
+        """Adds a change as a frame of the log has it: consolidated, decoded when it is read."""
+        self._view.tails.setdefault(trace, []).append((epoch, Encoded(layout, data, decode)))
+
+    def append_files(
+        self,
+        trace: int,
+        epoch: int,
+        layout: Layout,
+        refs: Sequence[PartRef],
+        parts: Sequence[Batch] = (),
+    ) -> None:
+        """Adds a change that lies in part files; they are referred to, not copied.
+
+        Args:
+            parts: the batches in them, if they are mapped already.
+        """
+        tail = self._view.tails.setdefault(trace, [])
+        tail.append((epoch, Filed(layout, tuple(refs), tuple(parts))))
+
+    def hide(self, trace: int, lower: int, upper: int) -> None:
+        """Makes the epochs `[lower, upper)` of a trace unreadable: they cannot be told apart.
+
+        A trace that is first computed at epoch e hides `[0, e)`; one that lagged behind and has
+        caught up in one step hides the epochs it skipped.
+        """
+        view = self._view
+        if lower < upper:
+            bounds = sorted({*view.hidden.get(trace, ()), (lower, upper)})
+            self._view = view._replace(hidden={**view.hidden, trace: tuple(bounds)})
+
+    def begin(self, trace: int, epoch: int) -> None:
+        """Makes a trace readable from an epoch on, that of its first run."""
+        self.hide(trace, 0, epoch)
+
+    def drop(self, trace: int) -> None:
+        """Forgets a trace; what packs hold of it is not read any more.
+
+        Its part files are not needed any more; packs that refer to some are looked at.
+        """
+        view = self._view
+
+        def gone(node: Node) -> set[str]:
+            sections = self._archive.pack(node).sections(trace)
+            return {ref.path for s in sections for _, refs in s.large for ref in refs}
+
+        tails = {number: tail for number, tail in view.tails.items() if number != trace}
+        hidden = {number: some for number, some in view.hidden.items() if number != trace}
+        tree = tuple(nodes.without(node, trace, gone) for node in view.tree)
+        self._view = view._replace(tree=tree, tails=tails, hidden=hidden)
+
+    def truncate(self, to_epoch: int) -> None:
+        """Forgets all epochs after `to_epoch`, which must be one that can be told apart.
+
+        Files stay, since a branch may read them; see `strays`.
+        """
+        upper = to_epoch + 1
+        view = self._view
+        for node in view.tree:
+            self._check_cut(node, upper)
+        tree = tuple(nodes.cut(view.tree, upper))
+        tails = {trace: tail[: _end(tail, to_epoch)] for trace, tail in view.tails.items()}
+        self._cuts += 1
+        self._view = _View(tree, tails, view.hidden, min(view.packed, upper))
+
+    def retain(self, epochs: int | None) -> None:
+        """Keeps single epochs for the last `epochs` only, and coarser ones before; None: all."""
+        self._retain = epochs
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def state(self, trace: int, at: int) -> list[Batch]:
+        """The batches whose sum is a trace at an epoch; none if it is empty.
+
+        Batches have the layout that the trace had when they were appended.
+
+        Raises:
+            TimeError: if the epoch cannot be told apart; names its readable neighbours.
+            CorruptLogError: if a file is missing or damaged.
+
+        Cost: O(16 log n) stored batches in n epochs, and the tail.
+        """
+        return self._read(trace, None, at)
+
+    def changes(self, trace: int, after: int | None, upto: int) -> list[Batch]:
+        """The batches whose sum are the changes of a trace in `(after, upto]`.
+
+        Args:
+            after: None: from the beginning.
+        """
+        return self._read(trace, after, upto)
+
+    def epochs(self, trace: int, now: int) -> list[range]:
+        """The epochs up to `now` at which a trace can be read, ascending."""
+        return _epochs(self._view, trace, now)
+
+    @property
+    def packed(self) -> int:
+        """The last epoch which `pack` has moved to a file; later ones are in memory."""
+        return self._view.packed - 1
+
+    def _read(self, trace: int, after: int | None, upto: int) -> list[Batch]:
+        view = self._view
+        self._check(view, trace, upto)
+        if after is not None:
+            self._check(view, trace, after)
+        lower = -1 if after is None else after
+        sums = self._archive.read(view.tree, trace, lower + 1, upto + 1)
+        found = []
+        encoded: dict[tuple[Layout, Decode], list[Any]] = {}
+        tail = view.tails.get(trace, ())
+        for epoch, change in tail[_end(tail, lower) : _end(tail, upto)]:
+            if isinstance(change, Batch):
+                found.append(change)
+            elif isinstance(change, Encoded):
+                encoded.setdefault((change.layout, change.decode), []).append(change.data)
+            elif change.parts:
+                found += change.parts
+            else:
+                sums.large.setdefault(change.layout, []).append((epoch, change.refs))
+        for (layout, decode), data in encoded.items():
+            sums.updates.setdefault(layout, []).append(decode(data, layout.types))
+        return self._archive.batches(sums) + found
+
+    def _check(self, view: _View, trace: int, at: int) -> None:
+        """Raises if an epoch of a trace cannot be told apart."""
+        if at >= view.packed and trace not in view.hidden:
+            return
+        hidden = any(lower <= at < upper for lower, upper in view.hidden.get(trace, ()))
+        grains = _grains(view.tree, trace)
+        if not hidden and not any(a <= at < b and (at + 1) % g for a, b, g in grains):
+            return
+        before, later = grid.neighbours(_epochs(view, trace, max(at, view.packed) + 4096), at)
+        near = " and ".join(str(epoch) for epoch in (before, later) if epoch is not None)
+        raise TimeError(
+            f"epoch {at} cannot be told apart from its neighbours",
+            hint=f"the nearest epochs that can be read are {near}",
+        )
+
+    def _check_cut(self, top: Node, upper: int) -> None:
+        """Raises if a thinned leaf cannot be cut there."""
+        for node in top.walk():
+            bounds = [(node.lower, node.upper), *node.own.values()]
+            crossing = any(low < upper < min(high, node.clip) for low, high in bounds)
+            if not node.children and crossing and upper % node.grain:
+                below = upper // node.grain * node.grain - 1
+                raise TimeError(
+                    f"cannot go back to epoch {upper - 1}: it cannot be told apart any more",
+                    hint=f"the nearest epochs are {below} and {below + node.grain}",
+                )
+
+    # -- packing -----------------------------------------------------------------------------
+
+    def pack(self, upto: int) -> PackPlan | None:
+        """Plans to move the tails up to an epoch into a file; None if they are empty.
+
+        Cost: O(traces) and a copy of the lists of batches.
+        """
+        view = self._view
+        entries = {}
+        for trace, tail in view.tails.items():
+            taken = tail[: _end(tail, upto)]
+            if taken:
+                entries[trace] = taken
+        if not entries:
+            return None
+        return PackPlan(self._archive, view.packed, upto + 1, entries, self._cuts)
+
+    def tidy(self) -> SumPlan | ThinPlan | None:
+        """Plans the next sum over packs, or to thin out an old pack; None if all is done."""
+        view = self._view
+        children = nodes.to_sum(view.tree)
+        if children is not None:
+            return SumPlan(self._archive, children)
+        if self._retain is not None:
+            found = nodes.to_thin(view.tree, view.packed - 1, self._retain)
+            if found is not None:
+                return ThinPlan(self._archive, *found)
+        return None
+
+    def adopt(self, packed: Packed) -> bool:
+        """Puts a written file in place; False if what it replaces is not there any more."""
+        view = self._view
+        if packed.old:
+            tree = nodes.replaced(view.tree, packed.old, packed.new)
+            if tree is not None:
+                self._view = view._replace(tree=tree)
+            return tree is not None
+        if packed.cuts != self._cuts or packed.new.lower != view.packed:
+            return False
+        taken = packed.taken
+        tails = {t: tail[taken.get(t, 0) :] for t, tail in view.tails.items()}
+        tree = (*view.tree, packed.new)
+        self._view = view._replace(tree=tree, tails=tails, packed=packed.new.upper)
+        return True
+
+    def files(self) -> set[str]:
+        """Names of all files it needs: packs, and part files that they or the tail refer to."""
+        view = self._view
+        every = [node for top in view.tree for node in top.walk()]
+        named = {name for node in every for name in (node.name, *node.parts)}
+        filed = (c for tail in list(view.tails.values()) for _, c in tail if isinstance(c, Filed))
+        return named.union(ref.path for change in filed for ref in change.refs)
+
+    def look_through(self) -> None:
+        """Looks at every value of a file from now on before it is used."""
+        self._archive.thorough = True
+
+    def strays(self, keep: Iterable[str] = ()) -> list[str]:
+        """Names of files in the folder that neither the manifest nor `keep` has."""
+        archive = self._archive
+        known = self.files().union(keep)
+        return [n for n in archive.files.names(archive.folder) if n not in known]
+
+
+def _end(tail: Sequence[Entry], epoch: int) -> int:
+    """How many entries are not after an epoch."""
+    return bisect_right(tail, epoch, key=_epoch)
+
+
+def _epoch(entry: Entry) -> int:
+    return entry[0]
+
+
+def _grains(tree: Iterable[Node], trace: int) -> list[tuple[int, int, int]]:
+    """Where the epochs of a trace were thinned out: (lower, upper, grain)."""
+    leaves = (node for top in tree for node in top.walk() if node.grain > 1)
+    return sorted((*leaf.extent(trace), leaf.grain) for leaf in leaves)
+
+
+def _epochs(view: _View, trace: int, now: int) -> list[range]:
+    """The epochs up to `now` at which a trace can be read."""
+    spans = []
+    at = 0
+    for lower, upper in view.hidden.get(trace, ()):
+        spans.append((at, min(lower, now + 1)))
+        at = max(at, upper)
+    spans.append((at, now + 1))
+    return grid.readable([(a, b) for a, b in spans if a < b], _grains(view.tree, trace))

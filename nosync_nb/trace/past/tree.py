@@ -1,0 +1,140 @@
+"""The tree of packs: which files hold which epochs of which trace. Immutable; pure functions.
+
+A leaf is a pack with the levels of some epochs. A node with children holds the sums over all epochs
+of its children, in a file of its own. Every change of a trace at an epoch is in exactly one leaf;
+normally in the one whose interval has the epoch, but a trace that was replayed over old epochs, or
+lagged behind, has an interval of its own in some packs (`own`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from nosync_nb.files.names import PACK, PART, plain
+
+FANOUT = 16
+
+
+class Node(NamedTuple):
+    """A pack in its place.
+
+    Args:
+        lower, upper: the epochs it holds, half open, for all traces but those in `own`.
+        clip: epochs from here on were left by a rewind and are not there any more.
+        level: 0 for a leaf, else one more than its children.
+        grain: a leaf's epochs t can be told apart where t + 1 is a multiple of it.
+        own: other intervals, by trace; that of one that was dropped is empty.
+        parts: part files that its sections refer to.
+    """
+
+    name: str
+    size_bytes: int
+    digest: str
+    lower: int
+    upper: int
+    clip: int
+    level: int = 0
+    grain: int = 1
+    own: Mapping[int, tuple[int, int]] = {}
+    parts: tuple[str, ...] = ()
+    children: tuple[Node, ...] = ()
+
+    def extent(self, trace: int) -> tuple[int, int]:
+        """The epochs in which it may hold changes of a trace."""
+        lower, upper = self.own.get(trace, (self.lower, self.upper))
+        return lower, min(upper, self.clip)
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def to_json(self) -> list[Any]:
+        """The node as JSON values; see `node_from_json`."""
+        own = [[trace, *bounds] for trace, bounds in self.own.items()]
+        return [*self[:8], own, list(self.parts), [c.to_json() for c in self.children]]
+
+
+def node_from_json(data: Sequence[Any]) -> Node:
+    """The node of which `to_json` made these values.
+
+    Raises:
+        CorruptLogError: it names no pack, or no part files.
+    """
+    name = plain(data[0], PACK)
+    parts = tuple(plain(part, PART) for part in data[9])
+    own = {trace: (lower, upper) for trace, lower, upper in data[8]}
+    children = tuple(map(node_from_json, data[10]))
+    return Node._make((name, *data[1:8], own, parts, children))
+
+
+def without(node: Node, trace: int, gone: Callable[[Node], AbstractSet[str]]) -> Node:
+    """A node that does not refer to the part files of a trace any more, nor does one below.
+
+    Args:
+        gone: the part files that the sections of the trace in a pack refer to.
+    """
+    below = tuple(without(child, trace, gone) for child in node.children)
+    files = gone(node) if node.parts else ()
+    if not files:
+        return node if below == node.children else node._replace(children=below)
+    parts = tuple(part for part in node.parts if part not in files)
+    own = {**node.own, trace: (node.lower, node.lower)}
+    return node._replace(parts=parts, own=own, children=below)
+
+
+def cut(nodes: Sequence[Node], upper: int) -> Iterator[Node]:
+    """The nodes without the epochs from `upper` on: sums that cross it are taken apart."""
+    for node in nodes:
+        bounds = [(node.lower, node.upper), *node.own.values()]
+        if min(low for low, _ in bounds) >= upper:
+            continue
+        if min(node.clip, max(high for _, high in bounds)) <= upper:
+            yield node
+        elif node.children:
+            yield from cut(node.children, upper)
+        else:
+            yield node._replace(clip=upper)
+
+
+def replaced(nodes: tuple[Node, ...], old: tuple[Node, ...], new: Node) -> tuple[Node, ...] | None:
+    """The nodes with a run of siblings replaced, or None if it is not there any more."""
+    for i, node in enumerate(nodes):
+        if node is old[0]:
+            same = all(a is b for a, b in zip(old, nodes[i : i + len(old)], strict=False))
+            if not same or len(nodes) - i < len(old):
+                return None
+            return (*nodes[:i], new, *nodes[i + len(old) :])
+        if node.children:
+            below = replaced(node.children, old, new)
+            if below is not None:
+                return (*nodes[:i], node._replace(children=below), *nodes[i + 1 :])
+    return None
+
+
+def to_sum(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
+    """The next run of `FANOUT` nodes of one level whose sums should get a file, if any."""
+    for start in range(len(nodes) - FANOUT + 1):
+        run = nodes[start : start + FANOUT]
+        if len({node.level for node in run}) == 1:
+            return tuple(run)
+    return None
+
+
+def to_thin(nodes: Sequence[Node], now: int, retain: int) -> tuple[Node, int] | None:
+    """The next leaf which is finer than it has to be, with the grain it should get.
+
+    Single epochs are kept for the last `retain` epochs, groups of 16 for 16 times as many.
+    """
+    for node in nodes:
+        for leaf in node.walk():
+            if leaf.children:
+                continue
+            age = now + 1 - leaf.upper
+            grain = 256 if age >= 16 * retain else 16 if age >= retain else 1
+            if leaf.grain < grain:
+                return leaf, grain
+    return None

@@ -1,0 +1,76 @@
+"""The map of the house is the house: rooms, directions and every file that the page names."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+TOP = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
+ENGINE = TOP / "nosync_nb"
+PAGE = (TOP / "docs" / "architecture.md").read_text()
+ROOMS = sorted(p.name for p in ENGINE.iterdir() if (p / "__init__.py").exists())
+SOURCES = (ENGINE, TOP / "widgets" / "nosync_widgets", TOP / "magics" / "nosync")
+
+
+def imported(room: str) -> set[str]:
+    """The rooms that a room imports when it runs, itself left out."""
+    found: set[str] = set()
+    for path in (ENGINE / room).rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        hidden = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for each in node.body
+            for inner in ast.walk(each)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and id(node) not in hidden:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            found |= {n.split(".")[1] for n in names if n.startswith("nosync_nb.")}
+    return found & {*ROOMS, "errors"} - {room}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_it_promises_owns_and_imports(room: str) -> None:
+    said = import_module(f"nosync_nb.{room}").__doc__ or ""
+    said = " ".join(said.split())
+    assert "Promises: " in said
+    assert "Owns: " in said
+    listed = re.search(r"Imports: ([a-z, ]+)\.$", said)
+    assert listed, said
+    assert set(listed[1].split(", ")) == imported(room)
+
+
+def test_the_picture_has_the_rooms_in_the_order_of_their_imports() -> None:
+    picture = PAGE.split("```")[1].strip().splitlines()
+    drawn = [re.split(r"\s{2,}", line)[0] for line in picture]
+    settings = tomllib.loads((TOP / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (rooms,) = [each for each in contracts if each.get("containers") == ["nosync_nb"]]
+    assert rooms["exhaustive"] is True
+    assert drawn == rooms["layers"]
+
+
+def test_every_file_and_folder_that_the_page_names_is_there() -> None:
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+(?:\.py)?|[a-z_]+\.py)`", PAGE)
+    assert len(named) > 30
+    missing = [
+        name for name in named if not any((base / name).exists() for base in (*SOURCES, TOP))
+    ]
+    assert missing == []
+
+
+def test_the_top_of_the_engine_is_its_rooms_and_two_foundations() -> None:
+    entries = {p.name for p in ENGINE.iterdir() if p.name != "__pycache__"}
+    assert entries == {*ROOMS, "errors.py", "__init__.py", "py.typed"}
+    assert len(ROOMS) == 10  # nine, and the files
