@@ -12,7 +12,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Collection, Frontier, Input, SchemaError, Session, StageError, TimeError
-from nosync_nb.session import commits, upkeep
+from nosync_nb.session import publishing, upkeep
 
 
 @pytest.fixture
@@ -382,7 +382,7 @@ def test_a_clock_that_is_set_back_does_not_mix_up_epochs(
     clock = iter((1e9, 1e9 - 3600, 1e9 - 7200, 1e9 + 60))
     for epoch in range(1, 5):
         with monkeypatch.context() as patch:
-            patch.setattr(commits.time, "time", lambda: next(clock))
+            patch.setattr(publishing.time, "time", lambda: next(clock))
             fly(session, ("UA", "EWR", float(epoch)))
     times = [e.committed_at for e in session.epochs() if e.number]
     assert times == sorted(times)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
@@ -494,20 +494,71 @@ def test_what_is_inserted_while_a_commit_runs_waits_for_the_next(
     assert values(numbers) == [1, 2]
 
 
-def test_ctrl_c_after_the_frame_is_written_waits_until_the_epoch_is_visible(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+class TimeIsUpError(Exception):
+    """What the handler of a user's alarm raises."""
+
+
+def ring(*_: Any) -> None:
+    raise TimeIsUpError
+
+
+@pytest.fixture
+def struck(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Lets a signal come as soon as the next frame is written."""
+    write, alarm = session._store.write_epoch, signal.signal(signal.SIGALRM, ring)
+
+    def arm(number: int) -> None:
+        def written(*arguments: Any) -> Any:
+            position = write(*arguments)
+            monkeypatch.setattr(session._store, "write_epoch", write)
+            signal.raise_signal(number)
+            return position
+
+        monkeypatch.setattr(session._store, "write_epoch", written)
+
+    yield arm
+    signal.signal(signal.SIGALRM, alarm)
+
+
+SIGNALS = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, TimeIsUpError)]
+
+
+@pytest.mark.parametrize(("number", "error"), SIGNALS)
+def test_an_epoch_whose_frame_is_written_stands_whatever_signal_comes(
+    session: Session, struck: Callable[[int], None], number: int, error: type[BaseException]
 ) -> None:
-    write = session._store.write_epoch
-
-    def interrupted(*arguments: Any) -> Any:
-        position = write(*arguments)
-        signal.raise_signal(signal.SIGINT)
-        return position
-
-    monkeypatch.setattr(session._store, "write_epoch", interrupted)
     session.inputs["numbers"].insert([(1,)])
-    with pytest.raises(KeyboardInterrupt):
-        session.commit()
+    struck(number)
+    with pytest.raises(error) as told:
+        session.commit(label="first")
+    assert told.value.__notes__ == ["epoch 1 is committed and stands: do not insert its rows again"]
     assert session.now == 1
-    assert values(session["numbers"], at=1) == [1]
-    assert session.frontiers["numbers"].memory == 1
+    assert not session.pending
+    assert session.commit() == 2
+    assert values(session["numbers"]) == values(session["numbers"], at=1) == [1]
+    assert [each.label for each in session.epochs()] == [None, "first", None]
+    assert session.stats["epochs"] == 2
+    assert session.frontiers["numbers"].memory == 2
+    session.close()
+    with nosync_nb.open(session.path) as session:
+        assert session.now == 2
+        assert session.recovery.clean
+        assert values(session["numbers"]) == [1]
+
+
+@pytest.mark.parametrize(("number", "error"), SIGNALS)
+def test_a_block_and_a_transaction_know_that_their_epoch_stands(
+    session: Session, struck: Callable[[int], None], number: int, error: type[BaseException]
+) -> None:
+    struck(number)
+    with pytest.raises(error), session.epoch() as block:
+        session.inputs["numbers"].insert([(1,)])
+    assert block.number == 1
+    session.inputs["numbers"].insert([(2,)])
+    transaction = session.begin()
+    session.inputs["numbers"].insert([(3,)])
+    struck(number)
+    with pytest.raises(error):
+        transaction.commit()
+    assert values(session["numbers"], at=2) == [1, 3]
+    assert session.discard() == 1

@@ -2,15 +2,14 @@
 
     compute a draft -> write its frame -> the log checks who owns it -> publish by one assignment
 
-Until the frame is written, an error leaves no trace; from its first byte to the publication,
-interrupts wait. What was written survives the death of this process.
+Until the frame is written, an error leaves no trace; from then on the epoch stands, whatever is
+raised, and the error says so. What was written survives the death of this process.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -27,10 +26,10 @@ from nosync_nb.errors import (
     enough_memory,
     warn,
 )
-from nosync_nb.session import audits, interrupts, listeners, upkeep
+from nosync_nb.session import audits, listeners, publishing, upkeep
 from nosync_nb.session.transactions import Change, InputChanges, Transaction, taken
 from nosync_nb.trace import glance
-from nosync_nb.trace.batch import Batch, Updates, concat_updates, row_of
+from nosync_nb.trace.batch import Updates, row_of
 
 if TYPE_CHECKING:
     from nosync_nb.session.session import Session
@@ -56,37 +55,13 @@ def commit(session: Session, transaction: Transaction, wait: Any, label: str | N
     """Runs a transaction as the next epoch; see `Session.commit`."""
     if wait is not None:
         check_level(wait)
-    with session._lock:
-        session._writable("commit")
-        snapshot = session._snapshot
-        version = snapshot.version
-        inputs: dict[int, Delta] = {}
-        for name, changes in transaction.inputs.items():
-            node = snapshot.graph.named[_still(session, changes).name]
-            delta = changes.delta(snapshot.contents(name))
-            if delta is not None:
-                inputs[node.id] = delta
-        meta: dict[str, Any] = {}
-        if label is not None:
-            if label in session._labels:
-                raise StageError(
-                    f"label '{label}' names epoch {session._labels[label]} already",
-                    hint="use another label",
-                )
-            meta["label"] = label
-        if transaction.once:
-            meta["once"] = dict(transaction.once)
-        draft = run(session, lambda: session._runner.epoch(version, inputs, version.epoch + 1))
-        transaction.logged = True
-        removing = [each for each in transaction.inputs.values() if each.takes_away]
-        seq = publish(session, draft, meta)
-        unused = transaction.files
-        if unused:
-            unused -= upkeep.named_files(session)
-        transaction.forget()
-        looked = session._upkeep.removals.due(removing) if removing else []
-    session._store.remove(unused)
-    after(session, draft)
+    draft, seq, unused, looked = _committed(session, transaction, label)
+    try:
+        session._store.remove(unused)
+        after(session, draft)
+    except BaseException as error:
+        _stands(error, draft.epoch)
+        raise
     if wait is not None:
         _waited(session, wait, seq, draft.epoch)
     if looked:
@@ -94,9 +69,66 @@ def commit(session: Session, transaction: Transaction, wait: Any, label: str | N
     return draft.epoch
 
 
+def _committed(
+    session: Session, transaction: Transaction, label: str | None
+) -> tuple[Draft, int, set[str], list[tuple[Stage, list[Updates]]]]:
+    """What a transaction has become: the epoch, its frame, files of no use, removals to look at."""
+    with session._lock:
+        publishing.finish(session)
+        before = session.now
+        try:
+            session._writable("commit")
+            draft, meta = _computed(session, transaction, label)
+            transaction.logged = True
+            removing = [each for each in transaction.inputs.values() if each.takes_away]
+            unused = transaction.files
+            seq = publishing.publish(session, draft, meta, transaction)
+            if unused:
+                unused -= upkeep.named_files(session)
+            looked = session._upkeep.removals.due(removing) if removing else []
+            return draft, seq, unused, looked
+        except BaseException as error:
+            publishing.finish(session)
+            if session.now > before:
+                _stands(error, session.now)
+            raise
+
+
+def _computed(
+    session: Session, transaction: Transaction, label: str | None
+) -> tuple[Draft, dict[str, Any]]:
+    """The next epoch, and what its frame says besides."""
+    snapshot = session._snapshot
+    version = snapshot.version
+    inputs: dict[int, Delta] = {}
+    for name, changes in transaction.inputs.items():
+        node = snapshot.graph.named[_still(session, changes).name]
+        delta = changes.delta(snapshot.contents(name))
+        if delta is not None:
+            inputs[node.id] = delta
+    meta: dict[str, Any] = {}
+    if label is not None:
+        if label in session._labels:
+            raise StageError(
+                f"label '{label}' names epoch {session._labels[label]} already",
+                hint="use another label",
+            )
+        meta["label"] = label
+    if transaction.once:
+        meta["once"] = dict(transaction.once)
+    draft = run(session, lambda: session._runner.epoch(version, inputs, version.epoch + 1))
+    return draft, meta
+
+
+def _stands(error: BaseException, epoch: int) -> None:
+    """Says so with an error that came when an epoch was committed."""
+    error.add_note(f"epoch {epoch} is committed and stands: do not insert its rows again")
+
+
 def tell_absent(session: Session) -> None:
     """Warns of all rows that were taken away, were not there, and were not looked for yet."""
     with session._lock:
+        publishing.finish(session)
         waiting = session._upkeep.removals.waiting()
     if waiting:
         _tell_absent(session, waiting)
@@ -140,44 +172,19 @@ def discard(session: Session, transaction: Transaction) -> int:
 
 def run(session: Session, run: Callable[[], Result]) -> Result:
     """Runs stages; inside, the session refuses to be changed."""
-    session._running = threading.get_ident()
     failed = True
     try:
-        result = run()
-        failed = False
-    finally:
+        try:
+            session._running = threading.get_ident()
+            result = run()
+            failed = False
+        finally:
+            session._running = None
+            session._spark.bulk().cleanup(failed=failed)
+    except BaseException:  # also one that came on the way out
         session._running = None
-        session._spark.bulk().cleanup(failed=failed)
+        raise
     return result
-
-
-def publish(session: Session, draft: Draft, meta: Mapping[str, Any]) -> int:
-    """Writes an epoch and makes it visible; in between, signals wait."""
-    utc = round(time.time(), 6)  # as a datetime has it, so that it can be looked up by one
-    if session._times:
-        utc = max(utc, session._times[-1])  # a clock that is set back does not mix up epochs
-    with interrupts.deferred():
-        position = session._position = session._store.write_epoch(
-            draft, utc, meta, session._snapshot.graph
-        )
-        remember(session, draft)
-        if draft.cleared:
-            upkeep.retire(session, draft.cleared)
-        if draft.spare:
-            session._upkeep.retired |= draft.spare
-        session._times.append(utc)
-        session._written.note(position.seq, draft.epoch, session._store.log.durable)
-        for key, loaded in meta.get("once", {}).items():
-            session._once[key] = draft.epoch
-            session._loads[key] = loaded
-        if "label" in meta:
-            session._labels[meta["label"]] = draft.epoch
-        session._snapshot = session._snapshot.advanced(draft.version())
-    session.stats["epochs"] += 1
-    session.stats["merged"] += draft.merged
-    if draft.stalls:
-        session.stats["stalls"] += draft.stalls
-    return position.seq
 
 
 def remember(session: Session, draft: Draft) -> None:
@@ -191,7 +198,7 @@ def remember(session: Session, draft: Draft) -> None:
             elif batch.layout == layout:
                 history.append(number, draft.epoch, batch)
             else:
-                history.append_encoded(number, draft.epoch, layout, batch, _updates)
+                history.append_encoded(number, draft.epoch, layout, batch, publishing.updates_of)
     work = draft.work
     session._work.update(work)
     stats = session.stats
@@ -202,13 +209,17 @@ def remember(session: Session, draft: Draft) -> None:
 
 def after(session: Session, draft: Draft) -> None:
     """Plans background work and tells who wants to hear; outside the lock."""
-    session._local.telling = True
     try:
-        if session._inspectors.named:
-            listeners.tell(session, draft)  # before an audit, which may replace nodes
-        session._subscribers.tell(draft.epoch)
-    finally:
+        try:
+            session._local.telling = True
+            if session._inspectors.named:
+                listeners.tell(session, draft)  # before an audit, which may replace nodes
+            session._subscribers.tell(draft.epoch)
+        finally:
+            session._local.telling = False
+    except BaseException:  # also one that came on the way out
         session._local.telling = False
+        raise
     session._spark.follow_new()
     if draft.due:
         upkeep.plan_merges(session, draft.due)
@@ -280,6 +291,7 @@ def add(session: Session, name: str, change: Change) -> int:
 def _added(session: Session, stage: Stage, change: Change) -> int:
     name = stage.name
     with session._lock:  # a commit of the same transaction must not forget what comes meanwhile
+        publishing.finish(session)
         inputs = session._current.inputs
         changes = inputs.get(name)
         fresh = changes is None
@@ -308,10 +320,6 @@ def _still(session: Session, changes: InputChanges) -> Stage:
             stage=stage.name,
         )
     return now
-
-
-def _updates(batches: Sequence[Batch], types: Sequence[str]) -> Updates:
-    return concat_updates([batch.updates for batch in batches], types)
 
 
 def _input(session: Session, name: str) -> Stage:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from nosync_nb.dataflow.graph import Stage
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema, infer_schema
+from nosync_nb.session import publishing
 from nosync_nb.session.definitions import install
 from nosync_nb.session.input import Input
 from nosync_nb.session.versions import kept
@@ -41,6 +42,7 @@ def input_(session: Session, name: str, schema: Any, key: Any) -> Input:
             if wanted.types[place].startswith("map"):
                 raise SchemaError(f"input '{name}': a map cannot be a key")
     with session._lock:
+        publishing.finish(session)
         session._writable("input")
         if name in session:  # somebody else was faster
             return _known_input(session, name, wanted, key)

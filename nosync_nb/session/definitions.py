@@ -25,6 +25,7 @@ from nosync_nb.session import (
     interrupts,
     lag,
     listeners,
+    publishing,
     reader,
     replay,
     sealing,
@@ -69,6 +70,7 @@ def define(
     """See `Session.define`."""
     start = time.perf_counter()
     with session._lock:
+        publishing.finish(session)
         session._writable("define")
         _refuse_inputs(session, collections)
         listeners.refuse_unnamed(session, collections)
@@ -297,6 +299,7 @@ def _report(
 def drop(session: Session, names: Sequence[str], *, cascade: bool) -> None:
     """See `Session.drop`."""
     with session._lock:
+        publishing.finish(session)
         session._writable("drop")
         gone = set(names)
         for name in names:
@@ -324,6 +327,7 @@ def drop(session: Session, names: Sequence[str], *, cascade: bool) -> None:
 def rename(session: Session, old: str, new: str) -> None:
     """See `Session.rename`."""
     with session._lock:
+        publishing.finish(session)
         session._writable("rename")
         if old not in session._catalog:
             raise unknown(session._catalog, old)

@@ -38,7 +38,6 @@ from nosync_nb.errors import (
     CorruptLogError,
     DurabilityError,
     FencedError,
-    OutcomeUnknownError,
     StageError,
     enough_memory,
     one_line,
@@ -51,6 +50,7 @@ from nosync_nb.session import (
     definitions,
     listeners,
     loads,
+    publishing,
     reader,
     recovery,
     upkeep,
@@ -116,6 +116,7 @@ class Session:
         self._subscribers = listeners.Subscribers()
         self._upkeep = upkeep.Upkeep()
         self._position: Position | None = None
+        self._unfinished: publishing.Unfinished | None = None
         self._key: bytes | None = None  # signs what is defined here
         self._unsigned = False  # whether it was told that there is none
         self._origin = signing.OWN  # of the catalog as it was last read or written
@@ -186,8 +187,9 @@ class Session:
             else:
                 if mark is not None:
                     transaction.once[mark] = loads.loaded(transaction)
-                block.number = commits.commit(self, transaction, None, label)
+                commits.commit(self, transaction, None, label)
         finally:
+            block.number = transaction.epoch
             self._local.transaction = outer
             commits.discard(self, transaction)
 
@@ -199,19 +201,15 @@ class Session:
         outer = self._shared
 
         def end(transaction: Transaction, commit: bool, wait: Any, name: Any) -> int:
-            number, unknown = 0, None
+            ended = not commit
             try:
-                if commit:
-                    number = commits.commit(self, transaction, wait, name or transaction.label)
-                else:
-                    number = commits.discard(self, transaction)
-            except OutcomeUnknownError as error:  # its epoch stands all the same
-                unknown = error
-            if self._shared is transaction:
-                self._shared = outer
-            if unknown is not None:
-                raise unknown
-            return number
+                if not commit:
+                    return commits.discard(self, transaction)
+                return commits.commit(self, transaction, wait, name or transaction.label)
+            finally:
+                ended = ended or transaction.epoch is not None  # which stands, whatever was raised
+                if ended and self._shared is transaction:
+                    self._shared = outer
 
         self._shared = Transaction(label, ender=end)
         return self._shared
@@ -378,8 +376,7 @@ class Session:
         raise StageError(f"unknown class of failure {failure!r}", hint="kernel, power or disk")
 
     def _durable_epoch(self) -> int:
-        durable = self._store.log.durable
-        return self._written.upto(durable)
+        return self._written.upto(self._store.log.durable)
 
     # Parts of the snapshot, for who holds the lock: a reader who takes two may get two moments.
 
@@ -468,6 +465,7 @@ class Session:
     def close(self) -> None:
         """Ends the session properly: everything is on disk, the log free for others."""
         with self._lock:
+            publishing.finish(self)
             if self._closed:
                 return
             if self._running == threading.get_ident():

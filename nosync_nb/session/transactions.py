@@ -135,8 +135,8 @@ class Transaction:
     """Pending changes that will be one epoch, all or none.
 
     `once` holds the keys of repeatable loads that this epoch records, each with a digest of what it
-    loads; `keyed` says that all of it
-    is such a load; `logged` that a frame of the log may name its files, even if its commit failed.
+    loads; `keyed` says that all of it is such a load; `logged` that a frame of the log may name its
+    files, even if its commit failed; `epoch` is what it became last, whatever its commit raised.
     """
 
     label: str | None = None
@@ -144,6 +144,7 @@ class Transaction:
     once: dict[str, str] = field(default_factory=dict)
     keyed: bool = False
     logged: bool = False
+    epoch: int | None = None
     ender: Callable[[Transaction, bool, Any, Any], Any] | None = None
 
     @property

@@ -20,6 +20,7 @@ from nosync_nb.dataflow.graph import Graph, Stage
 from nosync_nb.dataflow.runner import Version
 from nosync_nb.dataflow.snapshot import seen
 from nosync_nb.errors import DurabilityError, NosyncError, OutOfMemoryError
+from nosync_nb.session import publishing
 from nosync_nb.session.transactions import InputChanges, taken
 from nosync_nb.store import traces as restoring
 from nosync_nb.store.encoded import Pieces
@@ -119,13 +120,6 @@ def plan_merges(session: Session, numbers: Iterable[int]) -> None:
             session._worker.submit(("merge", number), lambda n=number: _merge(session, n))  # type: ignore[misc]
 
 
-def retire(session: Session, numbers: Iterable[int]) -> None:
-    """Notes that the files of some traces are not needed any more."""
-    for number in numbers:
-        layers = session._version.traces[number].layers
-        session._upkeep.retired |= {ref.path for layer in layers for ref in layer.files}
-
-
 def plan_checkpoint(session: Session) -> None:
     """Queues a checkpoint; after a failed one, not before the log has grown again."""
     if session._store.log.head.seq >= session._upkeep.patience:
@@ -152,6 +146,7 @@ def _merge(session: Session, number: int) -> None:
     """Merges the layers of one trace that are planned, until nothing is left to plan."""
     while True:
         with session._lock:
+            publishing.finish(session)
             trace = session._version.traces.get(number)
             planned = None if trace is None else plan(trace)
             if trace is None or planned is None:
@@ -183,6 +178,7 @@ def _merged(session: Session, number: int, layout: Layout, inputs: tuple[Layer, 
 def _replaced(session: Session, number: int, inputs: tuple[Layer, ...], output: Layer) -> bool:
     """Puts a layer in the place of others, if they are still live; files of no use are retired."""
     with session._lock:
+        publishing.finish(session)
         version = session._version
         current = version.traces.get(number)
         adopted = None if current is None else adopt(current, inputs, output)
@@ -225,6 +221,7 @@ def checkpoint(session: Session) -> None:
     """
     store = session._store
     with session._lock:
+        publishing.finish(session)
         session._ready()
         version, graph, position = session._version, session._graph, session._position
         if position is None:
@@ -255,10 +252,12 @@ def checkpoint(session: Session) -> None:
     except BaseException:
         session._upkeep.patience = store.log.head.seq + PATIENCE_FRAMES
         with session._lock:
+            publishing.finish(session)
             session._upkeep.retired |= retired
         raise
     session.stats["checkpoints"] += 1
     with session._lock:
+        publishing.finish(session)
         read = upkeep.expiring.intersection(chain.from_iterable(list(upkeep.exports)))
         expired, upkeep.expiring = upkeep.expiring, retired | read
         live = named_files(session) | files_of(version)
@@ -280,6 +279,7 @@ def _settled(session: Session, version: Version, graph: Graph) -> Version:
 def _adopt(session: Session, packed: Packed) -> bool:
     """Puts a pack in place; the files of what it replaces are retired."""
     with session._lock:
+        publishing.finish(session)
         history = session._store.history
         before = history.files()
         adopted = history.adopt(packed)

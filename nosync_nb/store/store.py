@@ -153,9 +153,7 @@ class Store:
         if entries is None:
             entries = self._entries(draft)
             traces.share(draft, graph)
-        position = self.log.append(journal.EPOCH, journal.pack(draft.epoch, utc, meta, entries))
-        self.log.note(draft.epoch)
-        return position
+        return self.log.append(journal.EPOCH, journal.pack(draft.epoch, utc, meta, entries))
 
     def write_replay(self, draft: Draft) -> Position:
         """Writes a past epoch of a version that the next definition will make visible."""

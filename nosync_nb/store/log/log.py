@@ -205,6 +205,10 @@ class Log:
         """
         return self._writing().append(kind, payload)
 
+    def show(self) -> None:
+        """Publishes the last frame again, of which `append` may have been interrupted after it."""
+        self._writing().show()
+
     def note(self, number: int) -> None:
         """Leaves a number (below 2**44) for whoever opens the log next, who finds it in `noted`.
 

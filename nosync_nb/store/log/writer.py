@@ -126,6 +126,14 @@ class Writer:
                 self._work.notify()
         return Position(end.seq, head.offset)
 
+    def show(self) -> None:
+        """Lets readers and the syncing thread go as far as the log does."""
+        with self._lock:
+            self._lease.publish(self._head.offset)
+            if self._idle and self._has_work():
+                self._idle = False
+                self._work.notify()
+
     def sync(self, seq: int | None = None) -> None:
         """Waits until a frame (the last one) is on disk.
 

@@ -124,6 +124,11 @@ class History:
             tail = tails[trace] = []
         tail.append((epoch, batch))
 
+    def last(self, trace: int) -> int:
+        """The last epoch of a trace that was appended and not packed yet, -1 if there is none."""
+        tail = self._view.tails.get(trace)
+        return tail[-1][0] if tail else -1
+
     def append_encoded(
         self, trace: int, epoch: int, layout: Layout, data: Any, decode: Decode
     ) -> None:
