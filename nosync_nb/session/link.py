@@ -44,7 +44,17 @@ class Sparks:
         self._views: Any = None
         self._viewed: dict[str, Schema] = {}
         self._asked = False
-        self._placement = Placement(session)
+        self._placement = Placement(self, session._store)
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch."""
+        return self._session.now
+
+    @property
+    def spark_rows(self) -> int:
+        """First runs and epochs above so many rows are for executors."""
+        return self._session.spark_rows
 
     @property
     def current(self) -> Any:

@@ -10,23 +10,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.expressions import Depends, Settings, kept
 from nosync_nb.expressions.settings import UTC, zone
 from nosync_nb.rows import Schema
-
-if TYPE_CHECKING:
-    from nosync_nb.session.link import Sparks
+from nosync_nb.spark.way import Way
 
 
 class SparkTypes:
     """What Spark knows of expressions before it evaluates them."""
 
-    def __init__(self, sparks: Sparks) -> None:
-        self._sparks = sparks
+    def __init__(self, way: Way) -> None:
+        self._way = way
         self._known: dict[tuple[tuple[str, ...], Schema], list[str]] = {}
         self._have: Settings | None = None
         self._noted: WeakKeyDictionary[Definition, Settings] = WeakKeyDictionary()
@@ -40,7 +37,7 @@ class SparkTypes:
         from nosync_nb.spark import sessions
 
         recorded = self.recorded().of(depends)
-        spark = self._sparks.present()
+        spark = self._way.present()
         if spark is not None:
             have = sessions.settings(spark)
             if have != self._have:
@@ -48,9 +45,9 @@ class SparkTypes:
                 self._known.clear()  # types depend on the mode
             sessions.refuse_other(text, recorded, have)
             return recorded.over(have)
-        found = recorded.over(_expected(self._sparks.conf))
+        found = recorded.over(_expected(self._way.conf))
         if depends.time_zone and found.time_zone is None:
-            found = found.over(sessions.settings(self._sparks.require(f"the expression {text!r}")))
+            found = found.over(sessions.settings(self._way.require(f"the expression {text!r}")))
         return found
 
     def in_utc(self) -> bool:
@@ -59,8 +56,8 @@ class SparkTypes:
         if found.time_zone is None:
             from nosync_nb.spark import sessions
 
-            spark = self._sparks.present()
-            found = _expected(self._sparks.conf) if spark is None else sessions.settings(spark)
+            spark = self._way.present()
+            found = _expected(self._way.conf) if spark is None else sessions.settings(spark)
         return found.time_zone == UTC
 
     def recorded(self) -> Settings:
@@ -69,7 +66,7 @@ class SparkTypes:
         What another key signed decides nothing.
         """
         found = Settings()
-        for stage in self._sparks.catalog().values():
+        for stage in self._way.catalog().values():
             if None not in found:
                 break
             if stage.definition is not None and stage.signer is None:
@@ -83,7 +80,7 @@ class SparkTypes:
         """Asks Spark for the types of expressions, once."""
         asked = (tuple(sqls), schema)
         if asked not in self._known:
-            spark = self._sparks.require(f"the expression {sqls[0]!r}")
+            spark = self._way.require(f"the expression {sqls[0]!r}")
             from nosync_nb.spark import evaluate, starting
 
             with starting.reached(spark, f"the expression {sqls[0]!r}"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, Loose
 from nosync_nb.dataflow.graph import Graph, Node
@@ -18,18 +18,23 @@ from nosync_nb.dataflow.runner import Done
 from nosync_nb.errors import titled
 from nosync_nb.operators import Linear, Operator, Step
 from nosync_nb.operators.base import joined_placement
+from nosync_nb.spark.way import Way
+from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates
 from nosync_nb.trace.parts import open_updates
 
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
-
 
 class Placement:
-    """Decides for one session, and runs operators on its Spark session."""
+    """Decides for one session, and runs operators on its Spark session.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    Args:
+        way: of the session to Spark.
+        store: whose part files executors read and write.
+    """
+
+    def __init__(self, way: Way, store: Store) -> None:
+        self._way = way
+        self._store = store
         self._installed = importlib.util.find_spec("pyspark") is not None
         self._temporary: list[Any] = []
         self._written: list[Any] = []
@@ -49,16 +54,16 @@ class Placement:
 
     def _able(self, node: Node) -> bool:
         """Whether Spark can be had for what can do without it."""
-        return self._session._spark.able(titled(node.stage))
+        return self._way.able(titled(node.stage))
 
     def _reach(self, node: Node, *, must: bool = False) -> bool:
         """Whether executors see the files that they would read and write."""
         what = titled(node.stage)
-        shares = self._session._spark.shares(what)
+        shares = self._way.shares(what)
         if must and not shares:
             from nosync_nb.spark import workers
 
-            raise workers.unshared(f"{what} is to run on Spark", self._session._store.parts)
+            raise workers.unshared(f"{what} is to run on Spark", self._store.parts)
         return shares
 
     def _large(self, deltas: list[Delta | None]) -> bool:
@@ -67,7 +72,7 @@ class Placement:
             if delta is None:
                 continue
             rows = len(delta)
-            if delta.from_frame or rows > self._session.spark_rows:
+            if delta.from_frame or rows > self._way.spark_rows:
                 return True
             if rows > SMALL_ROWS and delta.in_files:
                 return True
@@ -75,7 +80,7 @@ class Placement:
 
     def _asked(self, node: Node) -> str:
         """What the user said of a stage: auto, local or spark."""
-        stage = self._session._catalog_now.get(node.stage)
+        stage = self._way.catalog().get(node.stage)
         asked = "auto" if stage is None else str(stage.options.get("on", "auto"))
         return asked if self._installed else "local"
 
@@ -86,7 +91,7 @@ class Placement:
             return None
         if asked == "spark":
             self._reach(node, must=True)
-        rows_min = 0 if asked == "spark" else self._session.spark_rows
+        rows_min = 0 if asked == "spark" else self._way.spark_rows
         return Inside(self, node, step, rows_min)
 
     def run_inside(
@@ -101,7 +106,7 @@ class Placement:
         from nosync_nb.spark import bulk
         from nosync_nb.spark.starting import reached
 
-        spark = self._session._spark.require(titled(node.stage))
+        spark = self._way.require(titled(node.stage))
         inputs = []
         each = zip(step.deltas, operator.layouts, step.before, given, strict=True)
         for delta, layout, before, types in each:
@@ -113,13 +118,13 @@ class Placement:
             else:
                 updates = Updates(delta.columns, delta.diff)
                 inputs.append(bulk.BulkInput([updates], types, None, None, before))
-        folder = self._session._store.parts
+        folder = self._store.parts
         with reached(spark, titled(node.stage)):
             found = bulk.run(
                 spark, operator, inputs, step.state, [], folder,
                 stage=node.stage, first=step.first,
-                stem=f"bulk{node.id}-{self._session.now}-{number}",
-                thorough=self._session._store.foreign,
+                stem=f"bulk{node.id}-{self._way.epoch}-{number}",
+                thorough=self._store.foreign,
             )  # fmt: skip
         self._temporary += [*found.loose, *(r for refs in found.emitted for r in refs or ())]
         step.touched += found.touched
@@ -141,7 +146,6 @@ class Placement:
         from nosync_nb.spark import bulk
         from nosync_nb.spark.starting import reached
 
-        session = self._session
         operator = node.operator
         assert operator is not None
         if fuse:
@@ -150,7 +154,7 @@ class Placement:
             assert source is not None
             delta = Delta(operator.types, later=(source, operator, step))
             return Done(delta, [], 0, "")
-        spark = session._spark.require(titled(node.stage))
+        spark = self._way.require(titled(node.stage))
         inputs = [
             self._input(bulk, delta, graph.nodes[i].types, layout, before)
             for delta, i, layout, before in zip(
@@ -160,12 +164,12 @@ class Placement:
         outputs: list[Layout] = []
         if node.log is not None:
             outputs = list(node.traces)
-        folder = session._store.parts
+        folder = self._store.parts
         with reached(spark, titled(node.stage)):
             found = bulk.run(
                 spark, operator, inputs, step.state, outputs, folder,
-                stage=node.stage, first=step.first, stem=f"bulk{node.id}-{session.now}",
-                thorough=session._store.foreign,
+                stage=node.stage, first=step.first, stem=f"bulk{node.id}-{self._way.epoch}",
+                thorough=self._store.foreign,
             )  # fmt: skip
         self._written += [r for refs in (*found.outputs, *found.emitted) for r in refs or ()]
         emitted = [
@@ -189,12 +193,11 @@ class Placement:
         """Deletes what was written between two operators of one run; if it failed, everything."""
         if self._temporary or self._written:
             useless = (*self._temporary, *(self._written if failed else ()))
-            self._session._store.remove(ref.path for ref in useless)
+            self._store.remove(ref.path for ref in useless)
             self._temporary, self._written = [], []
 
     def _held(self, refs: Any, layout: Layout) -> Held:
-        store = self._session._store
-        return Held(tuple(store.open_part(r, layout) for r in refs), tuple(refs))
+        return Held(tuple(self._store.open_part(r, layout) for r in refs), tuple(refs))
 
     def _input(
         self,

@@ -1,0 +1,47 @@
+"""Way: what this room asks of the session that it works for.
+
+The session knows which Spark session is in use, starts one if it has to, and knows the stages. Who
+asks it is handed a `Way`, and the log's files beside it; no module of this room knows a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from nosync_nb.dataflow.graph import Stage
+
+
+class Way(Protocol):
+    """A session's way to Spark."""
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        """Settings for a Spark session that has to be started."""
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch."""
+
+    @property
+    def spark_rows(self) -> int:
+        """First runs and epochs above so many rows are for executors."""
+
+    def catalog(self) -> Mapping[str, Stage]:
+        """The stages of the log, those that are being defined included."""
+
+    def present(self) -> Any:
+        """The Spark session that is there; None if there is none, or it was stopped."""
+
+    def require(self, why: str) -> Any:
+        """The Spark session that is there, else one that is started.
+
+        Raises:
+            NosyncError: if there is none and none can be started.
+        """
+
+    def able(self, what: str) -> bool:
+        """Whether there is a Spark session, or one can be started, for what need not run there."""
+
+    def shares(self, why: str) -> bool:
+        """Whether executors see the session's folder; starts Spark if need be."""
