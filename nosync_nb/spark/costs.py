@@ -1,0 +1,176 @@
+"""Costs: whether work is cheaper in this process or on executors; one pure function decides.
+
+`choose` turns an estimate into a place and the reason that `explain()` shows. It reads no clock, no
+file and no session: what it has to know is in the estimate (placement.py makes them), what it
+believes of machines is in the constants below. The rules, in their order:
+
+1. What the user said holds: `%%dd --on`, `spark_rows=`; `%config NoSync.spark = "off"` over both.
+2. A few rows stay in this process.
+3. Rows that came as a DataFrame stay with the executors that hold them, from `FRAME_ROWS` on. They
+   do so while that Spark runs: later, the driver holds their files as well as anybody.
+4. What does not fit this process's memory is for Spark; without Spark it is refused, as the
+   system would end a process that tried.
+5. The rest goes where it is estimated to end first, starting Spark included.
+
+The figures are those of the machines this was measured on (`make bench ARGS=load` prints them
+again). They need not be exact: between the places lie a second or many, and an estimate that errs
+by half of a difference costs little. They are constants; a session does not learn others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+State: TypeAlias = Literal["absent", "off", "startable", "running"]
+Forced: TypeAlias = Literal["local", "spark"] | int | None
+
+HERE, SPARK, NOWHERE = "in process", "Spark", "nowhere"
+
+FEW_ROWS = 4096
+"""So many rows cost milliseconds here; nothing is estimated."""
+
+FRAME_ROWS = 100_000
+"""From so many rows on, what came as a DataFrame is run by the executors that hold it."""
+
+START_SECONDS = 15.0
+"""Starting a JVM, and the first job in it, which starts its Python workers."""
+
+JOB_SECONDS = 1.0
+"""A Spark query of one operator that has next to no rows."""
+
+ROWS_PER_SECOND: Mapping[str, float] = {
+    "row": 20e6,  # filters, columns of expressions that are computed here
+    "key": 1.5e6,  # joins, aggregates, distinct: arranged by key
+    "order": 0.45e6,  # top, asof, sessions: ordered inside each key
+    "function": 0.2e6,  # one call of a Python function for each row
+    "foreign": 0.5e6,  # expressions that Spark alone can compute
+    "loop": 0.1e6,  # all rounds together
+}
+"""What one core does in this process, by kind of kernel."""
+
+EXECUTOR_FACTOR = 1.5
+"""What a row costs a core of an executor, by what it costs here: it is exchanged and written."""
+
+SHIPPED_PER_SECOND = 200e6
+"""Bytes that lie in this process and are written for executors to read."""
+
+MEMORY_FACTOR: Mapping[str, float] = {
+    "row": 2.0,
+    "key": 6.0,
+    "order": 6.0,
+    "function": 20.0,  # rows as tuples of Python's own values
+    "foreign": 4.0,
+    "loop": 8.0,
+    "load": 1.5,
+}
+"""Memory that a kernel takes at most beside its changes, by their bytes."""
+
+
+class Estimate(NamedTuple):
+    """What is to be run, and with what.
+
+    Args:
+        kind: of the kernel, one of `ROWS_PER_SECOND`; `load`: the rows of one insert.
+        rows: changed rows, of all inputs.
+        size_bytes: what these rows take.
+        from_frame: how many of the rows came as a DataFrame.
+        in_files: how many of the bytes lie in files, where executors can read them.
+        spark: `absent`: not installed, does not start, or does not see our files; `off`: by the
+            user; `startable`; `running`.
+        free_bytes: memory that this process may still take.
+        slots: tasks that Spark runs, or would run, at a time.
+        forced: `local`, `spark`, or the most rows that stay in process; None: by cost.
+    """
+
+    kind: str
+    rows: int
+    size_bytes: int = 0
+    from_frame: int = 0
+    in_files: int = 0
+    spark: State = "absent"
+    free_bytes: int = 1 << 62
+    slots: int = 2
+    forced: Forced = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes in this process, beside what is there."""
+        return int(self.size_bytes * MEMORY_FACTOR[self.kind])
+
+    @property
+    def here_seconds(self) -> float:
+        """How long it takes in this process."""
+        seconds = self.rows / ROWS_PER_SECOND[self.kind]
+        if self.kind == "foreign":  # it asks Spark all the same
+            seconds += self._starting + JOB_SECONDS
+        return seconds
+
+    @property
+    def spark_seconds(self) -> float:
+        """How long it takes on executors."""
+        each = EXECUTOR_FACTOR * self.rows / ROWS_PER_SECOND[self.kind]
+        shipped = (self.size_bytes - self.in_files) / SHIPPED_PER_SECOND
+        return self._starting + JOB_SECONDS + shipped + each / max(self.slots, 1)
+
+    @property
+    def _starting(self) -> float:
+        return 0.0 if self.spark == "running" else START_SECONDS
+
+
+class Choice(NamedTuple):
+    """A place (`HERE`, `SPARK`, or `NOWHERE`: none is large enough), the reason, and the rows."""
+
+    place: str
+    why: str
+    rows: int = 0
+
+
+FEW = Choice(HERE, "few rows")
+
+
+def choose(estimate: Estimate) -> Choice:
+    """The place of a run, and why. Pure: equal estimates are placed alike."""
+    rows, spark, forced = estimate.rows, estimate.spark, estimate.forced
+    there = spark in ("startable", "running")
+    if forced == "local":
+        return Choice(HERE, "as asked", rows)
+    if forced == "spark" and there:
+        return Choice(SPARK, "as asked", rows)
+    if isinstance(forced, int):
+        if rows > forced and there:
+            return Choice(SPARK, f"{rows:,} rows, spark_rows={forced:,}", rows)
+        if rows <= forced:
+            return FEW if rows <= FEW_ROWS else Choice(HERE, f"{rows:,} rows, as asked", rows)
+    if rows <= FEW_ROWS:
+        return FEW
+    if spark == "running" and estimate.from_frame >= FRAME_ROWS:
+        return Choice(SPARK, f"{estimate.from_frame:,} rows of a DataFrame", rows)
+    if estimate.memory_bytes > estimate.free_bytes:
+        needed = f"{rows:,} rows need {_size(estimate.memory_bytes)}"
+        return Choice(SPARK if there else NOWHERE, f"{needed}, {_free(estimate)}", rows)
+    if not there:
+        return Choice(HERE, f"{rows:,} rows, Spark is {spark}", rows)
+    return _cheaper(estimate)
+
+
+def _cheaper(estimate: Estimate) -> Choice:
+    """The place where it ends first; in process if that is about the same."""
+    here, there = estimate.here_seconds, estimate.spark_seconds
+    start = "" if estimate.spark == "running" else " with its start"
+    why = f"{estimate.rows:,} rows, about {_seconds(here)} here, {_seconds(there)} on Spark{start}"
+    return Choice(SPARK if there < here else HERE, why, estimate.rows)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 0.1 else "0.1 s"
+
+
+def _size(size_bytes: int) -> str:
+    if size_bytes >= 1 << 30:
+        return f"{size_bytes / (1 << 30):.1f} GiB"
+    return f"{size_bytes / (1 << 20):.0f} MiB"
+
+
+def _free(estimate: Estimate) -> str:
+    return f"{_size(max(estimate.free_bytes, 0))} are free"
