@@ -37,7 +37,12 @@ TABLE: list[tuple[str, Estimate, str, str]] = [
     ("10^6", estimate("key", MILLION, "startable"), HERE, "about 0.7 s here"),
     ("10^7", estimate("key", 10 * MILLION, "startable"), HERE, "with its start"),
     ("10^7 in files", estimate("key", 10 * MILLION, "startable", in_files=240 * MILLION), HERE, ""),
-    ("functions worth a JVM", estimate("function", 10 * MILLION, "startable", slots=4), SPARK, "50 s"),
+    (
+        "functions worth a JVM",
+        estimate("function", 10 * MILLION, "startable", slots=4),
+        SPARK,
+        "50 s",
+    ),
     # the same with Spark running
     ("10^4, running", estimate("key", 10_000, "running"), HERE, "10,000 rows"),
     ("10^5, running", estimate("key", 100_000, "running"), HERE, "0.1 s here"),
