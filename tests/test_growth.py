@@ -286,7 +286,7 @@ def test_what_a_checkpoint_moved_to_files_is_read_after_any_of_the_next_epochs(
 
 PHASE = 480
 GROWS = {  # by design: a number for each epoch, and the packs that hold them
-    "Session._times": PHASE,
+    "Session._ledger._times": PHASE,
     "Session._snapshot.history._view.tree": 16,
 }
 

@@ -15,8 +15,10 @@ import nosync_nb
 from nosync_nb import Session, StageError, TimeError
 from nosync_nb.session import reader, upkeep
 
-WRITER = ("committing", "defining", "maintenance", "session", "snapshot", "store", "trace/history")
-READER = ("reads", "snapshot", "trace/history")
+SEEN = ("dataflow/snapshot", "trace/past/history")
+WRITER = (*(f"session/{name}" for name in ("commits", "definitions", "publishing", "session")),)
+WRITER += ("session/upkeep", "store/store", *SEEN)
+READER = ("session/reader", *SEEN)
 
 
 def never(wrong: list[Any]) -> None:
@@ -69,7 +71,7 @@ def test_a_reader_never_sees_half_a_definition(flown: Session) -> None:
 
     never(at_every_line(WRITER, define, read))
     never(at_every_line(WRITER, define, read))
-    never(at_one_line_after_the_other(("reads",), read, define))
+    never(at_one_line_after_the_other(("session/reader",), read, define))
 
 
 def test_a_reader_of_a_stage_that_is_dropped_sees_all_of_it_or_that_it_is_gone(
@@ -135,7 +137,7 @@ def test_a_label_never_names_an_epoch_that_the_reader_does_not_see(flown: Sessio
             flown["flights"].insert([("AA", "JFK", 1.0)])
 
     never(at_every_line(WRITER, commit, read))
-    never(at_one_line_after_the_other((*READER, "epochs"), read, commit))
+    never(at_one_line_after_the_other((*READER, "collections/results"), read, commit))
 
 
 def test_a_stage_with_other_columns_is_not_read_as_the_one_it_was(flown: Session) -> None:

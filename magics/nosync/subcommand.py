@@ -56,15 +56,14 @@ def epoch_of(session: Any, at: int | str) -> int:
         TimeError: if it names none; tells what there is.
     """
     from nosync_nb.errors import TimeError
-    from nosync_nb.trace.epochs import resolved
 
     try:
-        return resolved(session._times, session._labels, at, session.now)
+        return int(session._ledger.resolve(at, session.now))
     except TimeError:
         when = _datetime(at)
         if when is None:
             raise
-        return resolved(session._times, session._labels, when, session.now)
+        return int(session._ledger.resolve(when, session.now))
 
 
 def _datetime(text: int | str) -> datetime | None:

@@ -21,7 +21,6 @@ from nosync_nb.rows import Schema
 from nosync_nb.rows.order import Ordering, ordered
 from nosync_nb.trace import glance
 from nosync_nb.trace.batch import Batch
-from nosync_nb.trace.epochs import resolved
 
 if TYPE_CHECKING:
     from nosync_nb.collections.definition import Definition
@@ -180,10 +179,9 @@ class Readable:
             one = np.array([worst])
             row = tuples([rows.take(c, one) for c in batch.columns], self.schema, 1)[0]
             now = self._session.now
-            times, labels = self._session._times, self._session._labels
             raise NegativeMultiplicityError(
                 f"{self._title()}: row {tuple(row)!r} is there {int(batch.diff[worst])} times at"
-                f" epoch {now if at is None else resolved(times, labels, at, now)}",
+                f" epoch {now if at is None else self._session._ledger.resolve(at, now)}",
                 hint="a row was removed that was not there; .changes() tells by how much, insert"
                 " it, or remove it where it came from",
             )

@@ -108,9 +108,10 @@ def _computed(
             inputs[node.id] = delta
     meta: dict[str, Any] = {}
     if label is not None:
-        if label in session._labels:
+        named = session._ledger.labelled(label)
+        if named is not None:
             raise StageError(
-                f"label '{label}' names epoch {session._labels[label]} already",
+                f"label '{label}' names epoch {named} already",
                 hint="use another label",
             )
         meta["label"] = label

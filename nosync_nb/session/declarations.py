@@ -65,7 +65,7 @@ def _known_input(session: Session, name: str, wanted: Schema | None, key: Any) -
 def _unused(session: Session, name: str) -> str:
     """An identity that no input has, and under which no load is recorded: the name, if it is so."""
     taken = {s.uid for s in session._catalog.values() if s.is_input}
-    recorded = any(mark.startswith(json.dumps([name])[:-1] + ",") for mark in session._once)
+    recorded = session._ledger.has_loads(json.dumps([name])[:-1] + ",")
     return f"{name}#{session._graph.numbers}" if name in taken or recorded else name
 
 

@@ -346,7 +346,7 @@ class Sparks:
         if session.closed or session.fenced:
             raise FencedError("the session that serves views was closed, or replaced")
         seen = session._snapshot
-        if isinstance(at, str) and at not in session._labels:
+        if isinstance(at, str) and session._ledger.labelled(at) is None:
             with contextlib.suppress(ValueError):  # the option of a data source is a text
                 at = datetime.fromisoformat(at)
         epoch, trace = trace_at(session, seen, name, at)

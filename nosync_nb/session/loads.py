@@ -118,7 +118,7 @@ def tell(session: Session, name: str) -> None:
 
 def skip(session: Session, what: str, once: Any, mark: str, load: str, *, stacklevel: int) -> None:
     """Says that a load is there, or warns if what it would load now is something else."""
-    before = session._loads.get(mark) or session._current.once.get(mark, "")
+    before = session._ledger.load(mark) or session._current.once.get(mark, "")
     if _differ(before, load):
         warn(
             f"{what.rstrip(':')}: its rows differ from those loaded as {once!r}; nothing was done\n"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nosync_nb.dataflow.runner import Draft
 from nosync_nb.session.transactions import Transaction
+from nosync_nb.store.ledger import Record
 from nosync_nb.store.log import Position
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
 
@@ -51,9 +52,8 @@ def publish(
     session: Session, draft: Draft, meta: Mapping[str, Any], transaction: Transaction
 ) -> int:
     """Writes an epoch and makes it visible; with the lock. Returns the number of its frame."""
-    utc = round(time.time(), 6)  # as a datetime has it, so that it can be looked up by one
-    if session._times:
-        utc = max(utc, session._times[-1])  # a clock that is set back does not mix up epochs
+    # As a datetime has it, so that it can be looked up by one.
+    utc = session._ledger.not_before(round(time.time(), 6))
     head = session._store.log.head
     position = Position(head.seq + 1, head.offset)
     traces = session._version.traces
@@ -82,14 +82,8 @@ def finish(session: Session) -> None:
         session._work.update(draft.work)
         session.stats.update(record.stats)
         session._upkeep.retired |= record.retired | draft.spare
-        if len(session._times) < epoch:
-            session._times.append(record.utc)
-        session._written.note(record.position.seq, epoch, log.durable)
-        for key, loaded in record.meta.get("once", {}).items():
-            session._once[key] = epoch
-            session._loads[key] = loaded
-        if "label" in record.meta:
-            session._labels[record.meta["label"]] = epoch
+        seq, label, once = record.position.seq, record.meta.get("label"), record.meta.get("once")
+        session._ledger.record(Record(epoch, record.utc, seq, log.durable, label, once or {}))
         if session._snapshot.epoch < epoch:
             session._snapshot = session._snapshot.advanced(draft.version())
         record.transaction.forget()

@@ -18,7 +18,7 @@ from nosync_nb.expressions import kept
 from nosync_nb.rows import Schema
 from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, arrange
-from nosync_nb.trace.epochs import Ranges, check_readable, resolved
+from nosync_nb.trace.epochs import Ranges, check_readable
 from nosync_nb.trace.past.archive import total
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _named(session: Session, at: Any, seen: Snapshot) -> int:
-    return resolved(session._times, session._labels, at, seen.epoch)
+    return session._ledger.resolve(at, seen.epoch)
 
 
 def read(session: Session, collection: Readable, at: Any) -> Batch:

@@ -13,7 +13,6 @@ reader runs nothing, and judges nobody.
 from __future__ import annotations
 
 import base64
-from array import array
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,9 +31,9 @@ from nosync_nb.session.loads import Repeats
 from nosync_nb.session.report import READ, STALE, RecoveryReport
 from nosync_nb.store import journal, signing
 from nosync_nb.store.decoding import decoding
-from nosync_nb.store.ledger import Written
+from nosync_nb.store.ledger import Ledger, Record
 from nosync_nb.store.store import Store, Told
-from nosync_nb.store.wellformed import check_catalog, check_marks, check_text, check_texts
+from nosync_nb.store.wellformed import check_catalog, check_text, check_texts
 
 if TYPE_CHECKING:
     from nosync_nb.session.session import Session
@@ -63,14 +62,7 @@ def _recover(session: Session) -> None:
     report = session.recovery = RecoveryReport(
         fresh=log.fresh, clean=log.clean, notes=list(log.notes)
     )
-    times = array("d")
-    times.frombytes(store.times)
-    session._times = times
-    meta = store.meta
-    session._labels = dict(check_marks(meta.get("labels", {}), store.epoch, "a label"))
-    session._once = dict(check_marks(meta.get("once", {}), store.epoch, "the key of a load"))
-    session._loads = dict(check_texts(meta.get("loads", {}), "the key of a load"))
-    session._written = Written(store.epoch)
+    session._ledger = Ledger.restored(store.epoch, store.times, store.meta)
     session._upkeep.expiring = set(store.retired)
     session._position = store.position
     epoch, said = _told(session, store.tail, store.epoch, store.meta)
@@ -115,13 +107,10 @@ def _told(
         if payload.epoch != epoch + 1:
             raise CorruptLogError(f"epoch {payload.epoch} follows epoch {epoch} in the log")
         epoch = payload.epoch
-        session._times.append(payload.utc)
-        session._written.note(seq, epoch, durable)
-        for mark, load in check_texts(payload.meta.get("once", {}), "the key of a load").items():
-            session._once[mark] = epoch
-            session._loads[mark] = load
-        if "label" in payload.meta:
-            session._labels[check_text(payload.meta["label"], "a label")] = epoch
+        once = check_texts(payload.meta.get("once", {}), "the key of a load")
+        named = payload.meta
+        label = check_text(named["label"], "a label") if "label" in named else None
+        session._ledger.record(Record(epoch, payload.utc, seq, durable, label, once))
     return epoch, said
 
 

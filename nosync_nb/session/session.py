@@ -20,7 +20,6 @@ import atexit
 import logging
 import os
 import threading
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -64,7 +63,7 @@ from nosync_nb.session.worker import Worker
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.store import signing
 from nosync_nb.store.frontier import Frontier
-from nosync_nb.store.ledger import Epochs, Written
+from nosync_nb.store.ledger import Epochs, Ledger
 from nosync_nb.store.log import Position
 from nosync_nb.store.store import Store
 from nosync_nb.trace import Trace
@@ -105,13 +104,8 @@ class Session:
         self._shared = Transaction()
         self._local = threading.local()
         self._names: WeakKeyDictionary[Definition, str] = WeakKeyDictionary()
-        self._labels: dict[str, int] = {}
-        self._once: dict[str, int] = {}
-        self._loads: dict[str, str] = {}
-        """By key of a load, a digest of its rows."""
+        self._ledger = Ledger()
         self._repeats: Repeats | None = None  # what inserts are compared with after a recovery
-        self._times = array("d")
-        self._written = Written()
         self._inspectors = listeners.Inspectors()
         self._subscribers = listeners.Subscribers()
         self._upkeep = upkeep.Upkeep()
@@ -353,7 +347,7 @@ class Session:
         seen = self._snapshot
         live = [s for s in seen.catalog.values() if not s.frozen and s.reason is None]
         begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
-        return Epochs(max(begins, default=0), seen.epoch, self._times, self._labels)
+        return self._ledger.epochs(max(begins, default=0), seen.epoch)
 
     @property
     def frontiers(self) -> dict[str, Frontier]:
@@ -376,7 +370,7 @@ class Session:
         raise StageError(f"unknown class of failure {failure!r}", hint="kernel, power or disk")
 
     def _durable_epoch(self) -> int:
-        return self._written.upto(self._store.log.durable)
+        return self._ledger.durable(self._store.log.durable)
 
     # Parts of the snapshot, for who holds the lock: a reader who takes two may get two moments.
 
@@ -547,7 +541,7 @@ class Session:
     # -- for inputs ------------------------------------------------------------------------------
 
     def _seen(self, mark: str) -> bool:
-        return mark in self._once or mark in self._current.once
+        return self._ledger.loaded(mark) or mark in self._current.once
 
     def _say(self, text: str) -> None:
         text = visible(text)

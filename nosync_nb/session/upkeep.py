@@ -230,15 +230,13 @@ def checkpoint(session: Session) -> None:
         retired, upkeep.retired = upkeep.retired, set()
         while upkeep.spilled:
             retired.add(upkeep.spilled.popleft())
+        recorded, times = session._ledger.saved()
         meta = {
             "catalog": upkeep.catalog,
             "signed": session._signed(version.epoch, upkeep.digest),
-            "labels": dict(session._labels),
-            "once": dict(session._once),
-            "loads": dict(session._loads),
+            **recorded,
             "retired": sorted(retired),
         }
-        times = session._times.tobytes()
         plan = store.history.pack(version.epoch)
     try:
         if plan is not None:

@@ -1,15 +1,22 @@
-"""The epochs of a session: when each was committed, its label, the frame that holds it."""
+"""The epochs of a session: when each was committed, its label, its loads, the frame that holds it.
+
+It is asked, and not looked into: a `Ledger` is the one place that knows these, and its lock is the
+one that guards them. What is recorded is there as a whole or not at all, and recording it again
+changes nothing, so that a commit that was interrupted can be finished by whoever comes next.
+"""
 
 from __future__ import annotations
 
 import bisect
+import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple, overload
+from types import MappingProxyType
+from typing import Any, NamedTuple, overload
 
-if TYPE_CHECKING:
-    pass
+from nosync_nb.errors import CorruptLogError, TimeError
+from nosync_nb.store.wellformed import check_marks, check_texts
 
 
 class Epoch(NamedTuple):
@@ -24,11 +31,11 @@ class Epochs(Sequence[Epoch]):
     """Readable epochs as a sequence that is made when it is looked at."""
 
     def __init__(
-        self, first: int, last: int, times: array[float], labels: Mapping[str, int]
+        self, first: int, last: int, times: Sequence[float], labels: Mapping[int, str]
     ) -> None:
         self._range = range(first, last + 1)
         self._times = times
-        self._labels = {number: label for label, number in labels.items()}
+        self._labels = labels
 
     def __len__(self) -> int:
         return len(self._range)
@@ -61,7 +68,7 @@ class Written:
     epoch after that of the frame before, nothing is added: a *run* is its first frame and epoch,
     and of the runs only those are kept that are not on disk.
 
-    Threads: one writes; any may read, and changes nothing by it.
+    Noting an epoch again changes nothing.
 
     Args:
         epoch: the last one that is on disk already.
@@ -71,11 +78,13 @@ class Written:
 
     def __init__(self, epoch: int = 0) -> None:
         runs: tuple[tuple[int, int], ...] = ((0, epoch),)
-        self._state = runs, epoch  # one reference, for who reads it meanwhile
+        self._state = runs, epoch  # one reference: a note is whole, or was not made
 
     def note(self, seq: int, epoch: int, durable: int) -> None:
         """Notes the frame of the next epoch, and how far frames are on disk. Cost: below 1 us."""
-        runs, _ = self._state
+        runs, last = self._state
+        if epoch <= last:
+            return
         if epoch - runs[-1][1] != seq - runs[-1][0]:
             first = max(0, bisect.bisect_right(runs, durable, key=_seq) - 1)
             runs = (*runs[first:], (seq, epoch))
@@ -99,3 +108,191 @@ class Written:
 
 def _seq(run: tuple[int, int]) -> int:
     return run[0]
+
+
+class Record(NamedTuple):
+    """What there is to know of an epoch beside its rows.
+
+    Attributes:
+        utc: when it was committed, in seconds.
+        seq: the frame that holds it.
+        durable: the last frame that was on disk then.
+        once: the keys of its loads, each with a digest of the rows.
+    """
+
+    epoch: int
+    utc: float
+    seq: int
+    durable: int
+    label: str | None = None
+    once: Mapping[str, str] = MappingProxyType({})
+
+
+class Ledger:
+    """What a session knows of its epochs, from 1 to the last.
+
+    Threads: any may ask, and record; all of it is guarded by its own lock, under which nothing else
+    is called. To record is one assignment. What it means for labels, times and loads is done by
+    whoever comes next, before it looks, and can be done twice: so an interrupt between any two
+    instructions leaves an epoch recorded, or not.
+
+    Args:
+        times: when each epoch up to `epoch` was committed.
+        labels: the epochs that have one, by it.
+        once: the epochs of loads with a key, by it.
+        loads: digests of the rows of such loads, by their keys.
+    """
+
+    def __init__(
+        self,
+        epoch: int = 0,
+        times: bytes = b"",
+        *,
+        labels: Mapping[str, int] | None = None,
+        once: Mapping[str, int] | None = None,
+        loads: Mapping[str, str] | None = None,
+    ) -> None:
+        self._mutex = threading.Lock()
+        self._times = array("d")
+        self._times.frombytes(times)
+        if len(self._times) != epoch:
+            raise CorruptLogError(f"the checkpoint has {len(self._times)} times of {epoch} epochs")
+        self._labels = dict(labels or {})
+        self._once = dict(once or {})
+        self._loads = dict(loads or {})
+        self._written = Written(epoch)
+        self._last = epoch
+        self._newest: Record | None = None  # recorded, and not entered below yet
+
+    @classmethod
+    def restored(cls, epoch: int, times: bytes, meta: Mapping[str, Any]) -> Ledger:
+        """What a checkpoint says; see `saved`.
+
+        Raises:
+            CorruptLogError: if it makes no sense.
+        """
+        return cls(
+            epoch,
+            times,
+            labels=check_marks(meta.get("labels", {}), epoch, "a label"),
+            once=check_marks(meta.get("once", {}), epoch, "the key of a load"),
+            loads=check_texts(meta.get("loads", {}), "the key of a load"),
+        )
+
+    def saved(self) -> tuple[dict[str, Any], bytes]:
+        """What a checkpoint keeps of it: a part of its JSON, and the times."""
+        with self._mutex:
+            self._enter()
+            meta = {
+                "labels": dict(self._labels),
+                "once": dict(self._once),
+                "loads": dict(self._loads),
+            }
+            return meta, self._times.tobytes()
+
+    # -- recording -------------------------------------------------------------------------------
+
+    def record(self, record: Record) -> None:
+        """Records an epoch, the one after the last; again, it changes nothing. Cost: some us."""
+        with self._mutex:
+            self._enter()
+            if record.epoch <= self._last:
+                return
+            assert record.epoch == self._last + 1, f"{record.epoch} follows {self._last}"
+            self._newest = record
+
+    def _enter(self) -> None:
+        """Enters what was recorded last; each step may have been done before. Holds the lock."""
+        record = self._newest
+        if record is None:
+            return
+        if len(self._times) < record.epoch:
+            self._times.append(record.utc)
+        self._written.note(record.seq, record.epoch, record.durable)
+        for mark, load in record.once.items():
+            self._once[mark] = record.epoch
+            self._loads[mark] = load
+        if record.label is not None:
+            self._labels[record.label] = record.epoch
+        self._last = record.epoch
+        self._newest = None
+
+    def not_before(self, utc: float) -> float:
+        """A time that no epoch is after: a clock that is set back does not mix up epochs."""
+        with self._mutex:
+            self._enter()
+            return max(utc, self._times[-1]) if self._times else utc
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def labelled(self, label: str) -> int | None:
+        """The epoch with a label, if there is one."""
+        with self._mutex:
+            self._enter()
+            return self._labels.get(label)
+
+    def loaded(self, mark: str) -> bool:
+        """Whether a load with a key was committed."""
+        with self._mutex:
+            self._enter()
+            return mark in self._once
+
+    def load(self, mark: str) -> str:
+        """The digest of the rows of a load with a key; "" if none is known."""
+        with self._mutex:
+            self._enter()
+            return self._loads.get(mark, "")
+
+    def has_loads(self, prefix: str) -> bool:
+        """Whether a load was committed with a key that begins so."""
+        with self._mutex:
+            self._enter()
+            return any(mark.startswith(prefix) for mark in self._once)
+
+    def durable(self, frames: int) -> int:
+        """The last epoch that is on disk, if frames are up to `frames`.
+
+        IMPORTANT: ask the log before, so that what it says is no older than what is here.
+        """
+        with self._mutex:
+            self._enter()
+            return self._written.upto(frames)
+
+    def epochs(self, first: int, last: int) -> Epochs:
+        """The epochs from `first` to `last`, with their times and labels."""
+        with self._mutex:
+            self._enter()
+            labels = {number: label for label, number in self._labels.items()}
+            return Epochs(first, last, self._times, labels)
+
+    def resolve(self, at: Any, now: int) -> int:
+        """The epoch that `at` names: a number, a negative offset, a label or a datetime.
+
+        Args:
+            now: the last epoch that the reader sees; others may have committed more.
+
+        Raises:
+            TimeError: if it names none; tells what there is.
+        """
+        if isinstance(at, str):
+            return self._labelled(at, now)
+        if hasattr(at, "__index__") and not isinstance(at, bool):
+            number = at.__index__()
+            number = now + number if number < 0 else number
+            if not 0 <= number <= now:
+                raise TimeError(f"epoch {at} is not readable", hint=f"epochs 0 to {now} are")
+            return int(number)
+        if isinstance(at, datetime):
+            seconds = at.timestamp()
+            with self._mutex:
+                self._enter()
+                return bisect.bisect_right(self._times, seconds, 0, now)
+        raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")
+
+    def _labelled(self, label: str, now: int) -> int:
+        with self._mutex:
+            self._enter()
+            epoch, known = self._labels.get(label), ", ".join(self._labels)
+        if epoch is None or epoch > now:
+            raise TimeError(f"no epoch is labelled '{label}'", hint=f"labels: {known or 'none'}")
+        return epoch

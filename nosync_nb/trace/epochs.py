@@ -1,11 +1,10 @@
-"""Epochs in intervals and ranges: which are readable, and which one a user means."""
+"""Epochs in intervals and ranges: which are readable."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from nosync_nb.errors import TimeError
 
@@ -153,32 +152,3 @@ def check_readable(stage: str, epoch: int, readable: Ranges) -> None:
         f"stage '{stage}': epoch {epoch} is not readable, only {readable}",
         hint=f"read at {near}" if near else "commit an epoch first",
     )
-
-
-def resolved(times: Sequence[float], labels: Mapping[str, int], at: Any, now: int) -> int:
-    """The epoch that `at` names: a number, a negative offset, a label or a datetime.
-
-    Args:
-        times: when each epoch from 1 on was committed, in seconds of UTC.
-        now: the last epoch that the reader sees; others may have committed more.
-
-    Raises:
-        TimeError: if it names none; tells what there is.
-    """
-    if isinstance(at, bool):
-        raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")
-    if hasattr(at, "__index__"):
-        number = at.__index__()
-        number = now + number if number < 0 else number
-        if not 0 <= number <= now:
-            raise TimeError(f"epoch {at} is not readable", hint=f"epochs 0 to {now} are")
-        return int(number)
-    if isinstance(at, str):
-        labelled = labels.get(at)
-        if labelled is not None and labelled <= now:
-            return labelled
-        known = ", ".join(labels) or "none"
-        raise TimeError(f"no epoch is labelled '{at}'", hint=f"labels: {known}")
-    if isinstance(at, datetime):
-        return bisect_right(times, at.timestamp(), 0, now)
-    raise TimeError(f"{at!r} is not an epoch", hint="use a number, a label or a datetime")
