@@ -12,16 +12,21 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import nosync_nb
+
 PATIENCE_S = 60
+TOP = Path(nosync_nb.__file__).parents[1]
 
 
 @contextmanager
 def lines(modules: Collection[str], visit: Callable[[int], Any]) -> Iterator[None]:
     """Calls `visit` before each line that this thread runs in these modules of the engine."""
     names = tuple(f"nosync_nb/{module}.py" for module in modules)
+    assert all((TOP / name).exists() for name in names), names
     number = count()
 
     def inside(frame: FrameType, event: str, argument: Any) -> Any:
