@@ -20,6 +20,7 @@ from model import Bag
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.collections.library import graphs
+from nosync_nb.collections.loops import iterate_together
 from nosync_nb.operators.iterate import MARK
 from nosync_nb.operators.iterate import loop as loops
 from nosync_nb.operators.iterate.effort import PATIENCE_MAX, Effort
@@ -35,10 +36,11 @@ def both_ways(edges: Collection) -> Collection:
         return side.join(edges, on={"node": "src"}).select("dst AS node")
 
     start = edges.filter("src = 0").select("src AS node").distinct()
-    found = edges._session.iterate(
+    found = iterate_together(
+        edges._host,
         lambda even, odd: (step(odd).concat(start).distinct(), step(even).distinct()),
-        even=start,
-        odd=start.filter("false"),
+        None,
+        {"even": start, "odd": start.filter("false")},
     )
     return found["even"].concat(found["odd"], found["odd"])
 

@@ -112,7 +112,7 @@ def go_on_as_ever(session: Session) -> None:
     for name in STAGES:
         definition = session._catalog[name].definition
         assert definition is not None
-        scratch = nosync_nb.Collection(session, definition)
+        scratch = nosync_nb.Collection(session._host, definition)
         assert session[name].rows() == scratch.rows(), name
 
 

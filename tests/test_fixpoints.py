@@ -18,6 +18,7 @@ from model import Bag, Row
 from strategies import Change, Epoch
 
 from nosync_nb import Collection
+from nosync_nb.collections.loops import iterate_together
 
 NODES = (0, 1, 2, 3)
 EDGES = [*product(NODES, NODES), (None, 0), (0, None)]
@@ -124,16 +125,15 @@ def test_variables_that_need_each_other_take_rounds_together(
     odd = "false" if rounds is None else "d0 > 2"
 
     def build(edges: Collection, roots: Collection) -> Collection:
-        found = edges._session.iterate(
+        found = iterate_together(
+            edges._host,
             lambda even, odd, both: (
                 step(odd, edges).concat(roots).distinct(),
                 step(even, edges).distinct(),
                 odd.join(even, on="d0", how="semi").concat(both).distinct(),
             ),
             rounds,
-            even=roots,
-            odd=roots.filter(odd),
-            both=roots.filter("false"),
+            {"even": roots, "odd": roots.filter(odd), "both": roots.filter("false")},
         )
         if swapped:
             return found["both"].concat(found["odd"].negate()).concat(found["odd"])

@@ -39,7 +39,7 @@ def count(collection: Collection) -> dict[Any, int]:
 
 def net(collection: Collection) -> dict[Any, int]:
     """The net changes of the last epoch."""
-    now = collection._session.now
+    now = collection._host.epoch(None)
     return {tuple(v for _, v in row): n for row, n in changed(collection, now - 1, now).items()}
 
 

@@ -103,8 +103,8 @@ def test_a_definition_changes_no_stage(session: Session, data: Any) -> None:
 def test_a_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> None:
     before = data.rows()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(data._session), "_read", full)
-        patch.setattr(type(data._session), "_now", full)
+        patch.setattr(type(data._host), "read", full)
+        patch.setattr(type(data._host), "trace", full)
         fails(lambda: read(data), "input 'data' could not be read; nothing has changed")
     assert data.rows() == before
     read(data)

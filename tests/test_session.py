@@ -231,7 +231,7 @@ def test_again_computes_anew_and_so_does_what_reads_it(session: Session) -> None
     same = session["drawn"]
     definition = session._catalog["drawn"].definition
     assert definition is not None
-    reports = session.define({"drawn": Collection(session, definition)}, again=True)
+    reports = session.define({"drawn": Collection(session._host, definition)}, again=True)
     assert {r.name: r.status for r in reports} == {"drawn": "changed", "most": "followed"}
     assert not set(first) & set(values(same))
     assert values(session["most"]) == [max(values(same))]

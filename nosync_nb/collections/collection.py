@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.grouped import check_callable, result_schema
+from nosync_nb.collections.host import Host
 from nosync_nb.collections.results import Readable
 from nosync_nb.errors import ExpressionError, SchemaError, StageError
 from nosync_nb.expressions import compile_expression, expand_select, noted
@@ -18,7 +19,6 @@ from nosync_nb.rows import Field, Schema, widens
 
 if TYPE_CHECKING:
     from nosync_nb.collections.grouped import Grouped
-    from nosync_nb.session.session import Session
 
 Names = str | Sequence[str]
 _NAMES = {
@@ -46,10 +46,9 @@ class Collection(Readable):
     Get one from `session.input`, `session.stage` or `session["name"]`, and chain operators.
     """
 
-    def __init__(self, session: Session, definition: Definition, name: str | None = None) -> None:
-        self._session = session
+    def __init__(self, host: Host, definition: Definition) -> None:
+        self._host = host
         self._definition = definition
-        self._name = name
 
     @property
     def schema(self) -> Schema:
@@ -59,7 +58,7 @@ class Collection(Readable):
     @property
     def name(self) -> str | None:
         """The stage's or input's name, None for an unnamed collection."""
-        return self._name or self._session._name_of(self._definition)
+        return self._host.name_of(self._definition)
 
     # -- row-wise ------------------------------------------------------------------------------
 
@@ -215,7 +214,7 @@ class Collection(Readable):
             StageError: inside the body of a loop; or later, if a stage uses an inspected
                 collection that has no name.
         """
-        self._session._inspect(self, function)
+        self._host.inspect(self._definition, function)
         return self
 
     # -- loops ---------------------------------------------------------------------------------
@@ -290,7 +289,7 @@ class Collection(Readable):
         functions: tuple[Callable[..., Any], ...] = (),
     ) -> Collection:
         definition = Definition(op, schema, (self._definition,), params, functions)
-        return Collection(self._session, definition)
+        return Collection(self._host, definition)
 
     def _make(
         self,
@@ -300,7 +299,7 @@ class Collection(Readable):
         params: Mapping[str, Any] | None = None,
     ) -> Collection:
         definition = Definition(op, schema, tuple(i._definition for i in inputs), params)
-        return Collection(self._session, definition)
+        return Collection(self._host, definition)
 
     def _columns(self, places: Sequence[int]) -> Collection:
         schema = Schema([self.schema.fields[i] for i in places])
@@ -312,14 +311,14 @@ class Collection(Readable):
                 f"{sql!r} is not a Spark SQL string",
                 hint="write the expression as text, as in 'dep_delay > 60'",
             )
-        types = self._session._types
+        types = self._host.types
         return compile_expression(sql, self.schema, types=types, settings=types.settings)
 
     def _aligned(self, other: Any, op: str) -> Collection:
         """The other collection with this one's types, or an error that quotes both schemas."""
         if not isinstance(other, Collection):
             raise StageError(f"{op}: {other!r} is not a collection")
-        if other._session is not self._session:
+        if other._host is not self._host:
             raise StageError(
                 f"{op}: the other collection belongs to another session",
                 hint="insert its rows into an input of this session",

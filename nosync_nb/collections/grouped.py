@@ -61,8 +61,8 @@ class Grouped:
             named,
             schema,
             keys,
-            types=source._session._types,
-            settings=source._session._types.settings,
+            types=source._host.types,
+            settings=source._host.types.settings,
         )
         fields = [schema.fields[i] for i in self._keys]
         fields += [Field(n, e.type) for n, e in zip(named, found.outputs, strict=True)]

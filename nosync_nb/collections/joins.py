@@ -53,7 +53,7 @@ def join(left: Collection, right: Collection, on: On, how: str) -> Collection:
     """Joins two collections; see `Collection.join`."""
     if not isinstance(right, Collection):
         raise StageError(f"join: {right!r} is not a collection")
-    if right._session is not left._session:
+    if right._host is not left._host:
         raise StageError(
             "join: the other collection belongs to another session",
             hint="insert its rows into an input of this session",

@@ -9,17 +9,15 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.host import Host
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.operators import functions
 from nosync_nb.rows import Field, Schema
-
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
 
 _nesting = threading.local()
 _TAG = "_variable"
@@ -32,11 +30,11 @@ def iterate(source: Collection, body: Callable[[Any], Any], rounds: int | None) 
     """Repeats a body on one variable; see `Collection.iterate`."""
     _check_body(body, 1, {})
     (found,) = _traced({_ALONE: source}, lambda values: {_ALONE: body(values[_ALONE])}, rounds)
-    return Collection(source._session, found)
+    return Collection(source._host, found)
 
 
 def iterate_together(
-    session: Session, body: Callable[..., Any], rounds: int | None, sources: Mapping[str, Any]
+    host: Host, body: Callable[..., Any], rounds: int | None, sources: Mapping[str, Any]
 ) -> dict[str, Collection]:
     """Repeats a body on several variables; see `Session.iterate`."""
     if isinstance(rounds, Collection):
@@ -56,13 +54,13 @@ def iterate_together(
                 f"iterate: {name}={source!r} is not a collection",
                 hint=f"give the collection that '{name}' starts from",
             )
-        if source._session is not session:
+        if source._host is not host:
             raise StageError(
                 f"iterate: '{name}' starts from a collection of another session",
                 hint="insert its rows into an input of this session",
             )
     found = _traced(sources, lambda values: _by_name(body(**values), sources), rounds)
-    return {n: Collection(session, d) for n, d in zip(sources, found, strict=True)}
+    return {n: Collection(host, d) for n, d in zip(sources, found, strict=True)}
 
 
 def _by_name(made: Any, sources: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -126,9 +124,9 @@ def refuse_inside(what: str) -> None:
         )
 
 
-def refuse_reading(collection: Any) -> None:
+def refuse_reading(definition: Definition) -> None:
     """Raises if the variable of a loop is read where its body is described."""
-    if getattr(_nesting, "around", None) and collection._definition.levels:
+    if getattr(_nesting, "around", None) and definition.levels:
         raise StageError(
             "the variable of a loop has no rows in its body, which only describes a round",
             hint="use operators, as filter or join; say the columns: map(f, 'name string')",
@@ -155,7 +153,7 @@ def _traced(
     variables = {}
     for index, (name, source) in enumerate(sources.items()):
         definition = Definition("variable", source.schema, (), {"level": level, "index": index})
-        variables[name] = Collection(source._session, definition)
+        variables[name] = Collection(source._host, definition)
     _nesting.around = [*around, [v._definition for v in variables.values()]]
     try:
         values = body(variables)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.host import Host
 from nosync_nb.errors import (
     NegativeMultiplicityError,
     SchemaError,
@@ -21,11 +24,6 @@ from nosync_nb.rows import Schema
 from nosync_nb.rows.order import Ordering, ordered
 from nosync_nb.trace import glance
 from nosync_nb.trace.batch import Batch
-
-if TYPE_CHECKING:
-    from nosync_nb.collections.definition import Definition
-    from nosync_nb.session.session import Session
-
 
 _FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate of them; or .to_spark()"
 
@@ -41,7 +39,7 @@ class Readable:
     `at` is an epoch, a label, a datetime, or a negative offset from the last epoch.
     """
 
-    _session: Session
+    _host: Host
     _definition: Definition
 
     @property
@@ -52,7 +50,7 @@ class Readable:
     @property
     def name(self) -> str | None:
         """The name, if it has one."""
-        return None
+        return self._host.name_of(self._definition)
 
     @enough_memory(_unread, _FEWER)
     def rows(self, at: Any = None, limit: int | None = None) -> list[Any]:
@@ -86,7 +84,7 @@ class Readable:
         past O(n log n).
         """
         if at is None:
-            trace = self._session._now(self)
+            trace = self._host.trace(self._definition)
             found = None if trace is None else glance.count(trace)
             if found is not None:
                 return found
@@ -118,7 +116,7 @@ class Readable:
 
     def _first(self, n: int, ordering: Ordering) -> list[Any] | None:
         """The first `n` rows in an order; None if all rows have to be added up for them."""
-        trace = self._session._now(self)
+        trace = self._host.trace(self._definition)
         found = None if trace is None else glance.first(trace, n, ordering)
         if found is None:
             return None
@@ -129,7 +127,7 @@ class Readable:
     def to_arrow(self, at: Any = None) -> pa.Table:
         """The rows as an Arrow table, copies expanded, in no promised order."""
         batch = self._read(at)
-        self._session._check_size(_total(batch.diff), self.name)
+        self._check_size(_total(batch.diff))
         columns = batch.columns
         if not bool((batch.diff == 1).all()):
             index = np.arange(len(batch)).repeat(batch.diff)
@@ -144,7 +142,7 @@ class Readable:
 
     def to_spark(self, at: Any = None) -> Any:
         """The rows as a DataFrame of the session's Spark session, copies expanded."""
-        return self._session._spark.frame(self, at)
+        return self._host.frame(self._definition, at)
 
     @enough_memory(_unread, _FEWER)
     def changes(self, after: Any = None, upto: Any = None) -> pa.Table:
@@ -155,52 +153,75 @@ class Readable:
         Args:
             after: None: from the beginning. `upto`: None: through the last epoch.
         """
-        return changes_table(self._session._changes(self, after, upto), self.schema)
+        found = self._host.changes(self._definition, after, upto)
+        return changes_table(found, self.schema)
 
     def history(self) -> list[range]:
         """The readable epochs, as ranges."""
-        return self._session._history_of(self)
+        return self._host.history(self._definition)
 
     def explain(self) -> str:
         """The operators with where each ran last, one a line, inputs below what reads them."""
-        return self._session._explain(self)
+        return self._host.explain(self._definition)
 
     def _sample(self, limit: int) -> list[Any]:
         """Some rows, for trying a function on; reads what is there now."""
-        batch = self._session._read(self, None)
+        batch = self._host.read(self._definition, None)
         index = np.arange(min(limit, len(batch)))
         return tuples([rows.take(c, index) for c in batch.columns], self.schema, len(index))
 
     def _read(self, at: Any) -> Batch:
         """The consolidated rows, each with a positive count."""
-        batch = self._session._read(self, at)
-        if len(batch) and int(batch.diff.min()) < 0:
-            worst = int(batch.diff.argmin())
-            one = np.array([worst])
-            row = tuples([rows.take(c, one) for c in batch.columns], self.schema, 1)[0]
-            now = self._session.now
-            raise NegativeMultiplicityError(
-                f"{self._title()}: row {tuple(row)!r} is there {int(batch.diff[worst])} times at"
-                f" epoch {now if at is None else self._session._ledger.resolve(at, now)}",
-                hint="a row was removed that was not there; .changes() tells by how much, insert"
-                " it, or remove it where it came from",
-            )
+        batch = self._host.read(self._definition, at)
+        refuse_negative(batch, self.schema, self._title(), lambda: self._host.epoch(at))
         return batch
 
     def _copies(self, order: Any, counts: Any, limit: int | None) -> Any:
         """Each number of `order` as often as its count says, the first `limit` of all."""
         if limit is not None:
             return order.repeat(np.minimum(counts, max(limit, 0)))[:limit]
-        if len(counts) and int(counts.max()) > self._session.collect_rows:
-            self._session._check_size(_total(counts), self.name)
+        if len(counts) and int(counts.max()) > self._host.collect_rows:
+            self._check_size(_total(counts))
         return order.repeat(counts)
 
+    def _check_size(self, count: int) -> None:
+        """Raises if so many rows are not to be collected."""
+        most = self._host.collect_rows
+        if count > most:
+            raise StageError(
+                f"'{self.name or 'collection'}' has {count} rows, more than collect_rows = {most}",
+                hint="use .to_spark(), or raise session.collect_rows",
+            )
+
     def _title(self) -> str:
-        return f"collection '{self.name}'" if self.name else "an unnamed collection"
+        return titled(self.name)
 
     def __repr__(self) -> str:
         title = self.name or "collection"
         return one_line(f"<{title}: {self.schema.ddl}>")
+
+
+def titled(name: str | None) -> str:
+    """A collection as an error names it."""
+    return f"collection '{name}'" if name else "an unnamed collection"
+
+
+def refuse_negative(batch: Batch, schema: Schema, title: str, epoch: Callable[[], int]) -> None:
+    """Raises if a row of a state is there fewer than 0 times.
+
+    Args:
+        epoch: tells which epoch was read.
+    """
+    if len(batch) and int(batch.diff.min()) < 0:
+        worst = int(batch.diff.argmin())
+        one = np.array([worst])
+        row = tuples([rows.take(c, one) for c in batch.columns], schema, 1)[0]
+        raise NegativeMultiplicityError(
+            f"{title}: row {tuple(row)!r} is there {int(batch.diff[worst])} times at epoch"
+            f" {epoch()}",
+            hint="a row was removed that was not there; .changes() tells by how much, insert it,"
+            " or remove it where it came from",
+        )
 
 
 def changes_table(batch: Batch, schema: Schema) -> pa.Table:

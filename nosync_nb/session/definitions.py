@@ -170,7 +170,7 @@ def _trees(session: Session, collections: Mapping[str, Collection]) -> dict[str,
                 hint="give what an operator returns, as in flights.filter(...)",
                 stage=name,
             )
-        if collection._session is not session:
+        if collection._host is not session._host:
             raise StageError(f"stage '{name}' is described over another session's collections")
         if not collection._definition.is_ref:
             by_id[id(collection._definition)] = reference(name, collection.schema)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
 
 from nosync_nb import rows as values
 from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.definition import Definition
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema
 from nosync_nb.session import commits, loads
 from nosync_nb.session.transactions import Change
 from nosync_nb.trace.batch import Updates
+
+if TYPE_CHECKING:
+    from nosync_nb.session.session import Session
 
 
 class Input(Collection):
@@ -26,6 +30,10 @@ class Input(Collection):
     at the call. They become visible, in all stages at once, with the next epoch. Every method
     returns the number of rows, copies counted, that wait because of it to be added or taken away.
     """
+
+    def __init__(self, session: Session, definition: Definition) -> None:
+        super().__init__(session._host, definition)
+        self._session = session
 
     def insert(self, rows: Any, *, once: Any = None) -> int:
         """Adds rows. With `once=KEY`, only if no epoch of this history has recorded that key.
@@ -108,11 +116,10 @@ class Input(Collection):
         return key
 
     def _held_name(self) -> str:
-        assert self._name is not None
-        return self._name
+        return self._definition.name
 
     def _title(self) -> str:
-        return f"input '{self._name}'"
+        return f"input '{self._held_name()}'"
 
 
 def check_once(once: Any, what: str) -> None:

@@ -6,8 +6,11 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.results import refuse_negative, titled
 from nosync_nb.dataflow.delta import Held
 from nosync_nb.errors import (
     CorruptLogError,
@@ -17,7 +20,7 @@ from nosync_nb.errors import (
     NosyncError,
 )
 from nosync_nb.rows import Column, Schema
-from nosync_nb.session.reader import refuse_pending, trace_at
+from nosync_nb.session.reader import epoch, name_of, read, refuse_pending, trace_at
 from nosync_nb.spark.placement import Placement
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch, Layout
@@ -241,14 +244,14 @@ class Sparks:
         """What places operators and runs them on executors."""
         return self._placement
 
-    def frame(self, collection: Any, at: Any) -> Any:
+    def frame(self, definition: Definition, at: Any) -> Any:
         """A collection as a DataFrame."""
         spark = self.require("to_spark")
         from nosync_nb.spark import starting, views, workers
         from nosync_nb.spark.shipping import Shipping
 
         session = self._session
-        given = session._following(lambda: self._rows(collection, at, views.SMALL_ROWS))
+        given = session._following(lambda: self._rows(definition, at, views.SMALL_ROWS))
         count = len(given) if isinstance(given, Batch) else given.rows_count
         if count > views.SMALL_ROWS and not workers.share(spark, session._store.parts):
             raise workers.unshared(f"to_spark of {count} rows", session._store.parts)
@@ -256,28 +259,33 @@ class Sparks:
         kept = session.mode == "w"
         try:
             with starting.reached(spark, "to_spark"):
-                frame = views.to_spark(spark, given, collection.schema, shipping, kept=kept)
+                frame = views.to_spark(spark, given, definition.schema, shipping, kept=kept)
         except NegativeMultiplicityError as error:
-            what = f"collection '{collection.name}'" if collection.name else "this collection"
+            name = name_of(session, definition)
+            what = f"collection '{name}'" if name else "this collection"
             raise NegativeMultiplicityError(f"{what}: {error.args[0]}", hint=error.hint) from None
         if shipping.spilled:
             session._upkeep.exports.append(frozenset(shipping.spilled))
             session._upkeep.spilled.extend(shipping.spilled)
         return frame
 
-    def _rows(self, collection: Any, at: Any, small: int) -> Any:
+    def _rows(self, definition: Definition, at: Any, small: int) -> Any:
         """What a DataFrame is made of: a trace, whose files are kept if they can be, or a batch.
 
         Raises:
             CorruptLogError: with `mode="r"`, if files were deleted that this session still knows.
         """
         session = self._session
-        if collection.name is None:
-            return collection._read(at)
         seen = session._snapshot
+        name = name_of(session, definition)
+        if name is None:
+            batch = read(session, definition, at)
+            when = partial(epoch, session, at, seen)
+            refuse_negative(batch, definition.schema, titled(None), when)
+            return batch
         if at is None:
-            refuse_pending(session, seen, collection._definition, collection.name)
-        trace = trace_at(session, seen, collection.name, at)[1]
+            refuse_pending(session, seen, definition, name)
+        trace = trace_at(session, seen, name, at)[1]
         files = frozenset(ref.path for layer in trace.layers for ref in layer.files)
         if files and trace.rows_count > small:
             session._upkeep.exports.append(files)
@@ -349,9 +357,9 @@ class Sparks:
         if isinstance(at, str) and session._ledger.labelled(at) is None:
             with contextlib.suppress(ValueError):  # the option of a data source is a text
                 at = datetime.fromisoformat(at)
-        epoch, trace = trace_at(session, seen, name, at)
+        number, trace = trace_at(session, seen, name, at)
         store = session._store
-        return Snapshot(epoch, seen.stage(name).schema, trace, store.parts, store.foreign)
+        return Snapshot(number, seen.stage(name).schema, trace, store.parts, store.foreign)
 
     def close(self) -> None:
         """Drops the views and ends serving them; never stops a Spark session."""

@@ -73,16 +73,17 @@ class Subscribers:
                     warn(f"a subscriber raised {error!r}", stacklevel=3)
 
 
-def inspect(session: Session, collection: Collection, function: Inspector | None) -> None:
+def inspect(
+    session: Session, definition: Definition, name: str | None, function: Inspector | None
+) -> None:
     """Has a function called; see `Collection.inspect`."""
     refuse_inside("inspect")
     if function is not None:
         check_callable("inspect", function, "inspect(lambda epoch, changes: print(changes))")
     inspectors = session._inspectors
-    if collection.name is not None:
-        inspectors.put(collection.name, function)
+    if name is not None:
+        inspectors.put(name, function)
         return
-    definition = collection._definition
     inspectors.waiting.pop(definition, None)
     if function is not None:
         inspectors.waiting[definition] = function

@@ -22,37 +22,46 @@ from nosync_nb.trace.epochs import Ranges, check_readable
 from nosync_nb.trace.past.archive import total
 
 if TYPE_CHECKING:
-    from nosync_nb.collections.results import Readable
     from nosync_nb.session.session import Session
 
 
-def _named(session: Session, at: Any, seen: Snapshot) -> int:
+def name_of(session: Session, definition: Definition) -> str | None:
+    """The name of a stage or input; None if the definition has none."""
+    if definition.is_ref:
+        return definition.name
+    return session._names.get(definition)
+
+
+def epoch(session: Session, at: Any, seen: Snapshot) -> int:
+    """The number of the epoch that `at` names; None is the last."""
+    if at is None:
+        return seen.epoch
     return session._ledger.resolve(at, seen.epoch)
 
 
-def read(session: Session, collection: Readable, at: Any) -> Batch:
+def read(session: Session, definition: Definition, at: Any) -> Batch:
     """The consolidated rows of a collection at an epoch."""
     seen = session._snapshot
-    name = collection.name
-    epoch = seen.epoch if at is None else _named(session, at, seen)
+    name = name_of(session, definition)
+    number = epoch(session, at, seen)
     if at is None:
-        refuse_pending(session, seen, collection._definition, name)
+        refuse_pending(session, seen, definition, name)
     if name is None:
-        return scratch(session, seen, collection._definition, epoch)
-    stage = _known(seen, name, collection.schema)
+        return scratch(session, seen, definition, number)
+    stage = _known(seen, name, definition.schema)
     if at is None and stage.frozen:
-        epoch = seen.last(stage)
-    return state(seen, name, epoch)
+        number = seen.last(stage)
+    return state(seen, name, number)
 
 
-def now(session: Session, collection: Readable) -> Trace | None:
+def now(session: Session, definition: Definition) -> Trace | None:
     """The trace of a named collection at the last epoch; None if it has to be evaluated."""
     seen = session._snapshot
-    name = collection.name
-    refuse_pending(session, seen, collection._definition, name)
+    name = name_of(session, definition)
+    refuse_pending(session, seen, definition, name)
     if name is None:
         return None
-    stage = _known(seen, name, collection.schema)
+    stage = _known(seen, name, definition.schema)
     if not stage.frozen and seen.last(stage) != seen.epoch:
         return None  # it has stopped: reading it says why
     numbers = seen.graph.named[name].traces.values()
@@ -79,16 +88,16 @@ def state(seen: Snapshot, name: str, epoch: int) -> Batch:
 def trace_at(session: Session, seen: Snapshot, name: str, at: Any) -> tuple[int, Trace]:
     """The epoch that `at` names, and a named collection as it was then, as a trace."""
     stage = seen.stage(name)
-    epoch = seen.epoch if at is None else _named(session, at, seen)
+    when = epoch(session, at, seen)
     if at is None and stage.frozen:
-        epoch = seen.last(stage)
-    if epoch == seen.last(stage):
+        when = seen.last(stage)
+    if when == seen.last(stage):
         for number in seen.graph.named[name].traces.values():
             trace = seen.version.traces.get(number)
             if trace is not None:
-                return epoch, trace
-    batch = state(seen, name, epoch)
-    return epoch, _trace(batch.layout, batch, epoch)
+                return when, trace
+    batch = state(seen, name, when)
+    return when, _trace(batch.layout, batch, when)
 
 
 def _known(seen: Snapshot, name: str, schema: Schema) -> Stage:
@@ -117,18 +126,18 @@ def _check(seen: Snapshot, stage: Stage, epoch: int) -> None:
     check_readable(stage.name, epoch, Ranges.of(range(stage.begin, last + 1)))
 
 
-def changes(session: Session, collection: Readable, after: Any, upto: Any) -> Batch:
+def changes(session: Session, definition: Definition, after: Any, upto: Any) -> Batch:
     """Net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
     seen = session._snapshot
-    name = collection.name
+    name = name_of(session, definition)
     if name is None:
         raise StageError(
             "an unnamed collection has no history", hint="name it: session.stage('name', c)"
         )
-    stage, node = _known(seen, name, collection.schema), seen.graph.named[name]
+    stage, node = _known(seen, name, definition.schema), seen.graph.named[name]
     assert node.log is not None
-    last = seen.last(stage) if upto is None else _named(session, upto, seen)
-    first = None if after is None else _named(session, after, seen)
+    last = seen.last(stage) if upto is None else epoch(session, upto, seen)
+    first = None if after is None else epoch(session, after, seen)
     _check(seen, stage, last)
     if first is not None:
         _check(seen, stage, first)
@@ -138,25 +147,15 @@ def changes(session: Session, collection: Readable, after: Any, upto: Any) -> Ba
     return total(found) if found else empty_batch(node.log_layout)
 
 
-def history_of(session: Session, collection: Readable) -> list[range]:
+def history_of(session: Session, definition: Definition) -> list[range]:
     """The readable epochs of a collection."""
     seen = session._snapshot
-    name = collection.name
+    name = name_of(session, definition)
     if name is None:
         return []
     last, log = seen.last(seen.stage(name)), seen.graph.named[name].log
     assert log is not None
     return seen.history.epochs(log, last)
-
-
-def check_size(session: Session, count: int, name: str | None) -> None:
-    """Raises if so many rows are not to be collected."""
-    if count > session.collect_rows:
-        raise StageError(
-            f"'{name or 'collection'}' has {count} rows, more than collect_rows ="
-            f" {session.collect_rows}",
-            hint="use .to_spark(), or raise session.collect_rows",
-        )
 
 
 def refuse_pending(
@@ -214,13 +213,13 @@ def _trace(layout: Layout, batch: Batch, epoch: int) -> Trace:
     return Trace(layout, (Layer(epoch, epoch + 1, (batch,)),)) if len(batch) else Trace(layout)
 
 
-def explain(session: Session, collection: Any) -> str:
+def explain(session: Session, definition: Definition) -> str:
     """The operators of a collection, outermost first, with where its stages ran last."""
     lines: list[str] = []
     shown: set[int] = set()
 
     def label_of(tree: Definition) -> str:
-        name = session._name_of(tree)
+        name = name_of(session, tree)
         label = _described(tree)
         if tree.is_ref:
             label = f"{tree.name}"
@@ -241,10 +240,8 @@ def explain(session: Session, collection: Any) -> str:
             if not again:
                 waiting += [(each, deep + 1) for each in reversed(part.inputs)]
 
-    definition = collection._definition
-    name = collection.name
-    if definition.is_ref and name is not None:
-        stage = session._snapshot.stage(name)
+    if definition.is_ref:
+        stage = session._snapshot.stage(definition.name)
         show(definition, 0)
         if stage.definition is not None:
             show(stage.definition, 1)

@@ -29,7 +29,6 @@ from weakref import WeakKeyDictionary
 from nosync_nb.collections import loops
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition, check_name, reference
-from nosync_nb.collections.results import Readable
 from nosync_nb.dataflow.graph import Graph, Stage
 from nosync_nb.dataflow.runner import Runner, Version
 from nosync_nb.dataflow.snapshot import Snapshot, seen
@@ -50,10 +49,10 @@ from nosync_nb.session import (
     listeners,
     loads,
     publishing,
-    reader,
     recovery,
     upkeep,
 )
+from nosync_nb.session.host import SessionHost
 from nosync_nb.session.input import Input, check_once
 from nosync_nb.session.link import Sparks
 from nosync_nb.session.loads import Repeats
@@ -66,8 +65,6 @@ from nosync_nb.store.frontier import Frontier
 from nosync_nb.store.ledger import Epochs, Ledger
 from nosync_nb.store.log import Position
 from nosync_nb.store.store import Store
-from nosync_nb.trace import Trace
-from nosync_nb.trace.batch import Batch
 
 logger = logging.getLogger("nosync")
 
@@ -119,6 +116,7 @@ class Session:
         self._unready: Callable[[], None] | None = None  # what the first write has to do before
         self._spark = Sparks(self, spark)
         self._types = SparkTypes(self._spark)
+        self._host = SessionHost(self)
         self.spark_rows = spark_rows
         self.replay_rows = 1_000_000
         self.collect_rows = COLLECT_ROWS
@@ -242,7 +240,7 @@ class Session:
                 that order, or a dict by name.
             sources: any names but `rounds`, with what they start from.
         """
-        return loops.iterate_together(self, body, rounds, sources)
+        return loops.iterate_together(self._host, body, rounds, sources)
 
     def stage(
         self, name: str, collection: Collection, *, nondeterministic: bool = False
@@ -293,7 +291,7 @@ class Session:
         stage = self._catalog[name]
         assert stage.definition is not None
         options = {**stage.options, "nondeterministic": True, "demoted": True}
-        collections = {name: Collection(self, stage.definition)}
+        collections = {name: Collection(self._host, stage.definition)}
         definitions.define(self, collections, options, replay=None, again=False)
 
     def drop(self, *names: str, cascade: bool = False) -> None:
@@ -308,8 +306,8 @@ class Session:
         if name not in self:
             self.refresh()
         stage = self._snapshot.stage(name)
-        kind = Input if stage.is_input else Collection
-        return kind(self, reference(name, stage.schema), name)
+        definition = reference(name, stage.schema)
+        return Input(self, definition) if stage.is_input else Collection(self._host, definition)
 
     def __contains__(self, name: object) -> bool:
         return name in self._catalog
@@ -319,14 +317,14 @@ class Session:
         """The stages by name, without frozen versions."""
         self.refresh()
         found = [s for s in self._catalog.values() if not s.is_input and not s.frozen]
-        return {s.name: Collection(self, reference(s.name, s.schema), s.name) for s in found}
+        return {s.name: Collection(self._host, reference(s.name, s.schema)) for s in found}
 
     @property
     def inputs(self) -> dict[str, Input]:
         """The inputs by name."""
         self.refresh()
         found = [s for s in self._catalog.values() if s.is_input]
-        return {s.name: Input(self, reference(s.name, s.schema), s.name) for s in found}
+        return {s.name: Input(self, reference(s.name, s.schema)) for s in found}
 
     @property
     def graph(self) -> dict[str, tuple[str, ...]]:
@@ -488,23 +486,7 @@ class Session:
         names = f"at epoch {self.now}: {', '.join(self._catalog) or 'no inputs yet'}"
         return one_line(f"<nosync session {os.path.basename(self.path)} {names}>")
 
-    # -- for collections -----------------------------------------------------------------------
-
-    def _name_of(self, definition: Definition) -> str | None:
-        if definition.is_ref:
-            return definition.name
-        return self._names.get(definition)
-
-    def _read(self, collection: Readable, at: Any) -> Batch:
-        loops.refuse_reading(collection)
-        return self._following(lambda: reader.read(self, collection, at))
-
-    def _now(self, collection: Readable) -> Trace | None:
-        loops.refuse_reading(collection)
-        return self._following(lambda: reader.now(self, collection))
-
-    def _changes(self, collection: Readable, after: Any, upto: Any) -> Batch:
-        return self._following(lambda: reader.changes(self, collection, after, upto))
+    # -- for reads -------------------------------------------------------------------------------
 
     def _following(self, read: Callable[[], Read]) -> Read:
         """Reads; with `mode="r"` what the owner has committed by now.
@@ -519,18 +501,6 @@ class Session:
         except CorruptLogError:
             recovery.reload(self)
             return read()
-
-    def _history_of(self, collection: Readable) -> list[range]:
-        return reader.history_of(self, collection)
-
-    def _inspect(self, collection: Collection, function: Any) -> None:
-        listeners.inspect(self, collection, function)
-
-    def _explain(self, collection: Readable) -> str:
-        return reader.explain(self, collection)
-
-    def _check_size(self, count: int, name: str | None) -> None:
-        reader.check_size(self, count, name)
 
     def _signed(self, epoch: int, catalog: bytes) -> list[str] | None:
         """The signature of a catalog at an epoch; None without a key."""

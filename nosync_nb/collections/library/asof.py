@@ -77,7 +77,7 @@ def _check_sides(left: Any, right: Any) -> None:
     """Refuses what are no two collections of one session."""
     check_collection("asof_join", left)
     check_collection("asof_join", right)
-    if right._session is not left._session:
+    if right._host is not left._host:
         raise StageError(
             "asof_join: the other collection belongs to another session",
             hint="insert its rows into an input of this session",

@@ -69,7 +69,7 @@ def nodes_of(what: str, argument: str, edges: Collection, given: Collection) -> 
     """Given nodes, each once, of the type of the edges' ends."""
     wanted = _ends(what, edges).schema.types[0]
     nodes = _columns(what, argument, given, ["node"])
-    if nodes._session is not edges._session:
+    if nodes._host is not edges._host:
         raise StageError(
             f"{what}: {argument} belongs to another session than the edges",
             hint="insert its rows into an input of the edges' session",

@@ -137,7 +137,7 @@ class FromMicros:
 
 def _utc(collection: Collection) -> bool:
     """Whether times with and without a zone are the same in the session."""
-    return collection._session._types.in_utc()
+    return collection._host.types.in_utc()
 
 
 def unused(collection: Collection, name: str) -> str:

@@ -1,0 +1,72 @@
+"""Host: what a collection asks of who made it.
+
+A collection describes and has no rows. Names, what expressions mean, rows and changes are those of
+its host, which every collection made of it has too. Collections of two hosts do not go together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.expressions import Depends, Settings
+from nosync_nb.rows import Schema
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch
+
+
+class Types(Protocol):
+    """What Spark knows of expressions before it evaluates them."""
+
+    def __call__(self, sqls: Sequence[str], schema: Schema, /) -> list[str]:
+        """The types of expressions over columns."""
+
+    def settings(self, depends: Depends, text: str, /) -> Settings:
+        """What an expression is described under, as far as it depends on that.
+
+        Raises:
+            ExpressionError: if a Spark session is there and has others than the log.
+        """
+
+    def in_utc(self) -> bool:
+        """Whether what depends on the time zone is described in UTC, as far as that is known."""
+
+
+class Host(Protocol):
+    """Who made a collection, and answers for it. `at` is as in `Readable`, None the last epoch."""
+
+    @property
+    def types(self) -> Types:
+        """What expressions mean."""
+
+    @property
+    def collect_rows(self) -> int:
+        """The most rows that a read gives at once."""
+
+    def name_of(self, definition: Definition) -> str | None:
+        """The name of a stage or input; None if the definition has none."""
+
+    def epoch(self, at: Any) -> int:
+        """The number of an epoch."""
+
+    def read(self, definition: Definition, at: Any) -> Batch:
+        """The consolidated rows at an epoch; counts below 0 are among them."""
+
+    def trace(self, definition: Definition) -> Trace | None:
+        """The layers whose sum is there now; None if the rows have to be computed."""
+
+    def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
+        """Net changes of the epochs in `(after, upto]`, consolidated."""
+
+    def history(self, definition: Definition) -> list[range]:
+        """The readable epochs, as ranges."""
+
+    def explain(self, definition: Definition) -> str:
+        """The operators with where each ran last, as text."""
+
+    def frame(self, definition: Definition, at: Any) -> Any:
+        """The rows as a DataFrame of Spark, copies expanded."""
+
+    def inspect(self, definition: Definition, function: Callable[[int, Any], Any] | None) -> None:
+        """Has a function called with the changes of each epoch, or (None) no longer."""
