@@ -152,7 +152,7 @@ class Ledger:
         once: Mapping[str, int] | None = None,
         loads: Mapping[str, str] | None = None,
     ) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal's handler may ask in the middle of a call
         self._times = array("d")
         self._times.frombytes(times)
         if len(self._times) != epoch:

@@ -1,0 +1,115 @@
+"""State has owners: what modules use or assign of what others keep to themselves is counted.
+
+A private name is one with an underscore. It is foreign where the module that uses it does not
+define it: not as a function, a class or a variable, nor as an attribute that a class there
+declares, lists as a slot, or assigns to itself. What is asked for as `self._name` is never foreign.
+The numbers below may only go down: who lowers one lowers it here too, and who would raise one asks
+the owner for a method instead.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ENGINE = Path(__file__).resolve().parent.parent / "nosync_nb"
+
+USES_MAX = 406
+"""Uses of a private attribute of an object of another module."""
+
+ASSIGNMENTS_MAX = 142
+"""Assignments to an attribute, private or not, of an object of another module."""
+
+_OWN = {"self", "cls"}
+
+
+def is_private(name: str) -> bool:
+    """Whether a name is one that a module keeps to itself; `_replace` of a named tuple is not."""
+    named_tuple = {"_replace", "_asdict", "_fields", "_make"}
+    return name.startswith("_") and not name.startswith("__") and name not in named_tuple
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """The names that a module gives to anything: definitions, variables, fields and attributes."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_own(node):
+            found.add(node.attr)
+        elif isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == "__slots__" for target in node.targets
+        ):
+            found.update(each.value for each in ast.walk(node.value) if is_text(each))
+    return found
+
+
+def is_own(node: ast.Attribute) -> bool:
+    """Whether an attribute is of the object or class whose method this is."""
+    return isinstance(node.value, ast.Name) and node.value.id in _OWN
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def foreign(tree: ast.Module) -> Iterator[ast.Attribute]:
+    """The attributes of other objects whose names this module does not define, in any order."""
+    own = defined(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not is_own(node) and node.attr not in own:
+            yield node
+
+
+def uses(text: str) -> int:
+    """How often a module looks into what others keep to themselves, to read or to assign."""
+    return sum(is_private(node.attr) for node in foreign(ast.parse(text)))
+
+
+def assignments(text: str) -> int:
+    """How often a module assigns, or deletes, an attribute of an object that is not its own."""
+    return sum(not isinstance(node.ctx, ast.Load) for node in foreign(ast.parse(text)))
+
+
+def worst(counted: Counter[str]) -> str:
+    """The ten modules with most."""
+    lines = [f"{number:5} {name}" for name, number in counted.most_common(10)]
+    return "\n".join([f"{counted.total()} in all; most in", *lines])
+
+
+@pytest.mark.parametrize(
+    ("count", "most"), [(uses, USES_MAX), (assignments, ASSIGNMENTS_MAX)], ids=["use", "assign"]
+)
+def test_no_more_of_what_others_own_is_used_or_assigned(count: type, most: int) -> None:
+    paths = sorted(ENGINE.rglob("*.py"))
+    counted = Counter({str(p.relative_to(ENGINE)): count(p.read_text()) for p in paths})
+    assert counted.total() <= most, worst(counted)
+
+
+@pytest.mark.parametrize(
+    ("text", "used", "assigned"),
+    [
+        ("session._graph", 1, 0),
+        ("session._graph.named", 1, 0),
+        ("session._graph._nodes", 2, 0),
+        ("session._graph = graph", 1, 1),
+        ("session._stats += 1", 1, 1),
+        ("del session._graph", 1, 1),
+        ("layer.claimed = True", 0, 1),
+        ("first._graph, second.claimed = 1, 2", 1, 2),
+        ("self._graph = cls._graph", 0, 0),
+        ("session.__class__; found._replace(a=1)", 0, 0),
+        ("class Own:\n    def __init__(self): self._a = 1\n    def eq(self, o): return o._a", 0, 0),
+        ("class Own:\n    __slots__ = ('_a',)\ndef of(o): return o._a", 0, 0),
+        ("class Own:\n    claimed: bool = False\ndef claim(o): o.claimed = True", 0, 0),
+        ("import os\nos._exit(1)", 1, 0),
+    ],
+)
+def test_what_is_foreign_is_counted(text: str, used: int, assigned: int) -> None:
+    assert (uses(text), assignments(text)) == (used, assigned)
