@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nosync_nb.files import memory
 from nosync_nb.spark.costs import (
     FEW_ROWS,
     FRAME_ROWS,
@@ -124,3 +126,36 @@ def test_by_cost_the_place_is_the_one_that_ends_first(kind: str, spark: str) -> 
         given = estimate(kind, rows, spark, slots=8, free_bytes=1 << 60)
         cheaper = SPARK if given.spark_seconds < given.here_seconds else HERE
         assert choose(given).place == cheaper
+
+
+def described_system(folder: Path, **texts: str) -> dict[str, str]:
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return {name: str(folder / name) for name in ("meminfo", "max", "current", "stat")}
+
+
+@pytest.mark.parametrize(
+    ("limit", "stat", "free"),
+    [
+        ("max", "anon 5\n", 2048 * 1024),  # no container: what the machine has
+        ("1000000", "anon 5\ninactive_file 70\n", 400_070),
+        ("500000", "anon 5\n", 0),
+        ("9000000000", "inactive_file 0\n", 2048 * 1024),
+    ],
+)
+def test_free_memory_is_that_of_the_machine_or_of_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, stat: str, free: int
+) -> None:
+    meminfo = "MemTotal: 9 kB\nMemAvailable:    2048 kB\n"
+    paths = described_system(tmp_path, meminfo=meminfo, max=limit, current="600000", stat=stat)
+    monkeypatch.setattr(memory, "_SYSTEM", paths["meminfo"])
+    monkeypatch.setattr(memory, "_GROUPS", ((paths["max"], paths["current"], paths["stat"]),))
+    assert memory.free_bytes() == free
+
+
+def test_a_system_that_does_not_say_has_memory_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_SYSTEM", "/proc/none")
+    monkeypatch.setattr(memory, "_GROUPS", ())
+    assert memory.free_bytes() == memory.UNKNOWN
+    monkeypatch.undo()
+    assert 0 < memory.free_bytes() <= memory.UNKNOWN

@@ -6,10 +6,17 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from checking import merge_all
 
 import nosync_nb
 from nosync_nb import Collection, Session
+from nosync_nb.errors import OutOfMemoryError
+from nosync_nb.session.link import Sparks
+from nosync_nb.spark import costs, placement
+from nosync_nb.spark.placement import Placement
 
 Rows = dict[str, list[Any]]
 
@@ -144,6 +151,133 @@ def test_a_first_run_over_many_rows_is_on_spark_and_a_small_epoch_is_not(
         assert "[in process" in session["odd"].explain()
         assert session["odd"].agg(n="sum(count)").rows()[0].n == 1001
         (report,) = session.define({"here": numbers.agg(n="count(*)")}, on="local")
+        assert report.placement == "in process"
+
+
+SECRETLY = "started Spark"
+
+
+@pytest.fixture
+def no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark can be had, and whoever has it is told of."""
+
+    def start(*_: Any) -> None:
+        raise AssertionError(SECRETLY)
+
+    monkeypatch.setattr(Sparks, "require", start)
+    monkeypatch.setattr(Placement, "_slots", lambda *_: 2)
+
+
+def many(count: int) -> pa.Table:
+    return pa.table({"k": np.arange(count) % 1000, "x": np.arange(count)})
+
+
+def joined(session: Session, start: str = "k >= 0") -> Collection:
+    """A join and a count of input `rows`, all of them; with another text it is another stage."""
+    rows, names = session["rows"].filter(start), session["names"]
+    return rows.join(names, on={"k": "n"}).group_by("label").agg(n="count(*)")
+
+
+def with_inputs(session: Session) -> None:
+    session.input("rows", "k bigint, x bigint")
+    names = session.input("names", "n bigint, label bigint")
+    names.insert([(n, n % 7) for n in range(1000)])
+
+
+@pytest.mark.parametrize("spark_rows", [None, 10**9])
+def test_rows_that_the_driver_holds_start_no_jvm(
+    tmp_path: Path, no_start: None, spark_rows: int | None
+) -> None:
+    """Neither those of the epoch nor those of a first run, which lie in files by then."""
+    with nosync_nb.open(tmp_path / "log", spark_rows=spark_rows) as session:
+        with_inputs(session)
+        before = session.stage("before", joined(session))
+        session["rows"].insert(many(150_000))  # type: ignore[attr-defined]
+        session.commit()
+        held = [session._version.traces[n] for n in session._graph.named["rows"].traces.values()]
+        assert all(trace.layers[0].files for trace in held)
+        (report,) = session.define({"after": joined(session, "k >= -1")})
+        assert report.placement == "in process"
+        assert before.rows() == session["after"].rows()
+        assert ("with its start" if spark_rows is None else "as asked") in before.explain()
+        session["rows"].insert([(1, 1)])  # type: ignore[attr-defined]
+        session.commit()
+        assert "ms: few rows]" in before.explain()
+
+
+def test_with_spark_off_nothing_is_placed_there(tmp_path: Path, no_start: None) -> None:
+    with nosync_nb.open(tmp_path / "log", spark_rows=1000) as session:
+        session.spark_off = True
+        with_inputs(session)
+        session["rows"].insert(many(9000))  # type: ignore[attr-defined]
+        session.commit()
+        (report,) = session.define({"asked": joined(session)}, on="spark")
+        assert report.placement == "in process"
+        assert "Spark is off" in session["asked"].explain()
+        loop = session["rows"].iterate(lambda v: v.select("k", "x % 7 AS x").distinct())
+        session.define({"loop": loop}, on="spark")
+        assert session["loop"].count() > 0
+        session.spark_off = False
+        with pytest.raises(AssertionError, match=SECRETLY):
+            session.define({"there": joined(session, "k >= -2")}, on="spark")
+
+
+def test_rows_that_fit_nowhere_are_refused_before_anything_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.spark_off = True
+        with_inputs(session)
+        counted = session.stage("counted", joined(session))
+        rows: Any = session["rows"]
+        session.commit()
+        table = many(50_000)
+        monkeypatch.setattr(placement, "free_bytes", lambda: table.nbytes)
+        with pytest.raises(OutOfMemoryError, match="input 'rows': 50,000 rows need"):
+            rows.insert(table)
+        with pytest.raises(OutOfMemoryError, match="none of them waits"):
+            rows.insert(table.to_pandas())
+        assert not session.pending
+        monkeypatch.setattr(placement, "free_bytes", lambda: 2 * table.nbytes)
+        rows.insert(table)
+        with pytest.raises(OutOfMemoryError, match="stage 'counted': 50,000 rows need") as caught:
+            session.commit()
+        assert "--on local" in str(caught.value.hint)
+        assert (session.now, counted.rows(at=1)) == (1, [])
+        assert session.pending["rows"].rows == 50_000
+        monkeypatch.undo()
+        session.commit()
+        monkeypatch.setattr(placement, "free_bytes", lambda: table.nbytes)
+        with pytest.raises(OutOfMemoryError, match="stage 'more'"):
+            session.define({"more": joined(session, "k >= -1")})
+        assert "more" not in session
+        (report,) = session.define({"more": joined(session, "k >= -1")}, on="local")
+        assert (report.placement, report.rows) == ("in process", 7)
+
+
+@pytest.mark.spark
+def test_rows_of_a_dataframe_stay_with_spark_also_when_layers_were_merged(
+    tmp_path: Path, spark: Any
+) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        with_inputs(session)
+        rows: Any = session["rows"]
+        for part in range(3):
+            frame = spark.range(costs.FRAME_ROWS // 3 + 1)
+            rows.insert(frame.selectExpr("id % 1000 as k", f"id + {part} as x"))
+            session.commit()
+        (report,) = session.define({"counts": joined(session)})
+        assert "Spark job" in report.placement
+        assert f"{costs.FRAME_ROWS + 2:,} rows of a DataFrame" in session["counts"].explain()
+        merge_all(session)
+        (report,) = session.define({"again": joined(session, "k >= -1")})
+        assert "Spark job" in report.placement
+        assert session["again"].rows() == session["counts"].rows()
+        rows.insert(spark.range(5).selectExpr("id as k", "id as x"))
+        session.commit()
+        assert "[in process" in session["counts"].explain()
+    with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=10**9) as session:
+        (report,) = session.define({"never": joined(session, "k >= -2")})
         assert report.placement == "in process"
 
 

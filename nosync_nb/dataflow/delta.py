@@ -22,7 +22,10 @@ from nosync_nb.trace.batch import (
     no_updates,
     unordered,
 )
-from nosync_nb.trace.parts import PartRef
+from nosync_nb.trace.parts import PartRef, frame_rows
+
+OBJECT_BYTES = 50
+"""What one value takes that is an object of Python, such as a short text."""
 
 SMALL_ROWS = 4096
 """A change of at most so many rows is small: it stays in this process, in the log's frame."""
@@ -50,10 +53,10 @@ class Delta:
         loose: the change as executors left it for the next operator.
         later: (change, row-wise operator, step): to be computed where it is needed, so that
             executors can do it on the way to the next operator.
-        from_frame: whether it came as a Spark DataFrame.
+        from_frame: how many of its rows came as a Spark DataFrame, if its own files do not say.
     """
 
-    __slots__ = ("_hashed", "_updates", "from_frame", "held", "later", "loose", "types")
+    __slots__ = ("_from_frame", "_hashed", "_updates", "held", "later", "loose", "types")
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class Delta:
         *,
         loose: Loose | None = None,
         later: tuple[Delta, Linear, Step] | None = None,
-        from_frame: bool = False,
+        from_frame: int = 0,
     ) -> None:
         self.types = types
         self._updates = updates
@@ -71,7 +74,7 @@ class Delta:
         self._hashed: dict[Layout, Batch | None] = {}
         self.loose = loose
         self.later = later
-        self.from_frame = from_frame
+        self._from_frame = from_frame
 
     def __len__(self) -> int:
         """The rows of the change; of one to be computed later, those it is computed from."""
@@ -89,6 +92,31 @@ class Delta:
         if self.later is not None:
             return self.later[0].in_files
         return self.loose is not None or any(held.refs for held in self.held.values())
+
+    @property
+    def from_frame(self) -> int:
+        """How many of the rows came as a Spark DataFrame."""
+        if self.later is not None:
+            return self.later[0].from_frame
+        return self._from_frame or frame_rows(self._refs)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes the rows take; nothing is computed for it, and no file is read."""
+        if self.later is not None:
+            return self.later[0].size_bytes
+        if refs := self._refs:
+            return sum(ref.size_bytes for ref in refs)
+        if self._updates is not None:
+            return _size_bytes(self._updates)
+        return sum(_size_bytes(part) for part in next(iter(self.held.values())).parts)
+
+    @property
+    def _refs(self) -> tuple[PartRef, ...]:
+        """The files that the rows lie in, in one of their orders."""
+        if self.loose is not None:
+            return self.loose.refs
+        return next((held.refs for held in self.held.values() if held.refs), ())
 
     @property
     def updates(self) -> Updates:
@@ -135,6 +163,16 @@ class Delta:
         if held is None or not held.refs:
             held = Held((self.batch(layout),))
         return layer_of(held, layout, epoch)
+
+
+def _size_bytes(part: Updates | Batch) -> int:
+    """About how many bytes rows take; of Python's own values a guess."""
+    size: int = part.diff.nbytes
+    for column in part.columns:
+        size += column.nbytes
+        if getattr(getattr(column, "dtype", None), "hasobject", False):
+            size += OBJECT_BYTES * len(part.diff)
+    return size
 
 
 def layer_of(held: Held, layout: Layout, epoch: int) -> Layer:

@@ -12,15 +12,17 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, layer_of
+from nosync_nb.dataflow.elsewhere import Bulk, Chosen, Done
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.operators import Evaluate, Linear, Place, Step
+from nosync_nb.operators import Evaluate, Linear, Step
 from nosync_nb.operators.base import joined_placement
 from nosync_nb.rows.counts import CountError, of_stage
 from nosync_nb.trace import STALL_LAYERS, Layer, Trace, append, is_due, relieve
 from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout, Updates
+from nosync_nb.trace.parts import frame_rows
 
 _ENDLESS = sys.maxsize
 
@@ -32,33 +34,6 @@ class Version(NamedTuple):
     traces: Mapping[int, Trace]
 
 
-class Done(NamedTuple):
-    """What running one operator gave."""
-
-    delta: Delta | None
-    emitted: list[Held | None]
-    touched: int
-    placement: str
-
-
-class Bulk(Protocol):
-    """Runs an operator on Spark executors; see `nosync_nb.spark`."""
-
-    def wants(self, node: Node, deltas: list[Delta | None], graph: Graph) -> bool:
-        """Whether this run is for executors."""
-
-    def run(
-        self, node: Node, deltas: list[Delta | None], step: Step, graph: Graph, *, fuse: bool
-    ) -> Done:
-        """Runs it there; with `fuse`, leaves a row-wise operator to the one that reads it."""
-
-    def inside(self, node: Node, step: Step) -> Place | None:
-        """Where the kernels inside a loop may run; None: all of them here."""
-
-    def cleanup(self, *, failed: bool) -> None:
-        """Ends a run; of one that failed nothing stays."""
-
-
 class Work(NamedTuple):
     """What a stage did in an epoch, for people and for counters."""
 
@@ -66,6 +41,9 @@ class Work(NamedTuple):
     touched: int
     seconds: float
     placement: str
+    why: str = ""
+    """Why it ran there: the reason of the operator that had most rows, `weighed` of them."""
+    weighed: int = 0
 
 
 class Draft:
@@ -256,12 +234,13 @@ class Runner:
         step = Step((), old, now, state, stage=node.stage, first=first, evaluate=self.evaluate)
         if operator.whole:
             step.held = before.get(next(iter(node.traces.values())))
-        if self.bulk is not None and self.bulk.wants(node, deltas, self.graph):
+        chosen = None if self.bulk is None else self.bulk.choose(node, deltas)
+        if self.bulk is not None and chosen is not None and chosen.there:
             fuse = node.log is None and isinstance(operator, Linear)
             done = self.bulk.run(node, deltas, step, self.graph, fuse=fuse)
         else:
             if not operator.spreads and self.bulk is not None:
-                step.place = self.bulk.inside(node, step)
+                step.place = self.bulk.inside(node, deltas, step)
             if operator.memo is not None and not first:
                 step.memo = state[0].take_memo() or operator.memo()
             done = in_process(node, deltas, step)
@@ -275,18 +254,29 @@ class Runner:
         if step.memo is not None and node.state[0] in draft.traces:
             draft.traces[node.state[0]].memos = [step.memo]
         rows_out = self._publish(node, done.delta, draft) if done.delta else 0
-        self._account(node, done, rows_out, time.perf_counter() - start, draft)
+        self._account(node, done, chosen, rows_out, time.perf_counter() - start, draft)
 
-    def _account(self, node: Node, done: Done, rows_out: int, seconds: float, draft: Draft) -> None:
+    def _account(
+        self,
+        node: Node,
+        done: Done,
+        chosen: Chosen | None,
+        rows_out: int,
+        seconds: float,
+        draft: Draft,
+    ) -> None:
         """Adds an operator's work to its stage's."""
         touched, placement = done.touched, done.placement
+        why, weighed = ("", 0) if chosen is None else (chosen.why, chosen.rows)
         rows_out = rows_out if node.name else 0
         old = draft.work.get(node.stage)
         if old is not None:
             touched, seconds = touched + old.touched, seconds + old.seconds
             placement = joined_placement(old.placement, placement)
             rows_out = rows_out if node.name else old.rows_out
-        draft.work[node.stage] = Work(rows_out, touched, seconds, placement)
+            if old.weighed > weighed:
+                why, weighed = old.why, old.weighed
+        draft.work[node.stage] = Work(rows_out, touched, seconds, placement, why, weighed)
 
     def _publish(self, node: Node, delta: Delta, draft: Draft) -> int:
         """Makes a change the output of a node: logs it and appends it to the node's traces."""
@@ -381,4 +371,5 @@ def whole(types: tuple[str, ...], layout: Layout, trace: Trace) -> Delta:
     if len(layers) == 1 and layers[0].files:
         return Delta(types, None, {layout: Held(layers[0].parts, layers[0].files)})
     batch = trace.consolidated()
-    return Delta(types, batch.updates, {layout: Held((batch,))})
+    frames = sum(frame_rows(layer.files) for layer in layers)
+    return Delta(types, batch.updates, {layout: Held((batch,))}, from_frame=frames)

@@ -278,10 +278,20 @@ def take(session: Session, name: str, kind: str, data: Any) -> int:
         except BaseException:
             session._store.remove(change.files)
             raise
+    session._spark.bulk().admit(name, *_size_of(fetched))
     columns, n = rows.to_columns(fetched, schema, f"input '{name}'")
     ones = np.empty(n, np.int64)
     ones.fill(1)
     return _added(session, stage, Change(kind, Updates(columns, ones)))
+
+
+def _size_of(data: Any) -> tuple[int, int]:
+    """Rows and bytes of a table; 0 for what is not told at once, such as a list."""
+    size = getattr(data, "nbytes", None)
+    if size is not None:  # of Arrow
+        return getattr(data, "num_rows", 0), size
+    usage = getattr(data, "memory_usage", None)
+    return (0, 0) if usage is None else (len(data), int(usage(index=False).sum()))
 
 
 def add(session: Session, name: str, change: Change) -> int:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.results import refuse_negative, titled
@@ -21,6 +21,7 @@ from nosync_nb.errors import (
 )
 from nosync_nb.rows import Column, Schema
 from nosync_nb.session.reader import epoch, name_of, read, refuse_pending, trace_at
+from nosync_nb.spark.costs import FRAME_ROWS
 from nosync_nb.spark.placement import Placement
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch, Layout
@@ -55,9 +56,14 @@ class Sparks:
         return self._session.now
 
     @property
-    def spark_rows(self) -> int:
-        """First runs and epochs above so many rows are for executors."""
+    def spark_rows(self) -> int | None:
+        """The most rows that run in this process; None: by estimated cost."""
         return self._session.spark_rows
+
+    @property
+    def off(self) -> bool:
+        """Whether nothing is to run on Spark that this process can do."""
+        return self._session.spark_off
 
     @property
     def current(self) -> Any:
@@ -122,6 +128,16 @@ class Sparks:
         self._unable = False
         return True
 
+    def state(self, *, asked: bool) -> Literal["absent", "startable", "running"]:
+        """Whether Spark runs, could be started, or could not when that was tried.
+
+        Args:
+            asked: by the user, who is to be told why it does not start.
+        """
+        if self.present() is not None or self.current is not None:
+            return "running"
+        return "absent" if self._unable and not asked else "startable"
+
     def present(self) -> Any:
         """The Spark session that is there; None if there is none, or it was stopped."""
         if not self._known():
@@ -164,7 +180,7 @@ class Sparks:
         """A DataFrame's rows over Arrow, if executors do not see the session's folder; else None.
 
         Raises:
-            NosyncError: if these are more than `spark_rows`.
+            NosyncError: if these are more than `spark_rows`, by default `FRAME_ROWS`.
         """
         spark = self._of_frame(frame, stage)
         from nosync_nb.spark import ingest, starting, workers
@@ -174,7 +190,7 @@ class Sparks:
         with starting.reached(spark, f"input '{stage.name}'"):
             if workers.share(spark, folder):
                 return None
-            most = session.spark_rows
+            most = FRAME_ROWS if session.spark_rows is None else session.spark_rows
             table = ingest.small(spark, frame, stage.schema, most, name=stage.name)
         if table is None:
             what = f"input '{stage.name}': the DataFrame has more than {most} rows"
@@ -240,7 +256,7 @@ class Sparks:
         self._started = spark
         return spark
 
-    def bulk(self) -> Any:
+    def bulk(self) -> Placement:
         """What places operators and runs them on executors."""
         return self._placement
 

@@ -26,7 +26,7 @@ def open(
     *,
     spark: Any = None,
     bulk: str | None = None,
-    spark_rows: int = 100_000,
+    spark_rows: int | None = None,
     mode: Literal["r", "w"] = "w",
     takeover: bool = False,
     replicas: Any = None,
@@ -41,7 +41,8 @@ def open(
         spark: the Spark session to use, or a function that gives it when it is needed.
         bulk: not part of this version; executors write and read large layers in the session's
             folder. Where they cannot see it, small DataFrames come over Arrow.
-        spark_rows: first runs and epochs above this many rows run on executors.
+        spark_rows: first runs and epochs above this many rows run on executors, all others in
+            this process; None: each where it is estimated to end first, see `explain()`.
         mode: "r" follows without becoming the owner.
         takeover: replaces an owner who is alive, or may be.
 

@@ -225,7 +225,8 @@ def explain(session: Session, definition: Definition) -> str:
             label = f"{tree.name}"
             work = session._work.get(tree.name)
             if work is not None:
-                label += f"  [{work.placement}, {work.seconds * 1e3:.1f} ms]"
+                why = f": {work.why}" if work.why else ""
+                label += f"  [{work.placement}, {work.seconds * 1e3:.1f} ms{why}]"
         elif name:
             label += f"  = {name}"
         return one_line(label)

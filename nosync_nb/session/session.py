@@ -79,6 +79,8 @@ class Session:
     Attributes:
         recovery: what opening it found.
         stats: counters: epochs, rows touched, rows merged, checkpoints, stalls.
+        spark_rows: the most rows that run in this process; None: by estimated cost.
+        spark_off: whether all that this process can do is done in it.
         collect_rows: the most rows that `to_arrow` and `to_pandas` give.
         replay_rows: an edited stage is replayed over the past if that is at most so many rows.
     """
@@ -88,7 +90,7 @@ class Session:
         store: Store,
         *,
         spark: Any = None,
-        spark_rows: int = 100_000,
+        spark_rows: int | None = None,
     ) -> None:
         self._store = store
         self._lock = threading.RLock()
@@ -117,7 +119,7 @@ class Session:
         self._spark = Sparks(self, spark)
         self._types = SparkTypes(self._spark)
         self._host = SessionHost(self)
-        self.spark_rows = spark_rows
+        self.spark_rows, self.spark_off = spark_rows, False
         self.replay_rows = 1_000_000
         self.collect_rows = COLLECT_ROWS
         self.recovery = RecoveryReport()

@@ -119,7 +119,7 @@ class InputChanges:
             held = self.changes[0].held
             # Of two rows with one key one counts; then what lies in files is not the change.
             if held and (not keyed or self.rows == _copies(next(iter(held.values())))):
-                return Delta(types, None, dict(held), from_frame=True)
+                return Delta(types, None, dict(held))
         return Delta(types, concat_updates(self.parts, types))
 
     def _again(self, contents: Trace) -> None:

@@ -27,6 +27,7 @@ from nosync_nb.store.encoded import Pieces
 from nosync_nb.store.store import SPILL_ROWS
 from nosync_nb.trace import Layer, adopt, plan
 from nosync_nb.trace.batch import Batch, Layout, Updates, merge
+from nosync_nb.trace.parts import FRAME, frame_rows
 from nosync_nb.trace.past.packing import Packed
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ def _merged(session: Session, number: int, layout: Layout, inputs: tuple[Layer, 
     held = Held(tuple(parts))
     if sum(len(p) for p in parts) > SPILL_ROWS:
         stem = f"trace{number}-{inputs[0].lower}-{inputs[-1].upper}"
+        if 2 * sum(frame_rows(layer.files) for layer in inputs) >= sum(len(p) for p in parts):
+            stem = FRAME + stem
         held = session._store.spill(parts, layout, stem)
     output = Layer(inputs[0].lower, inputs[-1].upper, held.parts, held.refs)
     adopted = _replaced(session, number, inputs, output)

@@ -58,11 +58,11 @@ SHIPPED_PER_SECOND = 200e6
 MEMORY_FACTOR: Mapping[str, float] = {
     "row": 2.0,
     "key": 6.0,
-    "order": 6.0,
-    "function": 20.0,  # rows as tuples of Python's own values
+    "order": 9.0,
+    "function": 16.0,  # rows as tuples of Python's own values
     "foreign": 4.0,
     "loop": 8.0,
-    "load": 1.5,
+    "load": 1.5,  # as columns; the commit that follows is weighed by itself
 }
 """Memory that a kernel takes at most beside its changes, by their bytes."""
 
@@ -125,8 +125,14 @@ class Choice(NamedTuple):
     why: str
     rows: int = 0
 
+    @property
+    def there(self) -> bool:
+        """Whether on executors."""
+        return self.place == SPARK
+
 
 FEW = Choice(HERE, "few rows")
+LOCAL = Choice(HERE, "as asked")
 
 
 def choose(estimate: Estimate) -> Choice:
@@ -134,7 +140,7 @@ def choose(estimate: Estimate) -> Choice:
     rows, spark, forced = estimate.rows, estimate.spark, estimate.forced
     there = spark in ("startable", "running")
     if forced == "local":
-        return Choice(HERE, "as asked", rows)
+        return LOCAL
     if forced == "spark" and there:
         return Choice(SPARK, "as asked", rows)
     if isinstance(forced, int):

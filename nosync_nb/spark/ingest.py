@@ -26,6 +26,7 @@ from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Input, Plan
 from nosync_nb.spark.workers import check
 from nosync_nb.trace.batch import Layout, Updates
+from nosync_nb.trace.parts import FRAME
 
 RANGES_PER_SLOT = 4
 """Ranges of a DataFrame of which Spark cannot tell how large it is, or says that it is large."""
@@ -66,7 +67,7 @@ def ingest(
     name: str = "input",
     sign: int = 1,
     ranges: int | None = None,
-    stem: str = "ingest",
+    stem: str = f"{FRAME}ingest",
 ) -> BulkResult:
     """Writes the rows of a DataFrame as parts, disjoint and ascending in key hash.
 

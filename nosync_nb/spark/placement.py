@@ -1,27 +1,44 @@
 """Placement: which operators run on Spark executors, and the way there and back.
 
-The kernels are the same in both places. Executors get what came as a DataFrame, what is read from
-part files when a stage runs first, and what is above `spark_rows`; changes that the driver holds
-below that stay in this process, where they cost milliseconds. A stage defined `--on local` or
-`--on spark` is not asked.
+The kernels are the same in both places. Where each runs is decided by `costs.choose`; here its
+estimate is made of what is known of the changes, the operator and Spark, and what it decides is
+done. A few rows, which is what most epochs are made of, are not even weighed.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, Loose
+from nosync_nb.dataflow.delta import Delta, Held, Loose
+from nosync_nb.dataflow.elsewhere import Done
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runner import Done
-from nosync_nb.errors import titled
-from nosync_nb.operators import Linear, Operator, Step
+from nosync_nb.errors import OutOfMemoryError, titled
+from nosync_nb.files.memory import free_bytes
+from nosync_nb.operators import AsOf, Linear, Operator, Reduce, Sessions, Step, Top
 from nosync_nb.operators.base import joined_placement
+from nosync_nb.operators.distinct import ThresholdFunction
+from nosync_nb.spark.costs import (
+    FEW,
+    FEW_ROWS,
+    HERE,
+    LOCAL,
+    NOWHERE,
+    Choice,
+    Estimate,
+    Forced,
+    State,
+)
+from nosync_nb.spark.costs import choose as chosen_for
 from nosync_nb.spark.way import Way
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates
-from nosync_nb.trace.parts import open_updates
+from nosync_nb.trace.parts import FRAME, open_updates
+
+ROUND_BYTES = 64
+"""What a row of a loop's round is taken to be."""
 
 
 class Placement:
@@ -39,18 +56,88 @@ class Placement:
         self._temporary: list[Any] = []
         self._written: list[Any] = []
 
-    def wants(self, node: Node, deltas: list[Delta | None], graph: Graph) -> bool:
-        """Whether an operator's run over these changes is for executors.
+    def choose(self, node: Node, deltas: Sequence[Delta | None]) -> Choice:
+        """Where an operator's run over these changes goes, and why.
 
         Raises:
-            NosyncError: if the stage was to run there, and they do not see the session's folder.
+            NosyncError: if the stage was to run on Spark, and that cannot be had, or does not see
+                the session's folder.
+            OutOfMemoryError: if it fits into no place; nothing was run of it.
         """
-        asked = self._asked(node)
-        if asked == "local" or node.operator is None or not node.operator.spreads:
-            return False
-        if asked == "spark":
-            return any(d is not None for d in deltas) and self._reach(node, must=True)
-        return self._large(deltas) and self._able(node) and self._reach(node)
+        operator = node.operator
+        rows = sum(len(delta) for delta in deltas if delta is not None)
+        forced = self._forced(node)
+        if _few(rows, forced) or operator is None or not any(deltas):
+            return FEW
+        if forced == "local":
+            return LOCAL
+        estimate = self._estimate(_kind(operator), deltas, rows, forced)
+        if not operator.spreads:  # its rounds are placed one by one, see `inside`
+            _admitted(node, chosen_for(estimate._replace(spark="off")))
+            return Choice(HERE, f"{rows:,} rows, each round where it is cheaper", rows)
+        return _admitted(node, self._had(node, estimate))
+
+    def _had(self, node: Node, estimate: Estimate) -> Choice:
+        """The place of an estimate, if it is there: Spark may not start, or not see our files."""
+        chosen = chosen_for(estimate)
+        if chosen.there and estimate.forced == "spark":
+            self._reach(node, must=True)
+        elif chosen.there and not (self._able(node) and self._reach(node)):
+            chosen = chosen_for(estimate._replace(spark="absent"))
+        return chosen
+
+    def admit(self, name: str, rows: int, size_bytes: int) -> None:
+        """Raises if rows of an input do not fit into this process.
+
+        Raises:
+            OutOfMemoryError: and none of them was taken.
+        """
+        if rows <= FEW_ROWS or self._way.spark_rows is not None:
+            return
+        estimate = Estimate("load", rows, size_bytes, free_bytes=free_bytes())
+        chosen = chosen_for(estimate)
+        if chosen.place == NOWHERE:
+            raise OutOfMemoryError(
+                f"input '{name}': {chosen.why}: they were not taken, and none of them waits",
+                hint="insert them in several pieces, or as a Spark DataFrame",
+            )
+
+    def _estimate(
+        self, kind: str, deltas: Sequence[Delta | None], rows: int, forced: Forced
+    ) -> Estimate:
+        """What is known of a run."""
+        given = [delta for delta in deltas if delta is not None]
+        sizes = [delta.size_bytes for delta in given]
+        spark = self._state(forced)
+        return Estimate(
+            kind,
+            rows,
+            sum(sizes),
+            sum(delta.from_frame for delta in given),
+            sum(size for size, delta in zip(sizes, given, strict=True) if delta.in_files),
+            spark,
+            free_bytes(),
+            self._slots(spark),
+            forced,
+        )
+
+    def _state(self, forced: Forced) -> State:
+        """Whether there is Spark; who asked for it is to see why it does not start."""
+        if self._way.off:
+            return "off"
+        if not self._installed:
+            return "absent"
+        return self._way.state(asked=forced == "spark")
+
+    def _slots(self, spark: State) -> int:
+        """How many tasks Spark runs at a time; one that does not run would have all cores."""
+        if spark == "running":
+            from nosync_nb.spark.workers import slots
+
+            known = slots(self._way.present())
+            if known is not None:
+                return known
+        return os.cpu_count() or 1
 
     def _able(self, node: Node) -> bool:
         """Whether Spark can be had for what can do without it."""
@@ -66,33 +153,31 @@ class Placement:
             raise workers.unshared(f"{what} is to run on Spark", self._store.parts)
         return shares
 
-    def _large(self, deltas: list[Delta | None]) -> bool:
-        """Whether changes came as a DataFrame, lie in files, or are many."""
-        for delta in deltas:
-            if delta is None:
-                continue
-            rows = len(delta)
-            if delta.from_frame or rows > self._way.spark_rows:
-                return True
-            if rows > SMALL_ROWS and delta.in_files:
-                return True
-        return False
-
-    def _asked(self, node: Node) -> str:
-        """What the user said of a stage: auto, local or spark."""
+    def _forced(self, node: Node) -> Forced:
+        """What the user said of a stage, or of all."""
         stage = self._way.catalog().get(node.stage)
-        asked = "auto" if stage is None else str(stage.options.get("on", "auto"))
-        return asked if self._installed else "local"
-
-    def inside(self, node: Node, step: Step) -> Inside | None:
-        """Where the kernels inside a loop may run: those of large rounds on executors."""
-        asked = self._asked(node)
+        asked = None if stage is None else stage.options.get("on")
         if asked == "local":
+            return "local"
+        return "spark" if asked == "spark" else self._way.spark_rows
+
+    def inside(self, node: Node, deltas: Sequence[Delta | None], step: Step) -> Inside | None:
+        """Where the kernels inside a loop may run: those of large rounds on executors."""
+        forced = self._forced(node)
+        if forced == "local" or self._way.off or not self._installed:
             return None
-        if asked == "spark":
+        if forced == "spark":
             self._reach(node, must=True)
-        rows_min = 0 if asked == "spark" else self._way.spark_rows
-        return Inside(self, node, step, rows_min)
+        frames = sum(delta.from_frame for delta in deltas if delta is not None)
+        return Inside(self, node, step, forced, frames)
+
+    def wants_round(self, node: Node, rows: int, frames: int, forced: Forced) -> bool:
+        """Whether a kernel of a loop over so many rows is for executors."""
+        spark = self._state(forced)
+        size = rows * ROUND_BYTES
+        slots = self._slots(spark)
+        given = Estimate("key", rows, size, frames, 0, spark, free_bytes(), slots, forced)
+        return self._had(node, given).there
 
     def run_inside(
         self,
@@ -165,10 +250,13 @@ class Placement:
         if node.log is not None:
             outputs = list(node.traces)
         folder = self._store.parts
+        stem = f"bulk{node.id}-{self._way.epoch}"
+        if any(delta is not None and delta.from_frame for delta in deltas):
+            stem = FRAME + stem  # what is made of such rows stays there, too
         with reached(spark, titled(node.stage)):
             found = bulk.run(
                 spark, operator, inputs, step.state, outputs, folder,
-                stage=node.stage, first=step.first, stem=f"bulk{node.id}-{self._way.epoch}",
+                stage=node.stage, first=step.first, stem=stem,
                 thorough=self._store.foreign,
             )  # fmt: skip
         self._written += [r for refs in (*found.outputs, *found.emitted) for r in refs or ()]
@@ -229,20 +317,29 @@ class Placement:
 
 
 class Inside:
-    """Runs kernels of one loop in one epoch on executors."""
+    """Runs kernels of one loop in one epoch on executors.
 
-    def __init__(self, placement: Placement, node: Node, step: Step, rows_min: int) -> None:
+    Args:
+        frames: how many rows of the loop's inputs came as a DataFrame.
+    """
+
+    def __init__(
+        self, placement: Placement, node: Node, step: Step, forced: Forced, frames: int
+    ) -> None:
         self._placement = placement
         self._node = node
         self._step = step
-        self._rows_min = rows_min
+        self._forced = forced
+        self._frames = frames
         self._number = 0
 
     def wants(self, rows: int) -> bool:
         """Whether so many rows are for executors."""
-        if rows <= self._rows_min:
+        if self._forced == "spark":
+            return rows > 0
+        if _few(rows, self._forced):
             return False
-        return self._placement._able(self._node) and self._placement._reach(self._node)
+        return self._placement.wants_round(self._node, rows, min(rows, self._frames), self._forced)
 
     def run(
         self, operator: Operator, step: Step, types: Sequence[tuple[str, ...]]
@@ -252,3 +349,38 @@ class Inside:
         found, jobs = self._placement.run_inside(self._node, operator, step, types, self._number)
         self._step.placement = joined_placement(self._step.placement, jobs)
         return found
+
+
+def _admitted(node: Node, chosen: Choice) -> Choice:
+    """A place that is one.
+
+    Raises:
+        OutOfMemoryError: if there is none.
+    """
+    if chosen.place == NOWHERE:
+        raise OutOfMemoryError(
+            f"{titled(node.stage)}: {chosen.why}: it was not run, and nothing has changed",
+            hint="commit or define over fewer rows at a time, or have Spark run it; %%dd --on local"
+            " tries it here all the same",
+        )
+    return chosen
+
+
+def _few(rows: int, forced: Forced) -> bool:
+    """Whether so many rows run here without being weighed; `costs.choose` says the same of them."""
+    if forced is None:
+        return rows <= FEW_ROWS
+    return isinstance(forced, int) and rows <= min(forced, FEW_ROWS)
+
+
+def _kind(operator: Operator) -> str:
+    """The kind of a kernel, as `costs` knows it."""
+    if not getattr(operator, "local", True):
+        return "foreign"
+    if isinstance(operator, Reduce | ThresholdFunction) or getattr(operator, "asks", False):
+        return "function"
+    if isinstance(operator, Top | AsOf | Sessions):
+        return "order"
+    if not operator.spreads:
+        return "loop"
+    return "row" if operator.exchange() is None else "key"

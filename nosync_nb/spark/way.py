@@ -7,7 +7,7 @@ asks it is handed a `Way`, and the log's files beside it; no module of this room
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from nosync_nb.dataflow.graph import Stage
 
@@ -24,8 +24,19 @@ class Way(Protocol):
         """The last epoch."""
 
     @property
-    def spark_rows(self) -> int:
-        """First runs and epochs above so many rows are for executors."""
+    def spark_rows(self) -> int | None:
+        """The most rows that run in this process; None: by estimated cost."""
+
+    @property
+    def off(self) -> bool:
+        """Whether nothing is to run on Spark that this process can do."""
+
+    def state(self, *, asked: bool) -> Literal["absent", "startable", "running"]:
+        """Whether Spark runs, could be started, or could not when that was tried.
+
+        Args:
+            asked: by the user, who is to be told why it does not start.
+        """
 
     def catalog(self) -> Mapping[str, Stage]:
         """The stages of the log, those that are being defined included."""

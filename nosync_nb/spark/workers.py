@@ -65,6 +65,12 @@ def check(spark: Spark) -> Workers:
     return found
 
 
+def slots(spark: Spark) -> int | None:
+    """How many tasks a session runs at a time; None if its workers were not asked yet."""
+    known = _known.get(spark)
+    return None if known is None else known.slots
+
+
 def share(spark: Spark, folder: str) -> bool:
     """Tells whether the workers see the files of a folder of this machine; asks them once.
 

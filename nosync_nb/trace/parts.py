@@ -39,6 +39,10 @@ ROWS_MAX = 4 << 20
 BYTES_MAX = 1 << 30
 
 
+FRAME = "frame-"
+"""How the names of files begin whose rows came as a Spark DataFrame; placement asks."""
+
+
 class PartRef(NamedTuple):
     """What the log keeps of a part: a plain tuple of JSON values.
 
@@ -55,6 +59,11 @@ class PartRef(NamedTuple):
     size_bytes: int
     digest: str
 
+    @property
+    def from_frame(self) -> bool:
+        """Whether most of its rows came as a Spark DataFrame, or were made of such."""
+        return self.path.startswith(FRAME)
+
 
 def refs_from_json(data: Iterable[Any]) -> tuple[PartRef, ...]:
     """The references that a log holds, each checked: it names what is opened and deleted.
@@ -63,6 +72,11 @@ def refs_from_json(data: Iterable[Any]) -> tuple[PartRef, ...]:
         CorruptLogError: one names no part file, or is no reference at all.
     """
     return tuple(map(_ref, data))
+
+
+def frame_rows(refs: Iterable[PartRef]) -> int:
+    """How many rows of files came as a Spark DataFrame."""
+    return sum(ref.rows for ref in refs if ref.from_frame)
 
 
 def _ref(data: Any) -> PartRef:

@@ -1,0 +1,55 @@
+"""Elsewhere: what a runner asks of who decides where operators run, and runs them on executors.
+
+The room of Spark answers it (`nosync_nb.spark.placement`); without it everything runs in process.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from nosync_nb.dataflow.delta import Delta, Held
+from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.operators import Place, Step
+
+
+class Done(NamedTuple):
+    """What running one operator gave."""
+
+    delta: Delta | None
+    emitted: list[Held | None]
+    touched: int
+    placement: str
+
+
+class Chosen(Protocol):
+    """Where one run goes; see `nosync_nb.spark.costs`."""
+
+    @property
+    def there(self) -> bool:
+        """Whether on executors."""
+
+    @property
+    def why(self) -> str:
+        """The reason, for people."""
+
+    @property
+    def rows(self) -> int:
+        """The changed rows that were weighed, 0 if they were too few for that."""
+
+
+class Bulk(Protocol):
+    """Runs an operator on Spark executors; see `nosync_nb.spark`."""
+
+    def choose(self, node: Node, deltas: list[Delta | None]) -> Chosen:
+        """Where this run goes."""
+
+    def run(
+        self, node: Node, deltas: list[Delta | None], step: Step, graph: Graph, *, fuse: bool
+    ) -> Done:
+        """Runs it there; with `fuse`, leaves a row-wise operator to the one that reads it."""
+
+    def inside(self, node: Node, deltas: list[Delta | None], step: Step) -> Place | None:
+        """Where the kernels inside a loop may run; None: all of them here."""
+
+    def cleanup(self, *, failed: bool) -> None:
+        """Ends a run; of one that failed nothing stays."""
