@@ -65,7 +65,7 @@ def test_a_cell_that_is_run_again_leaves_no_description_behind(tmp_path: Path) -
             session.define({"slow": slow})
         gc.collect()
         assert len(session._names) <= 2
-        assert not session._inspectors.waiting
+        assert not session._listeners.waiting
         assert slow.name == "slow"
 
 

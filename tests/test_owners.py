@@ -18,7 +18,7 @@ import pytest
 
 ENGINE = Path(__file__).resolve().parent.parent / "nosync_nb"
 
-USES_MAX = 406
+USES_MAX = 387
 """Uses of a private attribute of an object of another module."""
 
 ASSIGNMENTS_MAX = 142

@@ -162,13 +162,13 @@ def test_a_page_is_bounded(session: Any) -> None:
 
 
 def test_a_closed_view_hears_of_no_commit(session: Any) -> None:
-    before = len(session._subscribers)
+    before = session._listeners.subscribers
     views = [TravelView(session, "worst") for _ in range(3)]
-    assert len(session._subscribers) == before + 3
+    assert session._listeners.subscribers == before + 3
     for view in views:
         view.close()
         view.close()
-    assert len(session._subscribers) == before
+    assert session._listeners.subscribers == before
     session["flights"].insert([("DL", 7)])
     session.commit()
     assert [view._timer for view in views] == [None] * 3

@@ -26,7 +26,7 @@ from nosync_nb.errors import (
     enough_memory,
     warn,
 )
-from nosync_nb.session import audits, listeners, publishing, upkeep
+from nosync_nb.session import audits, publishing, upkeep
 from nosync_nb.session.transactions import Change, InputChanges, Transaction, taken
 from nosync_nb.trace import glance
 from nosync_nb.trace.batch import Updates, row_of
@@ -213,9 +213,7 @@ def after(session: Session, draft: Draft) -> None:
     try:
         try:
             session._local.telling = True
-            if session._inspectors.named:
-                listeners.tell(session, draft)  # before an audit, which may replace nodes
-            session._subscribers.tell(draft.epoch)
+            session._listeners.tell(draft, session._snapshot)  # before an audit replaces nodes
         finally:
             session._local.telling = False
     except BaseException:  # also one that came on the way out

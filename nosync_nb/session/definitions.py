@@ -24,7 +24,6 @@ from nosync_nb.session import (
     commits,
     interrupts,
     lag,
-    listeners,
     publishing,
     reader,
     replay,
@@ -73,7 +72,7 @@ def define(
         publishing.finish(session)
         session._writable("define")
         _refuse_inputs(session, collections)
-        listeners.refuse_unnamed(session, collections)
+        session._listeners.refuse_unnamed(collections)
         trees = _trees(session, collections)
         catalog = dict(session._catalog)
         changed = []
@@ -94,7 +93,7 @@ def define(
             _decided(session, decision, replay)
         for name, collection in collections.items():
             session._names[collection._definition] = name
-        listeners.named(session, collections)
+        session._listeners.named(collections)
     seconds = time.perf_counter() - start
     session._spark.follow()
     wanted = [n for n in status if n in trees or status[n] != "unchanged"]

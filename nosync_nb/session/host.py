@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nosync_nb.collections import loops
 from nosync_nb.collections.definition import Definition
-from nosync_nb.session import listeners, reader
+from nosync_nb.session import reader
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
@@ -70,4 +70,4 @@ class SessionHost:
 
     def inspect(self, definition: Definition, function: Callable[[int, Any], Any] | None) -> None:
         """Has a function called with the changes of each epoch, or (None) no longer."""
-        listeners.inspect(self._session, definition, self.name_of(definition), function)
+        self._session._listeners.inspect(definition, self.name_of(definition), function)

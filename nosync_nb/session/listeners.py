@@ -1,18 +1,22 @@
-"""Inspection: a function is called with the changes of a collection after each epoch.
+"""Listeners: who is told what happens, and takes no part in it.
 
-It is told, it takes no part: what it does changes no rows, and its exception is a warning, once for
-each kind: one that fails every epoch would be heard of for ever. It hears
-of live epochs only, not of those that a new version or a recovery goes through again, and is
-forgotten with the kernel, as nobody else could hear it.
+A subscriber hears of each epoch; an inspector is called with the changes of a collection after each
+epoch; a notice is a line of text for whoever uses the session. What a function does that listens
+changes no rows, and its exception is a warning, once for each kind: one that fails every epoch
+would be heard of for ever. It hears of live epochs only, not of those that a new version or a
+recovery goes through again, and is forgotten with the kernel, as nobody else could hear it.
 
-A collection without a name is no place where anything happens. Its function waits until it is
+A collection without a name is no place where anything happens. Its inspector waits until it is
 named; if it is used in another stage without a name, that stage is refused.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -22,117 +26,167 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.grouped import check_callable
 from nosync_nb.collections.loops import refuse_inside
 from nosync_nb.dataflow.runner import Draft
-from nosync_nb.errors import StageError, warn
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.errors import StageError, visible, warn
 
 if TYPE_CHECKING:
     from nosync_nb.collections.collection import Collection
-    from nosync_nb.session.session import Session
+
+logger = logging.getLogger("nosync")
 
 Inspector = Callable[[int, pa.Table], Any]
 
+NOTICES_MAX = 100
 
-class Inspectors:
-    """The functions of a session: by name, and those of collections that have none yet."""
+
+class Inspected(NamedTuple):
+    """A named collection with its function, and the kinds of errors that were told of."""
+
+    name: str
+    function: Inspector
+    failed: set[type]
+
+
+class Subscribed(NamedTuple):
+    """A function that hears of each epoch, and the kinds of errors that were told of."""
+
+    callback: Callable[[int], None]
+    failed: set[type]
+
+
+class Listeners:
+    """Who listens to a session.
+
+    Threads: any may add, remove and tell. The tuples are replaced under the lock and never
+    changed, so whoever tells goes on with those that were there when it began. No function is
+    called under the lock.
+
+    Attributes:
+        notices: the last ones.
+        on_notice: gets each notice; without it they go to the log of the program.
+    """
 
     def __init__(self) -> None:
-        self.named: dict[str, Inspector] = {}
-        self.failed: set[tuple[str, type]] = set()
-        self.waiting: WeakKeyDictionary[Definition, Inspector] = WeakKeyDictionary()
+        self._mutex = (
+            threading.RLock()
+        )  # a finalizer in the middle of a call must not wait for itself
+        self._inspected: tuple[Inspected, ...] = ()
+        self._subscribed: tuple[Subscribed, ...] = ()
+        self._waiting: WeakKeyDictionary[Definition, Inspector] = WeakKeyDictionary()
+        self.notices: deque[str] = deque(maxlen=NOTICES_MAX)
+        self.on_notice: Callable[[str], None] | None = None
 
-    def put(self, name: str, function: Inspector | None) -> None:
-        """Sets or (None) removes the function of a named collection."""
-        self.named.pop(name, None)
-        self.failed = {each for each in self.failed if each[0] != name}
+    # -- subscribers and notices -------------------------------------------------------------
+
+    @property
+    def subscribers(self) -> int:
+        """How many there are."""
+        return len(self._subscribed)
+
+    def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Adds a subscriber; returns the way to remove it, which may be called again."""
+        entry = Subscribed(callback, set())
+
+        def stop() -> None:
+            with self._mutex:
+                self._subscribed = tuple(e for e in self._subscribed if e is not entry)
+
+        with self._mutex:
+            self._subscribed = (*self._subscribed, entry)
+        return stop
+
+    def say(self, text: str) -> None:
+        """Gives a notice."""
+        text = visible(text)
+        self.notices.append(text)
+        hears = self.on_notice
+        if hears is not None:
+            hears(text)
+        else:
+            logger.info(text)
+
+    # -- inspectors --------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """How many inspectors wait for a name."""
+        return len(self._waiting)
+
+    def inspect(self, definition: Definition, name: str | None, function: Inspector | None) -> None:
+        """Has a function called; see `Collection.inspect`."""
+        refuse_inside("inspect")
         if function is not None:
-            self.named[name] = function
+            check_callable("inspect", function, "inspect(lambda epoch, changes: print(changes))")
+        if name is not None:
+            self._put(name, function)
+            return
+        with self._mutex:
+            self._waiting.pop(definition, None)
+            if function is not None:
+                self._waiting[definition] = function
 
+    def refuse_unnamed(self, collections: Mapping[str, Collection]) -> None:
+        """Raises if a stage uses an inspected collection that has no name."""
+        with self._mutex:
+            waiting = set(self._waiting)
+        if not waiting:
+            return
+        own = {id(collection._definition) for collection in collections.values()}
+        for name, collection in collections.items():
+            for part in _below(collection._definition):
+                if part in waiting and id(part) not in own:
+                    raise StageError(
+                        f"stage '{name}': what is inspected in it has no name",
+                        hint="name it as a stage of its own, and use that one here",
+                        stage=name,
+                    )
 
-class Subscribers:
-    """Functions that hear of each epoch. One that fails is told of once for each kind of error."""
+    def named(self, collections: Mapping[str, Collection]) -> None:
+        """Collections that waited for a name have it now."""
+        for name, collection in collections.items():
+            with self._mutex:
+                found = self._waiting.pop(collection._definition, None)
+                if found is not None:
+                    self._put(name, found)
 
-    def __init__(self) -> None:
-        self._callbacks: list[tuple[Callable[[int], None], set[type]]] = []
+    def _put(self, name: str, function: Inspector | None) -> None:
+        """Sets or (None) removes the function of a named collection."""
+        with self._mutex:
+            others = tuple(each for each in self._inspected if each.name != name)
+            added = () if function is None else (Inspected(name, function, set()),)
+            self._inspected = (*others, *added)
 
-    def __len__(self) -> int:
-        return len(self._callbacks)
+    # -- telling -----------------------------------------------------------------------------
 
-    def add(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        """Adds one; returns the way to remove it."""
-        entry = (callback, set[type]())
-        self._callbacks.append(entry)
-        return lambda: self._callbacks.remove(entry)
-
-    def tell(self, epoch: int) -> None:
-        """Calls all of them; what one raises is a warning."""
-        for callback, failed in tuple(self._callbacks):
+    def tell(self, draft: Draft, seen: Snapshot) -> None:
+        """Calls the functions of the collections that an epoch has changed, and subscribers."""
+        for each in self._inspected:
+            node = seen.graph.named.get(each.name)
+            if node is None:  # dropped, and not to be heard under a name that is given again
+                self._forget(each)
+                continue
+            delta = draft.deltas.get(node.id)
+            if not delta:
+                continue
+            schema = seen.stage(each.name).schema
+            changes = results.changes_table(delta.batch(node.log_layout), schema)
             try:
-                callback(epoch)
+                each.function(draft.epoch, changes)
+            except Exception as error:  # whatever the user's function raises
+                if type(error) not in each.failed:
+                    each.failed.add(type(error))
+                    warn(f"the inspector of '{each.name}' raised {error!r}", stacklevel=2)
+        for callback, failed in self._subscribed:
+            try:
+                callback(draft.epoch)
             except Exception as error:  # whatever the user's function raises
                 if type(error) not in failed:
                     failed.add(type(error))
                     warn(f"a subscriber raised {error!r}", stacklevel=3)
 
-
-def inspect(
-    session: Session, definition: Definition, name: str | None, function: Inspector | None
-) -> None:
-    """Has a function called; see `Collection.inspect`."""
-    refuse_inside("inspect")
-    if function is not None:
-        check_callable("inspect", function, "inspect(lambda epoch, changes: print(changes))")
-    inspectors = session._inspectors
-    if name is not None:
-        inspectors.put(name, function)
-        return
-    inspectors.waiting.pop(definition, None)
-    if function is not None:
-        inspectors.waiting[definition] = function
-
-
-def refuse_unnamed(session: Session, collections: Mapping[str, Collection]) -> None:
-    """Raises if a stage uses an inspected collection that has no name."""
-    waiting = session._inspectors.waiting
-    if not waiting:
-        return
-    own = {id(collection._definition) for collection in collections.values()}
-    for name, collection in collections.items():
-        for part in _below(collection._definition):
-            if part in waiting and id(part) not in own:
-                raise StageError(
-                    f"stage '{name}': what is inspected in it has no name",
-                    hint="name it as a stage of its own, and use that one here",
-                    stage=name,
-                )
-
-
-def named(session: Session, collections: Mapping[str, Collection]) -> None:
-    """Collections that waited for a name have it now."""
-    inspectors = session._inspectors
-    for name, collection in collections.items():
-        found = inspectors.waiting.pop(collection._definition, None)
-        if found is not None:
-            inspectors.put(name, found)
-
-
-def tell(session: Session, draft: Draft) -> None:
-    """Calls the functions of the collections that an epoch has changed."""
-    seen = session._snapshot
-    for name, function in list(session._inspectors.named.items()):
-        node = seen.graph.named.get(name)
-        if node is None:  # dropped, and not to be heard under a name that is given again
-            session._inspectors.put(name, None)
-            continue
-        delta = draft.deltas.get(node.id)
-        if not delta:
-            continue
-        changes = results.changes_table(delta.batch(node.log_layout), seen.stage(name).schema)
-        try:
-            function(draft.epoch, changes)
-        except Exception as error:  # whatever the user's function raises
-            failed = session._inspectors.failed
-            if (name, type(error)) not in failed:
-                failed.add((name, type(error)))
-                warn(f"the inspector of '{name}' raised {error!r}", stacklevel=2)
+    def _forget(self, entry: Inspected) -> None:
+        with self._mutex:
+            self._inspected = tuple(each for each in self._inspected if each is not entry)
 
 
 def _below(tree: Definition) -> Iterable[Definition]:

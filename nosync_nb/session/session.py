@@ -17,7 +17,6 @@ it was.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 from collections import deque
@@ -39,14 +38,12 @@ from nosync_nb.errors import (
     StageError,
     enough_memory,
     one_line,
-    visible,
     warn,
 )
 from nosync_nb.session import (
     commits,
     declarations,
     definitions,
-    listeners,
     loads,
     publishing,
     recovery,
@@ -55,6 +52,7 @@ from nosync_nb.session import (
 from nosync_nb.session.host import SessionHost
 from nosync_nb.session.input import Input, check_once
 from nosync_nb.session.link import Sparks
+from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.loads import Repeats
 from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.transactions import InputChanges, Transaction
@@ -65,8 +63,6 @@ from nosync_nb.store.frontier import Frontier
 from nosync_nb.store.ledger import Epochs, Ledger
 from nosync_nb.store.log import Position
 from nosync_nb.store.store import Store
-
-logger = logging.getLogger("nosync")
 
 Read = TypeVar("Read")
 
@@ -105,8 +101,7 @@ class Session:
         self._names: WeakKeyDictionary[Definition, str] = WeakKeyDictionary()
         self._ledger = Ledger()
         self._repeats: Repeats | None = None  # what inserts are compared with after a recovery
-        self._inspectors = listeners.Inspectors()
-        self._subscribers = listeners.Subscribers()
+        self._listeners = Listeners()
         self._upkeep = upkeep.Upkeep()
         self._position: Position | None = None
         self._unfinished: publishing.Unfinished | None = None
@@ -126,8 +121,6 @@ class Session:
         self.stats: dict[str, Any] = dict.fromkeys(
             ("epochs", "touched", "merged", "merges", "checkpoints", "stalls", "executed"), 0
         )
-        self.notices: deque[str] = deque(maxlen=100)
-        self.on_notice: Callable[[str], None] | None = None
         self._work: dict[str, Any] = {}
 
     # -- inputs and epochs -------------------------------------------------------------------
@@ -435,7 +428,21 @@ class Session:
 
     def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
         """Calls back with each epoch after it is visible; returns the way to stop that."""
-        return self._subscribers.add(callback)
+        return self._listeners.subscribe(callback)
+
+    @property
+    def notices(self) -> deque[str]:
+        """The last lines that were said to whoever uses the session."""
+        return self._listeners.notices
+
+    @property
+    def on_notice(self) -> Callable[[str], None] | None:
+        """What gets each notice; without it they go to the log of the program."""
+        return self._listeners.on_notice
+
+    @on_notice.setter
+    def on_notice(self, hears: Callable[[str], None] | None) -> None:
+        self._listeners.on_notice = hears
 
     def layers(self, name: str) -> list[dict[str, Any]]:
         """The layers of a stage: interval, rows, and where each is persisted."""
@@ -516,12 +523,7 @@ class Session:
         return self._ledger.loaded(mark) or mark in self._current.once
 
     def _say(self, text: str) -> None:
-        text = visible(text)
-        self.notices.append(text)
-        if self.on_notice is not None:
-            self.on_notice(text)
-        else:
-            logger.info(text)
+        self._listeners.say(text)
 
     def _writable(self, what: str) -> None:
         loops.refuse_inside(what)
