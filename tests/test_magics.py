@@ -448,6 +448,19 @@ def test_a_stage_keeps_a_captured_value_until_its_cell_runs_again(notebook: Note
 # -- looking ---------------------------------------------------------------------------------------
 
 
+def test_spark_can_be_turned_off_and_on_again(notebook: Notebook) -> None:
+    """Also before there is a session, and for the next one."""
+    assert not nosync.session().spark_off
+    notebook.ok('%config NoSync.spark = "off"')
+    assert nosync.session().spark_off
+    notebook.ok('%%dd --on spark\nlate = flights.filter("delay > 5")')
+    assert "in process" in nosync.session()["late"].explain()
+    notebook.ok("%dd open elsewhere")
+    assert nosync.session().spark_off
+    notebook.ok('%config NoSync.spark = "auto"')
+    assert not nosync.session().spark_off
+
+
 def test_a_collection_shows_its_first_rows(notebook: Notebook) -> None:
     notebook.ok("%config NoSync.limit = 2")
     shown = notebook.ok("flights")

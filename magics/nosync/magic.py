@@ -34,7 +34,10 @@ class NoSync(Magics):
         value_trait=traitlets.Unicode(), help="Settings of a Spark session that NoSync starts."
     ).tag(config=True)
     spark = traitlets.Enum(
-        ["auto", "eager"], "auto", help="When to start Spark: once needed, or at once."
+        ["auto", "eager", "off"],
+        "auto",
+        help="When to use Spark: once it is worth it, started at once, or never where the"
+        " notebook's process can do it.",
     ).tag(config=True)
     progress = traitlets.Enum(
         ["on", "off"], "on", help="Show a line per commit and the progress of long work."
@@ -60,7 +63,7 @@ class NoSync(Magics):
         "--on",
         choices=["auto", "local", "spark"],
         default="auto",
-        help="where the first run happens; auto goes by origin and size of the data",
+        help="where the stages run; auto goes by estimated cost: see explain()",
     )
     @argument(
         "--persist",

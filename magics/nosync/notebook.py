@@ -223,6 +223,7 @@ class Notebook:
             self.eager.start(self.settings.spark_conf)
         if self.opened is not None:
             self.opened.replay_rows = self.settings.replay_rows
+            self.opened.spark_off = self.settings.spark == "off"
             self.opened.spark_conf.update(self.settings.spark_conf)
 
     def collection_bundle(self, collection: Any) -> dict[str, str]:
