@@ -183,7 +183,7 @@ def test_the_comparison_ends_some_epochs_after_the_restart(
     session.commit()
     session.commit()
     assert told(lambda: session["events"].insert(LOADS[0])) == []
-    assert session._repeats is None
+    assert session._repeats._state is None
 
 
 def test_the_first_and_the_last_of_many_epochs_are_compared(

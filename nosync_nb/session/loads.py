@@ -32,6 +32,7 @@ from nosync_nb.trace.batch import Updates
 if TYPE_CHECKING:
     from nosync_nb.dataflow.graph import Stage
     from nosync_nb.session.session import Session
+    from nosync_nb.trace.past.history import History
 
 EPOCHS_MAX = 64
 """Epochs after a recovery in which inserts are compared."""
@@ -51,40 +52,67 @@ class Digest(NamedTuple):
 
 
 class Repeats:
-    """What a session knows of the inserts from before its recovery.
+    """What a session knows of the inserts from before its recovery; nothing without one.
 
-    Args:
-        upto: the epoch that was recovered.
+    Threads: any may ask. Two that ask for the same input at once may both look through its epochs,
+    and find the same.
     """
 
-    def __init__(self, upto: int) -> None:
-        self.upto = upto
-        self._known: dict[int, dict[int, dict[Digest, int]]] = {}
+    def __init__(self) -> None:
+        self._state: _State | None = None
 
-    def known(self, session: Session, name: str) -> dict[int, dict[Digest, int]]:
+    def begin(self, upto: int) -> None:
+        """From now on inserts are compared with those up to an epoch, which was recovered."""
+        self._state = _State(upto, {})
+
+    def known(self, history: History, number: int, now: int) -> dict[int, dict[Digest, int]]:
         """The recovered epochs that only added rows to an input, by rows and digest.
+
+        Some epochs after the recovery there are none any more, and what was known is forgotten.
+
+        Args:
+            number: the input's log.
+            now: the last epoch.
 
         Cost: at the first call for an input O(rows of those epochs), at most 256 of them; rows
         that lie in files have their hashes there.
         """
-        number = session._graph.named[name].log
-        assert number is not None
-        found = self._known.get(number)
+        state = self._state
+        if state is None:
+            return {}
+        if now >= state.upto + EPOCHS_MAX:
+            self._state = None
+            return {}
+        found = state.known.get(number)
         if found is None:
-            found = self._known[number] = {}
-            for epoch in self._epochs(session, number):
-                digest = _of_epoch(session, number, epoch)
+            found = {}
+            for epoch in _compared(history, number, state.upto):
+                digest = _of_epoch(history, number, epoch)
                 if digest is not None:
                     found.setdefault(digest.rows, {})[digest] = epoch
+            found = state.known.setdefault(number, found)
         return found
 
-    def _epochs(self, session: Session, number: int) -> Iterator[int]:
-        """The epochs to compare with: the first and the last ones that can be read."""
-        ranges = session._store.history.epochs(number, self.upto)
-        count = sum(map(len, ranges))
-        epochs = chain.from_iterable(ranges)
-        yield from islice(epochs, COMPARED_MAX)
-        yield from islice(epochs, max(0, count - 2 * COMPARED_MAX), None)
+
+class _State(NamedTuple):
+    """What there is to compare with.
+
+    Attributes:
+        upto: the epoch that was recovered.
+        known: by log, rows and digest of each epoch.
+    """
+
+    upto: int
+    known: dict[int, dict[int, dict[Digest, int]]]
+
+
+def _compared(history: History, number: int, upto: int) -> Iterator[int]:
+    """The epochs to compare with: the first and the last ones that can be read."""
+    ranges = history.epochs(number, upto)
+    count = sum(map(len, ranges))
+    epochs = chain.from_iterable(ranges)
+    yield from islice(epochs, COMPARED_MAX)
+    yield from islice(epochs, max(0, count - 2 * COMPARED_MAX), None)
 
 
 def tell(session: Session, name: str) -> None:
@@ -92,19 +120,17 @@ def tell(session: Session, name: str) -> None:
 
     It tells of each such epoch once.
     """
-    repeats = session._repeats
-    if repeats is None:
-        return
-    if session.now >= repeats.upto + EPOCHS_MAX:
-        session._repeats = None
-        return
     transaction = session._current
     if transaction.keyed or session._catalog[name].key is not None:
+        return
+    number = session._graph.named[name].log
+    assert number is not None
+    known = session._repeats.known(session._store.history, number, session.now)
+    if not known:
         return
     changes = transaction.inputs[name].changes
     if any(change.kind != "insert" for change in changes):
         changes = changes[-1:]
-    known = repeats.known(session, name)
     types = session._catalog[name].schema.types
     for calls in (changes[-1:], changes)[: len(changes)]:
         same = known.get(_count(calls))
@@ -194,10 +220,10 @@ def _told(name: str, calls: Sequence[Change], epoch: int) -> str:
     )
 
 
-def _of_epoch(session: Session, number: int, epoch: int) -> Digest | None:
+def _of_epoch(history: History, number: int, epoch: int) -> Digest | None:
     """The digest of what an epoch added to an input; None if it added nothing, or took away."""
     try:
-        batches = session._store.history.changes(number, epoch - 1, epoch)
+        batches = history.changes(number, epoch - 1, epoch)
     except (TimeError, CorruptLogError):  # thinned out, or not readable: nothing to compare with
         return None
     batches = [batch for batch in batches if len(batch)]

@@ -27,7 +27,6 @@ from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.expressions import refusal
 from nosync_nb.session import definitions, upkeep, versions
-from nosync_nb.session.loads import Repeats
 from nosync_nb.session.report import READ, STALE, RecoveryReport
 from nosync_nb.store import journal, signing
 from nosync_nb.store.decoding import decoding
@@ -77,7 +76,7 @@ def _recover(session: Session) -> None:
     if data is not None:
         _restore(session, data, epoch)
     if log.mode == "w" and epoch:
-        session._repeats = Repeats(epoch)
+        session._repeats.begin(epoch)
     report.resumed_at = epoch
 
 

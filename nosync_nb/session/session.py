@@ -100,7 +100,7 @@ class Session:
         self._local = threading.local()
         self._names: WeakKeyDictionary[Definition, str] = WeakKeyDictionary()
         self._ledger = Ledger()
-        self._repeats: Repeats | None = None  # what inserts are compared with after a recovery
+        self._repeats = Repeats()  # what inserts are compared with after a recovery
         self._listeners = Listeners()
         self._upkeep = upkeep.Upkeep()
         self._position: Position | None = None
