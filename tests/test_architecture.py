@@ -17,27 +17,27 @@ ROOMS = sorted(p.name for p in ENGINE.iterdir() if (p / "__init__.py").exists())
 SOURCES = (ENGINE, TOP / "widgets" / "nosync_widgets", TOP / "magics" / "nosync")
 
 
-def imported(room: str) -> set[str]:
-    """The rooms that a room imports when it runs, itself left out."""
+def names_of(tree: ast.AST) -> set[str]:
+    """What is imported in a piece of source, wherever it stands."""
     found: set[str] = set()
-    for path in (ENGINE / room).rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        hidden = {
-            id(inner)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-            for each in node.body
-            for inner in ast.walk(each)
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module and id(node) not in hidden:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            else:
-                continue
-            found |= {n.split(".")[1] for n in names if n.startswith("nosync_nb.")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def imported(room: str) -> set[str]:
+    """The rooms that a room imports, for types alone too, itself left out."""
+    names = {n for path in (ENGINE / room).rglob("*.py") for n in names_of(parsed(path))}
+    found = {n.split(".")[1] for n in names if n.startswith("nosync_nb.")}
     return found & {*ROOMS, "errors"} - {room}
+
+
+def parsed(path: Path) -> ast.Module:
+    """The source of a module."""
+    return ast.parse(path.read_text())
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -49,6 +49,30 @@ def test_a_room_says_what_it_promises_owns_and_imports(room: str) -> None:
     listed = re.search(r"Imports: ([a-z, ]+)\.$", said)
     assert listed, said
     assert set(listed[1].split(", ")) == imported(room)
+
+
+def test_who_does_the_work_of_a_session_names_it_as_a_type_alone() -> None:
+    facade = ".".join((ENGINE.name, "session", "session"))
+    users = set()
+    for path in (ENGINE / "session").glob("*.py"):
+        tree = parsed(path)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = [ast.Pass()]
+        if any(name.startswith(facade) for name in names_of(tree)):
+            users.add(path.stem)
+    assert users == {"opening"}
+
+
+def test_no_module_of_ours_is_imported_by_a_name_that_no_tool_sees() -> None:
+    hidden = {
+        (str(path.relative_to(ENGINE)), call)
+        for path in ENGINE.rglob("*.py")
+        for call in (ast.unparse(n) for n in ast.walk(parsed(path)) if isinstance(n, ast.Call))
+        if re.match(r"(importlib\.)?import_module\(|__import__\(", call)
+    }
+    lazy = "import_module(f'nosync_nb.collections.library.{name}')"
+    assert {(path, call) for path, call in hidden if "nosync" in call} == {("__init__.py", lazy)}
 
 
 def test_the_picture_has_the_rooms_in_the_order_of_their_imports() -> None:

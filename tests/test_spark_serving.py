@@ -208,3 +208,35 @@ def test_another_who_holds_the_name_is_passed_over(tmp_path: Path) -> None:
             with pytest.raises(OSError, match="in use"):
                 view_of(session)
             assert seen(tmp_path / "log") == 1
+
+
+def test_a_folder_without_a_session_is_read_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        given = session.input("given", "x int")
+        session.stage("twice", given.concat(given))
+        for x in range(3):
+            given.insert([(x,)])
+            session.commit(label=f"l{x}")
+        moment = session.epochs()[2].committed_at
+        session.settle()
+
+    def made(*_: Any, **__: Any) -> None:
+        raise AssertionError("a session is made")
+
+    monkeypatch.setattr(nosync_nb.Session, "__init__", made)
+    folder = str(tmp_path / "log")
+    for at, count in ((None, 6), (2, 4), ("l0", 2), (str(moment), 4)):
+        found = serving.ask(folder, "twice", at)
+        assert rows_of(found) == count, at
+    with pytest.raises(nosync_nb.TimeError, match="epoch 4 is not readable"):
+        serving.ask(folder, "twice", 4)
+    with pytest.raises(nosync_nb.StageError, match="no stage or input 'twise'"):
+        serving.ask(folder, "twise")
+
+
+def rows_of(served: serving.Served) -> int:
+    """The rows that a reader adds up, copies counted."""
+    trace = served.trace.cut(served.folder, 0, 2**64)
+    return int(trace.consolidated().diff.sum())

@@ -19,13 +19,13 @@ from nosync_nb.collections.definition import Definition, check_name, reference, 
 from nosync_nb.dataflow.graph import Graph, Stage
 from nosync_nb.dataflow.runner import Draft, Runner, Version
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen, unknown
+from nosync_nb.dataflow.states import state
 from nosync_nb.errors import StageError
 from nosync_nb.session import (
     commits,
     interrupts,
     lag,
     publishing,
-    reader,
     replay,
     sealing,
     upkeep,
@@ -285,7 +285,7 @@ def _report(
     return StageReport(
         name,
         status,
-        int(reader.state(snapshot, name, last).diff.sum()),
+        int(state(snapshot, name, last).diff.sum()),
         last,
         (work.seconds if work else seconds) if computed else 0.0,
         work.placement if work and computed else "nothing to do",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.results import refuse_negative, titled
 from nosync_nb.dataflow.delta import Held
+from nosync_nb.dataflow.states import trace_at
 from nosync_nb.errors import (
     CorruptLogError,
     ExpressionError,
@@ -20,7 +20,7 @@ from nosync_nb.errors import (
     NosyncError,
 )
 from nosync_nb.rows import Column, Schema
-from nosync_nb.session.reader import epoch, name_of, read, refuse_pending, trace_at
+from nosync_nb.session.reader import epoch, name_of, read, refuse_pending
 from nosync_nb.spark.costs import FRAME_ROWS
 from nosync_nb.spark.placement import Placement
 from nosync_nb.trace.arrow_file import DISK
@@ -301,7 +301,7 @@ class Sparks:
             return batch
         if at is None:
             refuse_pending(session, seen, definition, name)
-        trace = trace_at(session, seen, name, at)[1]
+        trace = trace_at(seen, name, None if at is None else epoch(session, at, seen))[1]
         files = frozenset(ref.path for layer in trace.layers for ref in layer.files)
         if files and trace.rows_count > small:
             session._upkeep.exports.append(files)
@@ -364,18 +364,13 @@ class Sparks:
 
     def _snapshot(self, name: str, at: Any) -> Any:
         """What a read of a view sees; called by other threads."""
-        from nosync_nb.spark.serving import Snapshot
+        from nosync_nb.spark.serving import snapshot_of
 
         session = self._session
         if session.closed or session.fenced:
             raise FencedError("the session that serves views was closed, or replaced")
         seen = session._snapshot
-        if isinstance(at, str) and session._ledger.labelled(at) is None:
-            with contextlib.suppress(ValueError):  # the option of a data source is a text
-                at = datetime.fromisoformat(at)
-        number, trace = trace_at(session, seen, name, at)
-        store = session._store
-        return Snapshot(number, seen.stage(name).schema, trace, store.parts, store.foreign)
+        return snapshot_of(session._store, session._ledger, seen, name, at)
 
     def close(self) -> None:
         """Drops the views and ends serving them; never stops a Spark session."""

@@ -13,12 +13,12 @@ from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import Graph, Stage
 from nosync_nb.dataflow.runner import Runner, Version
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.errors import StageError, TimeError, one_line
+from nosync_nb.dataflow.states import check_epoch, state, traced
+from nosync_nb.errors import StageError, one_line
 from nosync_nb.expressions import kept
 from nosync_nb.rows import Schema
-from nosync_nb.trace import Layer, Trace, empty_batch
-from nosync_nb.trace.batch import Batch, Layout, arrange
-from nosync_nb.trace.epochs import Ranges, check_readable
+from nosync_nb.trace import Trace, empty_batch
+from nosync_nb.trace.batch import Batch, arrange
 from nosync_nb.trace.past.archive import total
 
 if TYPE_CHECKING:
@@ -69,37 +69,6 @@ def now(session: Session, definition: Definition) -> Trace | None:
     return next((trace for trace in found if trace is not None), None)
 
 
-def state(seen: Snapshot, name: str, epoch: int) -> Batch:
-    """The rows of a named collection at an epoch."""
-    stage = seen.stage(name)
-    node = seen.graph.named[name]
-    if epoch == seen.last(stage):
-        for number in node.traces.values():
-            trace = seen.version.traces.get(number)
-            if trace is not None:
-                return trace.consolidated()
-        return empty_batch(node.log_layout)
-    assert node.log is not None
-    _check(seen, stage, epoch)
-    found = seen.history.state(node.log, epoch)
-    return total(found) if found else empty_batch(node.log_layout)
-
-
-def trace_at(session: Session, seen: Snapshot, name: str, at: Any) -> tuple[int, Trace]:
-    """The epoch that `at` names, and a named collection as it was then, as a trace."""
-    stage = seen.stage(name)
-    when = epoch(session, at, seen)
-    if at is None and stage.frozen:
-        when = seen.last(stage)
-    if when == seen.last(stage):
-        for number in seen.graph.named[name].traces.values():
-            trace = seen.version.traces.get(number)
-            if trace is not None:
-                return when, trace
-    batch = state(seen, name, when)
-    return when, _trace(batch.layout, batch, when)
-
-
 def _known(seen: Snapshot, name: str, schema: Schema) -> Stage:
     """A named collection, if it still has the columns that the reader knows.
 
@@ -116,16 +85,6 @@ def _known(seen: Snapshot, name: str, schema: Schema) -> Stage:
     return stage
 
 
-def _check(seen: Snapshot, stage: Stage, epoch: int) -> None:
-    last = seen.last(stage)
-    if stage.reason is not None and epoch > last:
-        raise TimeError(
-            f"stage '{stage.name}' is stale since epoch {last}: {stage.reason}",
-            hint=f"run the cell that defines it, or read what it was: .rows(at={last})",
-        )
-    check_readable(stage.name, epoch, Ranges.of(range(stage.begin, last + 1)))
-
-
 def changes(session: Session, definition: Definition, after: Any, upto: Any) -> Batch:
     """Net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
     seen = session._snapshot
@@ -138,9 +97,9 @@ def changes(session: Session, definition: Definition, after: Any, upto: Any) -> 
     assert node.log is not None
     last = seen.last(stage) if upto is None else epoch(session, upto, seen)
     first = None if after is None else epoch(session, after, seen)
-    _check(seen, stage, last)
+    check_epoch(seen, stage, last)
     if first is not None:
-        _check(seen, stage, first)
+        check_epoch(seen, stage, first)
         found = seen.history.changes(node.log, first, last)
     else:
         found = seen.history.state(node.log, last)
@@ -195,7 +154,7 @@ def scratch(session: Session, seen: Snapshot, definition: Definition, epoch: int
     for name in catalog:
         batch = state(seen, name, epoch)
         (layout, number), *_ = existing.named[name].traces.items()
-        traces[number] = _trace(layout, arrange(layout, batch.updates), epoch)
+        traces[number] = traced(layout, arrange(layout, batch.updates), epoch)
     graph = Compiler(existing, session._types).compile(
         {**catalog, "": Stage("", definition.schema, definition)}
     )
@@ -207,10 +166,6 @@ def scratch(session: Session, seen: Snapshot, definition: Definition, epoch: int
         if trace is not None:
             return trace.consolidated()
     return empty_batch(node.log_layout)
-
-
-def _trace(layout: Layout, batch: Batch, epoch: int) -> Trace:
-    return Trace(layout, (Layer(epoch, epoch + 1, (batch,)),)) if len(batch) else Trace(layout)
 
 
 def explain(session: Session, definition: Definition) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.dataflow.builders import expressions_of
@@ -28,11 +28,11 @@ from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.expressions import refusal
 from nosync_nb.session import definitions, upkeep, versions
 from nosync_nb.session.report import READ, STALE, RecoveryReport
-from nosync_nb.store import journal, signing
+from nosync_nb.store import journal, reading, signing
 from nosync_nb.store.decoding import decoding
-from nosync_nb.store.ledger import Ledger, Record
+from nosync_nb.store.ledger import Ledger
+from nosync_nb.store.reading import Said
 from nosync_nb.store.store import Store, Told
-from nosync_nb.store.wellformed import check_catalog, check_text, check_texts
 
 if TYPE_CHECKING:
     from nosync_nb.session.session import Session
@@ -80,53 +80,18 @@ def _recover(session: Session) -> None:
     report.resumed_at = epoch
 
 
-class Said(NamedTuple):
-    """A catalog as it was written at an epoch, and what stood as its signature."""
-
-    epoch: int
-    catalog: Mapping[str, Any]
-    signature: Any
-
-
 def _told(
     session: Session, tail: list[Told], epoch: int, meta: Mapping[str, Any]
 ) -> tuple[int, Said | None]:
-    """Takes labels, times and loads from frames; returns the last epoch and the catalog.
-
-    Args:
-        meta: of the checkpoint, at `epoch`.
-    """
-    said = _said(epoch, meta) if "catalog" in meta else None
-    durable = session._store.log.durable
-    for seq, kind, payload in tail:
-        if kind == journal.DEFINITION:
-            said = _said(payload.epoch, payload.meta)
-        if kind != journal.EPOCH:
-            continue
-        if payload.epoch != epoch + 1:
-            raise CorruptLogError(f"epoch {payload.epoch} follows epoch {epoch} in the log")
-        epoch = payload.epoch
-        once = check_texts(payload.meta.get("once", {}), "the key of a load")
-        named = payload.meta
-        label = check_text(named["label"], "a label") if "label" in named else None
-        session._ledger.record(Record(epoch, payload.utc, seq, durable, label, once))
-    return epoch, said
-
-
-def _said(epoch: int, meta: Mapping[str, Any]) -> Said:
-    return Said(epoch, meta["catalog"], meta.get("signed"))
+    """Takes labels, times and loads from frames; returns the last epoch and the catalog."""
+    return reading.told(session._ledger, tail, epoch, meta, session._store.log.durable)
 
 
 def _believed(session: Session, said: Said) -> Mapping[str, Any]:
     """The catalog as far as it is believed: one of another's key is marked as his."""
-    check_catalog(said.catalog, said.epoch)
     session._said = said
-    store = session._store
-    key, unfit = signing.own_key()
-    origin = signing.judged(key, store.log.id, said.epoch, said.catalog, said.signature)
-    if not origin.own or any(each.get("signer") for each in said.catalog["stages"]):
-        store.look_through()
-    if store.log.mode == "r":
+    key, unfit, origin = reading.judged(session._store, said)
+    if session._store.log.mode == "r":
         return said.catalog
     session._key = key
     if not origin.own and unfit is not None:
@@ -141,9 +106,7 @@ def _restore(session: Session, data: Mapping[str, Any], epoch: int) -> None:
     """Makes what a catalog names readable."""
     store = session._store
     catalog, behind = _catalog(session, data, epoch)
-    # Numbers that a definition took which never came about are not given again.
-    taken = (e.number for each in store.tail for _, e in journal.changes(each.payload))
-    old = Graph(journal.restored_nodes(data), max((data["numbers"], *taken)))
+    old = reading.restored_graph(store.tail, data)
     _begin(session, data, catalog, old)
     store.remember(old, store.tail)
     version = Version(epoch, store.restored(old))

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import json
 import os
 import pickle
@@ -28,15 +27,21 @@ import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from nosync_nb.dataflow import snapshot as dataflow
+from nosync_nb.dataflow.states import trace_at
 from nosync_nb.errors import FencedError, NosyncError
 from nosync_nb.files.disk import Files
 from nosync_nb.rows import Schema
 from nosync_nb.spark import failures
 from nosync_nb.spark.leases import Lease, Leases
 from nosync_nb.spark.tasks import Stored
+from nosync_nb.store import reading
+from nosync_nb.store.ledger import Ledger
 from nosync_nb.store.log.generation import Words
+from nosync_nb.store.store import Store
 from nosync_nb.trace import Trace
 
 PINS_MAX = 64
@@ -69,6 +74,17 @@ class Served(NamedTuple):
     trace: Stored
     folder: str
     rows: int
+
+
+def snapshot_of(
+    store: Store, ledger: Ledger, seen: dataflow.Snapshot, stage: str, at: Any
+) -> Snapshot:
+    """A stage at an epoch, a label or a time, of what is there; `at` None for its last epoch."""
+    if isinstance(at, str) and ledger.labelled(at) is None:
+        with contextlib.suppress(ValueError):  # the option of a data source is a text
+            at = datetime.fromisoformat(at)
+    number, trace = trace_at(seen, stage, None if at is None else ledger.resolve(at, seen.epoch))
+    return Snapshot(number, seen.stage(stage).schema, trace, store.parts, store.foreign)
 
 
 Provider = Callable[[str, Any], Snapshot]
@@ -270,16 +286,16 @@ def _answered(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]
 
 def _read(folder: str, stage: str, at: Any) -> Served:
     """The stage as the log in the folder has it."""
-    # By name: this module is below the session in the house.
-    session = importlib.import_module("nosync_nb").open(folder, mode="r")
+    store = Store.open(os.path.realpath(folder), mode="r")
     try:
-        found: Snapshot = session._spark._snapshot(stage, at)
+        ledger, seen = reading.read(store)
+        found = snapshot_of(store, ledger, seen, stage, at)
         trace = found.trace
         layers = tuple(layer.files or layer.parts for layer in trace.layers)
         stored = Stored(trace.layout, layers, found.thorough)
         return Served(found.schema, stored, found.folder, trace.rows_count)
     finally:
-        session.close()
+        store.close()
 
 
 def _same_user(connection: socket.socket) -> bool:

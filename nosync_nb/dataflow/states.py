@@ -1,0 +1,66 @@
+"""States: the rows of a named collection in a snapshot, now or at an epoch of the past."""
+
+from __future__ import annotations
+
+from nosync_nb.dataflow.graph import Stage
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.errors import TimeError
+from nosync_nb.trace import Layer, Trace, empty_batch
+from nosync_nb.trace.batch import Batch, Layout
+from nosync_nb.trace.epochs import Ranges, check_readable
+from nosync_nb.trace.past.archive import total
+
+
+def state(seen: Snapshot, name: str, epoch: int) -> Batch:
+    """The rows of a named collection at an epoch.
+
+    Raises:
+        TimeError: if it cannot be read there.
+    """
+    stage = seen.stage(name)
+    node = seen.graph.named[name]
+    if epoch == seen.last(stage):
+        for number in node.traces.values():
+            trace = seen.version.traces.get(number)
+            if trace is not None:
+                return trace.consolidated()
+        return empty_batch(node.log_layout)
+    assert node.log is not None
+    check_epoch(seen, stage, epoch)
+    found = seen.history.state(node.log, epoch)
+    return total(found) if found else empty_batch(node.log_layout)
+
+
+def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
+    """A named collection at an epoch as a trace, and that epoch; None is its last one."""
+    stage = seen.stage(name)
+    epoch = seen.epoch if at is None else at
+    if at is None and stage.frozen:
+        epoch = seen.last(stage)
+    if epoch == seen.last(stage):
+        for number in seen.graph.named[name].traces.values():
+            trace = seen.version.traces.get(number)
+            if trace is not None:
+                return epoch, trace
+    batch = state(seen, name, epoch)
+    return epoch, traced(batch.layout, batch, epoch)
+
+
+def traced(layout: Layout, batch: Batch, epoch: int) -> Trace:
+    """Rows as a trace of one layer."""
+    return Trace(layout, (Layer(epoch, epoch + 1, (batch,)),)) if len(batch) else Trace(layout)
+
+
+def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
+    """Raises if a stage cannot be read at an epoch.
+
+    Raises:
+        TimeError: says since when, and what can be read.
+    """
+    last = seen.last(stage)
+    if stage.reason is not None and epoch > last:
+        raise TimeError(
+            f"stage '{stage.name}' is stale since epoch {last}: {stage.reason}",
+            hint=f"run the cell that defines it, or read what it was: .rows(at={last})",
+        )
+    check_readable(stage.name, epoch, Ranges.of(range(stage.begin, last + 1)))
