@@ -285,9 +285,7 @@ def sizes(path: Path) -> dict[str, int]:
 
 # -- the promise -------------------------------------------------------------------------------
 
-HALF = "what is assigned after the frame is assigned in part, or not at all"
 RED = {
-    **dict.fromkeys(("define", "edit", "drop", "rename"), HALF),
     "close": "it says that it is closed before it is, and holds the log for ever",
     "open": "a log that was half opened is held for ever by this process",
 }

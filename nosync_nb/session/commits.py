@@ -188,26 +188,6 @@ def run(session: Session, run: Callable[[], Result]) -> Result:
     return result
 
 
-def remember(session: Session, draft: Draft) -> None:
-    """Gives the changes of named collections to the history."""
-    history = session._store.history
-    for number, layout, held in draft.logged:
-        if number in session._named_logs:
-            batch = held.parts[0]
-            if held.refs:
-                history.append_files(number, draft.epoch, batch.layout, held.refs, held.parts)
-            elif batch.layout == layout:
-                history.append(number, draft.epoch, batch)
-            else:
-                history.append_encoded(number, draft.epoch, layout, batch, publishing.updates_of)
-    work = draft.work
-    session._work.update(work)
-    stats = session.stats
-    for each in work.values():
-        stats["touched"] += each.touched
-        stats["executed"] += 1
-
-
 def after(session: Session, draft: Draft) -> None:
     """Plans background work and tells who wants to hear; outside the lock."""
     try:

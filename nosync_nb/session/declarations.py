@@ -15,8 +15,8 @@ from nosync_nb.dataflow.graph import Stage
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema, infer_schema
 from nosync_nb.session import publishing
-from nosync_nb.session.definitions import install
 from nosync_nb.session.input import Input
+from nosync_nb.session.installation import install
 from nosync_nb.session.versions import kept
 
 if TYPE_CHECKING:
@@ -41,16 +41,34 @@ def input_(session: Session, name: str, schema: Any, key: Any) -> Input:
         for place in places:
             if wanted.types[place].startswith("map"):
                 raise SchemaError(f"input '{name}': a map cannot be a key")
+    outcome = publishing.Outcome()
+    try:
+        _make(session, name, wanted, key, places, outcome)
+        session._spark.follow()
+    except BaseException as error:
+        publishing.settle(session, error, outcome, f"input '{name}' is defined and stands")
+        raise
+    return session[name]  # type: ignore[return-value]
+
+
+def _make(
+    session: Session,
+    name: str,
+    wanted: Schema,
+    key: Any,
+    places: tuple[int, ...] | None,
+    outcome: publishing.Outcome,
+) -> None:
+    """Makes an input, unless somebody else was faster."""
     with session._lock:
         publishing.finish(session)
         session._writable("input")
-        if name in session:  # somebody else was faster
-            return _known_input(session, name, wanted, key)
+        if name in session:
+            _known_input(session, name, wanted, key)
+            return
         options: dict[str, object] = {"uid": _unused(session, name)}
         stage = Stage(name, wanted, key=places, begin=session.now, options=options)
-        install(session, kept({**session._catalog, name: stage}))
-    session._spark.follow()
-    return session[name]  # type: ignore[return-value]
+        install(session, kept({**session._catalog, name: stage}), outcome=outcome)
 
 
 def _known_input(session: Session, name: str, wanted: Schema | None, key: Any) -> Input:

@@ -17,20 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition, check_name, reference, replaced
 from nosync_nb.dataflow.graph import Graph, Stage
-from nosync_nb.dataflow.runner import Draft, Runner, Version
-from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen, unknown
+from nosync_nb.dataflow.snapshot import unknown
 from nosync_nb.dataflow.states import state
 from nosync_nb.errors import StageError
 from nosync_nb.session import (
-    commits,
-    interrupts,
-    lag,
+    installation,
     publishing,
     replay,
-    sealing,
-    upkeep,
     versions,
 )
+from nosync_nb.session.publishing import Outcome
 from nosync_nb.session.report import EXTEND, RECOMPUTE, STALE
 
 if TYPE_CHECKING:
@@ -67,6 +63,38 @@ def define(
     again: bool,
 ) -> list[StageReport]:
     """See `Session.define`."""
+    outcome = Outcome()
+    try:
+        return _define(session, collections, options, replay, outcome, again=again)
+    except BaseException as error:
+        publishing.settle(session, error, outcome, _defined(collections))
+        raise
+
+
+def _defined(collections: Iterable[str]) -> str:
+    names = [f"'{name}'" for name in collections]
+    one = len(names) == 1
+    what = f"stage {names[0]} is defined" if one else f"stages {', '.join(names)} are defined"
+    return f"{what} and stand{'s' if one else ''}"
+
+
+def outcome_of(session: Session, collections: Mapping[str, Collection]) -> str:
+    """What a definition has done that had not enough memory."""
+    names = session._names
+    if all(names.get(each._definition) == name for name, each in collections.items()):
+        return _defined(collections)
+    return f"{', '.join(collections)}: not defined, and every stage is as it was"
+
+
+def _define(
+    session: Session,
+    collections: Mapping[str, Collection],
+    options: dict[str, Any],
+    replay: int | None,
+    outcome: Outcome,
+    *,
+    again: bool,
+) -> list[StageReport]:
     start = time.perf_counter()
     with session._lock:
         publishing.finish(session)
@@ -89,11 +117,12 @@ def define(
         redone = _redone(session, trees, replay, again=again)
         decision = versions.decided(session, catalog, set(trees), changed, again=redone)
         status = decision.status
+        names = {collection._definition: name for name, collection in collections.items()}
         if decision.changes(session._catalog):
-            _decided(session, decision, replay)
-        for name, collection in collections.items():
-            session._names[collection._definition] = name
-        session._listeners.named(collections)
+            _decided(session, decision, replay, names=names, outcome=outcome)
+        else:
+            for definition, name in names.items():
+                publishing.call(session, definition, name)
     seconds = time.perf_counter() - start
     session._spark.follow()
     wanted = [n for n in status if n in trees or status[n] != "unchanged"]
@@ -132,9 +161,11 @@ def resume(session: Session, *, extend: bool, differs: bool) -> None:
         _decided(session, decision, None)
 
 
-def _decided(session: Session, decision: versions.Decision, replay_from: int | None) -> None:
+def _decided(
+    session: Session, decision: versions.Decision, replay_from: int | None, **more: Any
+) -> None:
     """Installs a decision, and tells what became of stages that had stopped."""
-    missed = install(session, decision, replay_from=replay_from)
+    missed = installation.install(session, decision, replay_from=replay_from, **more)
     report = session.recovery
     stale = {name for name, kind in report.stages.items() if kind == STALE}
     for name in stale & decision.extended:
@@ -197,75 +228,6 @@ def _trees(session: Session, collections: Mapping[str, Collection]) -> dict[str,
     return versions.ordered(trees)
 
 
-def install(
-    session: Session,
-    decision: versions.Decision,
-    *,
-    replay_from: int | None = None,
-    renamed: Graph | None = None,
-) -> list[Draft]:
-    """Compiles a catalog, computes what is new, writes the definition and makes it visible.
-
-    Returns:
-        past epochs of stages that had missed them.
-    """
-    status = decision.status
-    catalog = {name: _stopped(stage, session.now) for name, stage in decision.catalog.items()}
-    old = renamed or session._graph
-    graph = replay.compiled(
-        catalog,
-        old,
-        session._types,
-        now=session.now,
-        anew=decision.anew,
-        extended=decision.extended,
-    )
-    runner = Runner(graph, session._spark.evaluate, session._spark.bulk())
-    before = session._version
-    session._catalog_now = catalog
-    try:
-        missed, base = commits.run(session, lambda: lag.extended(session, graph, old))
-        drafts, draft = replay.computed(session, base, runner, catalog, replay_from, status)
-    except BaseException:
-        session._graph.numbers = graph.numbers
-        raise
-    finally:
-        session._catalog_now = session._catalog
-    draft.traces = {n: draft.traces[n] for n, _ in graph.layouts() if n in draft.traces}
-    lag.with_gaps(catalog, graph, base.past)
-    made = sealing.sealed(session, catalog, graph, draft.epoch)
-    with interrupts.deferred():
-        store, history = session._store, session._store.history
-        session._position = store.write_definition(draft, before, made.meta, missed, len(drafts))
-        session._upkeep.catalog, session._upkeep.digest = made.catalog, made.digest
-        session._catalog_now = catalog
-        session._runner = runner
-        begun = set(session._named_logs)
-        session._named_logs = named_logs(graph)
-        hide(history, session._named_logs, catalog)
-        for past in (*missed, *drafts, draft):
-            commits.remember(session, past)
-        needed = upkeep.files_of(before) | history.files()
-        for number in begun - session._named_logs.keys():
-            history.drop(number)
-        version = Version(before.epoch, draft.traces)
-        session._upkeep.retired |= needed - upkeep.files_of(version) - history.files()
-        session._snapshot = Snapshot(version, graph, catalog, seen(history))
-    if session._store.log.checkpoint_due:
-        upkeep.plan_checkpoint(session)
-    for stage in catalog.values():
-        if stage.reason is not None and status.get(stage.name) == "stale":
-            session._say(f"stage '{stage.name}' is stale: {stage.reason}")
-    return missed
-
-
-def _stopped(stage: Stage, now: int) -> Stage:
-    """A stage that stops now, if it does; the one that others see is left as it is."""
-    if stage.reason is None or "last" in stage.options:
-        return stage
-    return replace(stage, options={**stage.options, "last": now})
-
-
 def _report(
     session: Session,
     name: str,
@@ -297,6 +259,17 @@ def _report(
 
 def drop(session: Session, names: Sequence[str], *, cascade: bool) -> None:
     """See `Session.drop`."""
+    outcome = Outcome()
+    try:
+        _drop(session, names, outcome, cascade=cascade)
+        session._spark.follow()
+    except BaseException as error:
+        gone = ", ".join(f"'{name}'" for name in names)
+        publishing.settle(session, error, outcome, f"{gone}: dropped, and stays so")
+        raise
+
+
+def _drop(session: Session, names: Sequence[str], outcome: Outcome, *, cascade: bool) -> None:
     with session._lock:
         publishing.finish(session)
         session._writable("drop")
@@ -315,16 +288,27 @@ def drop(session: Session, names: Sequence[str], *, cascade: bool) -> None:
         gone |= {n for n in session._catalog if n.partition("@")[0] in gone}
         _refuse_pending(session, gone, "drop")
         catalog = {n: s for n, s in session._catalog.items() if n not in gone}
-        install(session, versions.kept(catalog))
-        for name in gone:
-            session._work.pop(name, None)
-        for definition in [d for d, name in session._names.items() if name in gone]:
-            del session._names[definition]
-    session._spark.follow()
+        installation.install(
+            session,
+            versions.kept(catalog),
+            work={name: work for name, work in session._work.items() if name not in gone},
+            names={d: None for d, name in session._names.items() if name in gone},
+            outcome=outcome,
+        )
 
 
 def rename(session: Session, old: str, new: str) -> None:
     """See `Session.rename`."""
+    outcome = Outcome()
+    try:
+        _rename(session, old, new, outcome)
+        session._spark.follow()
+    except BaseException as error:
+        publishing.settle(session, error, outcome, f"'{old}' is called '{new}' now, and stays so")
+        raise
+
+
+def _rename(session: Session, old: str, new: str, outcome: Outcome) -> None:
     with session._lock:
         publishing.finish(session)
         session._writable("rename")
@@ -352,12 +336,14 @@ def rename(session: Session, old: str, new: str) -> None:
             )
             for n in session._graph
         )
-        install(session, versions.kept(catalog), renamed=Graph(nodes, session._graph.numbers))
-        if old in session._work:
-            session._work[new] = session._work.pop(old)
-        for definition in [d for d, name in session._names.items() if name == old]:
-            session._names[definition] = new
-    session._spark.follow()
+        installation.install(
+            session,
+            versions.kept(catalog),
+            renamed=Graph(nodes, session._graph.numbers),
+            work={(new if name == old else name): w for name, w in session._work.items()},
+            names={d: new for d, name in session._names.items() if name == old},
+            outcome=outcome,
+        )
 
 
 def _renamed(name: str, old: str, new: str) -> str:

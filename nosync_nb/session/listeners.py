@@ -141,13 +141,13 @@ class Listeners:
                         stage=name,
                     )
 
-    def named(self, collections: Mapping[str, Collection]) -> None:
-        """Collections that waited for a name have it now."""
-        for name, collection in collections.items():
-            with self._mutex:
-                found = self._waiting.pop(collection._definition, None)
-                if found is not None:
-                    self._put(name, found)
+    def named(self, definition: Definition, name: str) -> None:
+        """What waited for a name has it now; it may be told again."""
+        with self._mutex:
+            function = self._waiting.get(definition)
+            if function is not None:
+                self._put(name, function)
+                self._waiting.pop(definition, None)
 
     def _put(self, name: str, function: Inspector | None) -> None:
         """Sets or (None) removes the function of a named collection."""

@@ -1,4 +1,6 @@
-"""Publishing: an epoch whose frame is in the log is what the session shows, whatever was raised.
+"""Publishing: what has its frame in the log is what the session shows, whatever was raised.
+
+An epoch or a definition goes the same way:
 
     prepare what will be assigned, in one record -> write the frame -> assign
 
@@ -18,19 +20,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nosync_nb.dataflow.runner import Draft
+from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.runner import Draft, Runner, Work
+from nosync_nb.dataflow.snapshot import Snapshot, named_logs
 from nosync_nb.session.transactions import Transaction
 from nosync_nb.store.ledger import Record
 from nosync_nb.store.log import Position
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
+from nosync_nb.trace.past.history import History
 
 if TYPE_CHECKING:
     from nosync_nb.session.session import Session
 
 
-class Unfinished(NamedTuple):
+class UnfinishedEpoch(NamedTuple):
     """An epoch between its record and its last assignment.
 
     Attributes:
@@ -47,6 +53,73 @@ class Unfinished(NamedTuple):
     retired: frozenset[str]
     stats: Mapping[str, int]
 
+    def assign(self, session: Session) -> None:
+        """Makes the epoch visible."""
+        draft, epoch, log = self.draft, self.draft.epoch, session._store.log
+        log.note(epoch)
+        history, logs = session._store.history, session._named_logs
+        new = {n for n, _, _ in draft.logged if n in logs and history.last(n) < epoch}
+        remember(history, new, draft)
+        session._position = self.position
+        session._work.update(draft.work)
+        session.stats.update(self.stats)
+        session._upkeep.retired |= self.retired | draft.spare
+        seq, label, once = self.position.seq, self.meta.get("label"), self.meta.get("once")
+        session._ledger.record(Record(epoch, self.utc, seq, log.durable, label, once or {}))
+        if session._snapshot.epoch < epoch:
+            session._snapshot = session._snapshot.advanced(draft.version())
+        self.transaction.forget()
+        self.transaction.epoch = epoch
+
+
+class Outcome:
+    """Whether a definition stands: its frame is written, whatever was raised then."""
+
+    stands = False
+
+
+class UnfinishedDefinition(NamedTuple):
+    """A definition between its record and its last assignment.
+
+    Attributes:
+        position: where its frame will be, and is if the log goes that far.
+        snapshot: what readers see after it; its history is `seen(history)`.
+        history: the past after it.
+        catalog: as its frame has it, and the `signing.digest` of that.
+        retired: the files that are not needed any more after it.
+        work: what stages did last, after it.
+        stats: the counters that it changes, after it.
+        names: what descriptions are called after it, None: they have no name any more.
+    """
+
+    position: Position
+    snapshot: Snapshot
+    history: History
+    runner: Runner
+    catalog: Mapping[str, Any]
+    digest: bytes
+    retired: frozenset[str]
+    work: Mapping[str, Work]
+    stats: Mapping[str, int]
+    names: Mapping[Definition, str | None]
+    outcome: Outcome
+
+    def assign(self, session: Session) -> None:
+        """Makes the definition visible."""
+        session._position = self.position
+        session._upkeep.catalog, session._upkeep.digest = self.catalog, self.digest
+        session._runner = self.runner
+        session._named_logs = named_logs(self.snapshot.graph)
+        session._store.history.become(self.history)
+        session._upkeep.retired |= self.retired
+        session._snapshot = self.snapshot
+        session._catalog_now = self.snapshot.catalog
+        session._work = dict(self.work)
+        session.stats.update(self.stats)
+        for definition, name in self.names.items():
+            call(session, definition, name)
+        self.outcome.stands = True
+
 
 def publish(
     session: Session, draft: Draft, meta: Mapping[str, Any], transaction: Transaction
@@ -54,41 +127,59 @@ def publish(
     """Writes an epoch and makes it visible; with the lock. Returns the number of its frame."""
     # As a datetime has it, so that it can be looked up by one.
     utc = session._ledger.not_before(round(time.time(), 6))
-    head = session._store.log.head
-    position = Position(head.seq + 1, head.offset)
+    where = position(session)
     traces = session._version.traces
     emptied = (layer for number in draft.cleared for layer in traces[number].layers)
     retired = frozenset(ref.path for layer in emptied for ref in layer.files)
     stats = _counted(session.stats, draft)
-    session._unfinished = Unfinished(draft, meta, utc, transaction, position, retired, stats)
+    session._unfinished = UnfinishedEpoch(draft, meta, utc, transaction, where, retired, stats)
     written = session._store.write_epoch(draft, utc, meta, session._graph)
-    assert written == position
+    assert written == where
     finish(session)
-    return position.seq
+    return where.seq
+
+
+def position(session: Session) -> Position:
+    """Where the next frame will be; with the lock."""
+    head = session._store.log.head
+    return Position(head.seq + 1, head.offset)
+
+
+def install(session: Session, record: UnfinishedDefinition, payload: bytes) -> None:
+    """Writes a definition and makes it visible; with the lock."""
+    session._unfinished = record
+    written = session._store.write_definition(payload)
+    assert written == record.position
+    finish(session)
 
 
 def finish(session: Session) -> None:
-    """Assigns what a written epoch has left to assign; with the lock, before anything else."""
+    """Assigns what a written frame has left to assign; with the lock, before anything else."""
     record = session._unfinished
     if record is None:
         return
     log = session._store.log
     if log.head.seq >= record.position.seq:
-        draft, epoch = record.draft, record.draft.epoch
         log.show()
-        log.note(epoch)
-        _remember(session, draft)
-        session._position = record.position
-        session._work.update(draft.work)
-        session.stats.update(record.stats)
-        session._upkeep.retired |= record.retired | draft.spare
-        seq, label, once = record.position.seq, record.meta.get("label"), record.meta.get("once")
-        session._ledger.record(Record(epoch, record.utc, seq, log.durable, label, once or {}))
-        if session._snapshot.epoch < epoch:
-            session._snapshot = session._snapshot.advanced(draft.version())
-        record.transaction.forget()
-        record.transaction.epoch = epoch
+        record.assign(session)
     session._unfinished = None
+
+
+def settle(session: Session, error: BaseException, outcome: Outcome, what: str) -> None:
+    """Finishes what an error has interrupted; says with it what stands all the same."""
+    with session._lock:
+        finish(session)
+    if outcome.stands:
+        error.add_note(what)
+
+
+def call(session: Session, definition: Definition, name: str | None) -> None:
+    """Notes what a description is called; with None, that it has no name any more."""
+    if name is None:
+        session._names.pop(definition, None)
+    else:
+        session._names[definition] = name
+        session._listeners.named(definition, name)
 
 
 def _counted(stats: Mapping[str, int], draft: Draft) -> dict[str, int]:
@@ -103,11 +194,10 @@ def _counted(stats: Mapping[str, int], draft: Draft) -> dict[str, int]:
     }
 
 
-def _remember(session: Session, draft: Draft) -> None:
-    """Gives those changes of named collections to the history that it has not got yet."""
-    history = session._store.history
+def remember(history: History, logs: AbstractSet[int], draft: Draft) -> None:
+    """Gives the changes in some logs to a history."""
     for number, layout, held in draft.logged:
-        if number not in session._named_logs or history.last(number) >= draft.epoch:
+        if number not in logs:
             continue
         batch = held.parts[0]
         if held.refs:
@@ -121,3 +211,6 @@ def _remember(session: Session, draft: Draft) -> None:
 def updates_of(batches: Sequence[Batch], types: Sequence[str]) -> Updates:
     """The updates of batches that are not arranged as their log is."""
     return concat_updates([batch.updates for batch in batches], types)
+
+
+Unfinished = UnfinishedEpoch | UnfinishedDefinition

@@ -140,8 +140,14 @@ def _complete(session: Session, old: Graph, *, differs: bool, behind: bool) -> N
     session._runner = Runner(graph, session._spark.evaluate, session._spark.bulk())
     whole = Version(version.epoch, traces)
     session._snapshot = session._snapshot._replace(version=whole, graph=graph)
-    store.release()
-    upkeep.plan_merges(session, traces)
+    session._unready = lambda: _resume(session, differs=differs, behind=behind)
+    session._unready()
+
+
+def _resume(session: Session, *, differs: bool, behind: bool) -> None:
+    """Lets stages go on that have what they need; again, if it was interrupted."""
+    session._store.release()
+    upkeep.plan_merges(session, session._version.traces)
     try:
         definitions.resume(session, extend=behind, differs=differs)
     except NosyncError as error:

@@ -95,6 +95,7 @@ class Session:
         self._snapshot = Snapshot(Version(0, {}), Graph(), {}, seen(store.history))
         self._catalog_now: Mapping[str, Stage] = {}  # what is being compiled, for placement
         self._runner = Runner(self._graph)
+        self._numbers = 0  # of nodes and traces, that any definition here has taken
         self._named_logs: dict[int, str] = {}
         self._shared = Transaction()
         self._local = threading.local()
@@ -254,9 +255,7 @@ class Session:
         return self[name]
 
     @enough_memory(
-        lambda self, collections, **_: (
-            f"{', '.join(collections)}: not defined, and every stage is as it was"
-        ),
+        lambda self, collections, **_: definitions.outcome_of(self, collections),
         "define one stage a time, over fewer rows, or with Spark: %%dd --on spark",
     )
     def define(
@@ -553,6 +552,7 @@ class Session:
     def _ready(self) -> None:
         """Does what is to be done before the first write, once."""
         with self._lock:
+            publishing.finish(self)
             if self._unready is not None:
                 self._unready()
                 self._unready = None

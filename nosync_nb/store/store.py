@@ -160,15 +160,17 @@ class Store:
         payload = journal.pack(draft.epoch, time.time(), {}, self._entries(draft))
         return self.log.append(journal.REPLAY, payload)
 
-    def write_definition(
+    def definition(
         self,
         draft: Draft,
         before: Version,
         meta: Mapping[str, Any],
         missed: Iterable[Draft],
         replays: int = 0,
-    ) -> Position:
-        """Writes a definition's frame: the catalog, and what new nodes made of what was there.
+    ) -> bytes:
+        """What a definition's frame says: the catalog, and what new nodes made of what was there.
+
+        What is large is in files afterwards, also in the drafts.
 
         Args:
             meta: the catalog and its signature.
@@ -179,7 +181,10 @@ class Store:
         now = time.time()
         past = (journal.pack(each.epoch, now, {}, self._entries(each)) for each in missed)
         entries = [*map(journal.past, past), *self._entries(draft, before)]
-        payload = journal.pack(draft.epoch, now, meta, entries)
+        return journal.pack(draft.epoch, now, meta, entries)
+
+    def write_definition(self, payload: bytes) -> Position:
+        """Writes a definition's frame, after which it survives the death of this process."""
         return self.log.append(journal.DEFINITION, payload)
 
     def _large(self, batch: Batch) -> bool:

@@ -20,6 +20,7 @@ the position in the log at the time when `pack` was called, and opening replays 
 
 from __future__ import annotations
 
+import copy
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -165,6 +166,17 @@ class History:
     def begin(self, trace: int, epoch: int) -> None:
         """Makes a trace readable from an epoch on, that of its first run."""
         self.hide(trace, 0, epoch)
+
+    def copied(self) -> History:
+        """A history that begins as this one is, and of which this one learns nothing."""
+        other = copy.copy(self)
+        tails = {trace: list(tail) for trace, tail in self._view.tails.items()}
+        other._view = self._view._replace(tails=tails)
+        return other
+
+    def become(self, other: History) -> None:
+        """Goes on as a copy of it; one assignment, hence again if it was interrupted."""
+        self._view = other._view
 
     def drop(self, trace: int) -> None:
         """Forgets a trace; what packs hold of it is not read any more.
