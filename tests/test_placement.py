@@ -255,6 +255,40 @@ def test_rows_that_fit_nowhere_are_refused_before_anything_is_taken(
         assert (report.placement, report.rows) == ("in process", 7)
 
 
+def test_below_a_number_that_was_given_no_machine_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_: Any, **__: Any) -> Any:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(placement, "free_bytes", asked)
+    monkeypatch.setattr(Sparks, "state", asked)
+    with nosync_nb.open(tmp_path / "log", spark_rows=9000) as session:
+        with_inputs(session)
+        session.commit()
+        counted = session.stage("counted", joined(session))
+        session["rows"].insert(many(9000))  # type: ignore[attr-defined]
+        session.commit()
+        assert "9,000 rows, as asked" in counted.explain()
+        session["rows"].insert(many(9001))  # type: ignore[attr-defined]
+        with pytest.raises(AssertionError, match="asked"):
+            session.commit()
+
+
+def test_a_session_whose_workers_were_not_asked_is_taken_to_have_all_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Way:
+        def present(self) -> None:
+            return None
+
+    monkeypatch.setattr(placement.os, "cpu_count", lambda: 5)
+    asked = Placement(Way(), None)  # type: ignore[arg-type]
+    assert (asked._slots("running"), asked._slots("startable")) == (5, 5)
+    monkeypatch.setattr("nosync_nb.spark.workers.slots", lambda spark: 7)
+    assert (asked._slots("running"), asked._slots("startable")) == (7, 5)
+
+
 @pytest.mark.spark
 def test_rows_of_a_dataframe_stay_with_spark_also_when_layers_were_merged(
     tmp_path: Path, spark: Any

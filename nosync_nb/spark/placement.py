@@ -71,6 +71,8 @@ class Placement:
             return FEW
         if forced == "local":
             return LOCAL
+        if isinstance(forced, int) and rows <= forced:  # whatever the machine is
+            return chosen_for(Estimate("row", rows, forced=forced))
         estimate = self._estimate(_kind(operator), deltas, rows, forced)
         if not operator.spreads:  # its rounds are placed one by one, see `inside`
             _admitted(node, chosen_for(estimate._replace(spark="off")))

@@ -65,9 +65,9 @@ def check(spark: Spark) -> Workers:
     return found
 
 
-def slots(spark: Spark) -> int | None:
+def slots(spark: Spark | None) -> int | None:
     """How many tasks a session runs at a time; None if its workers were not asked yet."""
-    known = _known.get(spark)
+    known = None if spark is None else _known.get(spark)
     return None if known is None else known.slots
 
 
