@@ -18,6 +18,7 @@ from statistics import fmean, median
 from typing import Any
 
 from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
+from nosync_nb.spark import costs
 
 MILLION = 1_000_000
 RUNS = 3
@@ -109,6 +110,39 @@ def load(options: argparse.Namespace, goals: Goals) -> None:
     ratio = found["ours"] / found["plain"]
     table.row(f"{edges:,}", found["ours"], found["plain"], ratio)
     goals.add("bulk load / plain Spark", ratio, 1.5)
+    places(options, goals)
+
+
+def places(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures load and first run in process, on Spark and as chosen; goals for what is chosen."""
+    sizes = (10_000, 100_000) if options.quick else (10_000, 100_000, MILLION)
+    found = run("-m", "bench.places", "--rows", *sizes)
+    columns = (
+        "from    ",
+        "     rows",
+        "here s",
+        "Spark s",
+        "chosen s",
+        "x better way",
+        "Spark, started first: s",
+    )
+    table = Table("Load, join and count: in process, on Spark, by cost", *columns)
+    for line in found["lines"]:
+        better = min(line["local"], line["spark"])
+        ratio = line["auto"] / better
+        cold = None if line["origin"] == "frame" else line["spark"] + found["start"]
+        times = (line["local"], line["spark"], line["auto"], ratio, cold)
+        table.row(line["origin"], f"{line['rows']:,}", *times)
+        if line["origin"] == "arrow":
+            goals.add(f"load of {line['rows']:,} Arrow rows, as chosen / better way", ratio, 1.2)
+    table = Table(
+        "What placement believes (costs.py)", "figure          ", "here", "on Spark", "believed"
+    )
+    for kind, (here, there) in found["rates"].items():
+        believed = costs.ROWS_PER_SECOND[kind.partition("_")[0]]
+        table.row(f"{kind}, rows/s", here, there, believed)
+    table.row("a Spark job, s", None, found["job"], costs.JOB_SECONDS)
+    table.row("starting Spark, s", None, found["start"], costs.START_SECONDS)
 
 
 def recovered(base: Path, **sizes: int) -> tuple[dict[str, Any], dict[str, Any]]:
