@@ -246,7 +246,7 @@ def test_a_stage_that_is_gone_leaves_no_work_behind(session: Session) -> None:
     session.rename("big", "large")
     assert "in process" in session["large"].explain()
     session.drop("large")
-    assert session._work.keys() <= {"numbers"}
+    assert session._works.stages.keys() <= {"numbers"}
     session.input("big", NUMBERS)
     session.input("large", NUMBERS)
     assert "in process" not in session["big"].explain() + session["large"].explain()

@@ -78,7 +78,7 @@ def test_a_name_is_known_as_long_as_what_was_named(tmp_path: Path) -> None:
         assert slow.name == "late"
         session.drop("late")
         assert slow.name is None
-        assert not session._work
+        assert not session._works.stages
 
 
 class _Odd:

@@ -239,7 +239,7 @@ def _report(
     snapshot = session._snapshot
     stage = snapshot.stage(name)
     last = snapshot.last(stage)
-    work = session._work.get(name)
+    work = session._works.last(name)
     hint = replay.told(session, stage, status, named, asked)
     if stage.reason:
         hint = f"stale: {stage.reason}"
@@ -291,7 +291,7 @@ def _drop(session: Session, names: Sequence[str], outcome: Outcome, *, cascade: 
         installation.install(
             session,
             versions.kept(catalog),
-            work={name: work for name, work in session._work.items() if name not in gone},
+            work={name: work for name, work in session._works.stages.items() if name not in gone},
             names={d: None for d, name in session._names.items() if name in gone},
             outcome=outcome,
         )
@@ -340,7 +340,7 @@ def _rename(session: Session, old: str, new: str, outcome: Outcome) -> None:
             session,
             versions.kept(catalog),
             renamed=Graph(nodes, session._graph.numbers),
-            work={(new if name == old else name): w for name, w in session._work.items()},
+            work={(new if name == old else name): w for name, w in session._works.stages.items()},
             names={d: new for d, name in session._names.items() if name == old},
             outcome=outcome,
         )

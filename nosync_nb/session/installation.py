@@ -7,7 +7,7 @@ values that were computed before; see `publishing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -72,8 +72,8 @@ def install(
         made.catalog,
         made.digest,
         frozenset(needed - upkeep.files_of(version) - history.files()),
-        {**(session._work if work is None else work), **dict(done)},
-        _counted(session.stats, [work for _, work in done]),
+        {**(session._works.stages if work is None else work), **dict(done)},
+        session._works.after_runs(work for _, work in done),
         names or {},
         outcome or Outcome(),
     )
@@ -102,14 +102,6 @@ def _after(
     for number in session._named_logs.keys() - logs.keys():
         history.drop(number)
     return history
-
-
-def _counted(stats: Mapping[str, int], done: Sequence[Work]) -> dict[str, int]:
-    """The counters after a definition that it changes."""
-    return {
-        "touched": stats["touched"] + sum(work.touched for work in done),
-        "executed": stats["executed"] + len(done),
-    }
 
 
 def _compiled(

@@ -61,8 +61,7 @@ class UnfinishedEpoch(NamedTuple):
         new = {n for n, _, _ in draft.logged if n in logs and history.last(n) < epoch}
         remember(history, new, draft)
         session._position = self.position
-        session._work.update(draft.work)
-        session.stats.update(self.stats)
+        session._works.assign(self.stats, draft.work)
         session._upkeep.retired |= self.retired | draft.spare
         seq, label, once = self.position.seq, self.meta.get("label"), self.meta.get("once")
         session._ledger.record(Record(epoch, self.utc, seq, log.durable, label, once or {}))
@@ -114,8 +113,7 @@ class UnfinishedDefinition(NamedTuple):
         session._upkeep.retired |= self.retired
         session._snapshot = self.snapshot
         session._catalog_now = self.snapshot.catalog
-        session._work = dict(self.work)
-        session.stats.update(self.stats)
+        session._works.become(self.stats, self.work)
         for definition, name in self.names.items():
             call(session, definition, name)
         self.outcome.stands = True
@@ -131,7 +129,7 @@ def publish(
     traces = session._version.traces
     emptied = (layer for number in draft.cleared for layer in traces[number].layers)
     retired = frozenset(ref.path for layer in emptied for ref in layer.files)
-    stats = _counted(session.stats, draft)
+    stats = session._works.after(draft)
     session._unfinished = UnfinishedEpoch(draft, meta, utc, transaction, where, retired, stats)
     written = session._store.write_epoch(draft, utc, meta, session._graph)
     assert written == where
@@ -180,18 +178,6 @@ def call(session: Session, definition: Definition, name: str | None) -> None:
     else:
         session._names[definition] = name
         session._listeners.named(definition, name)
-
-
-def _counted(stats: Mapping[str, int], draft: Draft) -> dict[str, int]:
-    """The counters after an epoch."""
-    work = draft.work.values()
-    return {
-        "epochs": stats["epochs"] + 1,
-        "merged": stats["merged"] + draft.merged,
-        "stalls": stats["stalls"] + draft.stalls,
-        "touched": stats["touched"] + sum(each.touched for each in work),
-        "executed": stats["executed"] + len(work),
-    }
 
 
 def remember(history: History, logs: AbstractSet[int], draft: Draft) -> None:

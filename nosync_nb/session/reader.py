@@ -178,7 +178,7 @@ def explain(session: Session, definition: Definition) -> str:
         label = _described(tree)
         if tree.is_ref:
             label = f"{tree.name}"
-            work = session._work.get(tree.name)
+            work = session._works.last(tree.name)
             if work is not None:
                 why = f": {work.why}" if work.why else ""
                 label += f"  [{work.placement}, {work.seconds * 1e3:.1f} ms{why}]"

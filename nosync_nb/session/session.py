@@ -57,6 +57,7 @@ from nosync_nb.session.loads import Repeats
 from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.transactions import InputChanges, Transaction
 from nosync_nb.session.worker import Worker
+from nosync_nb.session.works import Works
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.store import signing
 from nosync_nb.store.frontier import Frontier
@@ -74,7 +75,6 @@ class Session:
 
     Attributes:
         recovery: what opening it found.
-        stats: counters: epochs, rows touched, rows merged, checkpoints, stalls.
         spark_rows: the most rows that run in this process; None: by estimated cost.
         spark_off: whether all that this process can do is done in it.
         collect_rows: the most rows that `to_arrow` and `to_pandas` give.
@@ -119,10 +119,7 @@ class Session:
         self.replay_rows = 1_000_000
         self.collect_rows = COLLECT_ROWS
         self.recovery = RecoveryReport()
-        self.stats: dict[str, Any] = dict.fromkeys(
-            ("epochs", "touched", "merged", "merges", "checkpoints", "stalls", "executed"), 0
-        )
-        self._work: dict[str, Any] = {}
+        self._works = Works()
 
     # -- inputs and epochs -------------------------------------------------------------------
 
@@ -428,6 +425,11 @@ class Session:
     def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
         """Calls back with each epoch after it is visible; returns the way to stop that."""
         return self._listeners.subscribe(callback)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Counters: epochs, rows touched, rows merged, merges, checkpoints, stalls, executed."""
+        return self._works.counters
 
     @property
     def notices(self) -> deque[str]:

@@ -174,7 +174,7 @@ def _merged(session: Session, number: int, layout: Layout, inputs: tuple[Layer, 
         held = session._store.spill(parts, layout, stem)
     output = Layer(inputs[0].lower, inputs[-1].upper, held.parts, held.refs)
     adopted = _replaced(session, number, inputs, output)
-    session.stats["merges"] += adopted
+    session._works.count("merges", adopted)
     return adopted
 
 
@@ -256,7 +256,7 @@ def checkpoint(session: Session) -> None:
             publishing.finish(session)
             session._upkeep.retired |= retired
         raise
-    session.stats["checkpoints"] += 1
+    session._works.count("checkpoints")
     with session._lock:
         publishing.finish(session)
         read = upkeep.expiring.intersection(chain.from_iterable(list(upkeep.exports)))
