@@ -286,7 +286,6 @@ def sizes(path: Path) -> dict[str, int]:
 # -- the promise -------------------------------------------------------------------------------
 
 RED = {
-    "close": "it says that it is closed before it is, and holds the log for ever",
     "open": "a log that was half opened is held for ever by this process",
 }
 

@@ -172,6 +172,9 @@ class Lock:
                 fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
+    def __del__(self) -> None:
+        self.release()  # nobody has it, as an exception came before it was given
+
 
 class Files:
     """The primitives on a real POSIX disk. A test replaces them one by one."""
@@ -345,18 +348,19 @@ class Files:
     def lock(self, path: str, *, wait_s: float = 0.0) -> Lock | None:
         """Locks a file against other processes and other openings of it; None: it is taken."""
         fd = _opened(path, os.O_CREAT | os.O_RDWR, "create")
+        lock = Lock(fd)
         deadline = time.monotonic() + wait_s
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return Lock(fd)
+                return lock
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    os.close(fd)
+                    lock.release()
                     return None
                 time.sleep(_LOCK_POLL_S)
             except OSError as error:
-                os.close(fd)
+                lock.release()
                 fail(error, "lock", path)
 
 

@@ -46,7 +46,8 @@ def install(
     status = decision.status
     catalog = {name: _stopped(stage, session.now) for name, stage in decision.catalog.items()}
     old, graph = _compiled(session, decision, catalog, renamed or session._graph)
-    runner = Runner(graph, session._spark.evaluate, session._spark.bulk())
+    spark = session._spark
+    runner = Runner(graph, spark.evaluate, spark.bulk())
     before = session._version
     session._catalog_now = catalog
     try:
@@ -78,7 +79,7 @@ def install(
         outcome or Outcome(),
     )
     publishing.install(session, record, payload)
-    if session._store.log.checkpoint_due:
+    if store.log.checkpoint_due:
         upkeep.plan_checkpoint(session)
     _tell_stale(session, catalog, status)
     return missed
@@ -108,8 +109,9 @@ def _compiled(
     session: Session, decision: versions.Decision, catalog: Mapping[str, Stage], old: Graph
 ) -> tuple[Graph, Graph]:
     """The graph before and that of a catalog, with numbers that nothing was written under."""
-    if old.numbers < session._numbers:  # a definition that failed may have written under some
-        old = Graph(old, session._numbers, old.made)
+    taken = session._numbers
+    if old.numbers < taken:  # a definition that failed may have written under some
+        old = Graph(old, taken, old.made)
     graph = replay.compiled(
         catalog,
         old,

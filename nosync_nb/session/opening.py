@@ -59,8 +59,8 @@ def open(
     _refuse(bulk, mode)
     where = os.path.realpath(path)
     with _opening:
-        known = _open.get(where) if mode == "w" and not takeover else None
-        if known is not None and not known.closed and not known.fenced:
+        known = _known(where) if mode == "w" and not takeover else None
+        if known is not None:
             return known
         started = time.perf_counter()
         with _no_collection():
@@ -81,6 +81,14 @@ def open(
             _register(where, session)
         session._spark.follow()
         return session
+
+
+def _known(where: str) -> Session | None:
+    """The session of a folder in this process, if it can go on."""
+    known = _open.get(where)
+    if known is not None and known.closed:
+        known.close()  # goes on, if something interrupted it
+    return None if known is None or known.closed or known.fenced else known
 
 
 def _register(where: str, session: Session) -> None:

@@ -106,11 +106,12 @@ class UnfinishedDefinition(NamedTuple):
     def assign(self, session: Session) -> None:
         """Makes the definition visible."""
         session._position = self.position
-        session._upkeep.catalog, session._upkeep.digest = self.catalog, self.digest
+        upkeep = session._upkeep
+        upkeep.catalog, upkeep.digest = self.catalog, self.digest
         session._runner = self.runner
         session._named_logs = named_logs(self.snapshot.graph)
         session._store.history.become(self.history)
-        session._upkeep.retired |= self.retired
+        upkeep.retired |= self.retired
         session._snapshot = self.snapshot
         session._catalog_now = self.snapshot.catalog
         session._works.become(self.stats, self.work)

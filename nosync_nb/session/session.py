@@ -91,7 +91,9 @@ class Session:
         self._store = store
         self._lock = threading.RLock()
         self._running: int | None = None  # the thread that runs stages
-        self._closed = False
+        self._closing = False  # it is refused to write
+        self._closed = False  # nothing is held any more
+        self._ending = threading.RLock()
         self._snapshot = Snapshot(Version(0, {}), Graph(), {}, seen(store.history))
         self._catalog_now: Mapping[str, Stage] = {}  # what is being compiled, for placement
         self._runner = Runner(self._graph)
@@ -390,7 +392,7 @@ class Session:
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._closed
+        return self._closing
 
     @property
     def spark(self) -> Any:
@@ -406,7 +408,7 @@ class Session:
     def fenced(self) -> bool:
         """Whether somebody else has taken the log over: nothing can be committed here any more."""
         try:
-            if not self._closed and self.mode != "r":
+            if not self._closing and self.mode != "r":
                 self._store.log.check()
         except FencedError:
             return True
@@ -451,7 +453,7 @@ class Session:
 
     def refresh(self) -> int:
         """With `mode="r"`, takes in what the owner has committed, as reading does; gives `now`."""
-        if self.mode == "r" and not self._closed:
+        if self.mode == "r" and not self._closing:
             recovery.follow(self)
         return self.now
 
@@ -474,15 +476,26 @@ class Session:
                 raise StageError(
                     "close inside a stage's function is not possible", hint="close it outside"
                 )
-            self._closed = True
-        atexit.unregister(self.close)
+            self._closing = True
+        with self._ending:
+            try:
+                self.tell()
+            finally:
+                self._end()
+
+    def _end(self) -> None:
+        """Gives back what it holds; it is closed after the last step, and each may be repeated."""
+        if self._closed:  # by another thread meanwhile
+            return
+        self._spark.close()
+        self._worker.close()
         try:
-            self.tell()
-        finally:
-            self._spark.close()
-            self._worker.close()
             with suppress(FencedError):  # what was committed is in the log that the new owner reads
                 self._store.close()
+        finally:
+            if self._store.log.closed:
+                self._closed = True
+                atexit.unregister(self.close)
             if (error := self._worker.take_error()) and not isinstance(error, FencedError):
                 warn(f"background work failed: {error}", stacklevel=2)
 
@@ -538,7 +551,7 @@ class Session:
                 f"{what} inside a function that hears of an epoch is not possible",
                 hint="keep what it hears in a list, and insert that later",
             )
-        if self._closed:
+        if self._closing:
             raise DurabilityError(
                 "the session is closed",
                 hint="open it again: nosync.open(path), in a notebook nosync.session()",

@@ -63,10 +63,11 @@ class Worker:
         """Finishes what waits and ends the thread."""
         with self._lock:
             self._closed = True
-            thread, self._thread = self._thread, None
+            thread = self._thread
         if thread is not None:
             self._tasks.put(None)
             thread.join()
+            self._thread = None
 
     def _run(self) -> None:
         while (queued := self._tasks.get()) is not None:

@@ -115,6 +115,11 @@ class Lease(Words):
             raise self.fenced()
 
     @property
+    def held(self) -> bool:
+        """Whether it was not closed."""
+        return self._mine in _held
+
+    @property
     def inherited(self) -> bool:
         """Whether this is a forked child of the owner."""
         return os.getpid() != self._pid

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
-from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.errors import DurabilityError, FencedError, NosyncError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import checkpoint, folder, generation, recover, segments, tail
 from nosync_nb.store.log import owner as owners
@@ -328,18 +329,28 @@ class Log:
         """
         if self._closed:
             return
-        self._closed = True
         words, writer = self._words, self._writer
         if isinstance(words, Lease) and words.inherited:
+            self._closed = True
             return
-        with ExitStack() as every:  # a step that fails keeps none of those after it from being done
-            every.callback(words.close)
-            if writer is not None and isinstance(words, Lease):
-                every.callback(_release, words, writer)
-                every.callback(writer.close)
-            every.callback(self._lookup.close)
-            if writer is not None:
-                writer.sync()
+        steps: list[Callable[[], None]] = [self._lookup.close, words.close]
+        if writer is not None and isinstance(words, Lease) and words.held:
+            leave = partial(_release, words, writer)
+            steps = [writer.sync, self._lookup.close, writer.close, leave, words.close]
+        failures = []
+        for step in steps:
+            try:
+                step()
+            except NosyncError as error:  # it keeps none of those after it from being done
+                failures.append(error)
+        self._closed = True
+        if failures:
+            raise failures[0]
+
+    @property
+    def closed(self) -> bool:
+        """Whether all is done that `close` does; it is called again if something interrupts it."""
+        return self._closed
 
     def _writing(self) -> Writer:
         if self._writer is None:
