@@ -34,7 +34,7 @@ format: setup ## Formats the code, drops outputs of notebooks
 
 screenshot: ## Takes docs/screenshot.png from JupyterLab
 	@$(PYTHON) scripts/setup.py --browser
-	@NOSYNC_SCREENSHOT=docs/screenshot.png $(RUN) python -m pytest -q tests/test_browser.py
+	@NOSYNC_SCREENSHOT=docs/screenshot.png $(RUN) python -m pytest -q tests/notebook/test_browser.py
 
 bench: ## Measures against Spark and Pathway (half an hour; ARGS=--quick: some minutes)
 	@$(PYTHON) scripts/setup.py --bench

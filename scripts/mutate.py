@@ -151,7 +151,7 @@ def covered(args: argparse.Namespace) -> Cover:
     """Loads what tests cover, and looks at the test files that are new or changed."""
     home = HOME / "cover"
     home.mkdir(parents=True, exist_ok=True)
-    files = [p for p in sorted((TOP / "tests").glob("test_*.py")) if p.stem not in LEFT_OUT]
+    files = [p for p in sorted((TOP / "tests").rglob("test_*.py")) if p.stem not in LEFT_OUT]
     stale = [p for p in files if args.fresh or not _is_known(home / f"{p.stem}.json", p, args)]
     if stale:
         print(f"looking at what {len(stale)} of {len(files)} test files cover ...", flush=True)
@@ -163,7 +163,7 @@ def covered(args: argparse.Namespace) -> Cover:
             print(f"{path.name} could not be looked at: see {home / path.stem}.log")
             continue
         found = json.loads((home / f"{path.stem}.json").read_text())
-        test = f"tests/{path.name}"
+        test = str(path.relative_to(TOP))
         cover.engine[test], cover.functions[test] = found["engine"], found["functions"]
         there = path.read_text()
         for name, each in found["tests"].items():
@@ -183,7 +183,7 @@ def _is_known(result: Path, test: Path, args: argparse.Namespace) -> bool:
 
 
 def _collect(test: Path, result: Path) -> None:
-    command = [sys.executable, str(TOP / "scripts" / "covering.py"), f"tests/{test.name}"]
+    command = [sys.executable, str(TOP / "scripts" / "covering.py"), str(test.relative_to(TOP))]
     with result.with_suffix(".log").open("w") as log:
         subprocess.run([*command, str(result)], cwd=TOP, env=_env(TOP), stdout=log, stderr=log)
 

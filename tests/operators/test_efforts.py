@@ -13,36 +13,20 @@ from typing import Any
 
 import pytest
 from checking import EDGES, closure, held, merge_all
+from efforts import both_ways, traces
 from hypothesis import given
 from hypothesis import strategies as st
 from model import Bag
 
 import nosync_nb
-from nosync_nb import Collection, Session
+from nosync_nb import Session
 from nosync_nb.collections.library import graphs
-from nosync_nb.collections.loops import iterate_together
 from nosync_nb.operators.iterate import MARK
 from nosync_nb.operators.iterate import loop as loops
 from nosync_nb.operators.iterate.effort import PATIENCE_MAX, Effort
 from nosync_nb.session import upkeep
 
 NODES = 7
-
-
-def both_ways(edges: Collection) -> Collection:
-    """What is reached from 0 in even and in odd numbers of steps: two variables."""
-
-    def step(side: Collection) -> Collection:
-        return side.join(edges, on={"node": "src"}).select("dst AS node")
-
-    start = edges.filter("src = 0").select("src AS node").distinct()
-    found = iterate_together(
-        edges._host,
-        lambda even, odd: (step(odd).concat(start).distinct(), step(even).distinct()),
-        None,
-        {"even": start, "odd": start.filter("false")},
-    )
-    return found["even"].concat(found["odd"], found["odd"])
 
 
 PROGRAMS: Mapping[str, Any] = {
@@ -78,17 +62,6 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has more than some rows goes to files."""
     monkeypatch.setattr("nosync_nb.store.store.SPILL_ROWS", 36)
     monkeypatch.setattr("nosync_nb.session.upkeep.SPILL_ROWS", 36)
-
-
-def traces(session: Session) -> dict[int, Any]:
-    """What every trace holds."""
-    session._ready()
-    found = {}
-    for number, trace in session._version.traces.items():
-        batch = trace.consolidated()
-        if len(batch):
-            found[number] = (batch.layout, batch.khash.tolist(), batch.rhash.tolist(), *batch.diff)
-    return found
 
 
 def edited(session: Session, chance: random.Random, live: list[tuple[int, int]]) -> None:

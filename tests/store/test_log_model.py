@@ -10,7 +10,7 @@ import pytest
 from faults import Crash, FakeMachine, FaultyFiles, HastyFiles, Step
 from hypothesis import given
 from hypothesis import strategies as st
-from test_log_crash import everything
+from logs import everything
 
 from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.store.log import Log, writer

@@ -107,7 +107,7 @@ def null_mask(column: Any, n: int) -> Mask:
     return np.zeros(n, np.bool_) if found is None else found
 
 
-RECORD = Path(__file__).parent / "data" / "expressions.json"
+RECORD = Path(__file__).parents[1] / "data" / "expressions.json"
 
 
 def digests() -> dict[str, str]:

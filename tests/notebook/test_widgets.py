@@ -17,6 +17,7 @@ from nosync_widgets.pictures import graph_picture
 from nosync_widgets.tables import Table
 from nosync_widgets.timeline import Timeline
 
+SCRIPT = Path(__file__).parents[1] / "support" / "jupyter" / "travel.test.mjs"
 STATIC = Path(nosync_widgets.__file__).parent / "static"
 
 
@@ -102,7 +103,7 @@ def test_a_graph_is_drawn_or_written(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_script_of_the_view() -> None:
     node, _ = compute_driver_executable()  # Playwright brings one
     done = subprocess.run(
-        [node, "--test", str(Path(__file__).parent / "jupyter" / "travel.test.mjs")],
+        [node, "--test", str(SCRIPT)],
         env={**os.environ, "TRAVEL_JS": str(STATIC / "travel.js")},
         capture_output=True,
         text=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from faults import FakeMachine, FaultyFiles, HastyFiles, Step
-from test_log_crash import everything
+from logs import everything
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.store.log import Log, segments, writer

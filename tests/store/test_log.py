@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults import FakeMachine, HastyFiles
-from test_log_crash import everything
+from logs import everything
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, TrustError
 from nosync_nb.files.disk import Files

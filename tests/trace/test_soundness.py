@@ -5,6 +5,7 @@ A kernel that is killed by one could not even say so: what reads them here is an
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -365,6 +366,7 @@ def test_a_part_that_leads_outside_is_told_by_executors_and_kills_none(log: Path
     run = subprocess.run(
         [sys.executable, "-c", WORK], input=pickle.dumps([*good.items(), *broken]),
         capture_output=True, timeout=60, cwd=Path(__file__).parent,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert run.returncode == 0, (run.returncode, run.stderr)
     lines = run.stdout.decode().splitlines()

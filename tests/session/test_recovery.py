@@ -19,7 +19,7 @@ from typing import IO
 
 import pytest
 
-CRASH = Path(__file__).parent / "crash"
+CRASH = Path(__file__).parents[1] / "support" / "crash"
 LIVES = 14
 
 

@@ -6,7 +6,7 @@ import ast
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import mutants
 
 SOURCE = '''"""Text 1."""
@@ -89,7 +89,7 @@ def test_a_draw_has_as_many_of_each_kind_and_a_longer_one_begins_alike(tmp_path:
 
 
 def test_the_rooms_are_those_of_the_engine() -> None:
-    top = Path(__file__).parent.parent / "nosync_nb"
+    top = Path(__file__).resolve().parents[2] / "nosync_nb"
     assert {path.name for path in top.iterdir() if (path / "__init__.py").exists()} == set(
         mutants.ROOMS
     )

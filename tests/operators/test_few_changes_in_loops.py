@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from checking import EDGES, closure, held, merge_all
-from test_efforts import both_ways, traces
+from efforts import both_ways, traces
 
 import nosync_nb
 from nosync_nb import Collection, Session

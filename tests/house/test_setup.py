@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import steps
 import system
 
@@ -96,7 +96,7 @@ def test_a_step_that_fails_shows_the_end_of_its_output(
     assert "the network is away" in capsys.readouterr().err
 
 
-LOCKED = Path(__file__).resolve().parent.parent / "scripts" / "locked"
+LOCKED = Path(__file__).resolve().parents[2] / "scripts" / "locked"
 
 
 def pinned(name: str) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from test_log_crash import everything
+from logs import everything
 
 from nosync_nb.errors import FencedError
 from nosync_nb.store.log import Log

@@ -18,7 +18,7 @@ from nosync_nb.rows import arrow_type, from_arrow, objects, to_arrow, widen
 from nosync_nb.rows.encoding import raw
 from nosync_nb.rows.hashes import extend_hashes, hash_columns, spark_hash_sql
 
-VECTORS = json.loads((Path(__file__).parent / "data" / "spark_hashes.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[1] / "data" / "spark_hashes.json").read_text())
 SCALARS = {vector["type"]: vector for vector in VECTORS["scalars"]}
 MANY = 300
 

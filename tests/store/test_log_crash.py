@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from faults import Crash, FakeMachine, FaultyFiles, HastyFiles, Phase
+from logs import everything
 
 from nosync_nb.files.disk import Files
-from nosync_nb.store.log import Log, segments, tail, writer
+from nosync_nb.store.log import Log, writer
 
 
 @dataclasses.dataclass
@@ -22,15 +23,6 @@ class Promises:
     published: int = 0
     durable: int = 0
     checkpoint: bytes | None = None
-
-
-def everything(path: str) -> list[bytes]:
-    """Returns all payloads of a log, from the first."""
-    files = Files()
-    chain = segments.linked(files, path, files.names(path))
-    if not chain.live:
-        return []
-    return [frame.payload for frame in tail.read(files, path, chain, chain.live[0].start).frames]
 
 
 def append(log: Log, promises: Promises, size: int) -> None:

@@ -136,9 +136,10 @@ def identify(text: str, *, source: bool = True, **names: Any) -> str:
 def in_process(program: str, seed: str, *arguments: str) -> Any:
     """What a program prints as JSON, run by a new interpreter with its own hash seed."""
     here = Path(__file__).parent
+    paths = f"{here}:{here.parent / 'support'}:{here.parents[1]}"
     result = subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{here}:{here.parent}"},
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
         check=True,

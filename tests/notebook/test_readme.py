@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jupyter.kernels import Kernel
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def quick_start() -> list[str]:

@@ -20,7 +20,7 @@ from jupyter.kernels import Kernel, package_path
 
 from nosync.kernelspec import install
 
-TOP = Path(__file__).resolve().parent.parent
+TOP = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((TOP / "tutorials").glob("*.ipynb"))
 KILLS = "kills-kernel"
 RAISES = "raises-exception"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-ENGINE = Path(__file__).resolve().parent.parent / "nosync_nb"
+ENGINE = Path(__file__).resolve().parents[2] / "nosync_nb"
 
 USES_MAX = 396
 """Uses of a private attribute of an object of another module."""

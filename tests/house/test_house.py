@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-TOP = Path(__file__).resolve().parent.parent
+TOP = Path(__file__).resolve().parents[2]
 SOURCES = {
     "nosync_nb": TOP / "nosync_nb",
     "nosync_widgets": TOP / "widgets" / "nosync_widgets",

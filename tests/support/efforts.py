@@ -1,0 +1,35 @@
+"""Loops whose effort is decided anew, and all that their traces hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nosync_nb import Collection, Session
+from nosync_nb.collections.loops import iterate_together
+
+
+def both_ways(edges: Collection) -> Collection:
+    """What is reached from 0 in even and in odd numbers of steps: two variables."""
+
+    def step(side: Collection) -> Collection:
+        return side.join(edges, on={"node": "src"}).select("dst AS node")
+
+    start = edges.filter("src = 0").select("src AS node").distinct()
+    found = iterate_together(
+        edges._host,
+        lambda even, odd: (step(odd).concat(start).distinct(), step(even).distinct()),
+        None,
+        {"even": start, "odd": start.filter("false")},
+    )
+    return found["even"].concat(found["odd"], found["odd"])
+
+
+def traces(session: Session) -> dict[int, Any]:
+    """What every trace holds."""
+    session._ready()
+    found = {}
+    for number, trace in session._version.traces.items():
+        batch = trace.consolidated()
+        if len(batch):
+            found[number] = (batch.layout, batch.khash.tolist(), batch.rhash.tolist(), *batch.diff)
+    return found
