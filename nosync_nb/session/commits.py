@@ -28,6 +28,7 @@ from nosync_nb.errors import (
 )
 from nosync_nb.session import audits, publishing, upkeep
 from nosync_nb.session.transactions import Change, InputChanges, Transaction, taken
+from nosync_nb.spark.costs import FEW_ROWS
 from nosync_nb.trace import glance
 from nosync_nb.trace.batch import Updates, row_of
 
@@ -264,7 +265,9 @@ def take(session: Session, name: str, kind: str, data: Any) -> int:
 
 
 def _size_of(data: Any) -> tuple[int, int]:
-    """Rows and bytes of a table; 0 for what is not told at once, such as a list."""
+    """Rows and bytes of a table; 0 for few rows, and what is not told at once, such as a list."""
+    if type(data) in (list, tuple) or not hasattr(data, "__len__") or len(data) <= FEW_ROWS:
+        return 0, 0
     size = getattr(data, "nbytes", None)
     if size is not None:  # of Arrow
         return getattr(data, "num_rows", 0), size
