@@ -34,7 +34,7 @@ HOSTILE = {
     "above, as a part": "../../victim.arrow",
     "inside and out": "a/../../../victim.arrow",
     "two dots": "x..arrow",
-    "absolute": "/tmp/victim.arrow",
+    "absolute": "/nowhere/victim.arrow",
     "empty": "",
     "here": ".",
     "hidden": ".arrow",

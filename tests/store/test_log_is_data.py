@@ -30,7 +30,7 @@ from nosync_nb.store import journal
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
-REFLECT = "cast(reflect('java.lang.System', 'load', '/tmp/evil.so') as int) > 0"
+REFLECT = "cast(reflect('java.lang.System', 'load', '/nowhere/evil.so') as int) > 0"
 
 
 class Victim:

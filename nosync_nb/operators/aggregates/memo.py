@@ -69,11 +69,11 @@ class Memo(Generic[Held]):
 
     def _held(self, slots: Slots, start: int, n: int) -> Sequence[Held]:
         """The numbers by slot as what is kept of each of `n` groups."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of memo says it
 
     def _slots(self, held: Sequence[Held]) -> Slots:
         """The numbers by slot of what is kept."""
-        raise NotImplementedError
+        raise NotImplementedError  # likewise
 
 
 class CountMemo(Memo[int]):
