@@ -103,19 +103,19 @@ def _define(
         session._listeners.refuse_unnamed(collections)
         trees = _trees(session, collections)
         catalog = dict(session._catalog)
-        changed = []
         for name, tree in trees.items():
             old = catalog.get(name)
             if old is None:
                 catalog[name] = Stage(name, tree.schema, tree, begin=session.now, options=options)
-                changed.append(name)
             else:
                 kept = _demoted(old, tree, options)
                 catalog[name] = replace(
                     old, schema=tree.schema, definition=tree, options=kept, signer=None, held=None
                 )
         redone = _redone(session, trees, replay, again=again)
-        decision = versions.decided(session, catalog, set(trees), changed, again=redone)
+        decision = versions.decided(
+            session._snapshot, session._types, catalog, trees.keys(), again=redone
+        )
         status = decision.status
         names = {collection._definition: name for name, collection in collections.items()}
         if decision.changes(session._catalog):
@@ -156,7 +156,7 @@ def resume(session: Session, *, extend: bool, differs: bool) -> None:
         extend: brings those to now that have missed epochs and can have them.
         differs: not the stages go on that the log says.
     """
-    decision = versions.resumed(session, extend=extend)
+    decision = versions.resumed(session._snapshot, session._types, extend=extend)
     if decision.extended or differs:
         _decided(session, decision, None)
 

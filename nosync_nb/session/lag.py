@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nosync_nb.dataflow.graph import Graph, Node, Stage
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Draft, Runner, Version
+from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.session import replay
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, arrange
@@ -38,23 +39,22 @@ class Extended(NamedTuple):
     base: replay.Base
 
 
-def unreadable(session: Session, stage: Stage, same: Mapping[str, Stage]) -> str | None:
+def unreadable(seen: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> str | None:
     """Why a stage cannot be extended from its last epoch, None if it can.
 
     Args:
         same: what it reads, as far as it is what it was.
     """
     assert stage.definition is not None
-    graph, last = session._graph, session._snapshot.last(stage)
+    graph, last = seen.graph, seen.last(stage)
     if graph.named[stage.name].operator is None:
         return "its state was not kept"
-    history = session._store.history
     for name in stage.definition.references:
         if name not in same:
             return f"'{name}' is not what it was"
         log = graph.named[name].log
         assert log is not None
-        if not any(last in readable for readable in history.epochs(log, session.now)):
+        if not any(last in readable for readable in seen.history.epochs(log, seen.epoch)):
             return f"'{name}' cannot be read at epoch {last} any more"
     return None
 

@@ -10,21 +10,20 @@ computed as of now.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.fitting import rebased
 from nosync_nb.dataflow.graph import Graph, Stage, frozen_copy
+from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import StageError
+from nosync_nb.expressions import Types
 from nosync_nb.session import lag
 from nosync_nb.store.journal import Unknown
-
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
 
 Catalog = dict[str, Stage]
 
@@ -63,27 +62,27 @@ def kept(catalog: Catalog) -> Decision:
     return Decision(catalog, {}, set(), {})
 
 
-def resumed(session: Session, *, extend: bool) -> Decision:
+def resumed(seen: Snapshot, types: Types | None, *, extend: bool) -> Decision:
     """Decides which of the stages that have stopped go on after a recovery.
 
     Args:
         extend: those go on that have missed epochs and can have them; the others need their cells.
     """
-    old = {n.name: n.fingerprint for n in session._graph if n.name}
-    compiler = Compiler(Graph(), session._types)
+    old = {n.name: n.fingerprint for n in seen.graph if n.name}
+    compiler = Compiler(Graph(), types)
     made = kept({})
-    for name, stage in session._catalog.items():
+    for name, stage in seen.catalog.items():
         made.catalog[name] = stage
         compiler.fingerprints[name] = old[name]
         if stage.definition is None or stage.frozen or stage.reason is None or not extend:
             continue
         if stage.held is not None:
             continue
-        fresh = rebased(replace(stage, reason=None), made.catalog, session._types)
+        fresh = rebased(replace(stage, reason=None), made.catalog, types)
         if fresh.reason or halted(fresh, made.catalog):
             continue
         same = compiler.stage_fingerprint(fresh) == old[name]
-        if same and lag.unreadable(session, stage, made.catalog) is None:
+        if same and lag.unreadable(seen, stage, made.catalog) is None:
             options = {k: v for k, v in stage.options.items() if k != "last"}
             made.catalog[name] = replace(fresh, options=options)
             made.status[name] = "extended"
@@ -91,25 +90,26 @@ def resumed(session: Session, *, extend: bool) -> Decision:
 
 
 def decided(
-    session: Session,
+    seen: Snapshot,
+    types: Types | None,
     catalog: Catalog,
-    named: set[str],
-    new: Sequence[str],
+    named: AbstractSet[str],
     *,
     again: AbstractSet[str],
 ) -> Decision:
     """Decides what becomes of each stage.
 
     Args:
+        seen: what is there before.
         catalog: with the definitions that are asked for.
-        named: the stages they are asked for, `new` those that were not there before.
+        named: the stages they are asked for.
         again: those of them that are computed anew even if they are equal.
 
     Raises:
         StageError: if stages read each other in a circle, or something that cannot be computed.
     """
-    old = {n.name: n.fingerprint for n in session._graph if n.name}
-    compiler = Compiler(Graph(), session._types)
+    old = {n.name: n.fingerprint for n in seen.graph if n.name}
+    compiler = Compiler(Graph(), types)
     prints = compiler.fingerprints
     made = kept({})
     trees = {
@@ -123,14 +123,14 @@ def decided(
             made.catalog[name] = stage
             prints[name] = old[name]
             continue
-        before = session._catalog.get(name)
+        before = seen.catalog.get(name)
         fresh = stage if stage.reason is None else replace(stage, reason=None)
-        stage = rebased(fresh, made.catalog, session._types)
+        stage = rebased(fresh, made.catalog, types)
         why = stage.reason or halted(stage, made.catalog)
         if why is None:
             prints[name] = compiler.stage_fingerprint(stage)
             redo = name in again or any(read in made.anew for read in trees_read(stage))
-            _live(session, stage, before, made, old.get(name) == prints[name], redo, name in named)
+            _live(seen, stage, before, made, old.get(name) == prints[name], redo, name in named)
         else:
             same = before is not None and (
                 name not in named or compiler.stage_fingerprint(stage) == old[name]
@@ -148,7 +148,7 @@ def decided(
 
 
 def _live(
-    session: Session,
+    seen: Snapshot,
     stage: Stage,
     before: Stage | None,
     made: Decision,
@@ -173,9 +173,9 @@ def _live(
     if same and not redo:
         status = "unchanged"
         if stopped:
-            missed = session._snapshot.last(before) < session.now
+            missed = seen.last(before) < seen.epoch
             status = "extended" if missed else "resumed"
-            why = lag.unreadable(session, before, _as_it_was(made))
+            why = lag.unreadable(seen, before, _as_it_was(made))
             if why is not None:
                 made.lost[name] = why
         if name not in made.lost:
@@ -185,12 +185,12 @@ def _live(
     options.pop("gaps", None)
     if same:
         made.anew.add(name)
-    kept = frozen_copy(before, session._graph.named[name])
-    kept.options["last"] = session._snapshot.last(before)
+    kept = frozen_copy(before, seen.graph.named[name])
+    kept.options["last"] = seen.last(before)
     made.catalog[kept.name] = kept
     made.status[name] = "changed" if named else "followed"
     made.catalog[name] = replace(
-        stage, version=before.version + 1, begin=session.now, options=options
+        stage, version=before.version + 1, begin=seen.epoch, options=options
     )
 
 

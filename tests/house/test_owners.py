@@ -18,7 +18,7 @@ import pytest
 
 ENGINE = Path(__file__).resolve().parents[2] / "nosync_nb"
 
-USES_MAX = 396
+USES_MAX = 381
 """Uses of a private attribute of an object of another module."""
 
 ASSIGNMENTS_MAX = 141
