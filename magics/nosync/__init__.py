@@ -9,8 +9,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nosync.current import commit, epoch, input, session
-from nosync.extension import load_ipython_extension, unload_ipython_extension
+from nosync.extension import (
+    commit,
+    epoch,
+    input,
+    load_ipython_extension,
+    session,
+    unload_ipython_extension,
+)
 
 if TYPE_CHECKING:
     from nosync_nb import *  # noqa: F403

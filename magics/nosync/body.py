@@ -7,18 +7,23 @@ tracebacks are those the reader sees. If it raises, the names it binds are what 
 from __future__ import annotations
 
 import ast
+import dis
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import CodeType
+from typing import TYPE_CHECKING, Any
 
-from nosync.names import bound_names
-from nosync.shorten import BODY
+from nosync.tracebacks import BODY
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 _MISSING = object()
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 class Body:
-    """The compiled body of one cell.
+    """The compiled body of one cell; `names` are those that it binds at its top level.
 
     Args:
         shell: the InteractiveShell.
@@ -27,33 +32,36 @@ class Body:
         number: the cell's execution count.
     """
 
-    def __init__(self, shell: Any, line: str, source: str, *, number: int) -> None:
+    def __init__(self, shell: InteractiveShell, line: str, source: str, *, number: int) -> None:
         self._shell = shell
         code = shell.transform_cell(source)
-        self._file = shell.compile.cache(f"%%dd {line}".rstrip() + "\n" + code, number)
+        file = shell.compile.cache(f"%%dd {line}".rstrip() + "\n" + code, number)
         try:
-            tree = shell.compile.ast_parse("\n" + code, filename=self._file)
+            self._parts = list(self._compiled(code, file))
         except SyntaxError as error:
             setattr(error, BODY, True)
             raise
-        tree = shell.transform_ast(tree)
-        self.names = bound_names(tree)
+        self.names = list(dict.fromkeys(n for part in self._parts for n in bound_names(part)))
+
+    def _compiled(self, code: str, file: str) -> Iterator[CodeType]:
+        """The statements, and apart from them the expression at their end."""
+        shell = self._shell
+        tree = shell.transform_ast(shell.compile.ast_parse("\n" + code, filename=file))
         last = tree.body[-1] if tree.body else None
-        self._value: ast.Expression | None = None
         if isinstance(last, ast.Expr):
-            self._value = ast.Expression(last.value)
             tree.body.pop()
-        self._tree = tree
+        yield shell.compile(tree, file, "exec")
+        if isinstance(last, ast.Expr):
+            value: Any = ast.Expression(last.value)
+            yield shell.compile(value, file, "eval")
 
     def run(self) -> Any:
         """Runs the statements; returns the value of a last expression, else None."""
         __tracebackhide__ = True
-        names = self._shell.user_ns
-        exec(self._shell.compile(self._tree, self._file, "exec"), self._shell.user_global_ns, names)
-        if self._value is None:
-            return None
-        code = self._shell.compile(self._value, self._file, "eval")
-        return eval(code, self._shell.user_global_ns, names)
+        value = None
+        for part in self._parts:
+            value = eval(part, self._shell.user_global_ns, self._shell.user_ns)
+        return value
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
@@ -70,3 +78,16 @@ class Body:
                 else:
                     names[name] = value
             raise
+
+
+def bound_names(code: CodeType) -> Iterator[str]:
+    """Names that a module or expression stores as its own, as its code has them in order.
+
+    Functions, classes and comprehensions are code of their own and keep their names to themselves,
+    but for the walrus in a comprehension.
+    """
+    for step in dis.get_instructions(code):
+        if step.opname in ("STORE_NAME", "STORE_GLOBAL"):
+            yield step.argval
+        elif isinstance(step.argval, CodeType) and step.argval.co_name in _COMPREHENSIONS:
+            yield from bound_names(step.argval)

@@ -28,18 +28,23 @@ from typing import TYPE_CHECKING, Any
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
-    from nosync.notebook import Notebook
+    from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
+
+    from nosync.protocols import CellOwner
+    from nosync_nb import Session
+    from nosync_nb.session.definitions import StageReport
+    from nosync_nb.session.transactions import InputChanges, Transaction
 
 _END = "__nosync_end__"
 _LOADING = object()
 
 
-class Cells:
+class Cells(ast.NodeTransformer):
     """Follows the cells of one shell; `transaction` is the running cell's, if any."""
 
-    def __init__(self, notebook: Notebook) -> None:
-        self._notebook = notebook
-        self._shell = notebook.shell
+    def __init__(self, owner: CellOwner) -> None:
+        self._owner = owner
+        self._shell = owner.shell
         # IMPORTANT: at load the running cell, if any, has begun without us: it ends with us.
         self._cell: object = _LOADING
         self._message: str | None = None
@@ -47,7 +52,7 @@ class Cells:
         self._told = 0
         self._new: list[str] = []
         self._edited: list[str] = []
-        self.transaction: Any = None
+        self.transaction: Transaction | None = None
 
     def register(self) -> None:
         """Starts to follow the shell."""
@@ -67,7 +72,7 @@ class Cells:
         setattr(builtins, _END, _pass_on)
         self._shell.events.register("post_run_cell", self._forget_end)
 
-    def _forget_end(self, _result: Any) -> None:
+    def _forget_end(self, _result: ExecutionResult) -> None:
         self._shell.events.unregister("post_run_cell", self._forget_end)
         if getattr(builtins, _END, None) is _pass_on:
             delattr(builtins, _END)
@@ -78,7 +83,7 @@ class Cells:
         count: int = self._shell.execution_count
         return count - 1 if getattr(self._cell, "store_history", False) else count
 
-    def before(self, info: Any) -> None:
+    def before(self, info: ExecutionInfo) -> None:
         """`pre_run_cell`: a new cell, or code inside the one that runs."""
         message = _message_id(self._shell)
         running = self._cell not in (None, _LOADING)
@@ -88,20 +93,20 @@ class Cells:
         self._awaits_tree = True
         self._discard()
         self.defined(())
-        self._notebook.before_cell()
+        self._owner.before_cell()
         self.begin()
 
     def begin(self) -> None:
         """Begins the running cell's transaction, once there is a session to hold it."""
-        session = self._notebook.opened
+        session = self._owner.opened
         if session is None or self.transaction is not None or self._cell is None:
             return
-        ready = not session.closed and self._notebook.settings.autocommit
+        ready = not session.closed and self._owner.settings.autocommit
         if ready and self._commit_between(session):
             self.transaction = session.begin()
         self._told = session.now
 
-    def _commit_between(self, session: Any) -> bool:
+    def _commit_between(self, session: Session) -> bool:
         """Commits what was inserted outside of cells; tells whether nothing of it is left."""
         pending = _sizes(session.pending)
         if not pending:
@@ -109,23 +114,23 @@ class Cells:
         try:
             epoch = session.commit()
         except Exception as error:
-            self._notebook.errors.show(error)
-            self._notebook.say(
+            self._owner.show(error)
+            self._owner.say(
                 f"NoSync: inserted outside of a cell and not committed: {pending_rows(session)}; "
                 "until a commit succeeds or `%dd discard`, cells commit nothing at their end"
             )
             return False
-        self._notebook.say(_committed(epoch, pending), progress=True)
+        self._owner.say(_committed(epoch, pending), progress=True)
         return True
 
-    def defined(self, reports: Sequence[Any]) -> None:
+    def defined(self, reports: Sequence[StageReport]) -> None:
         """Hears what the running cell has defined."""
         self._new = [each.name for each in reports if each.status == "new"]
         self._edited = [each.name for each in reports if each.status == "changed"]
 
-    def visit(self, tree: ast.Module) -> ast.Module:
+    def visit(self, tree: ast.AST) -> ast.AST:
         """Lets the last expression of the cell pass through `end`."""
-        if not self._awaits_tree:
+        if not self._awaits_tree or not isinstance(tree, ast.Module):
             return tree
         self._awaits_tree = False
         last = tree.body[-1] if tree.body else None
@@ -153,36 +158,36 @@ class Cells:
         """Commits now, before its session is closed, what the running cell and others changed."""
         __tracebackhide__ = True
         self._commit()
-        session = self._notebook.opened
-        if session is not None and not session.closed and self._notebook.settings.autocommit:
+        session = self._owner.opened
+        if session is not None and not session.closed and self._owner.settings.autocommit:
             self._commit_between(session)
 
-    def after(self, result: Any) -> None:
+    def after(self, result: ExecutionResult | None) -> None:
         """`post_run_cell`: settles what the cell left and tells the notebook."""
         if self._cell is not _LOADING and not self._is_running(result):
             return
         failure = _failure(result)
-        session = self._notebook.opened
+        session = self._owner.opened
         try:
-            if failure is not None:
+            if result is None or failure is not None:
                 self._discard()
                 if isinstance(failure, KeyboardInterrupt):
-                    self._notebook.cancel_spark()
+                    self._owner.cancel_spark()
             else:
                 self._commit_late(result)
-            if session is not None and session is self._notebook.opened:
-                self._tell_blocks(session)
+            if session is not None and session is self._owner.opened:
+                self._tell_blocks()
                 session.tell()
-            self._notebook.after_cell(result)
+            self._owner.after_cell(result)
         finally:
             self._cell = self._message = self.transaction = None
 
-    def _is_running(self, result: Any) -> bool:
+    def _is_running(self, result: ExecutionResult | None) -> bool:
         """Tells a nested result from the running cell's; an aborted cell comes with a new info."""
         if result is None or result.info is self._cell:
             return True
-        same: bool = result.info.raw_cell == getattr(self._cell, "raw_cell", None)
-        return same
+        texts = [getattr(each, "raw_cell", None) for each in (result.info, self._cell)]
+        return bool(texts[0] == texts[1])
 
     def _commit(self) -> None:
         __tracebackhide__ = True
@@ -192,23 +197,26 @@ class Cells:
         pending = _sizes(transaction.pending)
         if transaction:
             epoch = transaction.commit()
-            self._tell_blocks(self._notebook.opened, upto=epoch - 1)
+            self._tell_blocks(epoch - 1)
             self._told = epoch
-            self._notebook.say(_committed(epoch, pending), progress=True)
+            self._owner.say(_committed(epoch, pending), progress=True)
         else:
             transaction.discard()
         self.transaction = None
         self.defined(())
 
-    def _tell_blocks(self, session: Any, *, upto: int | None = None) -> None:
+    def _tell_blocks(self, upto: int | None = None) -> None:
         """Tells the epochs that the cell committed by itself, in blocks or by `commit`."""
-        done = self._blocks(session, upto)
+        done = self._blocks(upto)
         if done:
-            self._notebook.say(f"{done} committed", progress=True)
-        self._told = max(session.now if upto is None else upto, self._told)
+            self._owner.say(f"{done} committed", progress=True)
+        session = self._owner.opened
+        if session is not None:
+            self._told = max(session.now if upto is None else upto, self._told)
 
-    def _blocks(self, session: Any, upto: int | None = None) -> str:
+    def _blocks(self, upto: int | None = None) -> str:
         """The epochs of the cell that were not told yet; those that a reader sees are none."""
+        session = self._owner.opened
         if session is None or session.mode == "r":
             return ""
         last = session.now if upto is None else upto
@@ -216,11 +224,11 @@ class Cells:
             return ""
         return f"epoch {last}" if last == self._told + 1 else f"epochs {self._told + 1} to {last}"
 
-    def _commit_late(self, result: Any) -> None:
+    def _commit_late(self, result: ExecutionResult) -> None:
         try:
             self._commit()
         except Exception as error:
-            self._notebook.errors.show(error)
+            self._owner.show(error)
             result.error_in_exec = error
             self._discard()
 
@@ -231,31 +239,31 @@ class Cells:
         lost = pending_rows(transaction)
         transaction.discard()
         if lost:
-            done = self._blocks(self._notebook.opened)
+            done = self._blocks()
             kept = f"{done} committed before that" if done else "nothing was committed"
-            self._notebook.say(f"NoSync: the cell failed; its {lost} discarded, {kept}")
+            self._owner.say(f"NoSync: the cell failed; its {lost} discarded, {kept}")
         self._undefine()
 
     def _undefine(self) -> None:
         """Drops the stages that a failed cell has brought, unless it has committed an epoch."""
         new, edited = self._new, self._edited
         self.defined(())
-        session = self._notebook.opened
-        if session is None or session.closed or self._blocks(session):
+        session = self._owner.opened
+        if session is None or session.closed or self._blocks():
             return
         gone = [name for name in new if name in session.stages]
         if gone:
             session.drop(*gone)
-            self._notebook.bindings.drop(*gone)
-            self._notebook.say(f"NoSync: {formats.listing(gone)} not defined, as the cell failed")
+            self._owner.forget(*gone)
+            self._owner.say(f"NoSync: {formats.listing(gone)} not defined, as the cell failed")
         if edited:
-            self._notebook.say(
+            self._owner.say(
                 f"NoSync: the cell failed, but {formats.listing(edited)} stays edited: run the cell"
                 " of before to go back"
             )
 
 
-def pending_rows(holder: Any) -> str:
+def pending_rows(holder: Session | Transaction) -> str:
     """What waits in a session or transaction: `3 pending rows (flights)`; empty if nothing does."""
     pending = _sizes(holder.pending)
     if not pending:
@@ -264,7 +272,7 @@ def pending_rows(holder: Any) -> str:
     return f"{formats.count(rows, 'pending row')} ({formats.listing(pending)})"
 
 
-def _sizes(pending: Mapping[str, Any]) -> dict[str, tuple[int, int, int]]:
+def _sizes(pending: Mapping[str, InputChanges]) -> dict[str, tuple[int, int, int]]:
     """Rows that wait, calls, and how many of the rows are taken away, by input."""
     return {name: (item.rows, item.calls, item.removed) for name, item in pending.items()}
 
@@ -290,7 +298,7 @@ def _committed(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
     return line
 
 
-def _failure(result: Any) -> BaseException | None:
+def _failure(result: ExecutionResult | None) -> BaseException | None:
     """What ended the cell; None if it ran to its end."""
     if result is None:
         return KeyboardInterrupt()
@@ -298,7 +306,7 @@ def _failure(result: Any) -> BaseException | None:
     return failure
 
 
-def _message_id(shell: Any) -> str | None:
+def _message_id(shell: InteractiveShell) -> str | None:
     """The front end's request that runs now; None outside a kernel."""
     parent: dict[str, Any] | None = getattr(shell, "get_parent", dict)()
     identity: str | None = (parent or {}).get("header", {}).get("msg_id")

@@ -1,62 +1,112 @@
-"""`%load_ext nosync` and its undoing.
+"""`%load_ext nosync` and its undoing, and the functions that act on the notebook's session.
 
 Loading registers the magics, binds `nosync` and arms the restart hook. It opens nothing, shows
 nothing (a kernel that loads it at its start has no cell to show it in) and loads no engine.
+There is one notebook per kernel; outside a notebook the functions say what to use instead.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from nosync.current import current, set_current
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nosync.magic import NoSync
+    from nosync.notebook import Notebook
+    from nosync_nb import Input, Session
 
 _COLLECTION = ("nosync_nb.collections.collection", "Collection")
+_REPORT = ("nosync_nb.session.report", "RecoveryReport")
+
+_notebook: Notebook | None = None
 
 
-def load_ipython_extension(shell: Any) -> None:
+def load_ipython_extension(shell: InteractiveShell) -> None:
     """Attaches NoSync to an InteractiveShell."""
-    from nosync.completion import register
+    global _notebook
+    from nosync.commands.completion import register
     from nosync.magic import NoSync
+    from nosync_widgets.tables import report_bundle
 
     magics = NoSync(shell)
+    notebook = _notebook = magics.notebook
+    undo = notebook.undoing.callback
     shell.register_magics(magics)
-    shell.push({"nosync": sys.modules["nosync"]}, interactive=True)
+    undo(_forget_magics, shell, magics)
+    own = {"nosync": sys.modules["nosync"]}
+    shell.push(own, interactive=True)
+    undo(shell.drop_by_id, own)
+    assert shell.display_formatter is not None
     bundles = shell.display_formatter.mimebundle_formatter
-    bundles.for_type_by_name(*_COLLECTION, magics.notebook.collection_bundle)
-    register(magics.notebook)
-    magics.notebook.attach()
-    set_current(magics.notebook)
+    for kind, bundle in ((_COLLECTION, notebook.collection_bundle), (_REPORT, report_bundle)):
+        bundles.for_type_by_name(*kind, bundle)
+        undo(_forget_formatter, bundles, kind)
+    undo(register(notebook))
+    notebook.attach()
 
 
-def unload_ipython_extension(shell: Any) -> None:
+def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Detaches NoSync: session, views, hooks, magics, variables and formatters."""
-    notebook = current()
-    if notebook is None or notebook.shell is not shell:
-        return
-    from nosync.completion import unregister
-    from nosync.magic import NoSync
+    global _notebook
+    if _notebook is not None and _notebook.shell is shell:
+        notebook, _notebook = _notebook, None
+        notebook.detach()
 
-    set_current(None)
-    notebook.detach()
-    unregister(notebook)
+
+def _forget_magics(shell: InteractiveShell, magics: NoSync) -> None:
     manager = shell.magics_manager
-    magics = manager.registry.pop("NoSync", None)
-    for kind, names in NoSync.magics.items():
+    manager.registry.pop("NoSync", None)
+    for kind, names in magics.magics.items():
         for name in names:
             manager.magics[kind].pop(name, None)
-    if magics in shell.configurables:
-        shell.configurables.remove(magics)
-    _forget_formatter(shell.display_formatter.mimebundle_formatter)
-    shell.drop_by_id({"nosync": sys.modules["nosync"]})
+    configurables: list[Any] = shell.configurables
+    if magics in configurables:
+        configurables.remove(magics)
 
 
-def _forget_formatter(formatter: Any) -> None:
+def _forget_formatter(formatter: Any, name: tuple[str, str]) -> None:
     """IPython files a printer under its name until a value of that type is first shown."""
-    formatter.deferred_printers.pop(_COLLECTION, None)
-    for kind in [kind for kind in formatter.type_printers if _is_collection(kind)]:
-        del formatter.type_printers[kind]
+    formatter.deferred_printers.pop(name, None)
+    for kind in list(formatter.type_printers):
+        if (kind.__module__, kind.__qualname__) == name:
+            del formatter.type_printers[kind]
 
 
-def _is_collection(kind: type) -> bool:
-    return (kind.__module__, kind.__qualname__) == _COLLECTION
+def current() -> Notebook | None:
+    """The notebook whose extension is loaded, if any."""
+    return _notebook
+
+
+def session() -> Session:
+    """The notebook's session; opens or recovers its log when called for the first time."""
+    __tracebackhide__ = True
+    if _notebook is None:
+        from nosync_nb.errors import NosyncError
+
+        raise NosyncError(
+            "no notebook is attached",
+            hint="run %load_ext nosync, or in a script: session = nosync.open(path)",
+        )
+    return _notebook.session()
+
+
+def input(name: str, columns: Any, **options: Any) -> Input:
+    """Declares an input of the notebook's session: `nosync.input("flights", "carrier string")`."""
+    __tracebackhide__ = True
+    return session().input(name, columns, **options)
+
+
+def epoch(*, once: Any = None, label: str | None = None) -> AbstractContextManager[Any]:
+    """Opens a transaction of its own: `with nosync.epoch(label="May"): flights.insert(rows)`."""
+    __tracebackhide__ = True
+    return session().epoch(once=once, label=label)
+
+
+def commit(*, wait: Literal["disk", "replicas"] | None = None, label: str | None = None) -> int:
+    """Closes the epoch now instead of at the end of the cell, and returns its number."""
+    __tracebackhide__ = True
+    return session().commit(wait=wait, label=label)

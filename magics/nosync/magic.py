@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import traitlets
 from IPython.core.error import UsageError
@@ -17,6 +17,9 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from nosync.notebook import Notebook
 from nosync.stages import define_cell
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 
 @magics_class
@@ -49,7 +52,7 @@ class NoSync(Magics):
         config=True
     )
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self.notebook = Notebook(shell, self)
         self.observe(self._reconfigured, names=["replay_rows", "spark_conf", "spark"])
@@ -99,7 +102,7 @@ class NoSync(Magics):
         """
         __tracebackhide__ = True
         if cell is None:
-            from nosync.commands import run
+            from nosync.commands.run import run
 
             return run(self.notebook, line)
         arguments = vars(parse_argstring(self.dd, line))

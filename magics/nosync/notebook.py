@@ -11,50 +11,79 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import suppress
+import threading
+from collections.abc import Mapping, MutableMapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from nosync.bindings import Bindings, taken
 from nosync.cells import Cells, pending_rows
-from nosync.eager import EagerSpark
-from nosync.memo import Memo
 from nosync.place import Place, prepare, resolve, temporary
-from nosync.shorten import ShortErrors
+from nosync.tracebacks import ShortErrors
+from nosync.variables import Memo, Variables, taken
 from nosync_widgets import formats
-from nosync_widgets.tables import collection_table
+from nosync_widgets.tables import collection_table, report_html
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+
+    from nosync.protocols import Settings
+    from nosync_nb import Collection, Session
+    from nosync_widgets.travel import TravelView
 
 _SAFE_MODE = 2
 
 
-class Settings(Protocol):
-    """The part of `%config NoSync` that the notebook reads."""
+class EagerSpark:
+    """Starts a session once, in the background; `spark` is it, when it is there.
 
-    autocommit: bool
-    replay_rows: int
-    spark_conf: dict[str, str]
-    spark: str
-    progress: str
-    short_errors: bool
-    limit: int
+    Only on request: a session started behind the user's back would swallow their settings.
+
+    Args:
+        namespace: the user's variables; a session named `spark` among them is used instead.
+    """
+
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
+        self.spark: Any = None
+        self._namespace = namespace
+        self._thread: threading.Thread | None = None
+
+    def start(self, conf: Mapping[str, str]) -> None:
+        """Begins to start Spark; does nothing the second time."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, args=(dict(conf),), name="nosync-spark", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self, conf: Mapping[str, str]) -> None:
+        from nosync_nb.errors import warn
+        from nosync_nb.spark import require
+
+        try:
+            self.spark = require(None, self._namespace, conf=conf)
+        except Exception as error:
+            warn(f"Spark did not start: {error}", stacklevel=2)
 
 
 class Notebook:
-    """What `%load_ext nosync` makes; `opened` is the session, once there is one."""
+    """What `%load_ext nosync` makes; `opened` is the session, once there is one.
 
-    def __init__(self, shell: Any, settings: Settings) -> None:
+    `undoing` has what else is to be undone when the extension is unloaded.
+    """
+
+    def __init__(self, shell: InteractiveShell, settings: Settings) -> None:
         self.shell = shell
         self.settings = settings
-        self.opened: Any = None
+        self.opened: Session | None = None
         self.place: Place | None = None
         self.errors = ShortErrors(shell, settings)
         self.cells = Cells(self)
-        self.bindings = Bindings(shell)
-        self.eager = EagerSpark(shell.user_ns)
-        self.views: dict[str, Any] = {}
-        self.matcher: Any = None
-        self._memo = Memo()
+        self.variables = Variables(shell)
+        self.memo = Memo()
+        self.views: dict[str, TravelView] = {}
+        self.undoing = ExitStack()
+        self._eager = EagerSpark(shell.user_ns)
         self._looked = False
 
     def attach(self) -> None:
@@ -68,8 +97,9 @@ class Notebook:
         self.close()
         self.errors.remove()
         atexit.unregister(self._exit)
+        self.undoing.close()
 
-    def session(self) -> Any:
+    def session(self) -> Session:
         """The session; opened, or recovered, at the first call."""
         __tracebackhide__ = True
         self.reopen()
@@ -82,7 +112,7 @@ class Notebook:
             self.cells.settle()
             self.open(mode=self.opened.mode)
 
-    def open(self, path: str | None = None, *, force: bool = False, **options: Any) -> Any:
+    def open(self, path: str | None = None, *, force: bool = False, **options: Any) -> Session:
         """Opens a log as the notebook's session and brings its variables back.
 
         Args:
@@ -102,26 +132,18 @@ class Notebook:
         self.errors.install()
         self._refuse_pending(place, options)
         known = prepare(place, write=write) and write
-        if known:
-            memo.attempts += 1
-            memo.write(place.path)
-        try:
+        with memo.attempt(place.path, write=known):
             session = nosync_nb.open(str(place.path), spark=self._users_spark, **options)
-        finally:
-            # An error that can be shown is no crash: only a dead kernel leaves its attempt behind.
-            memo.attempts = 0
-            if known:
-                memo.write(place.path)
         if write and not known:
             memo.write(place.path)
         if session is self.opened:
             return session
         self.close()
-        self.opened, self.place, self._memo, self._looked = session, place, memo, True
+        self.opened, self.place, self.memo, self._looked = session, place, memo, True
         session.on_notice = lambda text: self.say(f"NoSync: {text}")
         self.configure()
         self.cells.begin()
-        self._announce()
+        self._announce(session, place)
         return session
 
     def _refuse_pending(self, place: Place, options: Mapping[str, Any]) -> None:
@@ -145,7 +167,7 @@ class Notebook:
         for view in self.views.values():
             view.close()
         self.views.clear()
-        self.bindings.drop()
+        self.variables.drop()
         session, self.opened = self.opened, None
         if session is not None:
             session.close()
@@ -160,27 +182,38 @@ class Notebook:
             if place is not None and place.has_log:
                 self.open()
         except Exception as error:
-            self.errors.install()
-            self.errors.show(error)
+            self.show(error)
 
-    def after_cell(self, result: Any) -> None:
+    def after_cell(self, result: ExecutionResult | None) -> None:
         """Remembers the cell's names, follows commits in open views; recovers after `%load_ext`."""
         self.before_cell()
         if self.opened is None or self.place is None:
             return
         for view in self.views.values():
             view.refresh()
-        self.bindings.bind_spark(self.opened.spark or self.eager.spark)
+        self.variables.bind_spark(self.opened.spark or self._eager.spark)
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
-        changed = self.bindings.remember(self._memo, source, self.cells.number)
+        changed = self.variables.remember(self.memo, source, self.cells.number)
         if changed and self.opened.mode == "w":
-            self._memo.write(self.place.path)
+            self.memo.write(self.place.path)
 
     def cancel_spark(self) -> None:
         """Cancels the Spark jobs of an interrupted cell: Ctrl-C alone leaves them running."""
-        cancel: Callable[[], None] | None = getattr(self.opened, "cancel_spark", None)
-        if cancel is not None:
-            cancel()
+        if self.opened is not None:
+            self.opened.cancel_spark()
+
+    def forget(self, *names: str) -> None:
+        """Closes the views of stages that are gone, and takes their variables away."""
+        for name in names:
+            view = self.views.pop(name, None)
+            if view is not None:
+                view.close()
+            self.variables.drop(name)
+
+    def show(self, error: BaseException) -> None:
+        """Displays an error that no cell raised, such as one of recovery."""
+        self.errors.install()
+        self.errors.show(error)
 
     def say(self, text: str, html: str | None = None, *, progress: bool = False) -> None:
         """Shows a text in the running cell, or HTML made of it; `progress` can be turned off."""
@@ -195,22 +228,20 @@ class Notebook:
 
     def show_report(self) -> None:
         """Shows what recovery found, and which names of the notebook it does not bring back."""
-        report = self.opened.recovery
-        report.not_restored = self.bindings.not_restored(self._memo)
-        render = getattr(report, "_repr_html_", None)
-        self.say(str(report), render() if render is not None else None)
+        report = self.session().recovery
+        report.not_restored = self.variables.not_restored(self.memo)
+        self.say(str(report), report_html(report))
 
-    def _announce(self) -> None:
-        assert self.place is not None
-        unbound = self.bindings.bind(self.opened, self._memo)
-        if self.opened.recovery.fresh:
-            if self.place.temporary:
+    def _announce(self, session: Session, place: Place) -> None:
+        unbound = self.variables.bind(session, self.memo)
+        if session.recovery.fresh:
+            if place.temporary:
                 self.say(
                     f"NoSync: nobody tells this notebook's name, so its log is temporary "
-                    f"({self.place.path}); `%dd open PATH` keeps one"
+                    f"({place.path}); `%dd open PATH` keeps one"
                 )
             else:
-                self.say(f"NoSync: new log {_relative(self.place.path)}", progress=True)
+                self.say(f"NoSync: new log {_relative(place.path)}", progress=True)
             return
         self.show_report()
         for name in unbound:
@@ -220,13 +251,13 @@ class Notebook:
     def configure(self) -> None:
         """Hands the settings that concern the engine to the session."""
         if self.settings.spark == "eager":
-            self.eager.start(self.settings.spark_conf)
+            self._eager.start(self.settings.spark_conf)
         if self.opened is not None:
             self.opened.replay_rows = self.settings.replay_rows
             self.opened.spark_off = self.settings.spark == "off"
             self.opened.spark_conf.update(self.settings.spark_conf)
 
-    def collection_bundle(self, collection: Any) -> dict[str, str]:
+    def collection_bundle(self, collection: Collection) -> dict[str, str]:
         """What a collection shows as a value of a cell; if it cannot be read, the error, once.
 
         From here an exception would reach no handler of ours, but IPython's, with every frame.
@@ -234,7 +265,7 @@ class Notebook:
         try:
             table = collection_table(collection, limit=self.settings.limit)
         except Exception as error:
-            self.errors.show(error)
+            self.show(error)
             return {}
         return {"text/plain": table.text(), "text/html": table.html()}
 
@@ -247,7 +278,7 @@ class Notebook:
 
     def _users_spark(self) -> Any:
         """The user's Spark session, asked for when Spark is needed; `spark` may be anything."""
-        from nosync_nb.spark.sessions import is_session
+        from nosync_nb.spark import is_session
 
         spark = self.shell.user_ns.get("spark")
         return spark if is_session(spark) else None

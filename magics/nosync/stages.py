@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nosync.bindings import registered_name
 from nosync.body import Body
+from nosync.variables import registered_name
 from nosync_widgets import formats
 from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
+    from nosync_nb import Collection
+    from nosync_nb.session.definitions import StageReport
 
 
 def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, Any]) -> Any:
@@ -40,7 +42,7 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
         reports = session.define(named, **options) if named else []
         notebook.cells.defined(reports)
     for name, collection in named.items():
-        notebook.bindings.set(name, session[name], over=True)
+        notebook.variables.set(name, session[name], over=True)
         if value is collection:
             value = session[name]
     _show(notebook, reports, aliases)
@@ -49,7 +51,7 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
 
 def _named(
     notebook: Notebook, names: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, str | None]]:
+) -> tuple[dict[str, Collection], dict[str, str | None]]:
     """Splits the body's names into definitions and other names of known collections.
 
     `flights = nosync.input("flights", ..)` in a body declares an input and is neither.
@@ -57,7 +59,7 @@ def _named(
     from nosync_nb import Collection
 
     inputs = () if notebook.opened is None else notebook.opened.inputs
-    named: dict[str, Any] = {}
+    named: dict[str, Collection] = {}
     aliases: dict[str, str | None] = {}
     for name in names:
         value = notebook.shell.user_ns.get(name)
@@ -74,10 +76,12 @@ def _named(
     return named, aliases
 
 
-def _show(notebook: Notebook, reports: Sequence[Any], aliases: dict[str, str | None]) -> None:
+def _show(
+    notebook: Notebook, reports: Sequence[StageReport], aliases: dict[str, str | None]
+) -> None:
     """Shows one line per stage: rows, epoch, time, placement, durability."""
     notes = [f"{name} is another name of {known}" for name, known in aliases.items()]
-    notes += [report.hint for report in reports if getattr(report, "hint", None)]
+    notes += [report.hint for report in reports if report.hint]
     rows = [_line(report) for report in reports]
     if not rows:
         notebook.say("\n".join(notes))
@@ -92,7 +96,7 @@ def _show(notebook: Notebook, reports: Sequence[Any], aliases: dict[str, str | N
     notebook.say(table.text(), table.html())
 
 
-def _line(report: Any) -> list[str]:
+def _line(report: StageReport) -> list[str]:
     status = report.status
     if status == "changed":
         status = f"changed, version {report.version}"

@@ -39,6 +39,11 @@ def epoch(session: Session, at: Any, seen: Snapshot) -> int:
     return session._ledger.resolve(at, seen.epoch)
 
 
+def resolved(session: Session, at: Any) -> int:
+    """The epoch that `at` names now, for those who do not read but ask, as the magics do."""
+    return session._ledger.resolve(at, session.now)
+
+
 def read(session: Session, definition: Definition, at: Any) -> Batch:
     """The consolidated rows of a collection at an epoch."""
     seen = session._snapshot

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nosync_nb.errors import html, visible
+from nosync_nb.errors import visible
 
 READ, EXTEND, RECOMPUTE, STALE = "read", "extend", "recompute", "stale"
 
@@ -20,7 +20,7 @@ NAMES_MAX = 12
 
 @dataclass
 class RecoveryReport:
-    """What opening a session did; prints as text, and as a table in a notebook.
+    """What opening a session did; prints as text; a notebook shows a table.
 
     Attributes:
         fresh: nothing was there before.
@@ -89,21 +89,6 @@ class RecoveryReport:
             lines.append(f"  {'' if what == last else what:<12}  {visible(text)}")
             last = what
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        bad = bool(self.lost) or STALE in self.stages.values() or bool(self.notes)
-        color = "var(--jp-warn-color1, #b26a00)" if bad else "var(--jp-success-color1, #2e7d32)"
-        cell = "padding:1px 12px 1px 0;text-align:left;vertical-align:top"
-        rows = "".join(
-            f'<tr><td style="{cell};opacity:.65">{html(what)}</td>'
-            f'<td style="{cell}">{html(text)}</td></tr>'
-            for what, text in self.facts()
-        )
-        return (
-            f'<div class="nosync-recovery"><p style="margin:0">'
-            f'<span style="color:{color}">&#9679;</span> <b>NoSync</b> {html(self.title)}'
-            f'</p><table style="border:0;margin:2px 0 0 14px">{rows}</table></div>'
-        )
 
 
 def _listed(names: Sequence[str]) -> str:

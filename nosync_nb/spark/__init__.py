@@ -5,3 +5,7 @@ be cancelled; a session of the user's is used and never stopped. Owns: sessions 
 what executors were sent, views and their leases. Imports: store, dataflow, collections, operators,
 expressions, trace, rows, files, errors.
 """
+
+from nosync_nb.spark.sessions import is_session, require
+
+__all__ = ["is_session", "require"]

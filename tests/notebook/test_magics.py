@@ -407,6 +407,7 @@ def test_a_dd_cell_that_is_no_python_points_at_its_line(notebook: Notebook) -> N
     assert "y = = 2" in shown
     assert ".py" not in shown.text
     assert isinstance(shown.error, SyntaxError)
+    assert ".py" not in notebook.fails("%%dd\nx = 1\nreturn x").text
     assert "ast.py" in notebook.fails("import ast\nast.parse('y = = 2')")
 
 
@@ -585,7 +586,7 @@ def test_layers_and_graph(notebook: Notebook) -> None:
 
 
 def test_every_subcommand_has_help(empty: Notebook) -> None:
-    from nosync.commands import COMMANDS
+    from nosync.commands.run import COMMANDS
 
     overview = empty.ok("%dd").text
     for name, command in COMMANDS.items():
@@ -680,10 +681,10 @@ def test_a_cell_that_binds_a_secret_is_remembered_by_its_names_alone(notebook: N
         notebook.ok(text)
     harmless = "monkeys = 5"
     notebook.ok(harmless)
-    current = nosync.current.current()
+    current = nosync.extension.current()
     assert current is not None
     assert current.place is not None
-    names = current._memo.names
+    names = current.memo.names
     assert {"password", "db_pwd", "other_x", "plain_name", "derived", "client"} <= set(names)
     assert names["password"].startswith("In[")
     assert harmless in names["monkeys"]
@@ -696,26 +697,26 @@ def test_a_spark_session_that_we_bound_is_not_missed(notebook: Notebook) -> None
     class Bound:
         spark = object()
 
-    current = nosync.current.current()
+    current = nosync.extension.current()
     assert current is not None
-    current.bindings.bind_spark(Bound.spark)
+    current.variables.bind_spark(Bound.spark)
     notebook.ok("mine = 1")
     assert "spark" in notebook.names
-    assert "mine" in current._memo.names
-    assert "spark" not in current._memo.names
+    assert "mine" in current.memo.names
+    assert "spark" not in current.memo.names
 
 
 def test_the_name_of_a_spark_session_that_we_bound_follows_the_next_one(
     notebook: Notebook,
 ) -> None:
-    current = nosync.current.current()
+    current = nosync.extension.current()
     assert current is not None
     first, second, third = object(), object(), object()
-    current.bindings.bind_spark(first)
-    current.bindings.bind_spark(second)
+    current.variables.bind_spark(first)
+    current.variables.bind_spark(second)
     assert notebook.names["spark"] is second
     notebook.ok("spark = 'mine'")
-    current.bindings.bind_spark(third)
+    current.variables.bind_spark(third)
     assert notebook.names["spark"] == "mine"
 
 
@@ -732,7 +733,7 @@ def test_values_of_the_user_are_never_replaced(notebook: Notebook) -> None:
 
 
 def test_two_crashes_in_recovery_lead_to_safe_mode(notebook: Notebook, tmp_path: Path) -> None:
-    from nosync.memo import Memo
+    from nosync.variables import Memo
 
     notebook.close()
     memo = Memo.read(tmp_path / "log")
@@ -818,7 +819,7 @@ def test_a_variable_that_was_deleted_is_not_missed_after_a_restart(notebook: Not
 
 
 def test_what_the_notebook_says_is_text_and_never_html(notebook: Notebook) -> None:
-    current = nosync.current.current()
+    current = nosync.extension.current()
     assert current is not None
     hostile = "</pre><script>alert(1)</script>&amp;"
     with capture_output() as captured:

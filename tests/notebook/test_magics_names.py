@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
-from nosync.names import bound_names
+from nosync.body import bound_names
+
+
+def names_of(source: str) -> list[str]:
+    return list(dict.fromkeys(bound_names(compile(source, "<cell>", "exec"))))
 
 
 @pytest.mark.parametrize(
@@ -34,11 +36,15 @@ from nosync.names import bound_names
         ),
         ("a.b = 1\na[0] = 2\ndel a", []),
         ("_a = 1", ["_a"]),
+        ("x = {(a := i): [(b := j) for j in k] for i in y}", ["a", "b", "x"]),
+        ("x = (lambda: [(a := i) for i in y])", ["x"]),
+        ("def f():\n    global g\n    g = 1", ["f"]),
+        ("global g\ng = 1", ["g"]),
     ],
 )
 def test_names_are_those_a_cell_would_bind(source: str, expected: list[str]) -> None:
-    assert sorted(expected) == sorted(bound_names(ast.parse(source)))
+    assert sorted(expected) == sorted(names_of(source))
 
 
 def test_names_come_in_the_order_of_first_binding() -> None:
-    assert bound_names(ast.parse("b = 1\na = 2\nb = 3")) == ["b", "a"]
+    assert names_of("b = 1\na = 2\nb = 3") == ["b", "a"]

@@ -12,9 +12,10 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 
 import nosync_widgets
+from nosync_nb import RecoveryReport
 from nosync_widgets import formats
-from nosync_widgets.pictures import graph_picture
-from nosync_widgets.tables import Table
+from nosync_widgets.pictures import GraphPicture
+from nosync_widgets.tables import Table, report_html
 from nosync_widgets.timeline import Timeline
 
 SCRIPT = Path(__file__).parents[1] / "support" / "jupyter" / "travel.test.mjs"
@@ -90,7 +91,7 @@ def test_a_timeline_of_many_epochs_is_small() -> None:
 
 
 def test_a_graph_is_drawn_or_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    picture = graph_picture({"a:b": (), "<c>": ("a:b",)}, inputs=["a:b"], details={"<c>": "2 rows"})
+    picture = GraphPicture({"a:b": (), "<c>": ("a:b",)}, inputs=["a:b"], details={"<c>": "2 rows"})
     assert picture.text().splitlines() == ["a:b", "<c> <- a:b   (2 rows)"]
     if shutil.which("dot"):
         svg = picture._repr_mimebundle_()["image/svg+xml"]
@@ -117,3 +118,12 @@ def test_the_script_is_plain_and_offline() -> None:
     assert "innerHTML" not in script
     assert "http" not in script
     assert "import " not in script
+
+
+def test_a_recovery_report_is_a_table_of_text() -> None:
+    report = RecoveryReport(fresh=False, resumed_at=1, not_restored={"<x>": "In[3] <x> = 1"})
+    assert "recovered at epoch 1" in report_html(report)
+    assert "&lt;x&gt;" in report_html(report)
+    assert "success" in report_html(report)
+    report.stages["slow"] = "stale"
+    assert "warn" in report_html(report)

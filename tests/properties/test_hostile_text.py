@@ -23,17 +23,16 @@ from IPython.utils.capture import capture_output
 from jupyter.shell import Notebook
 
 import nosync_nb
-from nosync import commands
-from nosync.bindings import Bindings
-from nosync.memo import Memo
+from nosync.commands import run as commands
+from nosync.variables import Memo, Variables
 from nosync_nb import RecoveryReport, errors
 from nosync_nb.rows.ddl import quote
 from nosync_nb.session import definitions
 from nosync_nb.session import session as sessions
 from nosync_nb.store import wellformed
 from nosync_widgets import formats
-from nosync_widgets.pictures import graph_picture
-from nosync_widgets.tables import Table
+from nosync_widgets.pictures import GraphPicture
+from nosync_widgets.tables import Table, report_html
 from nosync_widgets.travel import TravelView
 
 HOSTILE = (
@@ -328,7 +327,7 @@ def test_a_recovered_log_tells_of_it_as_text_and_binds_no_name_of_pythons(
 
 
 def test_no_name_of_python_or_the_shell_is_bound_by_a_log(notebook: Watched) -> None:
-    bindings = Bindings(notebook.shell)
+    bindings = Variables(notebook.shell)
     for name in [*dir(builtins), "In", "Out", "nosync", "class", "__file__", "__builtins__"]:
         before = notebook.names.get(name)
         assert not bindings.set(name, object()), name
@@ -337,7 +336,7 @@ def test_no_name_of_python_or_the_shell_is_bound_by_a_log(notebook: Watched) -> 
 
 def test_a_memo_of_a_stranger_binds_no_alias_over_pythons_names(notebook: Watched) -> None:
     memo = Memo(aliases={"print": HOSTILE, "other": HOSTILE})
-    Bindings(notebook.shell).bind(notebook.names["nosync"].session(), memo)
+    Variables(notebook.shell).bind(notebook.names["nosync"].session(), memo)
     assert "print" not in notebook.names
     assert notebook.names["other"].name == HOSTILE
 
@@ -354,7 +353,7 @@ def test_reports_tables_and_pictures_are_harmless_by_themselves() -> None:
         seconds={HOSTILE: 1.0},
         notes=[HOSTILE],
     )
-    assert_html(report._repr_html_())
+    assert_html(report_html(report))
     assert_plain(str(report))
     assert_plain(repr(report))
     table = Table(HOSTILE, [HOSTILE], [[HOSTILE], [None]], [HOSTILE], [HOSTILE])
@@ -362,7 +361,7 @@ def test_reports_tables_and_pictures_are_harmless_by_themselves() -> None:
     assert_plain(table.text())
     assert len(table.text().splitlines()) == 5 + HOSTILE.count("\n")
     for details in ({HOSTILE: HOSTILE, "b": "<b>x</b>"}, {}):
-        picture = graph_picture({HOSTILE: [], "b": [HOSTILE], "<i>x</i>": []}, details=details)
+        picture = GraphPicture({HOSTILE: [], "b": [HOSTILE], "<i>x</i>": []}, details=details)
         assert_plain(picture.text())
         if shutil.which("dot"):
             svg = picture._repr_mimebundle_()["image/svg+xml"]

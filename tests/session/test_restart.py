@@ -653,9 +653,6 @@ def test_the_report_tells_what_happened(opened: Callable[..., Session], restart:
     assert title.startswith("NoSync: recovered at epoch 1 in ")
     assert lines[0] == "  read          odd"
     assert lines[1] == "  recomputed    0 stage-epochs"
-    assert "recovered at epoch 1" in report._repr_html_()
-    report.not_restored["<x>"] = "In[3] <x> = 1"
-    assert "&lt;x&gt;" in report._repr_html_()
 
 
 def test_epochs_that_power_loss_took_are_told(

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nosync_nb
-from nosync.memo import Memo
+from nosync.variables import Memo
 from nosync_nb import CorruptLogError, ExpressionError, TrustError, rows
 from nosync_nb.collections.definition import OPERATORS_MAX
 from nosync_nb.dataflow.graph import Graph

@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nosync_widgets.pictures import graph_picture as graph_picture
+    from nosync_widgets.pictures import GraphPicture as GraphPicture
     from nosync_widgets.tables import Table as Table
     from nosync_widgets.tables import collection_table as collection_table
     from nosync_widgets.travel import TravelView as TravelView
 
 _HOMES = {
+    "GraphPicture": "pictures",
     "Table": "tables",
     "TravelView": "travel",
     "collection_table": "tables",
-    "graph_picture": "pictures",
 }
 
-__all__ = ["Table", "TravelView", "collection_table", "graph_picture"]
+__all__ = ["GraphPicture", "Table", "TravelView", "collection_table"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,16 +6,23 @@ never travel to the browser. Reading uses the public API only and touches no wid
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nosync_widgets import formats
 from nosync_widgets.tables import Table
 from nosync_widgets.timeline import Timeline
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from nosync_nb import Collection
+
 _SORTED_AT_MOST = 50_000
 
 
-def read_page(collection: Any, timeline: Timeline, epoch: int, *, limit: int) -> dict[str, Any]:
+def read_page(
+    collection: Collection, timeline: Timeline, epoch: int, *, limit: int
+) -> dict[str, Any]:
     """Reads a collection at `epoch`.
 
     Returns:
@@ -53,7 +60,7 @@ def read_page(collection: Any, timeline: Timeline, epoch: int, *, limit: int) ->
 
 
 def changed_rows(
-    collection: Any, before: int | None, epoch: int, limit: int
+    collection: Collection, before: int | None, epoch: int, limit: int
 ) -> tuple[list[tuple[int, list[str | None]]], int, int]:
     """Reads the changes in (before, epoch]: the first, and how many copies came and went."""
     table = collection.changes(after=before, upto=epoch)
@@ -69,7 +76,7 @@ def changed_rows(
     return changes, added, removed
 
 
-def _sorted(table: Any) -> Any:
+def _sorted(table: pa.Table) -> pa.Table:
     """Puts changes of one row's neighbours together; nested columns leave the order as it is."""
     import pyarrow as pa
 

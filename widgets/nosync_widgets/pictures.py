@@ -72,13 +72,3 @@ def _label(text: str) -> Any:
 def _node(name: str) -> str:
     """An identifier for dot: a colon in a name would mean a port."""
     return "n" + name.encode().hex()
-
-
-def graph_picture(
-    reads: Mapping[str, Sequence[str]],
-    *,
-    inputs: Iterable[str] = (),
-    details: Mapping[str, str] | None = None,
-) -> GraphPicture:
-    """Draws which collection reads which."""
-    return GraphPicture(reads, inputs=inputs, details=details)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nosync_widgets import formats
+
+if TYPE_CHECKING:
+    from nosync_nb import Collection, RecoveryReport
 
 _WIDEST = 40
 _RIGHT = ' style="text-align:right"'
@@ -94,7 +97,7 @@ def _tooltip(kind: str) -> str:
 
 
 def collection_table(
-    collection: Any, *, at: Any = None, limit: int = 20, caption: str | None = None
+    collection: Collection, *, at: Any = None, limit: int = 20, caption: str | None = None
 ) -> Table:
     """Shows the first rows of a collection in canonical order.
 
@@ -117,11 +120,33 @@ def collection_table(
     )
 
 
-def collection_title(collection: Any, *, at: Any = None) -> str:
+def collection_title(collection: Collection, *, at: Any = None) -> str:
     """Names a collection as a caption does: `slow at epoch 7`."""
-    name = getattr(collection, "name", None)
+    name = collection.name
     if name is None:
         return "a collection without a name: evaluated now, nothing is kept"
     if at is None:
-        return str(name)
+        return name
     return f"{name} at epoch {at}" if isinstance(at, int) else f"{name} at {at!r}"
+
+
+def report_html(report: RecoveryReport) -> str:
+    """Shows what opening a session found as a table, with a mark whether anything is amiss."""
+    bad = bool(report.lost or report.notes) or "stale" in report.stages.values()
+    color = "var(--jp-warn-color1, #b26a00)" if bad else "var(--jp-success-color1, #2e7d32)"
+    cell = "padding:1px 12px 1px 0;text-align:left;vertical-align:top"
+    rows = "".join(
+        f'<tr><td style="{cell};opacity:.65">{formats.html(what)}</td>'
+        f'<td style="{cell}">{formats.html(text)}</td></tr>'
+        for what, text in report.facts()
+    )
+    return (
+        f'<div class="nosync-recovery"><p style="margin:0">'
+        f'<span style="color:{color}">&#9679;</span> <b>NoSync</b> {formats.html(report.title)}'
+        f'</p><table style="border:0;margin:2px 0 0 14px">{rows}</table></div>'
+    )
+
+
+def report_bundle(report: RecoveryReport) -> dict[str, str]:
+    """What a recovery report shows as a value of a cell."""
+    return {"text/plain": str(report), "text/html": report_html(report)}

@@ -14,9 +14,8 @@ Failure
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
@@ -24,6 +23,10 @@ import traitlets
 from nosync_widgets import formats
 from nosync_widgets.pages import page_table, page_title, read_page
 from nosync_widgets.timeline import Timeline
+
+if TYPE_CHECKING:
+    from nosync_nb import Session
+    from nosync_nb.store.ledger import Epoch
 
 _STATIC = files("nosync_widgets") / "static"
 _REFRESH_SECONDS = 0.2
@@ -45,7 +48,7 @@ class TravelView(anywidget.AnyWidget):
     ).tag(sync=True)
 
     def __init__(
-        self, session: Any, stage: str, *, at: int | None = None, limit: int = 100
+        self, session: Session, stage: str, *, at: int | None = None, limit: int = 100
     ) -> None:
         self._lock = threading.RLock()
         self._session = session
@@ -57,7 +60,7 @@ class TravelView(anywidget.AnyWidget):
         self._pages = 0
         super().__init__(stage=stage)
         self.travel(at)
-        self._unsubscribe = _subscribe(session, self._committed)
+        self._unsubscribe = session.subscribe(self._committed)
         self.on_msg(self._asked)
 
     @property
@@ -127,9 +130,9 @@ class TravelView(anywidget.AnyWidget):
     def _read(self, timeline: Timeline, epoch: int) -> dict[str, Any]:
         page = read_page(self._session[self.stage], timeline, epoch, limit=self._limit)
         info = epoch_info(self._session, epoch)
-        label = getattr(info, "label", None)
+        label = info and info.label
         page["label"] = label and formats.one_line(label)
-        page["time"] = formats.moment(getattr(info, "committed_at", None))
+        page["time"] = formats.moment(info and info.committed_at)
         return page
 
     def _committed(self, _epoch: int) -> None:
@@ -167,7 +170,7 @@ class TravelView(anywidget.AnyWidget):
         return formats.one_line(title)
 
 
-def epoch_info(session: Any, epoch: int) -> Any:
+def epoch_info(session: Session, epoch: int) -> Epoch | None:
     """Finds label and time of an epoch, or None; `O(log epochs)`."""
     epochs = session.epochs()
     low, high = 0, len(epochs)
@@ -178,11 +181,3 @@ def epoch_info(session: Any, epoch: int) -> Any:
         else:
             high = middle
     return epochs[low] if low < len(epochs) and epochs[low].number == epoch else None
-
-
-def _subscribe(session: Any, callback: Callable[[int], None]) -> Callable[[], None]:
-    subscribe = getattr(session, "subscribe", None)
-    if subscribe is None:
-        return lambda: None
-    unsubscribe: Callable[[], None] = subscribe(callback)
-    return unsubscribe

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from nosync.subcommand import Subcommand, epoch_of, limit, moment
+from nosync.commands.form import Subcommand, epoch_of, limit, moment
 from nosync_widgets import formats
 from nosync_widgets.pages import changed_rows
-from nosync_widgets.pictures import graph_picture
+from nosync_widgets.pictures import GraphPicture
 from nosync_widgets.tables import Table, collection_table
 from nosync_widgets.timeline import Timeline
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
+    from nosync_nb import Collection, Session
 
 
 def _status(notebook: Notebook, _arguments: Namespace) -> Any:
@@ -30,14 +30,14 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Any:
         levels = (frontier.memory, frontier.disk, frontier.replicas)
         rows.append([name, kind, count, *map(formats.value, levels), state])
     caption = f"epoch {session.now} · log {notebook.place.path if notebook.place else ''}"
-    pending = dict(session.pending or {})
-    notes = [f"pending: {name} {formats.count(item.rows, 'row')}" for name, item in pending.items()]
+    pending = session.pending.items()
+    notes = [f"pending: {name} {formats.count(item.rows, 'row')}" for name, item in pending]
     columns = ("name", "kind", "rows", "epoch", "on disk", "on replicas", "state")
     types = ("string", "string", "bigint", "bigint", "bigint", "bigint", "string")
     return Table(caption=caption, columns=columns, rows=rows, types=types, notes=notes)
 
 
-def _rows_now(session: Any, name: str) -> tuple[str | None, str]:
+def _rows_now(session: Session, name: str) -> tuple[str | None, str]:
     """How many rows, and whether the collection follows; says why it does not."""
     try:
         count = f"{len(session[name]):,}"
@@ -112,13 +112,7 @@ def _has_widgets(notebook: Notebook) -> bool:
 def _layers(notebook: Notebook, arguments: Namespace) -> Any:
     session = notebook.session()
     names = [arguments.stage] if arguments.stage else [*session.inputs, *session.stages]
-    if not hasattr(session, "layers"):
-        raise UsageError("%dd layers: this engine does not show its layers")
-    rows = [
-        [name, *(_part(layer, part) for part in ("lower", "upper", "rows", "bytes", "persistence"))]
-        for name in names
-        for layer in session.layers(name)
-    ]
+    rows = [[name, *_layer(layer)] for name in names for layer in session.layers(name)]
     return Table(
         caption="layers: each holds the net changes of the epochs in [lower, upper)",
         columns=("stage", "lower", "upper", "rows", "size", "kept"),
@@ -127,11 +121,9 @@ def _layers(notebook: Notebook, arguments: Namespace) -> Any:
     )
 
 
-def _part(layer: Any, name: str) -> str | None:
-    value = layer.get(name) if isinstance(layer, Mapping) else getattr(layer, name, None)
-    if value is None:
-        return None
-    return formats.size(value) if name == "bytes" else formats.value(value)
+def _layer(layer: dict[str, Any]) -> list[str | None]:
+    ends = [formats.value(layer[name]) for name in ("lower", "upper", "rows")]
+    return [*ends, formats.size(layer["bytes"]), formats.value(layer["persistence"])]
 
 
 def _graph(notebook: Notebook, _arguments: Namespace) -> Any:
@@ -139,10 +131,10 @@ def _graph(notebook: Notebook, _arguments: Namespace) -> Any:
     names = [*session.inputs, *session.stages]
     details = {name: _node_detail(session, name) for name in names}
     reads = {name: session.graph[name] for name in names}
-    return graph_picture(reads, inputs=session.inputs, details=details)
+    return GraphPicture(reads, inputs=session.inputs, details=details)
 
 
-def _node_detail(session: Any, name: str) -> str:
+def _node_detail(session: Session, name: str) -> str:
     """The second line of a node: its rows, or why there are none; that it has stopped."""
     count, _ = _rows_now(session, name)
     if name in session.stale:
@@ -181,7 +173,7 @@ def _epoch(notebook: Notebook, at: int | str | None) -> int | None:
     return None if at is None else epoch_of(notebook.session(), at)
 
 
-def _collection(notebook: Notebook, name: str) -> Any:
+def _collection(notebook: Notebook, name: str) -> Collection:
     """The collection of that name, or a UsageError that lists the names."""
     session = notebook.session()
     if name not in session:

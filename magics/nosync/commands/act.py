@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from nosync.subcommand import Subcommand
+from nosync.commands.form import Subcommand
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def _commit(notebook: Notebook, arguments: Namespace) -> None:
 
 def _discard(notebook: Notebook, _arguments: Namespace) -> None:
     session = notebook.session()
-    rows = sum(item.rows for item in dict(session.pending or {}).values())
+    rows = sum(item.rows for item in session.pending.values())
     session.discard()
     notebook.say(f"{formats.count(rows, 'pending row')} discarded")
 
@@ -51,11 +51,7 @@ def _drop(notebook: Notebook, arguments: Namespace) -> None:
     before = {*session.inputs, *session.stages}
     session.drop(*arguments.names, cascade=arguments.cascade)
     gone = sorted(before - {*session.inputs, *session.stages})
-    for name in gone:
-        view = notebook.views.pop(name, None)
-        if view is not None:
-            view.close()
-    notebook.bindings.drop(*gone)
+    notebook.forget(*gone)
     notebook.say(f"dropped {formats.listing(gone)}")
 
 
@@ -63,11 +59,8 @@ def _rename(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
     session = notebook.session()
     session.rename(arguments.old, arguments.new)
-    notebook.bindings.drop(arguments.old)
-    notebook.bindings.set(arguments.new, session[arguments.new])
-    view = notebook.views.pop(arguments.old, None)
-    if view is not None:
-        view.close()
+    notebook.forget(arguments.old)
+    notebook.variables.set(arguments.new, session[arguments.new])
     notebook.say(f"{arguments.old} is now {arguments.new}")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
+    from nosync_nb import Session
 
 Argument = tuple[Sequence[str], dict[str, Any]]
 
@@ -49,21 +50,22 @@ def limit(text: str) -> int:
     return rows
 
 
-def epoch_of(session: Any, at: int | str) -> int:
+def epoch_of(session: Session, at: int | str) -> int:
     """The epoch that a `moment` names: as the API's `at` does; a datetime is written in ISO form.
 
     Raises:
         TimeError: if it names none; tells what there is.
     """
     from nosync_nb.errors import TimeError
+    from nosync_nb.session.reader import resolved
 
     try:
-        return int(session._ledger.resolve(at, session.now))
+        return resolved(session, at)
     except TimeError:
         when = _datetime(at)
         if when is None:
             raise
-        return int(session._ledger.resolve(when, session.now))
+        return resolved(session, when)
 
 
 def _datetime(text: int | str) -> datetime | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,19 +13,11 @@ _LINE = re.compile(r"^\s*(%%?)dd\s+(.*)$")
 _CELL_OPTIONS = ("--on", "--persist", "--replay", "--nondeterministic", "--again")
 
 
-def register(notebook: Notebook) -> None:
-    """Adds a matcher to the shell's completer."""
-    completer = notebook.shell.Completer
-    if completer is not None:
-        notebook.matcher = _matcher(notebook)
-        completer.custom_matchers.insert(0, notebook.matcher)
-
-
-def unregister(notebook: Notebook) -> None:
-    """Takes the matcher away."""
-    completer = notebook.shell.Completer
-    if completer is not None and notebook.matcher in completer.custom_matchers:
-        completer.custom_matchers.remove(notebook.matcher)
+def register(notebook: Notebook) -> Callable[[], None]:
+    """Adds a matcher to the shell's completer; returns what takes it away."""
+    matchers, matcher = notebook.shell.Completer.custom_matchers, _matcher(notebook)
+    matchers.insert(0, matcher)
+    return lambda: matchers.remove(matcher)
 
 
 def candidates(notebook: Notebook, line: str) -> list[str]:
@@ -35,7 +28,7 @@ def candidates(notebook: Notebook, line: str) -> list[str]:
     kind, rest = found.groups()
     if kind == "%%":
         return list(_CELL_OPTIONS)
-    from nosync.commands import COMMANDS, options_of
+    from nosync.commands.run import COMMANDS, options_of
 
     words = rest.split(" ")
     if len(words) < 2:

@@ -3,21 +3,34 @@
 Inputs, stages and their other names come back after a restart, never over a value of the user.
 Plain variables do not; their names and cells are remembered so that the report can say so. Of a
 cell that binds what sounds like a secret, nothing but names is written to the disk.
+
+What is remembered across kernels lies beside the log in `notebook.json`, with how often recovery
+has ended the kernel. It is not part of the log: without it nothing is lost but words of the report.
 """
 
 from __future__ import annotations
 
 import builtins
+import json
 import keyword
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nosync.memo import Memo
+from nosync.place import MEMO
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nosync_nb import Session
+
+_MOST_NAMES = 200
+_MOST_BYTES = 1 << 20
 _SHELL = ("In", "Out", "get_ipython", "exit", "quit", "open", "nosync")
-
 
 _SECRET = re.compile(
     r"pass|pwd|(?<![a-z])pw(?![a-z])|secret|token|credential|bearer|cookie|private|(?<![a-z])"
@@ -27,15 +40,71 @@ _SECRET = re.compile(
 """What is found in the names of secrets, and in lines that hold some."""
 
 
-class Bindings:
+@dataclass
+class Memo:
+    """What `notebook.json` says.
+
+    attempts: recoveries begun and not finished; two mean safe mode.
+    names: plain variables -> the cell that bound them.
+    aliases: other names of stages and inputs -> their names.
+    """
+
+    attempts: int = 0
+    names: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Memo:
+        """Reads the file; a missing or damaged one, or what is no file, is an empty memo."""
+        from nosync_nb.files.disk import Files
+
+        with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+            known = json.loads(Files().read(str(folder / MEMO), most=_MOST_BYTES))
+            names, aliases = (
+                {str(name): str(told) for name, told in dict(known[each]).items()}
+                for each in ("names", "aliases")
+            )
+            return cls(int(known["attempts"]), names, aliases)
+        return cls()
+
+    def write(self, folder: Path) -> None:
+        """Replaces the file; whole or not at all. A folder that refuses is left alone.
+
+        IMPORTANT: only after the folder was admitted (`place.prepare`).
+        """
+        from nosync_nb.files.disk import Files
+
+        self.names = dict(list(self.names.items())[-_MOST_NAMES:])
+        with suppress(OSError):
+            text = json.dumps(asdict(self)).encode()
+            Files().replace(str(folder / MEMO), text, sync=False)
+
+    @contextmanager
+    def attempt(self, folder: Path, *, write: bool) -> Iterator[None]:
+        """Notes a recovery while it runs: only a dead kernel leaves its attempt behind.
+
+        An error that can be shown is no crash. Nothing is written unless `write`.
+        """
+        self.attempts += 1
+        if write:
+            self.write(folder)
+        try:
+            yield
+        finally:
+            self.attempts = 0
+            if write:
+                self.write(folder)
+
+
+class Variables:
     """Tells our variables in the user's namespace from the user's own."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._ours: dict[str, Any] = {}
         self._seen: dict[str, int] = {}
 
-    def bind(self, session: Any, memo: Memo) -> list[str]:
+    def bind(self, session: Session, memo: Memo) -> list[str]:
         """Binds all collections of a session; returns the names that others keep.
 
         A name of Python's own, such as `print`, is never bound by what a log says.
@@ -134,8 +203,7 @@ def registered_name(value: Any) -> str | None:
 
     if not isinstance(value, Collection):
         return None
-    name: str | None = value.name
-    return name
+    return value.name
 
 
 def _binding_line(name: str, source: str) -> str:

@@ -12,9 +12,14 @@ import linecache
 from collections.abc import Iterator
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from nosync_widgets import formats
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nosync.protocols import Settings
 
 BODY = "_nosync_body"
 """Marks a `SyntaxError` as one of the body of a cell, not of code that it ran."""
@@ -22,16 +27,10 @@ BODY = "_nosync_body"
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 
 
-class Settings(Protocol):
-    """The part of `%config NoSync` used here."""
-
-    short_errors: bool
-
-
 class ShortErrors:
     """Takes over the display of `NosyncError` in one shell."""
 
-    def __init__(self, shell: Any, settings: Settings) -> None:
+    def __init__(self, shell: InteractiveShell, settings: Settings) -> None:
         self._shell = shell
         self._settings = settings
         self._installed = False
@@ -57,7 +56,7 @@ class ShortErrors:
 
     def _show(
         self,
-        shell: Any,
+        shell: InteractiveShell,
         kind: type[BaseException],
         error: BaseException,
         trace: TracebackType | None,
@@ -79,7 +78,7 @@ class ShortErrors:
             del error._render_traceback_  # type: ignore[attr-defined]
 
 
-def render(shell: Any, error: BaseException, trace: TracebackType | None) -> list[str]:
+def render(shell: InteractiveShell, error: BaseException, trace: TracebackType | None) -> list[str]:
     """Draws an error: name and message, notes, the line of the cell, the user's cause."""
     lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {formats.visible(str(error))}"]
     lines += map(formats.visible, getattr(error, "__notes__", ()))
@@ -92,7 +91,7 @@ def render(shell: Any, error: BaseException, trace: TracebackType | None) -> lis
     return lines
 
 
-def _cell_lines(shell: Any, trace: TracebackType | None) -> Iterator[str]:
+def _cell_lines(shell: InteractiveShell, trace: TracebackType | None) -> Iterator[str]:
     """Every frame of a traceback that is code of a cell, outermost first."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename

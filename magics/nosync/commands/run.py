@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from IPython.core.error import UsageError
 
-from nosync.acting import COMMANDS as ACTING
-from nosync.looking import COMMANDS as LOOKING
-from nosync.subcommand import Quoted, Subcommand
+from nosync.commands.act import COMMANDS as ACTING
+from nosync.commands.form import Quoted, Subcommand
+from nosync.commands.show import COMMANDS as SHOWING
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def options_of(name: str) -> list[str]:
     command = COMMANDS.get(name)
     if command is None:
         return []
-    actions = _parser(command)._actions
-    return [text for action in actions for text in action.option_strings]
+    return [text for names, _ in command.arguments for text in names if text.startswith("-")]
 
 
 def _split(line: str) -> list[str]:
@@ -135,7 +134,7 @@ class _Text:
 COMMANDS: dict[str, Subcommand] = {
     command.name: command
     for command in (
-        *LOOKING,
+        *SHOWING,
         *ACTING,
         Subcommand(
             "help",
