@@ -36,12 +36,12 @@ def epoch(session: Session, at: Any, seen: Snapshot) -> int:
     """The number of the epoch that `at` names; None is the last."""
     if at is None:
         return seen.epoch
-    return session._ledger.resolve(at, seen.epoch)
+    return resolved(session, at, seen.epoch)
 
 
-def resolved(session: Session, at: Any) -> int:
-    """The epoch that `at` names now, for those who do not read but ask, as the magics do."""
-    return session._ledger.resolve(at, session.now)
+def resolved(session: Session, at: Any, last: int) -> int:
+    """The epoch that `at` names to somebody who sees the epochs up to `last`."""
+    return session._ledger.resolve(at, last)
 
 
 def read(session: Session, definition: Definition, at: Any) -> Batch:

@@ -60,12 +60,12 @@ def epoch_of(session: Session, at: int | str) -> int:
     from nosync_nb.session.reader import resolved
 
     try:
-        return resolved(session, at)
+        return resolved(session, at, session.now)
     except TimeError:
         when = _datetime(at)
         if when is None:
             raise
-        return resolved(session, when)
+        return resolved(session, when, session.now)
 
 
 def _datetime(text: int | str) -> datetime | None:
