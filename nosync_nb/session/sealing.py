@@ -10,8 +10,8 @@ import base64
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nosync_nb.collections.definition import Captured
 from nosync_nb.collections.functions import trust
+from nosync_nb.collections.functions.captured import Captured
 from nosync_nb.dataflow.graph import Graph, Stage
 from nosync_nb.errors import TrustError, warn
 from nosync_nb.store import journal, signing
@@ -62,7 +62,7 @@ def _function(session: Session, captured: Captured, context: str) -> str | None:
         captured.function,
         key=session._key,
         context=context,
-        identity=captured.found,
+        identity=captured.recognition,
         pickle=captured.pickle,
     )
     return base64.b64encode(made).decode()

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.functions.captured import Unknown
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.fitting import rebased
 from nosync_nb.dataflow.graph import Graph, Stage, frozen_copy
@@ -23,7 +24,6 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
 from nosync_nb.session import lag
-from nosync_nb.store.journal import Unknown
 
 Catalog = dict[str, Stage]
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from nosync_nb.collections.definition import Captured, Definition, Function
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.functions.captured import Captured, Function, Unknown
 from nosync_nb.dataflow.delta import Held
 from nosync_nb.dataflow.graph import NO_LAYOUT, Graph, Stage
 from nosync_nb.errors import TrustError
@@ -282,20 +283,6 @@ def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
         stages.append(own)
     nodes = [{**node, "state": []} for node in data["nodes"] if node["name"] is not None]
     return {**data, "stages": stages, "nodes": nodes}
-
-
-class Unknown:
-    """Stands for a function of the log that may not or cannot be loaded; calling it raises."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-        self.__name__ = "function"
-
-    def __call__(self, *_: Any) -> Any:
-        raise TrustError(
-            f"a function of this stage was not restored: {self.why}",
-            hint="run the cell that defines the stage",
-        )
 
 
 def catalog_from_json(

@@ -14,8 +14,8 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.collections.definition import Captured
 from nosync_nb.collections.functions import pickles
+from nosync_nb.collections.functions.captured import Captured
 
 ROWS = [(1,), (5,), (9,), (12,)]
 

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb.collections.functions.identity import (
-    Identity,
+    Recognition,
     definition_fingerprint,
     function_fingerprint,
 )
@@ -357,7 +357,7 @@ def test_values_outside_the_list_have_no_fingerprint_and_a_reason(value: Any, sa
 )
 def test_code_that_cannot_be_known_has_no_fingerprint(text: str, says: str) -> None:
     identity = function_fingerprint(define(text))
-    assert identity == Identity(None, identity.reason)
+    assert identity == Recognition(None, identity.reason)
     assert says in str(identity.reason)
 
 

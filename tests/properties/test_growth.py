@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nosync_nb
-from nosync_nb.collections import definition
+from nosync_nb.collections.functions import captured
 from nosync_nb.session import upkeep
 from nosync_nb.store import store
 from nosync_nb.store.ledger import Written
@@ -92,17 +92,17 @@ class _Odd:
 
 
 def test_a_function_that_is_gone_is_forgotten_and_its_identity_never_given_again() -> None:
-    before = len(definition._kernel_identities)
+    before = len(captured._kernel_identities)
     names = set()
     for _ in range(50):
         function = _Odd()
-        name = definition.kernel_identity(function)
-        assert name == definition.kernel_identity(function)
+        name = captured.kernel_identity(function)
+        assert name == captured.kernel_identity(function)
         names.add(name)
     del function
     gc.collect()
     assert len(names) == 50
-    assert len(definition._kernel_identities) <= before
+    assert len(captured._kernel_identities) <= before
 
 
 # -- who hears of epochs -----------------------------------------------------------------------

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nosync_nb.collections.functions.identity import package_version
+from nosync_nb.collections.functions.identity import LRU_CACHED, package_version
 
 Function = Callable[..., Any]
 
@@ -59,7 +59,7 @@ def _pickler_class() -> Any:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined, unused-ignore]
         def reducer_override(self, value: Any) -> Any:
-            if isinstance(value, functools._lru_cache_wrapper) and _is_users(value):
+            if isinstance(value, LRU_CACHED) and _is_users(value):
                 return Cached, (value.__wrapped__, value.cache_parameters())
             made = super().reducer_override(value)
             if isinstance(value, type) and isinstance(made, tuple) and len(made[1]) > 2:

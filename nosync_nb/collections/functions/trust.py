@@ -30,7 +30,11 @@ from collections.abc import Callable
 from typing import Any
 
 from nosync_nb.collections.functions import pickles
-from nosync_nb.collections.functions.identity import Identity, function_fingerprint, package_version
+from nosync_nb.collections.functions.identity import (
+    Recognition,
+    function_fingerprint,
+    package_version,
+)
 from nosync_nb.errors import DurabilityError, StageError, TrustError
 from nosync_nb.files.disk import Files
 
@@ -172,7 +176,7 @@ def seal(
     *,
     key: bytes,
     context: str = "",
-    identity: Identity | None = None,
+    identity: Recognition | None = None,
     pickle: bytes | None = None,
 ) -> bytes:
     """Makes the signed bytes of a function.

@@ -9,12 +9,14 @@ Not here: signatures (`trust`), and whether a function is deterministic.
 """
 
 from nosync_nb.collections.functions.identity.definitions import definition_fingerprint
-from nosync_nb.collections.functions.identity.functions import Identity, function_fingerprint
+from nosync_nb.collections.functions.identity.functions import Recognition, function_fingerprint
 from nosync_nb.collections.functions.identity.modules import version as package_version
 from nosync_nb.collections.functions.identity.own import identified
+from nosync_nb.collections.functions.identity.values import LRU_CACHED
 
 __all__ = [
-    "Identity",
+    "LRU_CACHED",
+    "Recognition",
     "definition_fingerprint",
     "function_fingerprint",
     "identified",

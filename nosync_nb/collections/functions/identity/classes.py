@@ -11,7 +11,7 @@ from abc import ABC
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.collections.functions.identity import modules
-from nosync_nb.collections.functions.identity.values import Unknown
+from nosync_nb.collections.functions.identity.values import Unlisted
 
 if TYPE_CHECKING:
     from nosync_nb.collections.functions.identity.functions import Walk
@@ -35,18 +35,18 @@ def write_class(walk: Walk, cls: type) -> None:
     """Writes a class: installed ones by name and version, the user's with all they define.
 
     Raises:
-        Unknown: if an attribute or the metaclass is outside the closed list.
+        Unlisted: if an attribute or the metaclass is outside the closed list.
     """
     version = modules.version(cls.__module__)
     if version is not None and cls.__module__ != "__main__":
         walk.installed(cls.__module__, cls.__qualname__)
         if "<locals>" in cls.__qualname__:
-            raise Unknown(f"is a class made by {cls.__module__}")
+            raise Unlisted(f"is a class made by {cls.__module__}")
         return
     if walk.seen(cls):
         return
     if type(cls).__module__ not in _PLAIN_METACLASSES:
-        raise Unknown(f"is a class whose metaclass is {type(cls).__qualname__!r}")
+        raise Unlisted(f"is a class whose metaclass is {type(cls).__qualname__!r}")
     walk.modules.add(cls.__module__)
     walk.write("class", cls.__name__)
     for base in cls.__bases__:

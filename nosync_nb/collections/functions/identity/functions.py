@@ -26,7 +26,7 @@ from typing import Any
 
 from nosync_nb.collections.functions.identity import classes, modules, own, source, values
 from nosync_nb.collections.functions.identity.definitions import digest
-from nosync_nb.collections.functions.identity.values import Unknown, frame
+from nosync_nb.collections.functions.identity.values import LRU_CACHED, Unlisted, frame
 
 _HIDDEN = frozenset({"eval", "exec", "globals", "locals", "vars", "__import__"})
 _OWN = frozenset({"__wrapped__", "__doc__", "__name__", "__qualname__", "__module__"})
@@ -40,7 +40,7 @@ _REDUCED = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
 @dataclass(frozen=True)
-class Identity:
+class Recognition:
     """Whether a function is recognised in another kernel.
 
     Args:
@@ -57,14 +57,14 @@ class Identity:
     modules: tuple[str, ...] = field(default=(), compare=False)
 
 
-def function_fingerprint(function: Callable[..., Any]) -> Identity:
+def function_fingerprint(function: Callable[..., Any]) -> Recognition:
     """Identifies a function by what it does.
 
     Comments, docstrings, formatting, names of the function and its file, moved lines and the hash
     seed do not matter; code, defaults, captured values and globals, helpers of the user and
     versions of installed packages do.
 
-    Returns: an `Identity` without fingerprint if something captured is outside the closed list,
+    Returns: a `Recognition` without fingerprint if something captured is outside the closed list,
         a global is not yet defined, or the code looks up names that cannot be known (`eval`).
 
     Cost: milliseconds for code met first, plus O(size) of what is captured.
@@ -72,12 +72,12 @@ def function_fingerprint(function: Callable[..., Any]) -> Identity:
     walk = Walk()
     try:
         walk.value(function)
-    except Unknown as unknown:
+    except Unlisted as verdict:
         subject = f"'{'.'.join(walk.path)}'" if walk.path else "it"
-        return Identity(None, f"{subject} {unknown}")
+        return Recognition(None, f"{subject} {verdict}")
     except RecursionError:
-        return Identity(None, f"'{'.'.join(walk.path[:1])}' is nested too deeply")
-    return Identity(
+        return Recognition(None, f"'{'.'.join(walk.path[:1])}' is nested too deeply")
+    return Recognition(
         digest(b"".join(walk.out)),
         None,
         dict(sorted(walk.versions.items())),
@@ -113,7 +113,7 @@ class Walk:
         """Writes any value of the closed list.
 
         Raises:
-            Unknown: if it is not of the list.
+            Unlisted: if it is not of the list.
         """
         piece = values.scalar(value)
         if piece is None:
@@ -125,7 +125,7 @@ class Walk:
             name = kind.__qualname__
             if kind.__module__ not in ("builtins", "__main__"):
                 name = f"{kind.__module__}.{name}"
-            raise Unknown(f"is an object of type '{name}', which is not known in another kernel")
+            raise Unlisted(f"is an object of type '{name}', which is not known in another kernel")
 
     def _container(self, value: Any) -> bool:
         """Writes containers of Python and Arrow."""
@@ -152,7 +152,7 @@ class Walk:
         else:
             return False
         if id(value) in self._open:
-            raise Unknown("is a container that holds itself")
+            raise Unlisted("is a container that holds itself")
         self._open.add(id(value))
         self.write("(" + kind.__name__)
         for part in parts:
@@ -186,7 +186,7 @@ class Walk:
             self.write("partial")
             for part in (value.func, value.args, dict(sorted(value.keywords.items()))):
                 self.value(part)
-        elif isinstance(value, functools._lru_cache_wrapper):
+        elif isinstance(value, LRU_CACHED):
             self.write("cached")
             self.value(value.__wrapped__)
         elif isinstance(value, _REDUCED):
@@ -262,11 +262,11 @@ class Walk:
         """Writes a reference into installed code."""
         version = modules.version(module)
         if version is None:
-            raise Unknown(f"is '{name}' of module '{module}', whose code is not at hand")
+            raise Unlisted(f"is '{name}' of module '{module}', whose code is not at hand")
         if version == "engine":
             public = own.public_name(module, name)
             if public is None:
-                raise Unknown(f"is '{name}' of module '{module}', which is not offered to users")
+                raise Unlisted(f"is '{name}' of module '{module}', which is not offered to users")
             self.write("own", public)
             return
         if version != "python":
@@ -317,7 +317,7 @@ class Walk:
         """Writes the globals and imports that a function's code names."""
         used = source.uses(function.__code__)
         for name in sorted(used.assigned):
-            raise Unknown(f"assigns the global '{name}'")
+            raise Unlisted(f"assigns the global '{name}'")
         for path in sorted(used.names):
             self.write("global", ".".join(path))
             with self.at(path[0]):
@@ -334,9 +334,9 @@ class Walk:
         if name not in space:
             own = function.__builtins__  # type: ignore[attr-defined, unused-ignore]
             if name in _HIDDEN:
-                raise Unknown("looks up names that cannot be known")
+                raise Unlisted("looks up names that cannot be known")
             if name not in own:
-                raise Unknown("is not defined yet")
+                raise Unlisted("is not defined yet")
             if own[name] is getattr(builtins, name, None):
                 return
             self.value(own[name])
@@ -351,7 +351,7 @@ class Walk:
             self.modules.add(value.__name__)
             self.path.append(name)
             if not hasattr(value, name):
-                raise Unknown("is not defined yet")
+                raise Unlisted("is not defined yet")
             value = getattr(value, name)
         self.value(value)
 

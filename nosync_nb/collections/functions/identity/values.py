@@ -7,6 +7,7 @@ classes are the business of `functions`, since they may hold one another.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import struct
@@ -21,8 +22,11 @@ from hashlib import blake2b
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any
 
+LRU_CACHED: Any = type(functools.lru_cache(len))
+"""The class of functions with a cache, which functools does not name."""
 
-class Unknown(Exception):  # noqa: N818 - a verdict, not an error
+
+class Unlisted(Exception):  # noqa: N818 - a verdict, not an error
     """A value cannot be compared across kernels; the text is a predicate that says why."""
 
 
@@ -44,7 +48,7 @@ def _zone(value: Any) -> bytes:
         return repr(value.utcoffset(None)).encode()
     if type(value) is zoneinfo.ZoneInfo and value.key:
         return value.key.encode()
-    raise Unknown(f"is a time zone of type {type(value).__name__!r}")
+    raise Unlisted(f"is a time zone of type {type(value).__name__!r}")
 
 
 def _moment(value: datetime | time) -> bytes:
@@ -84,7 +88,7 @@ def scalar(value: Any) -> bytes | None:
     """The canonical bytes of a value without parts; None if its type is not listed here.
 
     Raises:
-        Unknown: if the type is listed and this value still has no canonical form.
+        Unlisted: if the type is listed and this value still has no canonical form.
     """
     encode = _SCALARS.get(type(value))
     if encode is not None:
@@ -143,7 +147,7 @@ def _numpy(value: Any) -> bytes | None:
         return None
     held = np.asarray(value)
     if held.dtype.kind not in "biufcSUMm":
-        raise Unknown(f"is a numpy array of dtype {held.dtype}")
+        raise Unlisted(f"is a numpy array of dtype {held.dtype}")
     form = type(value).__name__
     content = blake2b(np.ascontiguousarray(held).data.cast("B")).digest() if held.size else b""
     return frame(form, f"{held.dtype.str} {held.shape} ".encode() + content)
