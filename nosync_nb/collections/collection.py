@@ -6,21 +6,17 @@ are Spark SQL strings or Python functions of a row. Every method returns a new C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
+from nosync_nb.collections import groups, joins, loops, selections
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.grouped import check_callable, result_schema
-from nosync_nb.collections.host import Host
+from nosync_nb.collections.functions.schemas import check_callable, result_schema
+from nosync_nb.collections.host import Host, definition_of, host_of
 from nosync_nb.collections.results import Readable
-from nosync_nb.errors import ExpressionError, SchemaError, StageError
-from nosync_nb.expressions import compile_expression, expand_select, noted
-from nosync_nb.rows import Field, Schema, widens
+from nosync_nb.rows import Field, Schema
 
-if TYPE_CHECKING:
-    from nosync_nb.collections.grouped import Grouped
-
-Names = str | Sequence[str]
 _NAMES = {
     "groupBy": "group_by",
     "groupby": "group_by",
@@ -46,20 +42,6 @@ class Collection(Readable):
     Get one from `session.input`, `session.stage` or `session["name"]`, and chain operators.
     """
 
-    def __init__(self, host: Host, definition: Definition) -> None:
-        self._host = host
-        self._definition = definition
-
-    @property
-    def schema(self) -> Schema:
-        """The columns and their Spark types."""
-        return self._definition.schema
-
-    @property
-    def name(self) -> str | None:
-        """The stage's or input's name, None for an unnamed collection."""
-        return self._host.name_of(self._definition)
-
     # -- row-wise ------------------------------------------------------------------------------
 
     def filter(self, predicate: str | Callable[[Any], Any]) -> Collection:
@@ -72,74 +54,27 @@ class Collection(Readable):
             ExpressionError: if the SQL cannot be understood or is not boolean.
         """
         if callable(predicate):
-            return self._then("filter", self.schema, {}, (predicate,))
-        compiled = self._compiled(predicate)
-        if compiled.type != "boolean":
-            raise ExpressionError(
-                f"filter {predicate!r} is of type {compiled.type}, not boolean",
-                hint="compare with something, as in filter('delay > 60')",
-            )
-        params = {"predicate": predicate, **noted([compiled.settings])}
-        return self._then("filter", self.schema, params)
+            return self._then("filter", functions=(predicate,))
+        return self._of(selections.filtered(self._definition, predicate, self._host.types))
 
     where = filter
 
     def select(self, *expressions: str) -> Collection:
         """Computes the output columns; `*` stands for all, `e AS name` names an expression."""
-        outputs: list[Any] = []
-        fields: list[Field] = []
-        settings = []
-        listed = expand_select(_texts(expressions, "select"), self.schema)
-        if not listed:
-            raise SchemaError("select: no column is named", hint="name one, as in select('*')")
-        for sql in listed:
-            compiled = self._compiled(sql)
-            if compiled.name is None:
-                raise ExpressionError(
-                    f"select: {sql!r} has no name", hint=f"write {sql + ' AS name'!r}"
-                )
-            plain = compiled.is_column
-            outputs.append(compiled.columns[0] if plain else sql)
-            settings.append(compiled.settings)
-            fields.append(Field(compiled.name, compiled.type))
-        params = {"outputs": outputs, **noted(settings)}
-        return self._then("select", _distinct_names(fields, "select"), params)
+        return self._of(selections.selected(self._definition, expressions, self._host.types))
 
     def with_columns(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
         """Adds or replaces columns: `with_columns(gain="dep_delay - arr_delay")`, or a dict."""
-        named = {**(columns or {}), **named}
-        outputs: list[Any] = list(range(len(self.schema)))
-        fields = list(self.schema.fields)
-        settings = []
-        for name, sql in named.items():
-            compiled = self._compiled(_texts([sql], "with_columns")[0])
-            settings.append(compiled.settings)
-            field = Field(name, compiled.type)
-            place = _place(self.schema, name)
-            if place is None:
-                outputs.append(sql)
-                fields.append(field)
-            else:
-                outputs[place] = sql
-                fields[place] = field
-        return self._then("select", Schema(fields), {"outputs": outputs, **noted(settings)})
+        columns = {**(columns or {}), **named}
+        return self._of(selections.extended(self._definition, columns, self._host.types))
 
     def drop(self, *columns: str) -> Collection:
         """The other columns."""
-        gone = {self.schema.index(c) for c in columns}
-        kept = [i for i in range(len(self.schema)) if i not in gone]
-        if not kept:
-            raise SchemaError("drop: no column would be left", hint="keep at least one column")
-        return self._columns(kept)
+        return self._of(selections.dropped(self._definition, columns))
 
     def rename(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
         """Renames columns: `rename({"old": "new"})`."""
-        fields = list(self.schema.fields)
-        for old, new in {**(columns or {}), **named}.items():
-            place = self.schema.index(old)
-            fields[place] = Field(new, fields[place].type)
-        schema = _distinct_names(fields, "rename")
-        return self._then("select", schema, {"outputs": list(range(len(fields)))})
+        return self._of(selections.renamed(self._definition, {**(columns or {}), **named}))
 
     def map(self, function: Callable[[Any], Any], schema: str | Schema | None = None) -> Collection:
         """Calls a deterministic function on each row, a named tuple; it returns a tuple.
@@ -147,41 +82,40 @@ class Collection(Readable):
         Args:
             schema: Spark DDL of the result; if left out, taken from what existing rows give.
         """
-        output = result_schema(self, function, schema, many=False)
-        return self._then("map", output, {}, (function,))
+        output = result_schema(function, schema, self._sample, many=False)
+        return self._then("map", output, functions=(function,))
 
     def flat_map(
         self, function: Callable[[Any], Any], schema: str | Schema | None = None
     ) -> Collection:
         """Calls a deterministic function on each row; it yields any number of tuples."""
-        output = result_schema(self, function, schema, many=True)
-        return self._then("flat_map", output, {}, (function,))
+        output = result_schema(function, schema, self._sample, many=True)
+        return self._then("flat_map", output, functions=(function,))
 
     # -- multisets -----------------------------------------------------------------------------
 
     def concat(self, *others: Collection) -> Collection:
         """The sum of collections: a row is there as often as in all of them together."""
-        parts = [self._aligned(o, "concat") for o in others]
-        return self._make("concat", self.schema, (self, *parts))
+        return self._with("concat", *others)
 
     union_all = concat
     union = concat
 
     def negate(self) -> Collection:
         """Every count with the opposite sign; can be read only after it is added to something."""
-        return self._then("negate", self.schema)
+        return self._then("negate")
 
     def distinct(self) -> Collection:
         """Each row once."""
-        return self._then("distinct", self.schema)
+        return self._then("distinct")
 
     def except_all(self, other: Collection) -> Collection:
         """Counts minus the other's counts, never below 0 (Spark's EXCEPT ALL)."""
-        return self._make("except_all", self.schema, (self, self._aligned(other, "except_all")))
+        return self._with("except_all", other)
 
     def subtract(self, other: Collection) -> Collection:
         """The distinct rows that are not in the other (Spark's EXCEPT)."""
-        return self._make("subtract", self.schema, (self, self._aligned(other, "subtract")))
+        return self._with("subtract", other)
 
     def threshold(self, function: Callable[[int], int]) -> Collection:
         """Each row `function(count)` times: `threshold(lambda n: n // 2)`, `threshold(bool)`.
@@ -191,15 +125,17 @@ class Collection(Readable):
                 (or a truth value: once or not at all). Deterministic.
         """
         check_callable("threshold", function, "threshold(lambda count: min(count, 3))")
-        return self._then("threshold", self.schema, {}, (function,))
+        return self._then("threshold", functions=(function,))
 
     def consolidate(self) -> Collection:
         """The same collection, kept as state, so that cancelled changes stop here."""
-        return self._then("consolidate", self.schema)
+        return self._then("consolidate")
 
     def multiplicity(self) -> Collection:
         """Each row once, with its count as a last column `count`."""
-        schema = _distinct_names([*self.schema.fields, Field("count", "bigint")], "multiplicity")
+        schema = selections.unambiguous(
+            [*self.schema.fields, Field("count", "bigint")], "multiplicity"
+        )
         return self._then("multiplicity", schema)
 
     def inspect(self, function: Callable[[int, Any], Any] | None) -> Collection:
@@ -236,17 +172,14 @@ class Collection(Readable):
 
         Cost: an epoch costs what changes in each round, not what is there.
         """
-        from nosync_nb.collections.loops import iterate
-
-        return iterate(self, body, rounds)
+        wrap = partial(Collection, self._host)
+        return wrap(loops.iterated(self._host, wrap, self._definition, body, rounds))
 
     # -- keyed ---------------------------------------------------------------------------------
 
     def group_by(self, *keys: str) -> Grouped:
         """Groups by columns, for `.agg`, `.count`, `.reduce`, `.top` or `.rank` to follow."""
-        from nosync_nb.collections.grouped import Grouped
-
-        return Grouped(self, [self.schema.index(k) for k in _texts(keys, "group_by")])
+        return Grouped(self, [self.schema.index(k) for k in selections.texts(keys, "group_by")])
 
     groupBy = group_by  # noqa: N815 - the spelling Spark users bring
 
@@ -254,9 +187,7 @@ class Collection(Readable):
         """Aggregates over all rows: one row."""
         return self.group_by().agg(**named)
 
-    def join(
-        self, other: Collection, on: Names | Mapping[str, str] | None = None, how: str = "inner"
-    ) -> Collection:
+    def join(self, other: Collection, on: joins.On = None, how: str = "inner") -> Collection:
         """Joins on equal keys; null keys match nothing, NaN matches NaN.
 
         Args:
@@ -275,65 +206,28 @@ class Collection(Readable):
         Raises:
             SchemaError: if keys differ in type or column names clash.
         """
-        from nosync_nb.collections.joins import join
-
-        return join(self, other, on, how)
+        right = definition_of("join", other, self._host)
+        return self._of(joins.joined(self._definition, right, on, how, self._host.types))
 
     # -- helpers -------------------------------------------------------------------------------
+
+    def _of(self, definition: Definition) -> Collection:
+        return Collection(self._host, definition)
 
     def _then(
         self,
         op: str,
-        schema: Schema,
-        params: Mapping[str, Any] | None = None,
+        schema: Schema | None = None,
         functions: tuple[Callable[..., Any], ...] = (),
     ) -> Collection:
-        definition = Definition(op, schema, (self._definition,), params, functions)
-        return Collection(self._host, definition)
+        return self._of(self._definition.then(op, schema, None, functions))
 
-    def _make(
-        self,
-        op: str,
-        schema: Schema,
-        inputs: Sequence[Collection],
-        params: Mapping[str, Any] | None = None,
-    ) -> Collection:
-        definition = Definition(op, schema, tuple(i._definition for i in inputs), params)
-        return Collection(self._host, definition)
-
-    def _columns(self, places: Sequence[int]) -> Collection:
-        schema = Schema([self.schema.fields[i] for i in places])
-        return self._then("select", schema, {"outputs": list(places)})
-
-    def _compiled(self, sql: Any) -> Any:
-        if not isinstance(sql, str):
-            raise ExpressionError(
-                f"{sql!r} is not a Spark SQL string",
-                hint="write the expression as text, as in 'dep_delay > 60'",
-            )
-        types = self._host.types
-        return compile_expression(sql, self.schema, types=types, settings=types.settings)
-
-    def _aligned(self, other: Any, op: str) -> Collection:
-        """The other collection with this one's types, or an error that quotes both schemas."""
-        if not isinstance(other, Collection):
-            raise StageError(f"{op}: {other!r} is not a collection")
-        if other._host is not self._host:
-            raise StageError(
-                f"{op}: the other collection belongs to another session",
-                hint="insert its rows into an input of this session",
-            )
-        mine, theirs = self.schema, other.schema
-        if mine.types == theirs.types:
-            return other
-        if len(mine) != len(theirs) or not all(
-            widens(a, b) for a, b in zip(theirs.types, mine.types, strict=True)
-        ):
-            raise SchemaError(
-                f"{op}: the schemas differ: ({mine.ddl}) and ({theirs.ddl})",
-                hint="bring both to the same columns with select('...', 'cast(x as ...) AS x')",
-            )
-        return other._then("widen", mine)
+    def _with(self, op: str, *others: Any) -> Collection:
+        """An operator over this and others, which are brought to the types of this one."""
+        mine = self._definition
+        theirs = [definition_of(op, each, self._host) for each in others]
+        parts = [selections.aligned(mine, each, op) for each in theirs]
+        return self._of(Definition(op, self.schema, (mine, *parts)))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -351,33 +245,91 @@ class Collection(Readable):
         raise TypeError("a collection is not a list; iterate over its .rows()")
 
 
-def _texts(expressions: Sequence[Any], op: str) -> list[str]:
-    flat = [e for x in expressions for e in (x if isinstance(x, list | tuple) else [x])]
-    for e in flat:
-        if not isinstance(e, str):
-            raise ExpressionError(
-                f"{op}: {e!r} is not a Spark SQL string",
-                hint="write the expression as text, as in 'dep_delay > 60'",
-            )
-    return flat
+class Grouped:
+    """A collection grouped by columns; ends in `.agg`, `.count`, `.reduce`, `.top` or `.rank`."""
+
+    def __init__(self, collection: Collection, keys: list[int]) -> None:
+        self._host = host_of(collection)
+        self._source = definition_of("group_by", collection)
+        self._keys = groups.check_keys(collection.schema, keys)
+
+    def agg(self, **named: str) -> Collection:
+        """SQL aggregates: `agg(n="count(*)", late="avg(dep_delay)")`.
+
+        Known are count, count_if, sum, avg, min, max, stddev, variance (`_samp`, `_pop`), min_by,
+        max_by, bool_and, bool_or, bit_and, bit_or, bit_xor, collect_list and collect_set, with
+        their synonyms in Spark; also of `distinct` values and with `filter (where ...)`. What
+        Spark leaves open is fixed: lists are sorted, and of equal orders min_by takes the least
+        value and max_by the greatest.
+
+        Returns:
+            the keys, then one column for each name. Values may be expressions over aggregates.
+
+        Raises:
+            ExpressionError: for an aggregate that is not known, or one over a type it does not
+                take; at a commit if a sum or average leaves the range of its type.
+
+        Cost: O(log rows) for each change, also in a group of a million. Lists cost their group,
+            and min, max, min_by and max_by of values that begin alike (text of the same 8 bytes,
+            equal orders) a look at their group when the extreme value itself is removed.
+        """
+        types = self._host.types
+        return self._of(groups.aggregated(self._source, self._keys, named, types))
+
+    def count(self) -> Collection:
+        """The number of rows of each group, as column `count`."""
+        return self.agg(count="count(*)")
+
+    def reduce(self, function: Callable[[Any, list[Any]], Any], schema: str | Schema) -> Collection:
+        """Calls `function(key, rows)` for each group; it yields tuples of `schema`.
+
+        Args:
+            function: gets the key (a value, or a named tuple of several) and the group's rows as
+                named tuples in canonical order, copies repeated. Deterministic. A row whose count
+                is negative (removed before it was inserted) is not among them until it is above 0;
+                a group without rows is not asked for.
+            schema: Spark DDL of what it yields; the output has the keys before it.
+        """
+        return self._of(groups.reduced(self._source, self._keys, function, schema))
+
+    def top(self, k: int, by: str | None = None, offset: int = 0) -> Collection:
+        """The first `k` rows of each group, copies counted, after the first `offset`.
+
+        Args:
+            by: `"x desc, y nulls last"`, columns or Spark SQL expressions; nulls come first, and
+                last if descending, unless said otherwise. Ties are broken by the whole row in
+                canonical order, which is also what `by=None` orders by.
+
+        Returns:
+            the columns as they are; without keys of the group, the first rows of all.
+
+        Cost: O(k + offset) rows for each group that changes, however large it is, and the rows
+        that share the first 64 bits of the order with the last of them (a bigint, a timestamp, the
+        first 8 bytes of a text).
+        """
+        return self._first(k, by, offset)
+
+    def rank(self, by: str, k: int, name: str = "rank", offset: int = 0) -> Collection:
+        """The rows of `top(k, by, offset)` with their rank, as Spark's `rank()`: ties share it.
+
+        Returns:
+            the columns, and the rank from 1 as column `name`.
+        """
+        return self._first(k, by, offset, rank=name)
+
+    def _first(self, k: int, by: str | None, offset: int, rank: str | None = None) -> Collection:
+        types = self._host.types
+        rows = groups.first(self._source, self._keys, k, by, offset, types, rank=rank)
+        return self._of(rows)
+
+    def _of(self, definition: Definition) -> Collection:
+        return Collection(self._host, definition)
 
 
-def _place(schema: Schema, name: str) -> int | None:
-    """The place of a column by Spark's rules, or None."""
-    try:
-        return schema.index(name)
-    except SchemaError:
-        return None
-
-
-def _distinct_names(fields: Sequence[Field], op: str) -> Schema:
-    """A schema, if no column name occurs twice."""
-    seen: set[str] = set()
-    for field in fields:
-        if field.name.lower() in seen:
-            raise SchemaError(
-                f"{op}: two columns would be named '{field.name}'",
-                hint="rename one of them: rename({'old': 'new'})",
-            )
-        seen.add(field.name.lower())
-    return Schema(fields)
+def iterate_together(
+    host: Host, body: Callable[..., Any], rounds: int | None, sources: Mapping[str, Any]
+) -> dict[str, Collection]:
+    """Repeats a body on several variables; see `Session.iterate`."""
+    wrap = partial(Collection, host)
+    values = loops.iterated_together(host, wrap, sources, body, rounds)
+    return {name: wrap(each) for name, each in zip(sources, values, strict=True)}

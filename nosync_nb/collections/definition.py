@@ -101,6 +101,21 @@ class Definition:
             parts[bodies:] = [each - {self.params["level"]} for each in parts[bodies:]]
         return NO_LEVELS.union(*parts)
 
+    def then(
+        self,
+        op: str,
+        schema: Schema | None = None,
+        params: Mapping[str, Any] | None = None,
+        functions: tuple[Function, ...] = (),
+    ) -> Definition:
+        """An operator over this one; its columns are the same if none are given."""
+        return Definition(op, self.schema if schema is None else schema, (self,), params, functions)
+
+    def columns(self, places: Sequence[int]) -> Definition:
+        """Some of the columns, by place."""
+        schema = Schema([self.schema.fields[i] for i in places])
+        return self.then("select", schema, {"outputs": list(places)})
+
     @property
     def functions(self) -> tuple[Function, ...]:
         """The user's functions."""

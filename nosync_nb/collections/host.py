@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.errors import StageError
 from nosync_nb.expressions import Depends, Settings
 from nosync_nb.rows import Schema
 from nosync_nb.trace import Trace
@@ -70,3 +71,51 @@ class Host(Protocol):
 
     def inspect(self, definition: Definition, function: Callable[[int, Any], Any] | None) -> None:
         """Has a function called with the changes of each epoch, or (None) no longer."""
+
+
+class Hosted:
+    """A definition with who answers for it: what each collection is."""
+
+    def __init__(self, host: Host, definition: Definition) -> None:
+        self._host = host
+        self._definition = definition
+
+
+def host_of(collection: Hosted) -> Host:
+    """Who answers for a collection."""
+    return collection._host
+
+
+def definition_of(
+    what: str,
+    given: Any,
+    host: Host | None = None,
+    argument: str = "the other collection",
+    *,
+    stage: str | None = None,
+) -> Definition:
+    """What a collection that was given somewhere describes.
+
+    Args:
+        what: where, for messages: the operator, function or stage.
+        host: whose it has to be; None: anybody's.
+        argument: what it is there: the name of an argument, or words for it.
+        stage: the one that it is to become, for the error.
+
+    Raises:
+        StageError: if it is no collection, or that of another host.
+    """
+    if not isinstance(given, Hosted):
+        label = f"{argument}=" if argument.isidentifier() else ""
+        raise StageError(
+            f"{what}: {label}{given!r} is not a collection",
+            hint="give an input, a stage or what an operator returns, as in flights.filter(...)",
+            stage=stage,
+        )
+    if host is not None and given._host is not host:
+        raise StageError(
+            f"{what}: {argument} belongs to another session",
+            hint="insert its rows into an input of this session",
+            stage=stage,
+        )
+    return given._definition

@@ -15,20 +15,22 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nosync_nb.collections.collection import Collection, Names
-from nosync_nb.collections.grouped import stable, unused_name
-from nosync_nb.errors import SchemaError, StageError, warn
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.host import Types
+from nosync_nb.collections.selections import stable
+from nosync_nb.errors import SchemaError, warn
 from nosync_nb.expressions import noted
 from nosync_nb.operators import CROSS_ROWS_MAX
 from nosync_nb.rows import Field, Schema, widens
 
 _KINDS = ("inner", "left", "right", "full", "semi", "anti", "cross")
 _SPELLINGS = {"outer": "full", "leftsemi": "semi", "leftanti": "anti"}
-On = Names | Mapping[str, str] | None
+On = str | Sequence[str] | Mapping[str, str] | None
+"""The keys of a join: a column, columns, or pairs of columns or expressions."""
 
 
 class _Sides(NamedTuple):
-    """Two collections ready to be matched.
+    """Two definitions ready to be matched.
 
     Attributes:
         left, right: with computed keys behind their own columns; keys of one type.
@@ -37,8 +39,8 @@ class _Sides(NamedTuple):
         rest: positions of the right columns that the result has.
     """
 
-    left: Collection
-    right: Collection
+    left: Definition
+    right: Definition
     pairs: list[tuple[int, int]]
     widths: tuple[int, int]
     rest: list[int]
@@ -49,19 +51,12 @@ class _Sides(NamedTuple):
         return Schema([*own, *(self.right.schema.fields[i] for i in self.rest)])
 
 
-def join(left: Collection, right: Collection, on: On, how: str) -> Collection:
-    """Joins two collections; see `Collection.join`."""
-    if not isinstance(right, Collection):
-        raise StageError(f"join: {right!r} is not a collection")
-    if right._host is not left._host:
-        raise StageError(
-            "join: the other collection belongs to another session",
-            hint="insert its rows into an input of this session",
-        )
+def joined(left: Definition, right: Definition, on: On, how: str, types: Types) -> Definition:
+    """Joins two definitions; see `Collection.join`."""
     kind = _kind(how)
     if kind == "cross":
         return _cross(left, right, on)
-    sides = _matched(left, right, on, kind)
+    sides = _matched(left, right, on, kind, types)
     if kind == "semi":
         return _own(_semi(sides), sides.widths[0])
     if kind == "anti":
@@ -70,10 +65,10 @@ def join(left: Collection, right: Collection, on: On, how: str) -> Collection:
     parts = [_inner(sides)]
     if kind in ("left", "full"):
         lonely = _own(_anti(sides), sides.widths[0])
-        parts.append(lonely._then("pad", sides.schema()) if sides.rest else lonely)
+        parts.append(lonely.then("pad", sides.schema()) if sides.rest else lonely)
     if kind in ("right", "full"):
         parts.append(_padded_left(sides))
-    return parts[0].concat(*parts[1:]) if len(parts) > 1 else parts[0]
+    return Definition("concat", parts[0].schema, tuple(parts)) if len(parts) > 1 else parts[0]
 
 
 def _kind(how: str) -> str:
@@ -85,12 +80,12 @@ def _kind(how: str) -> str:
     return kind
 
 
-def _matched(left: Collection, right: Collection, on: On, kind: str) -> _Sides:
+def _matched(left: Definition, right: Definition, on: On, kind: str, types: Types) -> _Sides:
     """The sides with their keys found, computed and of one type."""
     named = _named(on)
     widths = (len(left.schema), len(right.schema))
-    left, left_places = _keyed(left, [a for a, _ in named])
-    right, right_places = _keyed(right, [b for _, b in named])
+    left, left_places = _keyed(left, [a for a, _ in named], types)
+    right, right_places = _keyed(right, [b for _, b in named], types)
     pairs = list(zip(left_places, right_places, strict=True))
     if kind in ("semi", "anti"):  # widened keys would change the left columns: match by copies
         left, pairs = _copied(left, right, pairs)
@@ -110,8 +105,8 @@ def _named(on: On) -> list[tuple[str, str]]:
         )
     if isinstance(on, str):
         on = [on]
-    given: Any = on if isinstance(on, Iterable) else [on]
-    named: list[Any] = [*given.items()] if isinstance(given, Mapping) else [(c, c) for c in given]
+    keys: Any = on if isinstance(on, Iterable) else [on]
+    named: list[Any] = [*keys.items()] if isinstance(keys, Mapping) else [(c, c) for c in keys]
     for key in (each for pair in named for each in pair):
         if not isinstance(key, str):
             raise SchemaError(
@@ -123,7 +118,7 @@ def _named(on: On) -> list[tuple[str, str]]:
     return named
 
 
-def _keyed(side: Collection, keys: Sequence[str]) -> tuple[Collection, list[int]]:
+def _keyed(side: Definition, keys: Sequence[str], types: Types) -> tuple[Definition, list[int]]:
     """A side with computed keys as further columns, and the positions of all keys."""
     schema = side.schema
     outputs: list[Any] = list(range(len(schema)))
@@ -134,46 +129,46 @@ def _keyed(side: Collection, keys: Sequence[str]) -> tuple[Collection, list[int]
         if re.fullmatch(r"\w+", key) or key in schema:
             places.append(schema.index(key))
             continue
-        compiled = stable(side, key, "join")
+        compiled = stable(side, key, "join", types)
         if compiled.is_column:
             places.append(compiled.columns[0])
             continue
         places.append(len(outputs))
         outputs.append(key)
         settings.append(compiled.settings)
-        fields.append(Field(unused_name(fields, "key"), compiled.type))
+        fields.append(Field(Schema(fields).unused("key"), compiled.type))
     if len(outputs) == len(schema):
         return side, places
     params = {"outputs": outputs, **noted(settings)}
-    return side._then("select", Schema(fields), params), places
+    return side.then("select", Schema(fields), params), places
 
 
 def _copied(
-    left: Collection, right: Collection, pairs: Sequence[tuple[int, int]]
-) -> tuple[Collection, list[tuple[int, int]]]:
+    left: Definition, right: Definition, pairs: Sequence[tuple[int, int]]
+) -> tuple[Definition, list[tuple[int, int]]]:
     """Repeats left keys of a narrower type as further columns, so that these can be widened."""
     outputs = list(range(len(left.schema)))
     fields = list(left.schema.fields)
-    found = []
+    copied = []
     for a, b in pairs:
         place, narrow, wide = a, left.schema.types[a], right.schema.types[b]
         if narrow != wide and widens(narrow, wide):
             place = len(outputs)
             outputs.append(a)
-            fields.append(Field(unused_name(fields, "key"), narrow))
-        found.append((place, b))
+            fields.append(Field(Schema(fields).unused("key"), narrow))
+        copied.append((place, b))
     if len(outputs) > len(left.schema):
-        left = left._then("select", Schema(fields), {"outputs": outputs})
-    return left, found
+        left = left.then("select", Schema(fields), {"outputs": outputs})
+    return left, copied
 
 
 def _same_types(
-    left: Collection,
-    right: Collection,
+    left: Definition,
+    right: Definition,
     pairs: Sequence[tuple[int, int]],
     named: Sequence[str],
     widths: tuple[int, int],
-) -> tuple[Collection, Collection]:
+) -> tuple[Definition, Definition]:
     """Widens key columns where one side's type is wider."""
     wide_left = list(left.schema.fields)
     wide_right = list(right.schema.fields)
@@ -196,9 +191,9 @@ def _same_types(
     return _widened(left, wide_left), _widened(right, wide_right)
 
 
-def _widened(side: Collection, fields: list[Field]) -> Collection:
+def _widened(side: Definition, fields: list[Field]) -> Definition:
     schema = Schema(fields)
-    return side if schema.types == side.schema.types else side._then("widen", schema)
+    return side if schema.types == side.schema.types else side.then("widen", schema)
 
 
 def _no_clash(sides: _Sides) -> None:
@@ -213,36 +208,37 @@ def _no_clash(sides: _Sides) -> None:
             )
 
 
-def _own(side: Collection, width: int) -> Collection:
+def _own(side: Definition, width: int) -> Definition:
     """A side without computed keys."""
-    return side if len(side.schema) == width else side._columns(range(width))
+    return side if len(side.schema) == width else side.columns(range(width))
 
 
-def _inner(sides: _Sides) -> Collection:
+def _inner(sides: _Sides) -> Definition:
     """The pairs with equal keys."""
     outputs = [[0, i] for i in range(sides.widths[0])] + [[1, i] for i in sides.rest]
-    return _joined(sides.left, sides.right, sides.pairs, sides.schema(), outputs)
+    return _pairs(sides.left, sides.right, sides.pairs, sides.schema(), outputs)
 
 
-def _semi(sides: _Sides) -> Collection:
+def _semi(sides: _Sides) -> Definition:
     """The left rows that have a partner, as often as they are there."""
-    keys = sides.right._columns(_distinct([b for _, b in sides.pairs])).distinct()
+    keys = sides.right.columns(_distinct([b for _, b in sides.pairs])).then("distinct")
     places = {b: i for i, b in enumerate(_distinct([b for _, b in sides.pairs]))}
     outputs = [[0, i] for i in range(len(sides.left.schema))]
     pairs = [(a, places[b]) for a, b in sides.pairs]
-    return _joined(sides.left, keys, pairs, sides.left.schema, outputs)
+    return _pairs(sides.left, keys, pairs, sides.left.schema, outputs)
 
 
 def _distinct(places: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(places))
 
 
-def _anti(sides: _Sides) -> Collection:
+def _anti(sides: _Sides) -> Definition:
     """The left rows without a partner."""
-    return sides.left.concat(_semi(sides).negate())
+    partners = _semi(sides).then("negate")
+    return Definition("concat", sides.left.schema, (sides.left, partners))
 
 
-def _padded_left(sides: _Sides) -> Collection:
+def _padded_left(sides: _Sides) -> Definition:
     """The right rows without a partner, their keys under the left names."""
     back = [(b, a) for a, b in sides.pairs]
     lonely = _anti(sides._replace(left=sides.right, right=sides.left, pairs=back))
@@ -252,13 +248,13 @@ def _padded_left(sides: _Sides) -> Collection:
     types = [*lonely.schema.types, *(schema.types[i] for i in missing)]
     if missing:
         padded = Schema([Field(f"c{i}", t) for i, t in enumerate(types)])
-        lonely = lonely._then("pad", padded)
+        lonely = lonely.then("pad", padded)
     nulls = {i: width + at for at, i in enumerate(missing)}
     outputs = [keys.get(i, nulls.get(i)) for i in range(sides.widths[0])] + sides.rest
-    return lonely._then("select", schema, {"outputs": outputs})
+    return lonely.then("select", schema, {"outputs": outputs})
 
 
-def _cross(left: Collection, right: Collection, on: On) -> Collection:
+def _cross(left: Definition, right: Definition, on: On) -> Definition:
     """Every pair of rows: a join by a key of no columns."""
     if on is not None:
         raise SchemaError(
@@ -275,12 +271,12 @@ def _cross(left: Collection, right: Collection, on: On) -> Collection:
     return _inner(sides)
 
 
-def _joined(
-    left: Collection,
-    right: Collection,
+def _pairs(
+    left: Definition,
+    right: Definition,
     pairs: Sequence[tuple[int, int]],
     schema: Schema,
     outputs: list[list[int]],
-) -> Collection:
+) -> Definition:
     params = {"left": [a for a, _ in pairs], "right": [b for _, b in pairs], "outputs": outputs}
-    return left._make("join", schema, (left, right), params)
+    return Definition("join", schema, (left, right), params)

@@ -12,32 +12,43 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.host import Host
+from nosync_nb.collections.host import Host, Hosted, definition_of
+from nosync_nb.collections.selections import aligned
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.operators import functions
 from nosync_nb.rows import Field, Schema
 
 _nesting = threading.local()
+Wrap = Callable[[Definition], Any]
 _TAG = "_variable"
 _ALONE = ""  # the name of the only variable of a loop
 _variables: WeakKeyDictionary[Definition, tuple[Definition, ...]] = WeakKeyDictionary()
 """The variables of each loop, so that those of another loop are told apart from them."""
 
 
-def iterate(source: Collection, body: Callable[[Any], Any], rounds: int | None) -> Collection:
-    """Repeats a body on one variable; see `Collection.iterate`."""
+def iterated(
+    host: Host, wrap: Wrap, source: Definition, body: Callable[[Any], Any], rounds: int | None
+) -> Definition:
+    """Repeats a body on one variable; see `Collection.iterate`.
+
+    Args:
+        wrap: makes of a definition the collection that the body gets.
+    """
     _check_body(body, 1, {})
-    (found,) = _traced({_ALONE: source}, lambda values: {_ALONE: body(values[_ALONE])}, rounds)
-    return Collection(source._host, found)
+    (loop,) = _traced(host, {_ALONE: source}, lambda v: {_ALONE: body(wrap(v[_ALONE]))}, rounds)
+    return loop
 
 
-def iterate_together(
-    host: Host, body: Callable[..., Any], rounds: int | None, sources: Mapping[str, Any]
-) -> dict[str, Collection]:
+def iterated_together(
+    host: Host,
+    wrap: Wrap,
+    sources: Mapping[str, Any],
+    body: Callable[..., Any],
+    rounds: int | None,
+) -> list[Definition]:
     """Repeats a body on several variables; see `Session.iterate`."""
-    if isinstance(rounds, Collection):
+    if isinstance(rounds, Hosted):
         raise StageError(
             "iterate: a variable cannot be called 'rounds', which says how often the body is"
             " applied",
@@ -48,42 +59,35 @@ def iterate_together(
             "iterate: no variables", hint="name them: iterate(lambda a, b: ..., a=first, b=second)"
         )
     _check_body(body, 0, sources)
-    for name, source in sources.items():
-        if not isinstance(source, Collection):
-            raise StageError(
-                f"iterate: {name}={source!r} is not a collection",
-                hint=f"give the collection that '{name}' starts from",
-            )
-        if source._host is not host:
-            raise StageError(
-                f"iterate: '{name}' starts from a collection of another session",
-                hint="insert its rows into an input of this session",
-            )
-    found = _traced(sources, lambda values: _by_name(body(**values), sources), rounds)
-    return {n: Collection(host, d) for n, d in zip(sources, found, strict=True)}
+    definitions = {n: definition_of("iterate", each, host, n) for n, each in sources.items()}
+
+    def step(variables: Mapping[str, Definition]) -> Mapping[str, Any]:
+        return _by_name(body(**{name: wrap(each) for name, each in variables.items()}), sources)
+
+    return _traced(host, definitions, step, rounds)
 
 
-def _by_name(made: Any, sources: Mapping[str, Any]) -> Mapping[str, Any]:
+def _by_name(values: Any, sources: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a body returned, by the names of its variables."""
     names = ", ".join(sources)
-    if isinstance(made, Collection) and len(sources) == 1:
-        return dict.fromkeys(sources, made)
-    if isinstance(made, tuple | list):
-        if len(made) == len(sources):
-            return dict(zip(sources, made, strict=True))
-        given = f"{len(made)} values"
-    elif isinstance(made, Mapping):
-        unknown = [repr(name) for name in made if name not in sources]
-        missing = [repr(name) for name in sources if name not in made]
+    if isinstance(values, Hosted) and len(sources) == 1:
+        return dict.fromkeys(sources, values)
+    if isinstance(values, tuple | list):
+        if len(values) == len(sources):
+            return dict(zip(sources, values, strict=True))
+        shape = f"{len(values)} values"
+    elif isinstance(values, Mapping):
+        unknown = [repr(name) for name in values if name not in sources]
+        missing = [repr(name) for name in sources if name not in values]
         if not unknown and not missing:
-            return made
-        given = "a dict"
-        given += f" with {', '.join(unknown)}" if unknown else ""
-        given += f" without {', '.join(missing)}" if missing else ""
+            return values
+        shape = "a dict"
+        shape += f" with {', '.join(unknown)}" if unknown else ""
+        shape += f" without {', '.join(missing)}" if missing else ""
     else:
-        given = repr(made)
+        shape = repr(values)
     raise StageError(
-        f"iterate: the body returned {given}, not a value for each of {names}",
+        f"iterate: the body returned {shape}, not a value for each of {names}",
         hint="return a tuple in their order, or a dict by their names",
     )
 
@@ -134,7 +138,10 @@ def refuse_reading(definition: Definition) -> None:
 
 
 def _traced(
-    sources: Mapping[str, Collection], body: Callable[[Any], Mapping[str, Any]], rounds: int | None
+    host: Host,
+    sources: Mapping[str, Definition],
+    body: Callable[[Mapping[str, Definition]], Mapping[str, Any]],
+    rounds: int | None,
 ) -> list[Definition]:
     """Calls the body once on variables; the definition of each variable's last value."""
     if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int)):
@@ -149,18 +156,19 @@ def _traced(
     around: list[list[Definition]] = getattr(_nesting, "around", [])
     level = len(around)
     for source in sources.values():
-        _check_inside(source._definition, {id(d) for each in around for d in each})
-    variables = {}
-    for index, (name, source) in enumerate(sources.items()):
-        definition = Definition("variable", source.schema, (), {"level": level, "index": index})
-        variables[name] = Collection(source._host, definition)
-    _nesting.around = [*around, [v._definition for v in variables.values()]]
+        _check_inside(source, {id(d) for each in around for d in each})
+    variables = {
+        name: Definition("variable", source.schema, (), {"level": level, "index": index})
+        for index, (name, source) in enumerate(sources.items())
+    }
+    own = tuple(variables.values())
+    _nesting.around = [*around, [*own]]
     try:
         values = body(variables)
         active = {id(d) for each in _nesting.around for d in each}
     finally:
         _nesting.around = around
-    results = [_result(name, values[name], source) for name, source in sources.items()]
+    results = [_result(host, name, values[name], source) for name, source in sources.items()]
     for name, result in zip(sources, results, strict=True):
         _check_inside(result, active)
         if level not in result.levels:
@@ -169,7 +177,6 @@ def _traced(
                 " nothing",
                 hint="use what the body is given, or leave the loop out",
             )
-    own = tuple(v._definition for v in variables.values())
     return _outputs(list(sources.values()), results, level, rounds, own)
 
 
@@ -201,21 +208,23 @@ def outside() -> StageError:
     )
 
 
-def _result(name: str, value: Any, source: Collection) -> Definition:
+def _result(host: Host, name: str, value: Any, source: Definition) -> Definition:
     """The next value of a variable, of its own schema."""
-    if not isinstance(value, Collection):
+    if not isinstance(value, Hosted):
         raise StageError(
             f"iterate: the body returned {value!r}{_for(name)}, not a collection",
             hint="return the variable's next value, as in lambda r: r.concat(...).distinct()",
         )
-    found: Collection = source._aligned(value, f"iterate: the body's value{_for(name)}")
-    if [n.lower() for n in value.schema.names] != [n.lower() for n in source.schema.names]:
+    what = f"iterate: the body's value{_for(name)}"
+    result = definition_of(what, value, host)
+    fitting = aligned(source, result, what)
+    if [n.lower() for n in result.schema.names] != [n.lower() for n in source.schema.names]:
         raise SchemaError(
-            f"iterate: the body returns ({value.schema.ddl}){_for(name)}, its variable is"
+            f"iterate: the body returns ({result.schema.ddl}){_for(name)}, its variable is"
             f" ({source.schema.ddl})",
             hint="bring the columns in order with select(...), and rename(...) them",
         )
-    return found._definition
+    return fitting
 
 
 def _for(name: str) -> str:
@@ -227,14 +236,14 @@ def _of(name: str, sources: Mapping[str, Any]) -> str:
 
 
 def _outputs(
-    sources: list[Collection],
+    sources: list[Definition],
     results: list[Definition],
     level: int,
     rounds: int | None,
     variables: tuple[Definition, ...],
 ) -> list[Definition]:
     """The loop's definition; several variables leave it as one collection, tagged."""
-    inputs = (*(s._definition for s in sources), *results)
+    inputs = (*sources, *results)
     params = {"level": level, "rounds": rounds}
     if len(sources) == 1:
         loop = Definition("iterate", sources[0].schema, inputs, params)

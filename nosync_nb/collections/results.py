@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.host import Host
+from nosync_nb.collections.host import Hosted
 from nosync_nb.errors import (
     NegativeMultiplicityError,
     SchemaError,
@@ -33,14 +32,11 @@ def _unread(collection: Readable, *_: Any, **__: Any) -> str:
     return f"{collection._title()} could not be read; nothing has changed"
 
 
-class Readable:
+class Readable(Hosted):
     """What can be read of a collection, at the last epoch or any readable one.
 
     `at` is an epoch, a label, a datetime, or a negative offset from the last epoch.
     """
-
-    _host: Host
-    _definition: Definition
 
     @property
     def schema(self) -> Schema:
@@ -228,12 +224,8 @@ def changes_table(batch: Batch, schema: Schema) -> pa.Table:
     """Changes as an Arrow table: the columns, and last `diff`, with `_` where that is taken."""
     arrays = [rows.to_arrow(c, t) for c, t in zip(batch.columns, schema.types, strict=True)]
     diffs = rows.to_arrow(batch.diff, "bigint")
-    taken, name = {column.lower() for column in schema.names}, "diff"
-    while name in taken:
-        name += "_"
-    return pa.Table.from_arrays(
-        [*arrays, diffs], schema=schema.arrow.append(pa.field(name, pa.int64()))
-    )
+    last = pa.field(schema.unused("diff"), pa.int64())
+    return pa.Table.from_arrays([*arrays, diffs], schema=schema.arrow.append(last))
 
 
 def _total(counts: Any) -> int:

@@ -18,6 +18,7 @@ from nosync_nb.expressions.expression import Expression, Types, compile_expressi
 from nosync_nb.expressions.parse import Word, parse, tokens
 from nosync_nb.expressions.settings import DEFAULT, Asked, Settings
 from nosync_nb.rows import Field, Schema
+from nosync_nb.rows.ddl import quoted
 
 
 class AggregateCall(NamedTuple):
@@ -158,7 +159,7 @@ class _Compiler:
         start = inside[0].end if distinct else words[i + 1].end
         texts = _split(sql, inside, start, words[close].start)
         if distinct and texts == ["*"]:
-            texts = ["`" + name.replace("`", "``") + "`" for name in self.schema.names]
+            texts = [quoted(name) for name in self.schema.names]
         if written == "count" and not distinct and (texts == ["*"] or _is_constant(inside)):
             if condition is None:
                 return self.number(AggregateCall("count_star", None, "bigint"), "count(*)"), after

@@ -31,6 +31,7 @@ from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Settings, ne
 from nosync_nb.expressions.typing_rules import KNOWN, VOID
 from nosync_nb.expressions.vectors import Frame, RowError, quiet, to_column
 from nosync_nb.rows import Column, Schema, canonical_type
+from nosync_nb.rows.ddl import quoted
 
 Types = Callable[[Sequence[str], Schema], list[str]]
 """Asks Spark for the types of expressions over a schema."""
@@ -310,7 +311,7 @@ def expand_select(expressions: Sequence[str], schema: Schema) -> list[str]:
         if tree.args.get("replace") or tree.args.get("rename"):
             raise ExpressionError(f"select {sql!r}: only except is known after *")
         kept = (name for i, name in enumerate(schema.names) if i not in gone)
-        found += ["`" + name.replace("`", "``") + "`" for name in kept]
+        found += [quoted(name) for name in kept]
     return found
 
 

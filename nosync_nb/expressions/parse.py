@@ -19,6 +19,7 @@ from sqlglot.parsers.spark import SparkParser
 
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions.roomy import roomy
+from nosync_nb.rows.ddl import quoted
 
 _PREFIX = "SELECT "
 _SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "POSITION", "OVERLAY")
@@ -159,14 +160,10 @@ def canonical(words: tuple[Word, ...], names: dict[str, str]) -> str:
             texts.append(word.text)
         elif word.kind == "name" or (word.kind == "word" and not called):
             own = names.get(word.text.lower())
-            texts.append(_quoted(own) if own is not None else word.text.lower())
+            texts.append(quoted(own) if own is not None else word.text.lower())
         else:
             texts.append(_SPELLINGS.get(word.text, word.text.lower()))
     return " ".join(texts)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 _LEVELS: dict[type[exp.Expression], int] = {

@@ -45,7 +45,12 @@ _WORD = re.compile(r"[^\W\d]\w*\Z", re.ASCII)
 
 def quote(name: str) -> str:
     """Returns a column name as it stands in DDL: in backticks unless it is a plain word."""
-    return name if _WORD.match(name) else "`" + name.replace("`", "``") + "`"
+    return name if _WORD.match(name) else quoted(name)
+
+
+def quoted(name: str) -> str:
+    """Returns a column name in backticks, as it may stand in any text of SQL."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 class TypeReader:

@@ -28,6 +28,7 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.rows import bridge
 from nosync_nb.rows.arrow import SMALL, Column, from_arrow, to_arrow
 from nosync_nb.rows.columns import null_mask
+from nosync_nb.rows.ddl import quoted
 from nosync_nb.rows.encoding import encode_column, unscaled
 from nosync_nb.rows.types import FIXED, INTEGERS, decimal_parts, is_nested
 from nosync_nb.rows.xxh64 import Hashes, hash_bytes, hash_ints, hash_longs
@@ -260,15 +261,15 @@ def spark_hash_sql(names: Sequence[str], types: Sequence[str]) -> str:
     Raises:
         SchemaError: for nested columns, whose encoding Spark does not know.
     """
-    quoted = ["`" + name.replace("`", "``") + "`" for name in names]
+    columns = [quoted(name) for name in names]
     arguments = []
     for start in range(0, max(1, len(names)), 64):
         bits = [
             f"shiftleft(cast({name} is null as bigint), {i})"
-            for i, name in enumerate(quoted[start : start + 64])
+            for i, name in enumerate(columns[start : start + 64])
         ]
         arguments.append(" | ".join(bits) or "0L")
-    for name, type_ in zip(quoted, types, strict=True):
+    for name, type_ in zip(columns, types, strict=True):
         if is_nested(type_):
             raise SchemaError(f"column {name} of type {type_} has no hash in Spark")
         arguments.append(f"cast({name} as bigint)" if type_ in INTEGERS else name)

@@ -146,6 +146,13 @@ class Schema:
                 )
         return self
 
+    def unused(self, name: str) -> str:
+        """Returns a name that no column has in any case: this one, or with `_` behind it."""
+        taken = {own.lower() for own in self.names}
+        while name.lower() in taken:
+            name += "_"
+        return name
+
     def select(self, names: Iterable[str]) -> Schema:
         """Returns the schema of the named columns, in the order of `names`."""
         return Schema(self.fields[self.index(name)] for name in names)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition, check_name, reference, replaced
+from nosync_nb.collections.host import definition_of
 from nosync_nb.dataflow.graph import Graph, Stage
 from nosync_nb.dataflow.snapshot import unknown
 from nosync_nb.dataflow.states import state
@@ -81,7 +82,7 @@ def _defined(collections: Iterable[str]) -> str:
 def outcome_of(session: Session, collections: Mapping[str, Collection]) -> str:
     """What a definition has done that had not enough memory."""
     names = session._names
-    if all(names.get(each._definition) == name for name, each in collections.items()):
+    if all(names.get(definition_of(n, each)) == n for n, each in collections.items()):
         return _defined(collections)
     return f"{', '.join(collections)}: not defined, and every stage is as it was"
 
@@ -100,8 +101,9 @@ def _define(
         publishing.finish(session)
         session._writable("define")
         _refuse_inputs(session, collections)
-        session._listeners.refuse_unnamed(collections)
-        trees = _trees(session, collections)
+        described = _described(session, collections)
+        session._listeners.refuse_unnamed(described)
+        trees = _trees(session, described)
         catalog = dict(session._catalog)
         for name, tree in trees.items():
             old = catalog.get(name)
@@ -117,7 +119,7 @@ def _define(
             session._snapshot, session._types, catalog, trees.keys(), again=redone
         )
         status = decision.status
-        names = {collection._definition: name for name, collection in collections.items()}
+        names = {definition: name for name, definition in described.items()}
         if decision.changes(session._catalog):
             _decided(session, decision, replay, names=names, outcome=outcome)
         else:
@@ -189,33 +191,33 @@ def _refuse_inputs(session: Session, collections: Mapping[str, Any]) -> None:
             )
 
 
-def _trees(session: Session, collections: Mapping[str, Collection]) -> dict[str, Definition]:
+def _described(session: Session, collections: Mapping[str, Any]) -> dict[str, Definition]:
+    """What collections of this session describe, each under the name that it is to have."""
+    for name in collections:
+        check_name(name, "stage")
+    return {
+        name: definition_of(f"stage '{name}'", each, session._host, "the collection", stage=name)
+        for name, each in collections.items()
+    }
+
+
+def _trees(session: Session, described: Mapping[str, Definition]) -> dict[str, Definition]:
     """The definitions with references by name, ordered so that what is read comes first."""
     by_id: dict[int, Definition] = {}
-    for name, collection in collections.items():
-        check_name(name, "stage")
-        if not isinstance(collection, Collection):
-            raise StageError(
-                f"stage '{name}': {collection!r} is not a collection",
-                hint="give what an operator returns, as in flights.filter(...)",
-                stage=name,
-            )
-        if collection._host is not session._host:
-            raise StageError(f"stage '{name}' is described over another session's collections")
-        if not collection._definition.is_ref:
-            by_id[id(collection._definition)] = reference(name, collection.schema)
-    for collection in collections.values():
-        for part in collection._definition.walk():
+    for name, tree in described.items():
+        if not tree.is_ref:
+            by_id[id(tree)] = reference(name, tree.schema)
+    for tree in described.values():
+        for part in tree.walk():
             known = session._names.get(part)
             if id(part) not in by_id and known in session._catalog:
                 by_id[id(part)] = reference(str(known), part.schema)
     trees = {}
-    for name, collection in collections.items():
-        tree = collection._definition
+    for name, tree in described.items():
         if tree.is_ref and tree.name == name:
             continue
         own = {k: v for k, v in by_id.items() if k != id(tree) or v.name != name}
-        first = next((n for n, c in collections.items() if c._definition is tree), name)
+        first = next((n for n, each in described.items() if each is tree), name)
         if first == name:
             own.pop(id(tree), None)
         trees[name] = replaced(tree, own)

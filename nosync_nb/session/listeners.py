@@ -23,14 +23,14 @@ import pyarrow as pa
 
 from nosync_nb.collections import results
 from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.grouped import check_callable
+from nosync_nb.collections.functions.schemas import check_callable
 from nosync_nb.collections.loops import refuse_inside
 from nosync_nb.dataflow.runner import Draft
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import StageError, visible, warn
 
 if TYPE_CHECKING:
-    from nosync_nb.collections.collection import Collection
+    pass
 
 logger = logging.getLogger("nosync")
 
@@ -125,15 +125,15 @@ class Listeners:
             if function is not None:
                 self._waiting[definition] = function
 
-    def refuse_unnamed(self, collections: Mapping[str, Collection]) -> None:
+    def refuse_unnamed(self, described: Mapping[str, Definition]) -> None:
         """Raises if a stage uses an inspected collection that has no name."""
         with self._mutex:
             waiting = set(self._waiting)
         if not waiting:
             return
-        own = {id(collection._definition) for collection in collections.values()}
-        for name, collection in collections.items():
-            for part in _below(collection._definition):
+        own = {id(tree) for tree in described.values()}
+        for name, tree in described.items():
+            for part in _below(tree):
                 if part in waiting and id(part) not in own:
                     raise StageError(
                         f"stage '{name}': what is inspected in it has no name",

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections import loops
-from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.definition import Definition, check_name, reference
 from nosync_nb.dataflow.graph import Graph, Stage
 from nosync_nb.dataflow.runner import Runner, Version
@@ -235,7 +235,7 @@ class Session:
                 that order, or a dict by name.
             sources: any names but `rounds`, with what they start from.
         """
-        return loops.iterate_together(self._host, body, rounds, sources)
+        return iterate_together(self._host, body, rounds, sources)
 
     def stage(
         self, name: str, collection: Collection, *, nondeterministic: bool = False

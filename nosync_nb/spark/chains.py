@@ -15,8 +15,9 @@ from nosync_nb import rows
 from nosync_nb.errors import NosyncError
 from nosync_nb.operators import Filter, Linear, Pad, Row, Select, Step, Widen
 from nosync_nb.rows import Schema
+from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import blocks, failures, tasks
-from nosync_nb.spark.sessions import agree, quoted
+from nosync_nb.spark.sessions import agree
 from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Piece, Plan
 from nosync_nb.trace.batch import Updates
@@ -64,9 +65,7 @@ def _asked(spark: Spark, found: Any, piece: Row) -> Any:
     own = [piece.predicate] if isinstance(piece, Filter) else piece.outputs
     agree(spark, [e for e in own if not isinstance(e, int)])
     names = piece.schema.names
-    diff = "diff"
-    while diff.lower() in {name.lower() for name in names}:
-        diff += "_"
+    diff = piece.schema.unused("diff")
     found = found.toDF(*names, diff)
     if isinstance(piece, Filter):
         found = found.where(piece.predicate.sql)

@@ -16,8 +16,9 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError, NosyncError, SchemaError
 from nosync_nb.expressions import Expression
 from nosync_nb.rows import Column, Schema
+from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark.failures import translated
-from nosync_nb.spark.sessions import agree, frame_of, quoted, spelled
+from nosync_nb.spark.sessions import agree, frame_of, spelled
 from nosync_nb.spark.starting import Spark
 
 
@@ -105,11 +106,8 @@ def _table(
 ) -> tuple[pa.Table, Schema]:
     """The columns that expressions use, and at the end one of row numbers."""
     used = sorted({i for e in expressions for i in e.columns})
-    number = "_row"
-    while number.lower() in {name.lower() for name in schema.names}:
-        number += "_"
     arrays = [rows.to_arrow(columns[i], schema.types[i]) for i in used]
-    own = Schema([*(schema.fields[i] for i in used), (number, "bigint")])
+    own = Schema([*(schema.fields[i] for i in used), (schema.unused("_row"), "bigint")])
     return pa.table([*arrays, pa.array(np.arange(n))], schema=own.arrow), own
 
 

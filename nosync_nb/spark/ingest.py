@@ -16,12 +16,13 @@ from nosync_nb import rows
 from nosync_nb.errors import SchemaError
 from nosync_nb.operators import Linear
 from nosync_nb.rows import Schema, widens
+from nosync_nb.rows.ddl import quoted
 from nosync_nb.rows.entry import adopt_same
 from nosync_nb.rows.types import is_nested
 from nosync_nb.spark import blocks, bulk, failures, tasks
 from nosync_nb.spark.blocks import Ranges
 from nosync_nb.spark.bulk import BulkResult
-from nosync_nb.spark.sessions import described, estimated_bytes, quoted, spelled, tagged
+from nosync_nb.spark.sessions import described, estimated_bytes, spelled, tagged
 from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Input, Plan
 from nosync_nb.spark.workers import check

@@ -231,12 +231,6 @@ def _remove_tag(spark: Spark, tag: str) -> None:
         spark.sparkContext.removeJobTag(tag)
 
 
-def quoted(name: str) -> str:
-    """A column's name as an expression."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
-
-
 def spelled(type_: Any) -> str:
     """A type as Spark's `simpleString` writes it, with names of fields that can be read back."""
     kind = type_.typeName()

@@ -13,10 +13,11 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from nosync_nb.rows import Schema
+from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import reading
 from nosync_nb.spark.blocks import Ranges
 from nosync_nb.spark.serving import Provider, Server
-from nosync_nb.spark.sessions import frame_of, quoted
+from nosync_nb.spark.sessions import frame_of
 from nosync_nb.spark.shipping import Shipping
 from nosync_nb.spark.starting import Spark, alive, stopped
 from nosync_nb.spark.workers import check

@@ -20,7 +20,7 @@ TOP = Path(__file__).resolve().parents[2]
 ENGINE = TOP / "nosync_nb"
 NOTEBOOK = (TOP / "magics", TOP / "widgets")
 
-USES_MAX = 381
+USES_MAX = 334
 """Uses of a private attribute of an object of another module."""
 
 ASSIGNMENTS_MAX = 141

@@ -384,7 +384,7 @@ def test_a_variable_may_have_any_other_name(session: Session, tmp_path: Path) ->
         assert list(found) == [name]
     with nosync_nb.open(tmp_path / "other") as other:
         theirs = other.input("theirs", "n int")
-        with pytest.raises(StageError, match="'b' starts from a collection of another session"):
+        with pytest.raises(StageError, match="iterate: b belongs to another session"):
             session.iterate(lambda a, b: (a, b), a=a, b=theirs)
 
 

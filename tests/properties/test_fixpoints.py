@@ -18,7 +18,7 @@ from model import Bag, Row
 from strategies import Change, Epoch
 
 from nosync_nb import Collection
-from nosync_nb.collections.loops import iterate_together
+from nosync_nb.collections.collection import iterate_together
 
 NODES = (0, 1, 2, 3)
 EDGES = [*product(NODES, NODES), (None, 0), (0, None)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nosync_nb import Collection, Session
-from nosync_nb.collections.loops import iterate_together
+from nosync_nb.collections.collection import iterate_together
 
 
 def both_ways(edges: Collection) -> Collection:

@@ -10,9 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.library.event_time import TIMES, Length, check_collection, length, quoted
-from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.host import Types, definition_of, host_of
+from nosync_nb.collections.library.event_time import TIMES, Length, length
+from nosync_nb.collections.selections import filtered
+from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Field, Schema
+from nosync_nb.rows.ddl import quoted
 
 _DAY = 86_400_000_000  # microseconds
 
@@ -44,7 +48,8 @@ def asof_join(
     Cost: O(layers) rows for each changed row, and the left rows whose match may be another: those
         from a changed right row up to the next one, or as far as the tolerance.
     """
-    _check_sides(left, right)
+    source = definition_of("asof_join", left)
+    other = definition_of("asof_join", right, host_of(left))
     pairs = _pairs("on", on)
     times = _pairs("time", time)
     if len(times) != 1:
@@ -66,31 +71,21 @@ def asof_join(
     gone = {*r_keys, r_at} if mine.lower() == theirs.lower() else set(r_keys)
     rest = [i for i in range(len(right.schema)) if i not in gone]
     others = [i for i in rest if i != r_at]
-    given = [*r_keys, r_at, *others]
-    places = [given.index(i, len(r_keys)) for i in rest]
+    order = [*r_keys, r_at, *others]
+    places = [order.index(i, len(r_keys)) for i in rest]
     fields = [*left.schema.fields, *_further(left, right, rest)]
     params = {"left": l_keys, "at": at, "further": places, "tolerance": width}
-    return left._make("asof", Schema(fields), [left, _arranged(right, given, len(pairs))], params)
+    arranged = _arranged(other, order, len(pairs), host_of(left).types)
+    definition = Definition("asof", Schema(fields), (source, arranged), params)
+    return Collection(host_of(left), definition)
 
 
-def _check_sides(left: Any, right: Any) -> None:
-    """Refuses what are no two collections of one session."""
-    check_collection("asof_join", left)
-    check_collection("asof_join", right)
-    if right._host is not left._host:
-        raise StageError(
-            "asof_join: the other collection belongs to another session",
-            hint="insert its rows into an input of this session",
-        )
-
-
-def _arranged(right: Collection, given: Sequence[int], keys: int) -> Collection:
-    """The right side as the operator wants it."""
-    names = [quoted(right.schema, right.schema.names[i]) for i in given]
-    there = right.filter(" and ".join(f"{name} is not null" for name in names[: keys + 1]))
-    types = [right.schema.types[i] for i in given]
-    schema = Schema([Field(f"c{n}", t) for n, t in enumerate(types)])
-    return there._then("select", schema, {"outputs": [*given]})
+def _arranged(right: Definition, order: Sequence[int], keys: int, types: Types) -> Definition:
+    """The right side as the operator wants it: columns in order, keys and time not null."""
+    names = [quoted(right.schema.names[i]) for i in order[: keys + 1]]
+    there = filtered(right, " and ".join(f"{name} is not null" for name in names), types)
+    schema = Schema([Field(f"c{n}", right.schema.types[i]) for n, i in enumerate(order)])
+    return there.then("select", schema, {"outputs": [*order]})
 
 
 def _tolerance(given: Any, type_: str, name: str) -> int | None:
@@ -117,14 +112,14 @@ def _pairs(what: str, on: Any) -> list[tuple[str, str]]:
     """Columns of both sides, pairwise."""
     if isinstance(on, str):
         return [(on, on)]
-    given: Any = on if isinstance(on, Iterable) else [on]
-    found = [*given.items()] if isinstance(given, Mapping) else [(c, c) for c in given]
-    if not all(isinstance(name, str) for pair in found for name in pair):
+    columns: Any = on if isinstance(on, Iterable) else [on]
+    pairs = [*columns.items()] if isinstance(columns, Mapping) else [(c, c) for c in columns]
+    if not all(isinstance(name, str) for pair in pairs for name in pair):
         raise SchemaError(
             f"asof_join: {what}={on!r} does not name columns",
             hint=f"write {what}='name', or a dict left -> right: {what}={{'a': 'b'}}",
         )
-    return found
+    return pairs
 
 
 def _further(left: Collection, right: Collection, rest: Sequence[int]) -> list[Field]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.host import definition_of, host_of
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.rows.types import FLOATS, INTEGERS
 
@@ -69,11 +70,7 @@ def nodes_of(what: str, argument: str, edges: Collection, given: Collection) -> 
     """Given nodes, each once, of the type of the edges' ends."""
     wanted = _ends(what, edges).schema.types[0]
     nodes = _columns(what, argument, given, ["node"])
-    if nodes._host is not edges._host:
-        raise StageError(
-            f"{what}: {argument} belongs to another session than the edges",
-            hint="insert its rows into an input of the edges' session",
-        )
+    definition_of(what, nodes, host_of(edges), argument)
     if nodes.schema.types[0] != wanted:
         raise SchemaError(
             f"{what}: node is {nodes.schema.types[0]} in {argument} and {wanted} in the edges",
@@ -132,14 +129,14 @@ def _columns(
                 f" {', '.join(given.schema.names)}",
                 hint=f"rows {shape} are needed: {argument}.select({named})",
             )
-    found = given.select(*wanted, *(f"`{name}` AS length" for name in further))
-    for name, type_ in zip(wanted, found.schema.types, strict=False):
+    columns = given.select(*wanted, *(f"`{name}` AS length" for name in further))
+    for name, type_ in zip(wanted, columns.schema.types, strict=False):
         if "map<" in type_:
             raise SchemaError(
                 f"{what}: {name} is {type_} in {argument}, and a map cannot be a node",
                 hint=f"take a value of it: {argument}.with_columns({name}=\"{name}['key']\")",
             )
-    return found
+    return columns
 
 
 def _short(given: Any) -> str:

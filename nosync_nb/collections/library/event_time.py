@@ -15,8 +15,10 @@ from typing import Any
 
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.functions.identity import identified
-from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.collections.host import host_of
+from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Field, Schema
+from nosync_nb.rows.ddl import quoted
 
 Length = str | timedelta
 """A fixed length of time: "1 hour 30 minutes", or a timedelta."""
@@ -57,19 +59,6 @@ def length(given: Any, what: str) -> int:
     return total
 
 
-def check_collection(what: str, given: Any) -> None:
-    """Refuses what is no collection.
-
-    Raises:
-        StageError: names the function and what it was given.
-    """
-    if not isinstance(given, Collection):
-        raise StageError(
-            f"{what}: {given!r} is not a collection",
-            hint="give an input, a stage or what an operator returns",
-        )
-
-
 def time_type(collection: Collection, on: str) -> str:
     """The type of the event time."""
     type_ = collection.schema.select([on]).types[0]
@@ -84,8 +73,8 @@ def time_type(collection: Collection, on: str) -> str:
 def with_micros(collection: Collection, on: str) -> tuple[Collection, str]:
     """The rows that have an event time, with its microseconds as a further column."""
     schema = collection.schema
-    name = unused(collection, "micros")
-    time = quoted(schema, on)
+    name = schema.unused("micros")
+    time = quoted(schema.names[schema.index(on)])
     there = collection.filter(f"{time} is not null")
     if time_type(collection, on) == "timestamp":
         return there.with_columns({name: f"unix_micros({time})"}), name
@@ -129,25 +118,12 @@ class FromMicros:
     places: tuple[int, ...]
 
     def __call__(self, row: Any) -> Any:
-        made = list(row)
+        values = list(row)
         for i in self.places:
-            made[i] = datetime(1970, 1, 1) + timedelta(microseconds=row[i])
-        return tuple(made)
+            values[i] = datetime(1970, 1, 1) + timedelta(microseconds=row[i])
+        return tuple(values)
 
 
 def _utc(collection: Collection) -> bool:
     """Whether times with and without a zone are the same in the session."""
-    return collection._host.types.in_utc()
-
-
-def unused(collection: Collection, name: str) -> str:
-    """A name that no column has."""
-    while any(n.lower() == name for n in collection.schema.names):
-        name += "_"
-    return name
-
-
-def quoted(schema: Schema, name: str) -> str:
-    """A column in backticks."""
-    own = schema.names[schema.index(name)]
-    return "`" + own.replace("`", "``") + "`"
+    return host_of(collection).types.in_utc()

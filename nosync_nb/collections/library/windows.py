@@ -13,19 +13,18 @@ from typing import Any
 
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.functions.identity import identified
+from nosync_nb.collections.host import definition_of, host_of
 from nosync_nb.collections.library.asof import asof_join
 from nosync_nb.collections.library.event_time import (
     Length,
     as_times,
-    check_collection,
     length,
-    quoted,
     time_type,
-    unused,
     with_micros,
 )
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Field, Schema
+from nosync_nb.rows.ddl import quoted
 
 __all__ = ["asof_join", "retained", "sessions", "sliding", "tumbling"]
 
@@ -50,7 +49,7 @@ def tumbling(
 
     Cost: a few microseconds a changed row at most.
     """
-    check_collection("tumbling", collection)
+    definition_of("tumbling", collection)
     step = length(every, "every")
     return _windows(collection, on, step, step, _kept(retain, every))
 
@@ -76,7 +75,7 @@ def sliding(
 
     Cost: the number of windows of a row, for each changed row.
     """
-    check_collection("sliding", collection)
+    definition_of("sliding", collection)
     long, step = length(size, "size"), length(every, "every")
     count = -(-long // step)
     if step > long:
@@ -131,7 +130,7 @@ def retained(collection: Collection, *, on: str, retain: Length, grain: Length) 
     Cost: a changed row costs a join; when the newest time enters another grain, also
         `retain / grain` numbers and the rows of the grains that leave.
     """
-    check_collection("retained", collection)
+    definition_of("retained", collection)
     grains = _grains(retain, grain)
     time_type(collection, on)
     time, name = with_micros(collection, on)
@@ -154,7 +153,7 @@ def _newest(collection: Collection, micros: str, width: int, grains: int) -> Col
 
     The numbers change only when the last grain does, and all but a few cancel.
     """
-    number = unused(collection, "grain")
+    number = collection.schema.unused("grain")
     cut = f"(`{micros}` - pmod(`{micros}`, {width}L)) div {width}L"
     numbered = collection.with_columns({number: cut})
     newest = numbered.agg(newest=f"max(`{number}`)").filter("newest is not null")
@@ -177,7 +176,7 @@ def sessions(
 
     Cost: the rows of the sessions that a changed row is in or near to; not the others of its key.
     """
-    check_collection("sessions", collection)
+    definition_of("sessions", collection)
     type_ = time_type(collection, on)
     names = _window_names(collection)
     schema = collection.schema
@@ -186,9 +185,11 @@ def sessions(
     if at in places:
         raise SchemaError(f"sessions: the event time '{on}' cannot be a key as well")
     collection.group_by(*(schema.names[i] for i in places))  # refuses what is no key
-    made = Schema([*schema.fields, *(Field(name, type_) for name in names)])
-    there = collection.filter(f"{quoted(schema, on)} is not null")
-    return there._then("sessions", made, {"keys": places, "at": at, "gap": length(gap, "gap")})
+    output = Schema([*schema.fields, *(Field(name, type_) for name in names)])
+    there = collection.filter(f"{quoted(schema.names[at])} is not null")
+    params = {"keys": places, "at": at, "gap": length(gap, "gap")}
+    definition = definition_of("sessions", there).then("sessions", output, params)
+    return Collection(host_of(collection), definition)
 
 
 # -- functions of rows -------------------------------------------------------------------------
