@@ -179,10 +179,10 @@ class Definition:
         """The fingerprints of this definition and of all below it, by `id`; see `fingerprint`."""
         key = tuple([named[name] for name in self.references])
         if self._known is None or self._known[0] != key:
-            found: dict[int, str] = {}
+            prints: dict[int, str] = {}
             for part in self.walk():
-                found[id(part)] = named[part.name] if part.is_ref else part._print(found)
-            self._known = key, found
+                prints[id(part)] = named[part.name] if part.is_ref else part._print(prints)
+            self._known = key, prints
         return self._known[1]
 
     def _print(self, below: Mapping[int, str]) -> str:
@@ -253,16 +253,16 @@ def reference(name: str, schema: Schema) -> Definition:
 
 def replaced(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:
     """The tree with parts (by identity) replaced, sharing what did not change."""
-    made: dict[int, Definition] = {}
+    parts: dict[int, Definition] = {}
     for part in tree.walk():
-        found = by_id.get(id(part))
-        if found is None:
-            inputs = tuple(made[id(i)] for i in part.inputs)
-            found = part
+        other = by_id.get(id(part))
+        if other is None:
+            inputs = tuple(parts[id(i)] for i in part.inputs)
+            other = part
             if any(a is not b for a, b in zip(inputs, part.inputs, strict=True)):
-                found = Definition(part.op, part.schema, inputs, part.params, part.captured)
-        made[id(part)] = found
-    return made[id(tree)]
+                other = Definition(part.op, part.schema, inputs, part.params, part.captured)
+        parts[id(part)] = other
+    return parts[id(tree)]
 
 
 def check_name(name: str, what: str) -> str:

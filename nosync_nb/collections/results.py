@@ -81,9 +81,9 @@ class Readable(Hosted):
         """
         if at is None:
             trace = self._host.trace(self._definition)
-            found = None if trace is None else glance.count(trace)
-            if found is not None:
-                return found
+            total = None if trace is None else glance.count(trace)
+            if total is not None:
+                return total
         return _total(self._read(at).diff)
 
     def __len__(self) -> int:
@@ -113,11 +113,11 @@ class Readable(Hosted):
     def _first(self, n: int, ordering: Ordering) -> list[Any] | None:
         """The first `n` rows in an order; None if all rows have to be added up for them."""
         trace = self._host.trace(self._definition)
-        found = None if trace is None else glance.first(trace, n, ordering)
-        if found is None:
+        batch = None if trace is None else glance.first(trace, n, ordering)
+        if batch is None:
             return None
-        order = self._copies(np.arange(len(found.diff)), found.diff, n)
-        return tuples([rows.take(c, order) for c in found.columns], self.schema, len(order))
+        order = self._copies(np.arange(len(batch.diff)), batch.diff, n)
+        return tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
 
     @enough_memory(_unread, _FEWER)
     def to_arrow(self, at: Any = None) -> pa.Table:
@@ -149,8 +149,7 @@ class Readable(Hosted):
         Args:
             after: None: from the beginning. `upto`: None: through the last epoch.
         """
-        found = self._host.changes(self._definition, after, upto)
-        return changes_table(found, self.schema)
+        return changes_table(self._host.changes(self._definition, after, upto), self.schema)
 
     def history(self) -> list[range]:
         """The readable epochs, as ranges."""

@@ -300,9 +300,9 @@ def _check_environment(header: dict[str, Any]) -> None:
 def _check_version(name: str, there: str, here: str | None) -> None:
     """Raises TrustError if a version differs."""
     if there != here:
-        found = f"this is {here}" if here else "it is not installed"
+        present = f"this is {here}" if here else "it is not installed"
         raise TrustError(
-            f"a function of the log was stored with {name} {there}, {found}",
+            f"a function of the log was stored with {name} {there}, {present}",
             hint=f"{_RUN_CELL}, or go back to {name} {there}",
         )
 

@@ -48,8 +48,8 @@ def reachable(edges: Collection, roots: Collection) -> Collection:
     """
     links, start = each_edge("reachable", edges), nodes_of("reachable", "roots", edges, roots)
     return start.iterate(
-        lambda found: (
-            found.join(links, on={"node": "src"}).select("dst AS node").concat(start).distinct()
+        lambda nodes: (
+            nodes.join(links, on={"node": "src"}).select("dst AS node").concat(start).distinct()
         )
     )
 
@@ -84,8 +84,8 @@ def distances(edges: Collection, roots: Collection, weight: str | None = None) -
         zero, longer = f"CAST(0 AS {kind})", "dist + length"
     begin = start.select("node", f"{zero} AS dist")
     return begin.iterate(
-        lambda found: (
-            found.join(links, on={"node": "src"})
+        lambda paths: (
+            paths.join(links, on={"node": "src"})
             .select("dst AS node", f"{longer} AS dist")
             .concat(begin)
             .group_by("node")

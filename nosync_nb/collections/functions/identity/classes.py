@@ -147,9 +147,9 @@ def state(value: Any, *, called: bool = False) -> list[tuple[str, Any]] | None:
     called = called or any("__call__" in vars(c) for c in own)
     if not (called or dataclasses.is_dataclass(cls)):
         return None
-    found = dict(getattr(value, "__dict__", {}))
+    attributes = dict(getattr(value, "__dict__", {}))
     for each in own:
         for name, slot in vars(each).items():
             if isinstance(slot, types.MemberDescriptorType) and hasattr(value, name):
-                found[name] = getattr(value, name)
-    return sorted(found.items())
+                attributes[name] = getattr(value, name)
+    return sorted(attributes.items())

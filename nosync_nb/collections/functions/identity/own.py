@@ -54,13 +54,13 @@ def public_name(module: str, qualname: str) -> str | None:
 def _public() -> dict[tuple[str, str], str]:
     """What is offered: by where it is now, its name."""
     package = sys.modules[_PACKAGE]
-    found = {(_PACKAGE, ""): "the package"}
+    names = {(_PACKAGE, ""): "the package"}
     for name in package.__all__:
         value = getattr(package, name)
-        found[_place(value)] = name
+        names[_place(value)] = name
         for inner in getattr(value, "__all__", ()) if isinstance(value, ModuleType) else ():
-            found.setdefault(_place(getattr(value, inner)), f"{name}.{inner}")
-    return found
+            names.setdefault(_place(getattr(value, inner)), f"{name}.{inner}")
+    return names
 
 
 def _place(value: Any) -> tuple[str, str]:

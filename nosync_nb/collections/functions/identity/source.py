@@ -125,10 +125,10 @@ def _find(code: CodeType, module_globals: dict[str, Any]) -> _FunctionNode | Non
         return None
     if not any(_same(code, c) for c in index.get((code.co_firstlineno, code.co_name), ())):
         return None
-    found = [node for node in ast.walk(tree) if _starts(node, code)]
-    if len(found) > 1:
-        found = _innermost(found, code)
-    return found[0] if len(found) == 1 else None  # type: ignore[return-value]
+    nodes = [node for node in ast.walk(tree) if _starts(node, code)]
+    if len(nodes) > 1:
+        nodes = _innermost(nodes, code)
+    return nodes[0] if len(nodes) == 1 else None  # type: ignore[return-value]
 
 
 def _same(one: CodeType, other: CodeType) -> bool:
