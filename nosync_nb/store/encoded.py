@@ -54,7 +54,7 @@ class Pieces:
     def piece(self, name: Hashable, state: Any, make: Callable[[], Mapping[str, Any]]) -> Piece:
         """The piece of that name, made anew unless it was made of an equal state."""
         known = self._last.get(name)
-        if known is None or known[0] != state:
+        if known is None or (known[0] is not state and known[0] != state):
             known = state, Piece(make())
         self._next[name] = known
         return known[1]

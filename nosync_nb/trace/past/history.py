@@ -159,8 +159,9 @@ class History:
         caught up in one step hides the epochs it skipped.
         """
         view = self._view
-        if lower < upper:
-            bounds = sorted({*view.hidden.get(trace, ()), (lower, upper)})
+        known = view.hidden.get(trace, ())
+        if lower < upper and (lower, upper) not in known:
+            bounds = sorted([*known, (lower, upper)])
             self._view = view._replace(hidden={**view.hidden, trace: tuple(bounds)})
 
     def begin(self, trace: int, epoch: int) -> None:
