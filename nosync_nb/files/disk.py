@@ -26,13 +26,12 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.files.descriptor import REACHED, Descriptor, Folder
 from nosync_nb.files.mapping import Map
 
 Buffer = bytes | bytearray | memoryview
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_FOLDER = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
-_PATH = _FOLDER | getattr(os, "O_PATH", os.O_RDONLY)
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _LOCK_POLL_S = 0.02
 _READ_BYTES_MAX = 4 << 30
@@ -66,13 +65,29 @@ def fail(error: OSError, action: str, path: str) -> NoReturn:
     raise failure from error
 
 
-class File:
-    """An open file; `append` and `sync` are the two steps a log lives on."""
+class File(Descriptor):
+    """An open plain file; `append` and `sync` are the two steps a log lives on.
 
-    __slots__ = ("_fd", "path")
+    Args:
+        flags: for the system; whatever else stands there (a link, a pipe, a device, a folder) is
+            an error at once. What they create is this user's alone.
+    """
 
-    def __init__(self, fd: int, path: str) -> None:
-        self._fd, self.path = fd, path
+    def __init__(self, path: str, flags: int, action: str = "open") -> None:
+        self.path = path
+        try:
+            with Folder(os.path.dirname(path), REACHED) as folder:
+                self._open(os.path.basename(path), flags | _FLAGS, folder)
+            mode = os.fstat(self._fd).st_mode
+            if not stat.S_ISREG(mode):
+                raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO, "")
+            if flags & os.O_CREAT and stat.S_IMODE(mode) != 0o600:
+                os.fchmod(self._fd, 0o600)  # the umask took from the user as well
+        except BaseException as error:
+            self._close()
+            if isinstance(error, OSError):
+                fail(error, action, path)
+            raise
 
     def append(self, data: Buffer) -> None:
         """Writes all of `data` at the end; after an error an unknown part of it is there."""
@@ -137,18 +152,20 @@ class File:
         """Returns the size in bytes."""
         return os.fstat(self._fd).st_size
 
+    def mapped(self, *, write: bool) -> Map:
+        """Maps all of it; what can go wrong is left to the caller."""
+        return Map(self._fd, self.size(), self.path, write=write)
+
     def deleted(self) -> bool:
         """Tells whether the file has lost its last name: what is written to it is lost."""
         return os.fstat(self._fd).st_nlink == 0
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            try:
-                os.close(fd)
-            except OSError as error:
-                fail(error, "close", self.path)
+        try:
+            self._close()
+        except OSError as error:
+            fail(error, "close", self.path)
 
 
 def close_all(files: Iterable[File]) -> None:
@@ -158,19 +175,19 @@ def close_all(files: Iterable[File]) -> None:
             stack.callback(file.close)
 
 
-class Lock:
+class Lock(File):
     """An advisory lock on a file, held until `release`."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def take(self) -> None:
+        """Locks it; BlockingIOError if somebody else has."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self) -> None:
         """Unlocks explicitly, so that a forked child cannot keep the lock by its copy."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
+        if self._fd >= 0:
             with contextlib.suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_UN)
-            os.close(fd)
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self._close()
 
     def __del__(self) -> None:
         self.release()  # nobody has it, as an exception came before it was given
@@ -196,7 +213,7 @@ class Files:
         parent = os.path.realpath(parent)
         self.make_folder(parent)
         try:
-            with _Folder(parent, _PATH) as fd:
+            with Folder(parent, REACHED) as fd:
                 os.mkdir(name, 0o700, dir_fd=fd)
                 if stat.S_IMODE(os.lstat(name, dir_fd=fd).st_mode) != stat.S_IRWXU:
                     os.chmod(name, stat.S_IRWXU, dir_fd=fd)  # the umask took from the user as well
@@ -221,17 +238,17 @@ class Files:
     def create(self, path: str) -> File:
         """Creates a new file for appending (and reading); an existing one is an error."""
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND
-        return File(_opened(path, flags, "create"), path)
+        return File(path, flags, "create")
 
     def open(self, path: str, *, write: bool = False) -> File:
         """Opens an existing plain file for reading, or for `write_at`."""
-        return File(_opened(path, os.O_RDWR if write else os.O_RDONLY, "open"), path)
+        return File(path, os.O_RDWR if write else os.O_RDONLY)
 
     def mapped(self, path: str, *, write: bool = False) -> Map:
         """Maps a whole existing file; for reading, that keeps no descriptor open."""
         file = self.open(path, write=write)
         try:
-            return Map(file._fd, file.size(), path, write=write)
+            return file.mapped(write=write)
         except (OSError, ValueError, OverflowError) as error:
             fail(error if isinstance(error, OSError) else OSError(str(error)), "map", path)
         except TypeError:
@@ -262,7 +279,7 @@ class Files:
         assert os.path.dirname(source) == os.path.dirname(target)
         try:
             names = os.path.basename(source), os.path.basename(target)
-            with _Folder(os.path.dirname(source), _PATH) as fd:
+            with Folder(os.path.dirname(source), REACHED) as fd:
                 os.replace(*names, src_dir_fd=fd, dst_dir_fd=fd)
         except OSError as error:
             fail(error, "rename", source)
@@ -270,7 +287,7 @@ class Files:
     def unlink(self, path: str) -> None:
         """Deletes a file; one that is not there is no error."""
         try:
-            with _Folder(os.path.dirname(path), _PATH) as fd:
+            with Folder(os.path.dirname(path), REACHED) as fd:
                 os.unlink(os.path.basename(path), dir_fd=fd)
         except FileNotFoundError:
             return
@@ -280,7 +297,7 @@ class Files:
     def sync_folder(self, path: str) -> None:
         """Makes the names in a folder durable."""
         try:
-            with _Folder(path) as fd:
+            with Folder(path) as fd:
                 os.fsync(fd)
         except OSError as error:
             fail(error, "sync the folder", path)
@@ -312,7 +329,7 @@ class Files:
     def names(self, path: str) -> list[str]:
         """Returns the names in a folder, sorted; one that is a link is not listed."""
         try:
-            with _Folder(path) as fd:
+            with Folder(path) as fd:
                 return sorted(os.listdir(fd))
         except OSError as error:
             fail(error, "list", path)
@@ -340,60 +357,27 @@ class Files:
     def restrict(self, path: str) -> None:
         """Leaves a folder to its owner alone."""
         try:
-            with _Folder(path) as fd:
+            with Folder(path) as fd:
                 os.fchmod(fd, stat.S_IRWXU)
         except OSError as error:
             fail(error, "change the permissions of", path)
 
     def lock(self, path: str, *, wait_s: float = 0.0) -> Lock | None:
         """Locks a file against other processes and other openings of it; None: it is taken."""
-        fd = _opened(path, os.O_CREAT | os.O_RDWR, "create")
-        lock = Lock(fd)
+        lock = Lock(path, os.O_CREAT | os.O_RDWR, "create")
         deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return lock
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    lock.release()
-                    return None
-                time.sleep(_LOCK_POLL_S)
-            except OSError as error:
-                lock.release()
-                fail(error, "lock", path)
-
-
-class _Folder:
-    """The descriptor of a real folder for a `with` block; OSError if it is a link, or none."""
-
-    def __init__(self, path: str, flags: int = _FOLDER) -> None:
-        self._fd = os.open(path or ".", flags)
-
-    def __enter__(self) -> int:
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
-
-
-def _opened(path: str, flags: int, action: str) -> int:
-    """Opens a plain file in its folder and returns the descriptor; a new one is the user's alone.
-
-    Whatever else stands there (a link, a pipe, a device, a folder) is an error at once.
-    """
-    try:
-        with _Folder(os.path.dirname(path), _PATH) as folder:
-            fd = os.open(os.path.basename(path), flags | _FLAGS, 0o600, dir_fd=folder)
         try:
-            mode = os.fstat(fd).st_mode
-            if not stat.S_ISREG(mode):
-                raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO, "")
-            if flags & os.O_CREAT and stat.S_IMODE(mode) != 0o600:
-                os.fchmod(fd, 0o600)  # the umask took from the user as well
-        except BaseException:
-            os.close(fd)
+            while True:
+                try:
+                    lock.take()
+                    return lock
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        lock.release()
+                        return None
+                    time.sleep(_LOCK_POLL_S)
+        except BaseException as error:
+            lock.release()
+            if isinstance(error, OSError):
+                fail(error, "lock", path)
             raise
-    except OSError as error:
-        fail(error, action, path)
-    return fd

@@ -62,16 +62,21 @@ def open(
         known = _known(where) if mode == "w" and not takeover else None
         if known is not None:
             return known
-        started = time.perf_counter()
         with _no_collection():
-            store = Store.open(where, mode=mode, takeover=takeover)
-            read = time.perf_counter()
-            try:
-                session = Session(store, spark=spark, spark_rows=spark_rows)
-                recovery.recover(session)
-            except BaseException:
-                store.close()
-                raise
+            return _begun(where, mode, takeover, spark, spark_rows)
+
+
+def _begun(
+    where: str, mode: Literal["r", "w"], takeover: bool, spark: Any, spark_rows: int | None
+) -> Session:
+    """A session that whoever opens the folder next finds; or nothing of it is left."""
+    started = time.perf_counter()
+    store = Store.open(where, mode=mode, takeover=takeover)
+    read = time.perf_counter()
+    session = None
+    try:
+        session = Session(store, spark=spark, spark_rows=spark_rows)
+        recovery.recover(session)
         session.recovery.seconds = {
             "fence and verify": store.verified - started,
             "read": read - store.verified,
@@ -79,8 +84,12 @@ def open(
         }
         if mode == "w":
             _register(where, session)
+        store.log.start()
         session._spark.follow()
         return session
+    except BaseException:
+        (session or store).close()
+        raise
 
 
 def _known(where: str) -> Session | None:
@@ -118,8 +127,8 @@ def _refuse(bulk: str | None, mode: str) -> None:
 def _no_collection() -> Iterator[None]:
     """A block without garbage collection: it makes thousands of objects, and all of them stay."""
     enabled = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if enabled:

@@ -7,7 +7,6 @@ An error in it is kept and raised at the next commit, never lost.
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
 from collections.abc import Callable
@@ -23,13 +22,10 @@ class Worker:
 
     def __init__(self, name: str = "nosync worker") -> None:
         self._name = name
-        self._tasks: queue.SimpleQueue[tuple[object, Callable[[], None]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._tasks: dict[object, Callable[[], None]] = {}  # those that wait, and the one that runs
         self._thread: threading.Thread | None = None
-        self._waiting: set[object] = set()
         self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
+        self._news = threading.Condition(self._lock)
         self._closed = False
         self._error: BaseException | None = None
 
@@ -44,34 +40,45 @@ class Worker:
     def submit(self, key: object, task: Callable[[], None]) -> bool:
         """Queues a task unless one with that key waits or runs; returns whether it was queued."""
         with self._lock:
-            if self._closed or key in self._waiting:
+            if self._closed or key in self._tasks:
                 return False
-            self._waiting.add(key)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-
-            self._tasks.put((key, task))
+                self._start()
+            self._news.notify_all()  # who wakes up waits for the lock
+            self._tasks[key] = task
         return True
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            if not self._thread.is_alive():
+                self._thread = None
+            raise
 
     def drain(self) -> None:
         """Waits until nothing waits or runs."""
         with self._lock:
-            self._idle.wait_for(lambda: not self._waiting)
+            self._news.wait_for(lambda: not self._tasks)
 
     def close(self) -> None:
         """Finishes what waits and ends the thread."""
         with self._lock:
             self._closed = True
+            self._news.notify_all()
             thread = self._thread
         if thread is not None:
-            self._tasks.put(None)
             thread.join()
             self._thread = None
 
     def _run(self) -> None:
-        while (queued := self._tasks.get()) is not None:
-            key, task = queued
+        while True:
+            with self._lock:
+                self._news.wait_for(lambda: self._tasks or self._closed)
+                if not self._tasks:
+                    return
+                key, task = next(iter(self._tasks.items()))
             error: BaseException | None = None
             before = sys.getswitchinterval()
             sys.setswitchinterval(min(before, SWITCH_S))
@@ -83,5 +90,5 @@ class Worker:
                 sys.setswitchinterval(before)
             with self._lock:
                 self._error = self._error or error
-                self._waiting.discard(key)
-                self._idle.notify_all()
+                del self._tasks[key]
+                self._news.notify_all()

@@ -127,13 +127,15 @@ class Store:
         takeover: bool = False,
         files: Files | None = None,
     ) -> Store:
-        """Opens the folder; see `Log.open` for the errors.
+        """Opens the folder; see `Log.open` for the errors. Who is to own it starts its log.
 
         Args:
             files: the disk; tests put another in its place.
         """
         disk = files or Files()
-        log = Log.open(path, mode=mode, takeover=takeover, files=disk, delay_s=SYNC_DELAY_S)
+        log = Log.open(
+            path, mode=mode, takeover=takeover, files=disk, delay_s=SYNC_DELAY_S, start=False
+        )
         try:
             with decoding("the log"):
                 return cls(path, log, disk)

@@ -122,7 +122,5 @@ def left_out(code: CodeType) -> frozenset[int]:
 
 def _causes(error: BaseException) -> list[BaseException]:
     """The errors in whose wake an error was raised."""
-    found = []
-    while (error := error.__cause__ or error.__context__) is not None:  # type: ignore[assignment]
-        found.append(error)
-    return found
+    found = [each for each in (error.__cause__, error.__context__) if each is not None]
+    return [*found, *(one for each in found for one in _causes(each))]

@@ -13,7 +13,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Buffer, File, Files, fail
@@ -21,6 +21,8 @@ from nosync_nb.store.log.machine import Identity, Machine
 
 Phase = Literal["before", "inside", "after"]
 SECTOR_BYTES = 512
+
+Opened = TypeVar("Opened", bound=File)
 
 
 class Crash(BaseException):
@@ -54,6 +56,14 @@ class Step:
     name: str
 
 
+def become(kind: type[Opened], file: File, files: Files | None = None) -> Opened:
+    """Makes an open file one of another kind, which does its steps through a faulty disk."""
+    file.__class__ = kind
+    assert isinstance(file, kind)
+    vars(file)["_files"] = files
+    return file
+
+
 class HastyFile(File):
     """A file whose sync costs nothing."""
 
@@ -65,10 +75,10 @@ class HastyFiles(Files):
     """A disk without syncs, for tests of what the bytes are."""
 
     def create(self, path: str) -> File:
-        return HastyFile(super().create(path)._fd, path)
+        return become(HastyFile, super().create(path))
 
     def open(self, path: str, *, write: bool = False) -> File:
-        return HastyFile(super().open(path, write=write)._fd, path)
+        return become(HastyFile, super().open(path, write=write))
 
     def sync_folder(self, path: str) -> None:
         pass
@@ -77,11 +87,7 @@ class HastyFiles(Files):
 class FaultyFile(File):
     """A file of a faulty disk."""
 
-    __slots__ = ("_files",)
-
-    def __init__(self, fd: int, path: str, files: FaultyFiles) -> None:
-        super().__init__(fd, path)
-        self._files = files
+    _files: FaultyFiles
 
     def append(self, data: Buffer) -> None:
         part = bytes(data)[: self._files.cut(len(data))]
@@ -191,12 +197,12 @@ class FaultyFiles(Files):
         with self.step("create", path):
             file = super().create(path)
             self._inodes[path] = _Inode(path)
-            return FaultyFile(file._fd, path, self)
+            return become(FaultyFile, file, self)
 
     def open(self, path: str, *, write: bool = False) -> FaultyFile:
         if self.dead:
             raise Crash
-        return FaultyFile(super().open(path, write=write)._fd, path, self)
+        return become(FaultyFile, super().open(path, write=write), self)
 
     def rename(self, source: str, target: str) -> None:
         self._adopt(os.path.dirname(source))
@@ -308,11 +314,7 @@ def _folders_in(folder: str) -> set[str]:
 class PickyFile(File):
     """A file of a disk that fails at one step; closing fails after the file is closed."""
 
-    __slots__ = ("_files",)
-
-    def __init__(self, fd: int, path: str, files: PickyFiles) -> None:
-        super().__init__(fd, path)
-        self._files = files
+    _files: PickyFiles
 
     def append(self, data: Buffer) -> None:
         self._files.step("append", self.path)
@@ -366,11 +368,11 @@ class PickyFiles(Files):
 
     def create(self, path: str) -> PickyFile:
         self.step("create", path)
-        return PickyFile(super().create(path)._fd, path, self)
+        return become(PickyFile, super().create(path), self)
 
     def open(self, path: str, *, write: bool = False) -> PickyFile:
         self.step("open", path)
-        return PickyFile(super().open(path, write=write)._fd, path, self)
+        return become(PickyFile, super().open(path, write=write), self)
 
     def mapped(self, path: str, *, write: bool = False) -> Any:
         self.step("mapped", path)

@@ -92,17 +92,56 @@ class Words:
 
 
 class Lease(Words):
-    """The right to write, until somebody takes it; `check` is all it costs."""
+    """The right to write, until somebody takes it; `check` is all it costs.
 
-    def __init__(self, files: Files, folder: str, mapped: Map, owner: Owner, machine: Machine):
+    Before `take` it is a claim, of which nobody knows; what `take` did, `give_up` takes back.
+
+    Attributes:
+        before: who wrote the log before.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        mapped: Map,
+        owner: Owner,
+        machine: Machine,
+        before: Owner | None,
+    ):
         super().__init__(mapped)
         self._files, self._folder, self._machine = files, folder, machine
-        self.owner = owner
+        self.owner, self.before = owner, before
         self.number = owner.generation
         self._tag = (owner.generation & ((1 << _TAG_BITS) - 1)) << _PLACE_BITS
         self._pid = os.getpid()
         self._mine = _place_of(files, folder, owner.generation)
+
+    def take(self) -> None:
+        """Becomes the owner; while the lock is held.
+
+        The caller reads the tail and makes its segment before it releases the lock.
+        """
         _held.add(self._mine)
+        owners.write(self._files, self._folder, self.owner)
+        _promise(self._files, self._folder, self, self.number)
+        self.beat()
+
+    def give_up(self) -> None:
+        """Leaves the log as it was before `take`, wherever that was interrupted, or what followed.
+
+        While the lock is held. The owner before goes on if nothing was promised to this one.
+        """
+        try:
+            with contextlib.suppress(DurabilityError):  # what went wrong is raised already
+                if self.generation == self.number:
+                    self.leave(known=self.owner.known, closed=self.owner.wrote.closed)
+                elif self.held and self.before is not None:
+                    owners.write(self._files, self._folder, self.before)
+                elif self.held:
+                    self._files.unlink(os.path.join(self._folder, "owner"))
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Unmaps the words; this process does not hold the lease any more."""
@@ -172,7 +211,7 @@ class Lease(Words):
 
     def release(self, *, known: int, closed: bool) -> None:
         """Leaves the log to others; `known` is the last seq on disk."""
-        lock = _opening(self._files, self._folder)
+        lock = opening(self._files, self._folder)
         try:
             self.leave(known=known, closed=closed)
         finally:
@@ -185,20 +224,16 @@ _held: set[tuple[int, int, int]] = set()
 _REMEDY = 'open it with takeover=True, or read it with mode="r"'
 
 
-def acquire(
+def claim(
     files: Files, folder: str, machine: Machine, *, takeover: bool, generation_min: int
-) -> tuple[Lease, Owner | None, Lock]:
-    """Becomes the owner; returns the lease, the owner before, and the lock to release.
-
-    The caller reads the tail and makes its segment before it releases the lock.
+) -> Lease:
+    """The lease of who is to be the next owner, for `Lease.take`; while the lock is held.
 
     Raises:
         FencedError: the owner lives, or may live, and `takeover` is not given.
     """
-    lock = _opening(files, folder)
-    mapped = None
+    mapped = files.mapped(_control(files, folder), write=True)
     try:
-        mapped = files.mapped(_control(files, folder), write=True)
         words = Words(mapped)
         before = _previous(files, folder, takeover)
         if before is not None and not takeover and not _left(files, folder, before, machine):
@@ -215,15 +250,9 @@ def acquire(
             released=False,
             wrote=before.last(generation_min) if before else Wrote(),
         )
-        owners.write(files, folder, owner)
-        _promise(files, folder, words, number)
-        lease = Lease(files, folder, mapped, owner, machine)
-        lease.beat()
-        return lease, before, lock
+        return Lease(files, folder, mapped, owner, machine, before)
     except BaseException:
-        lock.release()
-        if mapped is not None:
-            mapped.close()
+        mapped.close()
         raise
 
 
@@ -240,7 +269,8 @@ def _place_of(files: Files, folder: str, generation: int) -> tuple[int, int, int
     return status.st_dev, status.st_ino, generation
 
 
-def _opening(files: Files, folder: str) -> Lock:
+def opening(files: Files, folder: str) -> Lock:
+    """Waits for the lock of who opens or closes a log."""
     lock = files.lock(os.path.join(folder, "lock"), wait_s=OPEN_WAIT_S)
     if lock is None:
         raise FencedError(

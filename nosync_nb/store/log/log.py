@@ -44,6 +44,8 @@ SYNC_DELAY_S = 0.002
 class Log:
     """One log, open for writing or for following; made by `Log.open`."""
 
+    _closed = _owned = True  # before it is whole, nothing is to be given back
+
     def __init__(
         self,
         files: Files,
@@ -67,7 +69,7 @@ class Log:
         self._end = found.tail.end
         self._live = found.live
         self._lookup = Lookup(files, path)
-        self._closed = False
+        self._closed = self._owned = False
 
     @classmethod
     def open(
@@ -80,6 +82,7 @@ class Log:
         machine: Machine | None = None,
         delay_s: float = SYNC_DELAY_S,
         background: bool = True,
+        start: bool = True,
     ) -> Self:
         """Opens a log, for writing by becoming its owner; makes it if it is not there.
 
@@ -88,6 +91,7 @@ class Log:
             files, machine: the disk and the host; tests put others in their place.
             delay_s: how long a sync waits for more frames to share it, unless somebody waits.
             background: without it nothing is synced until `sync` is called.
+            start: without it, who is to own the log calls `start`.
 
         Raises:
             FencedError: somebody else writes it; the notes say what can be done.
@@ -105,27 +109,42 @@ class Log:
             owner = owners.read(disk, where)
             found = recover.recover(disk, where, words, owner, host, follow=True)
             return cls(disk, where, words, found, None, owner)
-        newest = segments.listed(disk.names(where))[-1:]
-        lease, before, lock = generation.acquire(
-            disk,
-            where,
-            host,
-            takeover=takeover,
-            generation_min=newest[0][0] if newest else 0,
-        )
+        lock = generation.opening(disk, where)
         try:
-            found = recover.recover(disk, where, lease, before, host)
-            writer = recover.begin(
-                disk, where, lease, found, delay_s=delay_s, background=background
-            )
-        except BaseException:
-            with suppress(DurabilityError, FencedError):  # what went wrong is raised already
-                lease.leave(known=lease.owner.known, closed=lease.owner.wrote.closed)
-            lease.close()
-            raise
+            newest = segments.listed(disk.names(where))[-1:]
+            least = newest[0][0] if newest else 0
+            lease = generation.claim(disk, where, host, takeover=takeover, generation_min=least)
+            try:
+                lease.take()
+                found = recover.recover(disk, where, lease, lease.before, host)
+                writer = recover.begin(
+                    disk, where, lease, found, delay_s=delay_s, background=background
+                )
+                log = cls(disk, where, lease, found, writer, lease.owner)
+                if start:
+                    log.start()
+                return log
+            except BaseException:
+                lease.give_up()
+                raise
         finally:
             lock.release()
-        return cls(disk, where, lease, found, writer, lease.owner)
+
+    def start(self) -> None:
+        """Says that the log has an owner, who closes it, and lets frames be synced from now on.
+
+        Failure: an exception comes between two opcodes of an opening, after the log is returned
+        and before it is stored: nobody can close it. Until it is started, a log that nobody has
+        any more closes itself, and no thread keeps it.
+        """
+        self._owned = True
+        if self._writer is not None:
+            self._writer.start()
+
+    def __del__(self) -> None:
+        if not self._owned:
+            with suppress(NosyncError):
+                self.close()
 
     def __enter__(self) -> Self:
         return self

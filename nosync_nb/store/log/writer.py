@@ -70,10 +70,21 @@ class Writer:
         self.reseals = 0
         lease.publish(head.offset)
         lease.publish_durable(head.seq)
+        self._background = background
         self._thread: threading.Thread | None = None
-        if background:
+
+    def start(self) -> None:
+        """Starts the thread that syncs, if there is to be one; a second call does nothing."""
+        with self._lock:
+            if not self._background or self._closed or self._thread is not None:
+                return
             self._thread = threading.Thread(target=self._run, name="nosync log", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except BaseException:
+                if not self._thread.is_alive():
+                    self._thread = None
+                raise
 
     @property
     def head(self) -> Mark:
