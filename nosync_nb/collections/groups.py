@@ -96,7 +96,8 @@ def first(
             fields.append(Field(Schema(fields).unused("by"), compiled.type))
         order.append([place, term.descending, term.nulls_first])
     if len(outputs) > width:
-        source = source.then("select", Schema(fields), {"outputs": outputs, **noted(settings)})
+        computed = {"outputs": outputs, "passes": width, **noted(settings)}
+        source = source.then("select", Schema(fields), computed)
     coded = Schema([*fields, Field(source.schema.unused("order"), "bigint")])
     result = fields[:width]
     if rank is not None:

@@ -13,13 +13,13 @@ from functools import lru_cache
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.identity import definition_fingerprint
-from nosync_nb.dataflow.builders import chain, is_linear, operator
 from nosync_nb.dataflow.flat import Call, flat
 from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node, Stage
 from nosync_nb.dataflow.loops import check_stable, compile_loop
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Types
-from nosync_nb.operators import Concat, Kept, Linear, Operator, ThresholdFunction
+from nosync_nb.operators import Concat, Kept, Linear, Operator
+from nosync_nb.operators.specs import chain, is_linear, operator
 from nosync_nb.rows import Schema
 from nosync_nb.trace.batch import Layout
 
@@ -193,8 +193,8 @@ class Compiler:
             made = self._kept(chain(links, self.types), types, stage)
         else:
             made = operator(tree, self.types)
-            if self.keeping and isinstance(made, ThresholdFunction):
-                made = ThresholdFunction(made.function, made.schema, keeps=True)
+            if self.keeping:
+                made = made.keeping()
         return Made(tree, self.prints[id(tree)], made, outside)
 
     def _kept(self, made: Linear, types: tuple[str, ...], stage: str) -> Operator:

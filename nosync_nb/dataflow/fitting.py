@@ -14,52 +14,25 @@ It is ours, not the user's: it uses nothing, and the next edit makes it anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition, reference
 from nosync_nb.dataflow.flat import Call, flat
 from nosync_nb.dataflow.graph import Stage
-from nosync_nb.errors import NosyncError, StageError
-from nosync_nb.expressions import Types, compile_aggregates, compile_expression, of_params
+from nosync_nb.errors import StageError
+from nosync_nb.expressions import Types
+from nosync_nb.operators.spec import Fit, Lost, Remains, UsedError, every_column, refuse_retyped
+from nosync_nb.operators.specs import SPECS
 from nosync_nb.rows import Schema
 
 
-class Lost(NamedTuple):
-    """A column that is not what it was: why, and whether it is there with another type."""
-
-    why: str
-    retyped: bool
-
-
-class Fitted(NamedTuple):
-    """A definition over present columns.
-
-    Attributes:
-        places: where the columns that are left were before.
-        lost: those that are not there any more, by place.
-    """
+class _Fitted(NamedTuple):
+    """A part over present columns, and what is left of those that it had."""
 
     tree: Definition
-    places: list[int]
-    lost: dict[int, Lost]
-
-    def moved(self, places: Iterable[int]) -> list[int]:
-        """Where columns are now.
-
-        Raises:
-            _UsedError: if one of them is lost.
-        """
-        now = {place: i for i, place in enumerate(self.places)}
-        for place in places:
-            if place in self.lost:
-                raise _UsedError(self.lost[place].why)
-        return [now[place] for place in places]
-
-
-class _UsedError(Exception):
-    """A lost column is used; says which."""
+    remains: Remains
 
 
 def rebased(stage: Stage, catalog: Mapping[str, Stage], types: Types | None) -> Stage:
@@ -81,8 +54,8 @@ def rebased(stage: Stage, catalog: Mapping[str, Stage], types: Types | None) -> 
         return stage
     try:
         fitted = flat(_Fitter(catalog, types).fit(tree))
-        _same(fitted.lost)
-    except _UsedError as error:
+        refuse_retyped(fitted.remains.lost)
+    except UsedError as error:
         return replace(stage, reason=str(error))
     return replace(stage, definition=fitted.tree, schema=fitted.tree.schema)
 
@@ -92,13 +65,6 @@ def _read(tree: Definition) -> Definition | None:
     if tree.params.get("fitted"):
         return reference(tree.inputs[0].name, tree.schema)
     return tree if tree.is_ref else None
-
-
-def _same(lost: Mapping[int, Lost]) -> None:
-    """Raises if a column with another type would be taken for one that is gone."""
-    for each in lost.values():
-        if each.retyped:
-            raise _UsedError(each.why)
 
 
 def _without(schema: Schema, lost: Iterable[int]) -> Schema:
@@ -112,9 +78,9 @@ class _Fitter:
     def __init__(self, catalog: Mapping[str, Stage], types: Types | None) -> None:
         self.catalog = catalog
         self.types = types
-        self.known: dict[int, Fitted] = {}
+        self.known: dict[int, _Fitted] = {}
 
-    def fit(self, tree: Definition) -> Call[Fitted]:
+    def fit(self, tree: Definition) -> Call[_Fitted]:
         """A part over present columns."""
         known = self.known.get(id(tree))
         if known is None:
@@ -123,12 +89,12 @@ class _Fitter:
             self.known[id(tree)] = known
         return known
 
-    def _source(self, ref: Definition) -> Fitted:
+    def _source(self, ref: Definition) -> _Fitted:
         """What is left of the columns of a collection."""
         schema = self.catalog[ref.name].schema
         every = list(range(len(ref.schema)))
         if schema == ref.schema:
-            return Fitted(ref, every, {})
+            return _Fitted(ref, Remains(every, {}))
         held = {f.name: (i, f.type) for i, f in enumerate(schema.fields)}
         lost = {}
         for i, field in enumerate(ref.schema.fields):
@@ -140,154 +106,26 @@ class _Fitter:
                 )
                 lost[i] = Lost(why, have is not None)
         if len(lost) == len(every):
-            raise _UsedError(lost[0].why)
+            raise UsedError(lost[0].why)
         places = [i for i in every if i not in lost]
         outputs = [held[ref.schema.names[i]][0] for i in places]
         fresh = (reference(ref.name, schema),)
         params = {"outputs": outputs, "fitted": True}
         columns = Definition("select", _without(ref.schema, lost), fresh, params)
-        return Fitted(columns, places, lost)
+        return _Fitted(columns, Remains(places, lost))
 
-    def _part(self, tree: Definition) -> Call[Fitted]:
-        if tree.op == "top":
-            yield self._beside(tree)
-        inputs: list[Fitted] = []
+    def _part(self, tree: Definition) -> Call[_Fitted]:
+        inputs: list[_Fitted] = []
         for each in tree.inputs:
             inputs.append((yield self.fit(each)))
-        if not any(each.lost for each in inputs):
-            if all(a.tree is b for a, b in zip(inputs, tree.inputs, strict=True)):
-                return Fitted(tree, list(range(len(tree.schema))), {})
-            return _made(tree, inputs, tree.params, {})
-        if tree.captured and tree.op != "threshold":  # whose function sees counts, not rows
-            _none(inputs)
-        return _RULES.get(tree.op, _unknown)(self, tree, inputs)
-
-    def _beside(self, tree: Definition) -> Call[None]:
-        """Fits what a top computes to order by: it stands beside columns that are passed on."""
-        width, below = tree.params["width"], tree.inputs[0].inputs[0]
-        if width == len(below.schema):
-            return  # it orders by columns alone
-        source: Fitted = yield self.fit(below.inputs[0])
-        if source.lost:
-            computed = below.params["outputs"][width:]
-            for sql in computed:
-                source.moved(self._used(sql, below))
-            there = source.moved([i for i in range(width) if i not in source.lost])
-            outputs = {**below.params, "outputs": [*there, *computed]}
-            self.known[id(below)] = _made(below, [source], outputs, source.lost)
-
-    def order(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
-        """Needs what it orders by; passes on the rest."""
-        return _made(tree, inputs, {"by": _by(tree, inputs[0])}, inputs[0].lost)
-
-    def top(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
-        """Needs its keys and its order; compares rows, where that leaves them equal."""
-        _same(inputs[0].lost)
-        keys = inputs[0].moved(tree.params["keys"])
-        width = tree.params["width"] - len(inputs[0].lost)
-        params = {**tree.params, "keys": keys, "by": _by(tree, inputs[0]), "width": width}
-        return _made(tree, inputs, params, inputs[0].lost)
-
-    def _used(self, sql: str, tree: Definition) -> Iterable[int]:
-        """The places of the columns that an expression of a definition reads."""
-        schema, settings = tree.inputs[0].schema, of_params(tree.params)
-        try:
-            return compile_expression(sql, schema, types=self.types, settings=settings).columns
-        except NosyncError as error:
-            raise _UsedError(str(error)) from error
-
-    def filter(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
-        """Passes on what its predicate does not use."""
-        inputs[0].moved(self._used(tree.params["predicate"], tree))
-        return _made(tree, inputs, tree.params, inputs[0].lost)
-
-    def select(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
-        """Needs what it names: columns by place, and those in expressions."""
-        outputs: list[Any] = []
-        for each in tree.params["outputs"]:
-            if isinstance(each, int):
-                outputs += inputs[0].moved([each])
-            else:
-                inputs[0].moved(self._used(each, tree))
-                outputs.append(each)
-        return _made(tree, inputs, {**tree.params, "outputs": outputs}, {})
-
-    def aggregate(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
-        """Needs its keys and what its aggregates read."""
-        schema = tree.inputs[0].schema
-        keys = inputs[0].moved(tree.params["keys"])
-        names = [schema.names[i] for i in tree.params["keys"]]
-        settings = of_params(tree.params)
-        try:
-            found = compile_aggregates(
-                tree.params["named"], schema, names, types=self.types, settings=settings
-            )
-        except NosyncError as error:
-            raise _UsedError(str(error)) from error
-        for call in found.calls:
-            if call.argument is not None:
-                inputs[0].moved(call.argument.columns)
-        return _made(tree, inputs, {**tree.params, "keys": keys}, {})
-
-    def join(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
-        """Needs its keys; passes on the rest."""
-        params = tree.params
-        left, right = inputs[0].moved(params["left"]), inputs[1].moved(params["right"])
-        outputs, lost = [], {}
-        for i, (side, place) in enumerate(params["outputs"]):
-            gone = inputs[side].lost.get(place)
-            if gone is None:
-                outputs.append([side, *inputs[side].moved([place])])
-            else:
-                lost[i] = gone
-        return _made(tree, inputs, {"left": left, "right": right, "outputs": outputs}, lost)
-
-    def row(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
-        """Passes on rows as they are."""
-        return _made(tree, inputs, tree.params, inputs[0].lost)
-
-    def whole(self, tree: Definition, inputs: list[Fitted]) -> Fitted:
-        """Compares rows, or adds those of several inputs, which must have lost the same."""
-        for each in inputs:
-            _same(each.lost)
-            if each.lost.keys() != inputs[0].lost.keys():
-                _none(inputs)
-        return _made(tree, inputs, tree.params, inputs[0].lost)
-
-
-def _made(
-    tree: Definition, inputs: list[Fitted], params: Mapping[str, Any], lost: dict[int, Lost]
-) -> Fitted:
-    """An operator over what is left of its inputs."""
-    below = tuple(each.tree for each in inputs)
-    made = Definition(tree.op, _without(tree.schema, lost), below, params, tree.captured)
-    return Fitted(made, [i for i in range(len(tree.schema)) if i not in lost], lost)
-
-
-def _by(tree: Definition, given: Fitted) -> list[list[Any]]:
-    """What an operator orders by, as its columns are placed now."""
-    return [[*given.moved([place]), *how] for place, *how in tree.params["by"]]
-
-
-def _none(inputs: list[Fitted]) -> None:
-    """Raises for the first column that is lost."""
-    raise _UsedError(next(lost.why for each in inputs for lost in each.lost.values()))
-
-
-def _unknown(_: _Fitter, __: Definition, inputs: list[Fitted]) -> Fitted:
-    """An operator of which it is not known what it needs."""
-    _none(inputs)
-    raise AssertionError
-
-
-_RULES: dict[str, Callable[[_Fitter, Definition, list[Fitted]], Fitted]] = {
-    "filter": _Fitter.filter,
-    "select": _Fitter.select,
-    "aggregate": _Fitter.aggregate,
-    "join": _Fitter.join,
-    "order": _Fitter.order,
-    "top": _Fitter.top,
-    **dict.fromkeys(("negate", "widen", "pad"), _Fitter.row),
-    **dict.fromkeys(("distinct", "consolidate", "multiplicity", "threshold"), _Fitter.whole),
-    **dict.fromkeys(("concat", "except_all", "subtract"), _Fitter.whole),
-}
+        below, remains = tuple([each.tree for each in inputs]), [each.remains for each in inputs]
+        fit = Fit(tree.params, {})
+        if any(each.lost for each in remains):
+            spec = SPECS.get(tree.op)
+            fit = (spec.fit if spec else every_column)(tree, remains, self.types)
+        elif all(a is b for a, b in zip(below, tree.inputs, strict=True)):
+            return _Fitted(tree, Remains(range(len(tree.schema)), {}))
+        schema = _without(tree.schema, fit.lost)
+        fitted = Definition(tree.op, schema, below, fit.params, tree.captured)
+        places = [i for i in range(len(tree.schema)) if i not in fit.lost]
+        return _Fitted(fitted, Remains(places, fit.lost))

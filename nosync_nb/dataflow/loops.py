@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.builders import operator
 from nosync_nb.dataflow.flat import Call, flat
 from nosync_nb.errors import StageError, titled
 from nosync_nb.expressions import Types
-from nosync_nb.operators import Concat, Consolidate, Join, Linear, Operator
 from nosync_nb.operators.iterate import (
     GROUP,
     JOIN,
@@ -30,6 +28,7 @@ from nosync_nb.operators.iterate import (
     Scope,
     timed,
 )
+from nosync_nb.operators.specs import operator
 from nosync_nb.trace.batch import Layout
 
 
@@ -73,7 +72,9 @@ def check_stable(loop: Loop, stage: str, *, keeping: bool) -> None:
     """
     for node in loop.nodes:
         inner = node.operator
-        if isinstance(inner, Linear) and (not inner.stable or (keeping and inner.asks)):
+        if inner is None or node.kind != PLAIN:
+            continue
+        if not inner.stable or (keeping and inner.asks):
             raise StageError(
                 f"{titled(stage)}: {inner.name} inside a loop must be deterministic",
                 hint="compute it in a --nondeterministic stage before the loop",
@@ -155,7 +156,11 @@ def _operator(plan: Plan, tree: Definition, active: Active) -> Call[int]:
     made = operator(tree, plan.types)
     depth = len(active)
     inside = [bool(each.levels) for each in tree.inputs]
-    kind = _kind(made)
+    kind = made.in_loop
+    if kind is None:
+        raise StageError(
+            f"'{made.name}' cannot be used inside a loop", hint="use it before or after iterate()"
+        )
     ports, states = [], []
     for place, each in enumerate(tree.inputs):
         layout = None
@@ -170,18 +175,6 @@ def _operator(plan: Plan, tree: Definition, active: Active) -> Call[int]:
         states.append(_state(plan, Layout(made.types, made.output_key), depth))
     node = Inner(kind, made.types, tuple(ports), depth, made, tuple(states))
     return _add(plan, active[-1][1], node)
-
-
-def _kind(made: Operator) -> str:
-    if isinstance(made, Join):
-        return JOIN
-    if isinstance(made, Linear | Concat | Consolidate):
-        return PLAIN
-    if made.output_key is None:
-        raise StageError(
-            f"'{made.name}' cannot be used inside a loop", hint="use it before or after iterate()"
-        )
-    return GROUP
 
 
 def _state(plan: Plan, layout: Layout, depth: int) -> int:

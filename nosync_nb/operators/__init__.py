@@ -8,7 +8,7 @@ trace, rows, errors.
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.aggregates.memo import Memo
 from nosync_nb.operators.asof import AsOf
-from nosync_nb.operators.base import Evaluate, Operator, Place, Step
+from nosync_nb.operators.base import Evaluate, Operator, Place, Row, Step
 from nosync_nb.operators.distinct import (
     Multiplicity,
     Threshold,
@@ -29,7 +29,6 @@ from nosync_nb.operators.linear import (
     Map,
     Negate,
     Pad,
-    Row,
     Select,
     Widen,
 )

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from nosync_nb import rows
+from nosync_nb.expressions import Types
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.neighbours import neighbours, union
+from nosync_nb.operators.spec import Part, Spec, every_column
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.glance import place_in
@@ -160,3 +162,12 @@ def _between(part: Batch, right: Batch, until: Hashes) -> tuple[Index, Index]:
     last = part.khash.searchsorted(right.khash, "right")
     low = place_in(part.code, first, last, right.code)
     return low, place_in(part.code, first, last, until, after=1)
+
+
+def _build(part: Part, types: Types | None) -> Operator:
+    left, right = (each.schema.types for each in part.inputs)
+    p = part.params
+    return AsOf(left, right, p["left"], p["at"], p["further"], p["tolerance"])
+
+
+SPEC = Spec("asof", every_column, build=_build)

@@ -13,11 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from nosync_nb.expressions import Expression
 from nosync_nb.rows import Column, Schema
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates
 
 Evaluate = Callable[[Sequence[Any], Schema, list[Column], int], list[Column]]
+
+PLAIN, JOIN, GROUP = "plain", "join", "group"
+"""What an operator is in a loop: row by row, join, by key."""
+
+ROWS, GROUPS = "rows", "groups"
+"""What an audit has functions asked for again: a row that is there, or a group."""
 
 
 class Place(Protocol):
@@ -117,6 +124,10 @@ class Operator:
         memo: what makes the memo that it keeps beside its first own trace, if it keeps one.
         whole: whether it may need all that its inputs and its output hold: traces of them are
             kept, those without a layout in any order.
+        local: whether it runs without Spark.
+        stable: whether its expressions give the same whenever they are evaluated.
+        asks: whether it calls a function of the user again to retract what that gave.
+        combines: whether equal rows may be added up before they get to it.
     """
 
     name = "operator"
@@ -130,6 +141,10 @@ class Operator:
     distinct = False
     memo: Callable[[], Any] | None = None
     whole = False
+    local = True
+    stable = True
+    asks = False
+    combines = False
 
     def step(self, step: Step) -> Updates | None:
         """Computes the change of the output; None or no rows if there is none."""
@@ -144,6 +159,52 @@ class Operator:
         layout = self.layouts[port] or self.exchange()
         assert layout is not None, f"{self.name} does not work by key"
         return layout
+
+    def used(self, port: int) -> frozenset[int] | None:
+        """The columns of an input that it looks at, None: all."""
+        return None
+
+    def keeping(self) -> Operator:
+        """The same for a stage that is not deterministic: it asks no function again."""
+        return self
+
+    @property
+    def in_loop(self) -> str | None:
+        """What it is in a loop, None if it cannot be in one."""
+        return None if self.output_key is None else GROUP
+
+    @property
+    def audited(self) -> str | None:
+        """What an audit asks of it, None if it has no function to ask."""
+        if not self.asks:
+            return None
+        return ROWS if self.output_key is None else GROUPS
+
+
+class Row:
+    """One row-wise piece of a fused chain.
+
+    Attributes:
+        local, stable, asks: as an operator's.
+        schema: of what it reads, if it evaluates `expressions`.
+        outputs: what its columns are, places or expressions; None: it only keeps or drops rows.
+    """
+
+    name = "row"
+    local = True
+    stable = True
+    asks = False
+    schema: Schema
+    expressions: Sequence[Expression] = ()
+    outputs: Sequence[int | Expression] | None = None
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        """The updates after this piece."""
+        raise AssertionError("a piece implements apply")
+
+    def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
+        """The column types after this piece."""
+        return types
 
 
 def joined_placement(old: str, new: str) -> str:

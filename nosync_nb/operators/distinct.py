@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.errors import StageError, titled
+from nosync_nb.expressions import Types
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.spec import Part, Spec, compared
 from nosync_nb.rows import Schema
 from nosync_nb.rows.counts import add_at, sums
 from nosync_nb.trace import Trace
@@ -77,6 +79,7 @@ class ThresholdFunction(Operator):
     """
 
     name = "threshold"
+    asks = True
 
     def __init__(
         self, function: Callable[[int], Any], schema: Schema, *, keeps: bool = False
@@ -105,6 +108,9 @@ class ThresholdFunction(Operator):
         if self.state and len(index):
             step.emitted[0] = arrange(self.state[0], change)
         return change
+
+    def keeping(self) -> Operator:
+        return ThresholdFunction(self.function, self.schema, keeps=True)
 
     def _copies(self, counts: Counts, changed: Batch, step: Step, known: dict[int, int]) -> Counts:
         """The function's value for each count; 0 for counts that are not positive."""
@@ -188,3 +194,32 @@ def _counts(changed: Batch, traces: Sequence[Trace | None], step: Step) -> list[
         result.append(count)
     step.touched += len(changed)
     return result
+
+
+def _distinct(part: Part, types: Types | None) -> Operator:
+    return Threshold("distinct", part.schema.types, distinct)
+
+
+def _except_all(part: Part, types: Types | None) -> Operator:
+    return Threshold("except_all", part.schema.types, except_all, 2)
+
+
+def _subtract(part: Part, types: Types | None) -> Operator:
+    return Threshold("subtract", part.schema.types, subtract, 2)
+
+
+def _multiplicity(part: Part, types: Types | None) -> Operator:
+    return Multiplicity(part.inputs[0].schema.types)
+
+
+def _threshold(part: Part, types: Types | None) -> Operator:
+    return ThresholdFunction(part.functions[0], part.schema)
+
+
+SPECS = (
+    Spec("distinct", compared, build=_distinct),
+    Spec("except_all", compared, build=_except_all),
+    Spec("subtract", compared, build=_subtract),
+    Spec("multiplicity", compared, build=_multiplicity),
+    Spec("threshold", compared, build=_threshold),  # its function sees counts, not rows
+)

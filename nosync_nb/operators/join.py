@@ -16,7 +16,9 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.errors import StageError, titled
-from nosync_nb.operators.base import Operator, Step
+from nosync_nb.expressions import Types
+from nosync_nb.operators.base import JOIN, Operator, Step
+from nosync_nb.operators.spec import Fit, Part, Remains, Spec
 from nosync_nb.rows import Column
 from nosync_nb.rows.counts import CountError, products
 from nosync_nb.trace import Trace
@@ -38,6 +40,7 @@ class Join(Operator):
 
     name = "join"
     sorts = False
+    in_loop = JOIN
 
     def __init__(
         self,
@@ -66,6 +69,9 @@ class Join(Operator):
         if not parts:
             return None
         return concat_updates(parts, self.types)
+
+    def used(self, port: int) -> frozenset[int]:
+        return frozenset({*self.keys[port], *self.needs[port]})
 
     def beside(self, side: int, types: Sequence[str]) -> Join:
         """The same join where side `side` has more columns, which follow the output."""
@@ -143,3 +149,25 @@ def _present(keys: Sequence[Column]) -> np.ndarray[tuple[int], np.dtype[np.int64
     if mask is None or not mask.any():
         return None
     return (~mask).nonzero()[0]
+
+
+def _build(part: Part, types: Types | None) -> Operator:
+    left, right = (each.schema.types for each in part.inputs)
+    outputs = [(side, place) for side, place in part.params["outputs"]]
+    return Join(left, right, part.params["left"], part.params["right"], outputs)
+
+
+def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """Needs its keys; passes on the rest."""
+    left, right = inputs[0].moved(part.params["left"]), inputs[1].moved(part.params["right"])
+    outputs, lost = [], {}
+    for i, (side, place) in enumerate(part.params["outputs"]):
+        gone = inputs[side].lost.get(place)
+        if gone is None:
+            outputs.append([side, *inputs[side].moved([place])])
+        else:
+            lost[i] = gone
+    return Fit({"left": left, "right": right, "outputs": outputs}, lost)
+
+
+SPEC = Spec("join", _fit, build=_build)

@@ -6,7 +6,7 @@ yielded. Equal rows that `map` produces are consolidated where the collection is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,24 +15,22 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions import Expression
+from nosync_nb.expressions import Expression, Types
 from nosync_nb.operators import functions
-from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.base import PLAIN, Operator, Row, Step
+from nosync_nb.operators.spec import (
+    Fit,
+    Part,
+    Remains,
+    Spec,
+    compared,
+    compiled,
+    every_column,
+    passed,
+    used_columns,
+)
 from nosync_nb.rows import Column, Schema, bridge
 from nosync_nb.trace.batch import Layout, Updates, concat_updates
-
-
-class Row:
-    """One row-wise piece of a fused chain."""
-
-    name = "row"
-    local = True
-    stable = True  # expressions that give the same whenever they are evaluated
-    asks = False  # calls a function of the user
-
-    def apply(self, updates: Updates, step: Step) -> Updates:
-        """The updates after this piece."""
-        raise AssertionError("a piece implements apply")
 
 
 def evaluate(
@@ -67,6 +65,7 @@ class Filter(Row):
 
     def __init__(self, predicate: Expression, schema: Schema) -> None:
         self.predicate = predicate
+        self.expressions = (predicate,)
         self.schema = schema
         self.local = predicate.local
         self.stable = predicate.deterministic
@@ -82,7 +81,7 @@ class Select(Row):
     name = "select"
 
     def __init__(self, outputs: Sequence[int | Expression], schema: Schema) -> None:
-        self.outputs = tuple(outputs)
+        self.outputs: tuple[int | Expression, ...] = tuple(outputs)
         self.schema = schema
         self.expressions = [o for o in outputs if not isinstance(o, int)]
         self.local = all(e.local for e in self.expressions)
@@ -95,6 +94,9 @@ class Select(Row):
         values = iter(evaluate(self.expressions, self.schema, updates, step))
         chosen = [columns[o] if isinstance(o, int) else next(values) for o in self.outputs]
         return Updates(chosen, updates.diff)
+
+    def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(types[o] if isinstance(o, int) else o.type for o in self.outputs)
 
 
 class Widen(Row):
@@ -113,6 +115,9 @@ class Widen(Row):
         ]
         return Updates(columns, updates.diff)
 
+    def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
+        return self.new
+
 
 class Pad(Row):
     """Appends columns of nulls, as outer joins do."""
@@ -127,6 +132,9 @@ class Pad(Row):
         return Updates(
             [*updates.columns, *(rows.full_null(t, n) for t in self.types)], updates.diff
         )
+
+    def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
+        return (*types, *self.types)
 
 
 class Negate(Row):
@@ -155,6 +163,9 @@ class Map(Row):
         columns = functions.results(made, self.output, step.stage, "map")
         return Updates(columns, updates.diff)
 
+    def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
+        return self.output.types
+
 
 class FlatMap(Row):
     """Calls a Python function on each row; it yields any number of tuples."""
@@ -179,6 +190,9 @@ class FlatMap(Row):
         columns = functions.results(made, self.output, step.stage, "flat_map")
         return Updates(columns, updates.diff.repeat(counts))
 
+    def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
+        return self.output.types
+
 
 class FilterFunction(Row):
     """Keeps the rows for which a Python function returns a true value."""
@@ -198,6 +212,8 @@ class FilterFunction(Row):
 
 class Linear(Operator):
     """A fused chain of row-wise pieces over one input."""
+
+    in_loop = PLAIN
 
     def __init__(self, pieces: Sequence[Row], types: Sequence[str]) -> None:
         self.pieces = tuple(pieces)
@@ -224,6 +240,7 @@ class Concat(Operator):
     """The sum of any number of inputs with one schema."""
 
     name = "concat"
+    in_loop = PLAIN
 
     def __init__(self, types: Sequence[str], inputs: int) -> None:
         self.types = tuple(types)
@@ -239,6 +256,7 @@ class Consolidate(Operator):
     """The same collection, arranged, so that rows that cancel vanish before going on."""
 
     name = "consolidate"
+    in_loop = PLAIN
 
     def __init__(self, types: Sequence[str]) -> None:
         self.types = tuple(types)
@@ -265,3 +283,91 @@ def kept(updates: Updates, mask: npt.NDArray[np.bool_]) -> Updates:
         return updates
     index = mask.nonzero()[0]
     return updates.take(index)
+
+
+def _filter(part: Part, types: Types | None) -> Row:
+    schema = part.inputs[0].schema
+    if part.functions:
+        return FilterFunction(part.functions[0], schema)
+    return Filter(compiled(part, part.params["predicate"], "boolean"), schema)
+
+
+def _filter_fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """Passes on what its predicate does not use."""
+    if part.functions:
+        return every_column(part, inputs, types)
+    inputs[0].moved(used_columns(part, part.params["predicate"], types))
+    return passed(part, inputs, types)
+
+
+def _predicate(part: Part) -> Iterable[str]:
+    return () if part.functions else (part.params["predicate"],)
+
+
+def _select(part: Part, types: Types | None) -> Row:
+    typed = zip(part.params["outputs"], part.schema.types, strict=True)
+    outputs = [o if isinstance(o, int) else compiled(part, o, type_) for o, type_ in typed]
+    return Select(outputs, part.inputs[0].schema)
+
+
+def _select_fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """Needs what it names, by place or in expressions, but for the first ones if it *passes* them.
+
+    So it does where the engine wrote it, to compute something beside what is there.
+    """
+    source, passes = inputs[0], part.params.get("passes", 0)
+    outputs: list[Any] = []
+    lost = {}
+    for place, each in enumerate(part.params["outputs"]):
+        if not isinstance(each, int):
+            source.moved(used_columns(part, each, types))
+            outputs.append(each)
+        elif place < passes and each in source.lost:
+            lost[place] = source.lost[each]
+        else:
+            outputs += source.moved([each])
+    params = {**part.params, "outputs": outputs}
+    if passes:
+        params["passes"] = passes - len(lost)
+    return Fit(params, lost)
+
+
+def _selected(part: Part) -> Iterable[str]:
+    return [o for o in part.params["outputs"] if not isinstance(o, int)]
+
+
+def _map(part: Part, types: Types | None) -> Row:
+    return Map(part.functions[0], part.inputs[0].schema, part.schema)
+
+
+def _flat_map(part: Part, types: Types | None) -> Row:
+    return FlatMap(part.functions[0], part.inputs[0].schema, part.schema)
+
+
+def _widen(part: Part, types: Types | None) -> Row:
+    return Widen(part.inputs[0].schema.types, part.schema.types)
+
+
+def _pad(part: Part, types: Types | None) -> Row:
+    return Pad(part.schema.types[len(part.inputs[0].schema) :])
+
+
+def _concat(part: Part, types: Types | None) -> Operator:
+    return Concat(part.schema.types, len(part.inputs))
+
+
+def _consolidate(part: Part, types: Types | None) -> Operator:
+    return Consolidate(part.schema.types)
+
+
+SPECS = (
+    Spec("filter", _filter_fit, piece=_filter, expressions=_predicate),
+    Spec("select", _select_fit, piece=_select, expressions=_selected),
+    Spec("map", every_column, piece=_map),
+    Spec("flat_map", every_column, piece=_flat_map),
+    Spec("widen", passed, piece=_widen),
+    Spec("pad", passed, piece=_pad),
+    Spec("negate", passed, piece=lambda part, types: Negate()),
+    Spec("concat", compared, build=_concat),
+    Spec("consolidate", compared, build=_consolidate),
+)

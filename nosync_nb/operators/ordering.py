@@ -8,14 +8,15 @@ fit. Codes never contradict the order; rows of equal code are told apart by `ran
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.operators.base import Step
-from nosync_nb.operators.linear import Row
+from nosync_nb.expressions import Types
+from nosync_nb.operators.base import Row, Step
+from nosync_nb.operators.spec import Fit, Part, Remains, Spec
 from nosync_nb.rows import Column
 from nosync_nb.trace.batch import Hashes, Index, Updates
 
@@ -53,6 +54,9 @@ class Order(Row):
             if not room:
                 break
         return Updates([*updates.columns, (code ^ _SIGN).view(np.int64)], updates.diff)
+
+    def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
+        return (*types, "bigint")
 
 
 def _field(column: Column, type_: str, by: By) -> tuple[Hashes, int]:
@@ -106,3 +110,20 @@ def _dense(column: Column, type_: str) -> Index:
     number = np.empty(len(order), np.int64)
     number[order] = new.cumsum()
     return number
+
+
+def placed(by: Sequence[Sequence[Any]], source: Remains) -> list[list[Any]]:
+    """What an operator orders by, as its columns are placed now."""
+    return [[*source.moved([place]), *how] for place, *how in by]
+
+
+def _piece(part: Part, types: Types | None) -> Row:
+    return Order(part.inputs[0].schema.types, [By(*each) for each in part.params["by"]])
+
+
+def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """Needs what it orders by; passes on the rest."""
+    return Fit({"by": placed(part.params["by"], inputs[0])}, inputs[0].lost)
+
+
+SPEC = Spec("order", _fit, piece=_piece)

@@ -22,8 +22,10 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.errors import StageError, titled, warn
+from nosync_nb.expressions import Types
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.spec import Part, Spec, every_column
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.types import is_nested
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
@@ -42,6 +44,7 @@ class Reduce(Operator):
     """
 
     name = "reduce"
+    asks = True
 
     def __init__(
         self, schema: Schema, keys: Sequence[int], function: Callable[..., Any], output: Schema
@@ -210,3 +213,12 @@ def _without_repeats(delta: Batch, keys: Sequence[int], index: Any) -> Any:
     for at, text in zip(index.tolist(), zip(*parts, strict=True), strict=True):
         seen.setdefault(text, at)
     return np.array(sorted(seen.values()), np.int64)
+
+
+def _build(part: Part, types: Types | None) -> Operator:
+    keys = part.params["keys"]
+    output = Schema(part.schema.fields[len(keys) :])
+    return Reduce(part.inputs[0].schema, keys, part.functions[0], output)
+
+
+SPEC = Spec("reduce", every_column, build=_build)

@@ -16,9 +16,11 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.errors import StageError, titled
+from nosync_nb.expressions import Types
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.keys import group
 from nosync_nb.operators.neighbours import union
+from nosync_nb.operators.spec import Part, Spec, every_column
 from nosync_nb.rows import Column
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import (
@@ -196,3 +198,11 @@ def _read(trace: Trace, khash: Hashes, code: Hashes, look: int) -> _Read:
         taken.append(part.updates.take(union(start, stop)))
     held = arrange(trace.layout, concat_updates(taken, trace.layout.types))
     return _Read(held, low, less, high, more)
+
+
+def _build(part: Part, types: Types | None) -> Operator:
+    p = part.params
+    return Sessions(part.inputs[0].schema.types, p["keys"], p["at"], p["gap"])
+
+
+SPEC = Spec("sessions", every_column, build=_build)

@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
+from nosync_nb.expressions import Types
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.keys import group
-from nosync_nb.operators.ordering import By, ranks
+from nosync_nb.operators.ordering import By, placed, ranks
+from nosync_nb.operators.spec import Fit, Part, Remains, Spec, refuse_retyped
 from nosync_nb.rows import Column
 from nosync_nb.rows.counts import add_at
 from nosync_nb.trace import Trace, ranges
@@ -177,3 +179,22 @@ def _look(
         good &= rows.equal(rows.take(key, probe), seen.columns[place], types[place])
     found = seen.take(good.nonzero()[0])
     return Updates([*found.columns, probe[good]], found.diff), open_
+
+
+def _build(part: Part, types: Types | None) -> Operator:
+    p = part.params
+    by = [By(*each) for each in p["by"]]
+    inputs = part.inputs[0].schema.types
+    return Top(inputs, p["width"], p["keys"], by, p["k"], p["offset"], p["rank"])
+
+
+def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """Needs its keys and its order; compares rows, where that leaves them equal."""
+    refuse_retyped(inputs[0].lost)
+    keys = inputs[0].moved(part.params["keys"])
+    width = part.params["width"] - len(inputs[0].lost)
+    by = placed(part.params["by"], inputs[0])
+    return Fit({**part.params, "keys": keys, "by": by, "width": width}, inputs[0].lost)
+
+
+SPEC = Spec("top", _fit, build=_build)

@@ -17,7 +17,8 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.errors import NosyncError, warn
-from nosync_nb.operators import Linear, Operator, Reduce, Step, ThresholdFunction
+from nosync_nb.operators import Operator, Step
+from nosync_nb.operators.base import ROWS
 from nosync_nb.operators.functions import tuples
 from nosync_nb.operators.iterate import GROUP, RESULT, VARIABLE, Inner, Loop
 from nosync_nb.operators.iterate.grouped import from_scratch
@@ -90,22 +91,22 @@ class _Asked:
         operator = self.node.operator
         if isinstance(operator, Loop):
             return self._inside(operator, chance)
-        if isinstance(operator, Linear) and operator.asks:
-            held = self._held(self.graph.nodes[self.node.inputs[0]])
-            found = None if held is None else _group(held, chance)
-            return None if found is None else self._row(operator, found.row)
-        if isinstance(operator, Reduce | ThresholdFunction):
-            layout = operator.grouping(0)
-            held = self.traces.get(self.graph.nodes[self.node.inputs[0]].traces[layout])
-            found = None if held is None else _group(held, chance)
-            return None if found is None else self._keyed(operator, found)
-        return None
+        if operator is None or operator.audited is None:
+            return None
+        source = self.graph.nodes[self.node.inputs[0]]
+        if operator.audited == ROWS:
+            trace = self._held(source)
+            group = None if trace is None else _group(trace, chance)
+            return None if group is None else self._row(operator, group.row)
+        trace = self.traces.get(source.traces[operator.grouping(0)])
+        group = None if trace is None else _group(trace, chance)
+        return None if group is None else self._keyed(operator, group)
 
     def _held(self, node: Node) -> Trace | None:
         """Any trace of what a node gave."""
         return next((self.traces[n] for n in node.traces.values() if n in self.traces), None)
 
-    def _row(self, operator: Linear, row: Updates) -> str | None:
+    def _row(self, operator: Operator, row: Updates) -> str | None:
         layout = Layout(operator.types)
         first = _made(self.session, self.node, operator, row, layout)
         if first is None:
@@ -125,7 +126,7 @@ class _Asked:
         made = self._scratch(operator, found)
         if made is None:
             return None
-        if isinstance(operator, Reduce):
+        if operator.state:
             state = self.traces.get(self.node.state[0])
             kept = None if state is None else state.lookup(found.khash, found.keys)
             rest = no_updates(operator.types)
@@ -145,22 +146,21 @@ class _Asked:
         """Asks a function inside a loop twice, for what the loop holds at its end."""
         for inner in loop.nodes:
             operator = inner.operator
-            number = None
-            if isinstance(operator, Reduce | ThresholdFunction):
-                number = inner.states[0]
-            elif isinstance(operator, Linear) and operator.asks:
-                number = _behind(loop, inner)
+            if operator is None or operator.audited is None:
+                continue
+            by_row = operator.audited == ROWS
+            number = _behind(loop, inner) if by_row else inner.states[0]
             trace = None if number is None else self.traces.get(self.node.state[number])
-            found = None if trace is None else _group(trace, chance)
-            if found is None or operator is None or number is None:
+            group = None if trace is None else _group(trace, chance)
+            if group is None or number is None:
                 continue
             depth = loop.depths[number]
-            if isinstance(operator, Linear):
-                row = Updates(found.row.columns[:-depth], found.row.diff)
+            if by_row:
+                row = Updates(group.row.columns[:-depth], group.row.diff)
                 layout = Layout(operator.types)
                 made = [_made(self.session, self.node, operator, row, layout) for _ in range(2)]
             else:
-                ended = found.without(depth)
+                ended = group.without(depth)
                 made = [self._scratch(operator, ended) for _ in range(2)]
             if made[0] is not None:
                 told = _unequal(operator, made[0], made[1])
@@ -249,7 +249,7 @@ def _same(one: Batch, other: Batch) -> bool:
 
 
 def _made(
-    session: Session, node: Node, operator: Linear, row: Updates, layout: Layout
+    session: Session, node: Node, operator: Operator, row: Updates, layout: Layout
 ) -> Batch | None:
     """What an operator makes of a row; None if it fails."""
     step = Step([row], [None], [None], (), stage=node.stage, evaluate=session._spark.evaluate)

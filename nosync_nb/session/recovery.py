@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.collections.functions import trust
-from nosync_nb.dataflow.builders import expressions_of
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.fitting import rebased
 from nosync_nb.dataflow.graph import Graph, Stage
@@ -26,6 +25,7 @@ from nosync_nb.dataflow.runner import Runner, Version
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.expressions import refusal
+from nosync_nb.operators.specs import expressions_of
 from nosync_nb.session import definitions, upkeep, versions
 from nosync_nb.session.report import READ, STALE, RecoveryReport
 from nosync_nb.store import journal, reading, signing

@@ -110,7 +110,7 @@ def run(
     if isinstance(operator, Linear):
         inputs = [_fused(inputs[0], operator)]
         operator = Linear((), operator.types)
-    if not getattr(operator, "local", True):
+    if not operator.local:
         from nosync_nb.spark.ranged import run_here
 
         return run_here(

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.errors import NosyncError
-from nosync_nb.operators import Filter, Linear, Pad, Row, Select, Step, Widen
-from nosync_nb.rows import Schema
+from nosync_nb.operators import Linear, Row, Step
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import blocks, failures, tasks
 from nosync_nb.spark.sessions import agree
@@ -35,40 +34,27 @@ def frame(spark: Spark, plan: Plan, port: int, work: Sequence[Sequence[tuple[int
     local: list[Row] = []
     start = types
     for piece in pre.pieces:
-        if getattr(piece, "local", True):
+        if piece.local:
             local.append(piece)
-            types = types_after(piece, types)
+            types = piece.types_after(types)
             continue
         if local:
             found = found.mapInArrow(_applier(plan, local, start, types), _ddl(types))
         found = _asked(spark, found, piece)
-        local, types = [], types_after(piece, types)
+        local, types = [], piece.types_after(types)
         start = types
     return found.mapInArrow(_cutter(plan, port, local, start, types), blocks.BLOCKS_DDL)
 
 
-def types_after(piece: Row, types: tuple[str, ...]) -> tuple[str, ...]:
-    """The column types after a row-wise piece."""
-    if isinstance(piece, Select):
-        return tuple(types[o] if isinstance(o, int) else o.type for o in piece.outputs)
-    if isinstance(piece, Widen):
-        return piece.new
-    if isinstance(piece, Pad):
-        return (*types, *piece.types)
-    output = getattr(piece, "output", None)
-    return output.types if isinstance(output, Schema) else types
-
-
 def _asked(spark: Spark, found: Any, piece: Row) -> Any:
     """The frame after a piece that Spark evaluates."""
-    assert isinstance(piece, (Filter, Select))
-    own = [piece.predicate] if isinstance(piece, Filter) else piece.outputs
-    agree(spark, [e for e in own if not isinstance(e, int)])
+    agree(spark, piece.expressions)
     names = piece.schema.names
     diff = piece.schema.unused("diff")
     found = found.toDF(*names, diff)
-    if isinstance(piece, Filter):
-        found = found.where(piece.predicate.sql)
+    if piece.outputs is None:
+        (predicate,) = piece.expressions
+        found = found.where(predicate.sql)
         count = len(names)
     else:
         texts = [quoted(names[o]) if isinstance(o, int) else o.sql for o in piece.outputs]

@@ -10,20 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.operators import Aggregate, Join, Operator
+from nosync_nb.operators import Operator
 from nosync_nb.trace.batch import Layout, Updates, arrange
 
 SAMPLE_ROWS = 4096
-
-
-def used(operator: Operator, port: int) -> frozenset[int] | None:
-    """The columns of an input that an operator looks at, None: all."""
-    if isinstance(operator, Aggregate):
-        arguments = {i for argument in operator.arguments for i in argument.columns}
-        return frozenset({*operator.keys, *arguments})
-    if isinstance(operator, Join):
-        return frozenset({*operator.keys[port], *operator.needs[port]})
-    return None
 
 
 def narrowed(updates: Updates, types: tuple[str, ...], operator: Operator, port: int) -> Updates:
@@ -31,13 +21,13 @@ def narrowed(updates: Updates, types: tuple[str, ...], operator: Operator, port:
 
     Cost: a hash of some rows; O(n log n) only where at least half of the rows go.
     """
-    wanted = used(operator, port)
+    wanted = operator.used(port)
     if wanted is None:
         return updates
     places = sorted(wanted)
     layout = Layout(tuple(types[i] for i in places))
     kept = Updates([updates.columns[i] for i in places], updates.diff)
-    if isinstance(operator, Aggregate) and _repeats(kept, layout.types):
+    if operator.combines and _repeats(kept, layout.types):
         kept = arrange(layout, kept).updates
     n = len(kept.diff)
     columns = dict(zip(places, kept.columns, strict=True))

@@ -17,9 +17,8 @@ from nosync_nb.dataflow.elsewhere import Done
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.errors import OutOfMemoryError, titled
 from nosync_nb.files.memory import free_bytes
-from nosync_nb.operators import AsOf, Linear, Operator, Reduce, Sessions, Step, Top
+from nosync_nb.operators import Linear, Operator, Step
 from nosync_nb.operators.base import joined_placement
-from nosync_nb.operators.distinct import ThresholdFunction
 from nosync_nb.spark.costs import (
     FEW,
     FEW_ROWS,
@@ -377,12 +376,12 @@ def _few(rows: int, forced: Forced) -> bool:
 
 def _kind(operator: Operator) -> str:
     """The kind of a kernel, as `costs` knows it."""
-    if not getattr(operator, "local", True):
+    if not operator.local:
         return "foreign"
-    if isinstance(operator, Reduce | ThresholdFunction) or getattr(operator, "asks", False):
+    if operator.asks:
         return "function"
-    if isinstance(operator, Top | AsOf | Sessions):
-        return "order"
     if not operator.spreads:
         return "loop"
+    if any(layout is not None and layout.order is not None for layout in operator.layouts):
+        return "order"
     return "row" if operator.exchange() is None else "key"

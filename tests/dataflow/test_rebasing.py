@@ -44,6 +44,7 @@ USE: dict[str, Build] = {
     "expression": lambda p, c: p.select("upper(city) AS big"),
     "key": lambda p, c: p.group_by("city").agg(n="count(*)"),
     "aggregate": lambda p, c: p.group_by("age").agg(n="count(city)"),
+    "ordered by": lambda p, c: p.group_by("age").agg(n="max_by(name, city)"),
     "top by key": lambda p, c: p.group_by("city").top(1, by="name"),
     "top": lambda p, c: p.group_by("name").top(1, by="age, city desc"),
     "computed top": lambda p, c: p.group_by("name").top(1, by="length(city)"),

@@ -19,10 +19,11 @@ import nosync_nb
 from nosync_nb import Session, StageError
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions import trust
-from nosync_nb.dataflow import builders, fitting
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.expressions import refusal
+from nosync_nb.operators import spec
+from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.rows import Schema
 from nosync_nb.session import trusting, upkeep
 from nosync_nb.session.link import Sparks
@@ -59,11 +60,9 @@ class Victim:
             raise nosync_nb.ExpressionError(f"{why} needs Spark")
 
         self.patch.setattr(Sparks, "require", require)
-        for module in (builders, fitting):
-            made = module.compile_expression
-            self.patch.setattr(module, "compile_expression", self._counting(made))
-            both = module.compile_aggregates
-            self.patch.setattr(module, "compile_aggregates", self._counting(both))
+        one, many = spec.compile_expression, aggregates.compile_aggregates
+        self.patch.setattr(spec, "compile_expression", self._counting(one))
+        self.patch.setattr(aggregates, "compile_aggregates", self._counting(many))
         load = trust.pickles.loads
 
         def loads(data: bytes) -> Any:

@@ -58,6 +58,7 @@ class Aggregate(Operator):
 
     name = "agg"
     distinct = True
+    combines = True
 
     def __init__(
         self,
@@ -90,6 +91,10 @@ class Aggregate(Operator):
 
     def exchange(self) -> Layout:
         return Layout(self.schema.types, self.keys)
+
+    def used(self, port: int) -> frozenset[int]:
+        arguments = {place for argument in self.arguments for place in argument.columns}
+        return frozenset({*self.keys, *arguments})
 
     def step(self, step: Step) -> Updates | None:
         delta = step.deltas[0]

@@ -10,18 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nosync_nb.operators.base import Operator
+from nosync_nb.operators.base import GROUP, JOIN, PLAIN, Operator
 
-VARIABLE, RESULT, LEAVE, PLAIN, JOIN, GROUP = (
-    "variable",
-    "result",
-    "leave",
-    "plain",
-    "join",
-    "group",
-)
-"""Kinds of nodes: a loop variable; its next value; the value after the loop; row by row; join; by
-key. The first three consolidate, so that pairs that cancel do not run around for ever."""
+__all__ = [
+    "GROUP",
+    "JOIN",
+    "LEAVE",
+    "PLAIN",
+    "RESULT",
+    "VARIABLE",
+    "Inner",
+    "Port",
+    "Reader",
+    "Scope",
+    "readers",
+]
+
+VARIABLE, RESULT, LEAVE = "variable", "result", "leave"
+"""Kinds of nodes beside those that operators are: a loop variable; its next value; the value after
+the loop. They consolidate, so that pairs that cancel do not run around for ever."""
 
 
 class Port(NamedTuple):

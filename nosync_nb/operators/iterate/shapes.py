@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.distinct import Threshold, distinct
 from nosync_nb.operators.iterate.mirror import PLAIN_TYPES, Row, key_picker, picker
-from nosync_nb.operators.iterate.plan import GROUP, LEAVE, Inner
+from nosync_nb.operators.iterate.plan import GROUP, LEAVE, PLAIN, Inner
 from nosync_nb.operators.join import Join
-from nosync_nb.operators.linear import Concat, Consolidate, Linear, Select
+from nosync_nb.operators.linear import Linear, Select
 from nosync_nb.rows.types import INTEGERS
 from nosync_nb.trace.batch import Layout
 
@@ -78,10 +78,10 @@ def _is_possible(node: Inner) -> bool:
         return False
     if operator is None:
         return len(node.ports) == 1 or node.kind != LEAVE or not node.depth
-    if not getattr(operator, "local", True) or getattr(operator, "asks", False):
+    if not operator.local or operator.asks:
         return False
-    if isinstance(operator, Linear | Concat | Consolidate):
-        return getattr(operator, "stable", True)
+    if node.kind == PLAIN:
+        return operator.stable
     layouts = [operator.grouping(port) for port in range(len(node.ports))]
     if isinstance(operator, Join):
         layouts = list(operator.layouts)

@@ -1,0 +1,38 @@
+"""The aggregate of a definition: how it is built, and which columns it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nosync_nb.errors import NosyncError
+from nosync_nb.expressions import Aggregation, Types, compile_aggregates, of_params
+from nosync_nb.operators.aggregates.aggregate import Aggregate
+from nosync_nb.operators.base import Operator
+from nosync_nb.operators.spec import Fit, Part, Remains, Spec, UsedError
+
+
+def _aggregation(part: Part, types: Types | None) -> Aggregation:
+    schema = part.inputs[0].schema
+    keys = [schema.names[i] for i in part.params["keys"]]
+    named, settings = part.params["named"], of_params(part.params)
+    return compile_aggregates(named, schema, keys, types=types, settings=settings)
+
+
+def _build(part: Part, types: Types | None) -> Operator:
+    _, calls, outputs, inner = _aggregation(part, types)
+    return Aggregate(part.inputs[0].schema, part.params["keys"], calls, outputs, inner)
+
+
+def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """Needs its keys and what its aggregates read."""
+    keys = inputs[0].moved(part.params["keys"])
+    try:
+        calls = _aggregation(part, types).calls
+    except NosyncError as error:
+        raise UsedError(str(error)) from error
+    for argument in (argument for call in calls for argument in call.arguments):
+        inputs[0].moved(argument.columns)
+    return Fit({**part.params, "keys": keys}, {})
+
+
+SPEC = Spec("aggregate", _fit, build=_build, expressions=lambda part: part.params["named"].values())

@@ -1,0 +1,155 @@
+"""What an operator is to the rest of the engine, by its word in definitions.
+
+An operator has one home: its file holds the kernel and its `Spec`, and `specs.SPECS` lists them.
+A spec says how the kernel is built from one part of a definition, and how that part fits columns
+that came or went: which it needs, and which it passes on. What is asked of a kernel once it is
+there (the columns it uses, what it is in a loop, what an audit asks) are methods of
+`nosync_nb.operators.base.Operator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from nosync_nb.errors import NosyncError
+from nosync_nb.expressions import Expression, Types, compile_expression, of_params
+from nosync_nb.operators.base import Operator, Row
+from nosync_nb.rows import Schema
+
+
+class Part(Protocol):
+    """One operator of a definition; see `nosync_nb.collections.definition.Definition`."""
+
+    @property
+    def op(self) -> str:
+        """The operator's word."""
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the output."""
+
+    @property
+    def inputs(self) -> Sequence[Part]:
+        """What it reads."""
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Its arguments."""
+
+    @property
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        """The user's functions among its arguments."""
+
+
+class Lost(NamedTuple):
+    """A column that is not what it was: why, and whether it is there with another type."""
+
+    why: str
+    retyped: bool
+
+
+class UsedError(Exception):
+    """A lost column is used; says which."""
+
+
+class Remains(NamedTuple):
+    """What is left of the columns of an input.
+
+    Attributes:
+        places: where the columns that are left were before.
+        lost: those that are not there any more, by place.
+    """
+
+    places: Sequence[int]
+    lost: Mapping[int, Lost]
+
+    def moved(self, places: Iterable[int]) -> list[int]:
+        """Where columns are now.
+
+        Raises:
+            UsedError: if one of them is lost.
+        """
+        now = {place: i for i, place in enumerate(self.places)}
+        for place in places:
+            if place in self.lost:
+                raise UsedError(self.lost[place].why)
+        return [now[place] for place in places]
+
+
+class Fit(NamedTuple):
+    """An operator over what is left of its inputs: its arguments, and what its output has lost."""
+
+    params: Mapping[str, Any]
+    lost: Mapping[int, Lost]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """An operator, by its word.
+
+    Attributes:
+        fit: fits a part to what is left of its inputs, some of which have lost columns.
+        build: the kernel of a part; or, if it works row by row, `piece`: the piece of a chain.
+        expressions: the texts of expressions among a part's arguments.
+    """
+
+    op: str
+    fit: Callable[[Part, Sequence[Remains], Types | None], Fit]
+    build: Callable[[Part, Types | None], Operator] | None = None
+    piece: Callable[[Part, Types | None], Row] | None = None
+    expressions: Callable[[Part], Iterable[str]] = lambda _: ()
+
+
+def compiled(part: Part, sql: str, type_: str) -> Expression:
+    """An expression of a part, which knows its type: Spark is not asked again."""
+    schema, settings = part.inputs[0].schema, of_params(part.params)
+    return compile_expression(sql, schema, types=lambda *_: [type_], settings=settings)
+
+
+def used_columns(part: Part, sql: str, types: Types | None) -> Sequence[int]:
+    """The places of the columns that an expression of a part reads.
+
+    Raises:
+        UsedError: if it cannot be compiled any more.
+    """
+    schema, settings = part.inputs[0].schema, of_params(part.params)
+    try:
+        return compile_expression(sql, schema, types=types, settings=settings).columns
+    except NosyncError as error:
+        raise UsedError(str(error)) from error
+
+
+def refuse_retyped(lost: Mapping[int, Lost]) -> None:
+    """Raises if a column with another type would be taken for one that is gone.
+
+    Raises:
+        UsedError: for the first such column.
+    """
+    for each in lost.values():
+        if each.retyped:
+            raise UsedError(each.why)
+
+
+def every_column(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """The fit of an operator that needs all columns, as a function of rows does.
+
+    Raises:
+        UsedError: for the first column that is lost.
+    """
+    raise UsedError(next(lost.why for each in inputs for lost in each.lost.values()))
+
+
+def passed(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """The fit of an operator that passes on rows as they are."""
+    return Fit(part.params, inputs[0].lost)
+
+
+def compared(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """The fit of one that compares rows, or adds those of inputs, which must have lost the same."""
+    for each in inputs:
+        refuse_retyped(each.lost)
+        if each.lost.keys() != inputs[0].lost.keys():
+            every_column(part, inputs, types)
+    return passed(part, inputs, types)
