@@ -18,9 +18,10 @@ from nosync_nb.errors import StageError, titled
 from nosync_nb.expressions import Types
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.counts import counts
 from nosync_nb.operators.spec import Part, Spec, compared
 from nosync_nb.rows import Schema
-from nosync_nb.rows.counts import add_at, sums
+from nosync_nb.rows.counts import sums
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 
@@ -184,16 +185,8 @@ def _both(changed: Batch, step: Step) -> tuple[list[Counts], list[Counts]]:
 
 def _counts(changed: Batch, traces: Sequence[Trace | None], step: Step) -> list[Counts]:
     """The accumulated count of each changed row in each trace."""
-    result = []
-    for trace in traces:
-        count = np.zeros(len(changed), np.int64)
-        found = None if trace is None else trace.lookup(changed.khash, changed.columns, ())
-        if found is not None:
-            add_at(count, found.probe, found.diff)
-            step.touched += len(found.diff)
-        result.append(count)
     step.touched += len(changed)
-    return result
+    return [counts(trace, changed, step) for trace in traces]
 
 
 def _distinct(part: Part, types: Types | None) -> Operator:

@@ -13,9 +13,9 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.counts import counts
 from nosync_nb.operators.linear import Linear
-from nosync_nb.rows.counts import add_at, products
-from nosync_nb.trace import Trace
+from nosync_nb.rows.counts import products
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 
 
@@ -40,7 +40,7 @@ class Kept(Operator):
         delta = step.deltas[0]
         if not isinstance(delta, Batch) or not len(delta):
             return None
-        before = _counts(delta, step.before[0])
+        before = counts(step.before[0], delta, step)
         after = before + delta.diff
         step.touched += len(delta)
         made: list[Updates] = []
@@ -95,12 +95,3 @@ class Kept(Operator):
         made.append(Updates(output.columns, sign * after[fresh[owner]]))
         inputs = [rows.take(c, owner) for c in columns]
         kept.append(Updates([*inputs, *output.columns], sign))
-
-
-def _counts(delta: Batch, trace: Trace | None) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """How often each row of a change was there before it."""
-    count = np.zeros(len(delta), np.int64)
-    found = None if trace is None else trace.lookup(delta.khash, delta.columns, ())
-    if found is not None:
-        add_at(count, found.probe, found.diff)
-    return count

@@ -11,7 +11,7 @@ from nosync_nb import rows
 from nosync_nb.rows import Column
 from nosync_nb.rows.arrays import any_true, stably_sorted_by, starts_of
 from nosync_nb.rows.types import FLOATS
-from nosync_nb.trace.batch import Hashes, Index, Layout, collided, every, rows_equal
+from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, collided, every, rows_equal
 
 FEW = 64
 """So many rows are grouped faster by Python than by numpy."""
@@ -120,3 +120,42 @@ def _apart(
     for column, type_ in zip(keys, types, strict=True):
         same &= rows.equal(rows.take(column, index), rows.take(column, index + 1), type_)
     return order, apart.khash, keys, same
+
+
+def first_of_keys(batch: Batch) -> Index:
+    """The first row of each distinct key of a batch that is arranged by its layout's key.
+
+    Keys of equal hash may alternate inside a run of that hash, so runs are told apart by value
+    and repetitions dropped.
+    """
+    new = np.ones(len(batch), bool)
+    new[1:] = batch.khash[1:] != batch.khash[:-1]
+    again = (~new).nonzero()[0]
+    if not len(again):
+        return np.arange(len(batch))
+    places = batch.layout.places
+    for place in places:
+        column, type_ = batch.columns[place], batch.layout.types[place]
+        same = rows.equal(rows.take(column, again), rows.take(column, again - 1), type_)
+        new[again[~same]] = True
+    index = new.nonzero()[0]
+    khash = batch.khash[index]
+    if (khash[1:] == khash[:-1]).any():
+        return _without_repeats(batch, places, index)
+    return index
+
+
+def _without_repeats(batch: Batch, places: Sequence[int], index: Index) -> Index:
+    """The slow path of true collisions: each key once, by its canonical encoding."""
+    seen: dict[tuple[bytes, ...], int] = {}
+    types = batch.layout.types
+    parts = [
+        [
+            rows.encode(value, types[place])
+            for value in rows.to_pylist(rows.take(batch.columns[place], index), types[place])
+        ]
+        for place in places
+    ]
+    for at, text in zip(index.tolist(), zip(*parts, strict=True), strict=True):
+        seen.setdefault(text, at)
+    return np.array(sorted(seen.values()), np.int64)

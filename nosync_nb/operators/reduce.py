@@ -25,6 +25,7 @@ from nosync_nb.errors import StageError, titled, warn
 from nosync_nb.expressions import Types
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.keys import first_of_keys
 from nosync_nb.operators.spec import Part, Spec, every_column
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.types import is_nested
@@ -65,9 +66,7 @@ class Reduce(Operator):
         if delta is None or trace is None:
             return None
         assert isinstance(delta, Batch)
-        index = np.concatenate(([0], (delta.khash[1:] != delta.khash[:-1]).nonzero()[0] + 1))
-        if self.keys:
-            index = _first_of_keys(delta, self.keys)
+        index = first_of_keys(delta)
         khash = delta.khash[index]
         keys = [rows.take(delta.columns[i], index) for i in self.keys]
         parts = []
@@ -176,43 +175,6 @@ def _first_time(function: Any, stage: str) -> bool:
     fresh = stage not in told
     told.add(stage)
     return fresh
-
-
-def _first_of_keys(delta: Batch, keys: Sequence[int]) -> Any:
-    """The first row of each distinct key of a batch arranged by that key.
-
-    Keys of equal hash may alternate inside a run of that hash, so runs are told apart by value
-    and repetitions dropped.
-    """
-    boundary = np.ones(len(delta), bool)
-    boundary[1:] = delta.khash[1:] != delta.khash[:-1]
-    again = (~boundary).nonzero()[0]
-    if len(again):
-        for i in keys:
-            type_ = delta.layout.types[i]
-            column = delta.columns[i]
-            same = rows.equal(rows.take(column, again), rows.take(column, again - 1), type_)
-            boundary[again[~same]] = True
-    index = boundary.nonzero()[0]
-    khash = delta.khash[index]
-    if (khash[1:] == khash[:-1]).any():
-        return _without_repeats(delta, keys, index)
-    return index
-
-
-def _without_repeats(delta: Batch, keys: Sequence[int], index: Any) -> Any:
-    """The slow path of true collisions: each key once, by its canonical encoding."""
-    seen: dict[tuple[bytes, ...], int] = {}
-    parts = [
-        [
-            rows.encode(v, delta.layout.types[i])
-            for v in rows.to_pylist(rows.take(delta.columns[i], index), delta.layout.types[i])
-        ]
-        for i in keys
-    ]
-    for at, text in zip(index.tolist(), zip(*parts, strict=True), strict=True):
-        seen.setdefault(text, at)
-    return np.array(sorted(seen.values()), np.int64)
 
 
 def _build(part: Part, types: Types | None) -> Operator:

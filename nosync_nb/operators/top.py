@@ -11,21 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.expressions import Types
 from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.heads import heads
 from nosync_nb.operators.keys import group
 from nosync_nb.operators.ordering import By, placed, ranks
 from nosync_nb.operators.spec import Fit, Part, Remains, Spec, refuse_retyped
 from nosync_nb.rows import Column
 from nosync_nb.rows.counts import add_at
-from nosync_nb.trace import Trace, ranges
+from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import (
     Batch,
     Hashes,
-    Index,
     Layout,
     Updates,
     arrange,
@@ -80,8 +79,8 @@ class Top(Operator):
         parts = []
         for trace, sign in ((step.before[0], -1), (step.after[0], 1)):
             if trace is not None and trace.layers:
-                found = self._window(trace, groups.khash, groups.keys, step)
-                parts.append(Updates(found.columns, sign * found.diff))
+                window = self._window(trace, groups.khash, groups.keys, step)
+                parts.append(Updates(window.columns, sign * window.diff))
         if not parts:
             return None
         return arrange(Layout(self.types), concat_updates(parts, self.types)).updates
@@ -89,25 +88,26 @@ class Top(Operator):
     def _window(self, trace: Trace, khash: Hashes, keys: Sequence[Column], step: Step) -> Updates:
         """The output of some groups: looks at their heads, further while too little is found."""
         pending = np.arange(len(khash))
-        heads: list[Updates] = []
+        whole: list[Updates] = []
         look = self.last + _MORE
         types = (*self.inputs, "bigint")
         while len(pending):
             taken = [rows.take(k, pending) for k in keys]
-            head, open_ = _look(trace, khash[pending], taken, look, step)
-            held = arrange(Layout(types, (len(self.inputs),)), head)
-            there = (held.diff > 0).nonzero()[0]
-            found = Updates(held.columns, np.minimum(held.diff, self.last)).take(there)
-            probe = np.asarray(found.columns[-1])
+            head, probe, open_ = heads(trace, khash[pending], taken, look, step, last=False)
+            numbered = Updates([*head.columns, probe], head.diff)
+            batch = arrange(Layout(types, (len(self.inputs),)), numbered)
+            there = (batch.diff > 0).nonzero()[0]
+            copies = Updates(batch.columns, np.minimum(batch.diff, self.last)).take(there)
+            probe = np.asarray(copies.columns[-1])
             count = np.zeros(len(pending), np.int64)
-            add_at(count, probe, found.diff)
+            add_at(count, probe, copies.diff)
             done = ~open_ | (count >= self.last)
-            found = found.take(done[probe].nonzero()[0])
-            group_of = pending[np.asarray(found.columns[-1])]
-            heads.append(Updates([*found.columns[:-1], group_of], found.diff))
+            copies = copies.take(done[probe].nonzero()[0])
+            group_of = pending[np.asarray(copies.columns[-1])]
+            whole.append(Updates([*copies.columns[:-1], group_of], copies.diff))
             pending = pending[~done]
             look *= _FURTHER
-        return self._cut(concat_updates(heads, types)) if heads else no_updates(self.types)
+        return self._cut(concat_updates(whole, types)) if whole else no_updates(self.types)
 
     def _cut(self, head: Updates) -> Updates:
         """The copies between offset and offset + k of each group, of rows that begin it."""
@@ -135,50 +135,6 @@ class Top(Operator):
             rank = begin[new][new.cumsum() - 1] + 1
             columns.append(rank[some].astype(np.int32))
         return Updates(columns, kept[some])
-
-
-def _look(
-    trace: Trace, khash: Hashes, keys: Sequence[Column], look: int, step: Step
-) -> tuple[Updates, npt.NDArray[np.bool_]]:
-    """Looks at up to `look` rows of each group in each part.
-
-    Returns:
-        the rows of the groups below the first code of which some may not have been seen, with the
-        number of the group as last column; and which groups have rows that were not looked at.
-    """
-    n = len(khash)
-    types = trace.layout.types
-    open_ = np.zeros(n, bool)
-    horizon = np.full(n, 2**64 - 1, np.uint64)
-    probes: list[Index] = []
-    codes: list[Hashes] = []
-    taken: list[Updates] = []
-    for part in trace.parts():
-        low = part.khash.searchsorted(khash)
-        high = part.khash.searchsorted(khash, "right")
-        count = np.minimum(high - low, look)
-        if not count.any():
-            continue
-        assert part.code is not None
-        more = high - low > look
-        if more.any():
-            open_ |= more
-            edge = part.code[(low + count - 1)[more]]
-            horizon[more] = np.minimum(horizon[more], edge)
-        index = ranges(low, count)
-        probes.append(np.arange(n).repeat(count))
-        codes.append(part.code[index])
-        taken.append(part.updates.take(index))
-    if not taken:
-        return no_updates((*types, "bigint")), open_
-    probe, code = np.concatenate(probes), np.concatenate(codes)
-    step.touched += len(probe)
-    seen = concat_updates(taken, types)
-    good = (code < horizon[probe]) | ~open_[probe]
-    for key, place in zip(keys, trace.layout.key or (), strict=True):
-        good &= rows.equal(rows.take(key, probe), seen.columns[place], types[place])
-    found = seen.take(good.nonzero()[0])
-    return Updates([*found.columns, probe[good]], found.diff), open_
 
 
 def _build(part: Part, types: Types | None) -> Operator:

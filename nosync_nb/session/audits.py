@@ -19,6 +19,7 @@ from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.errors import NosyncError, warn
 from nosync_nb.operators import Operator, Step
 from nosync_nb.operators.base import ROWS
+from nosync_nb.operators.counts import counts
 from nosync_nb.operators.functions import tuples
 from nosync_nb.operators.iterate import GROUP, RESULT, VARIABLE, Inner, Loop
 from nosync_nb.operators.iterate.grouped import from_scratch
@@ -200,9 +201,7 @@ def _group(trace: Trace, chance: random.Random) -> _Group | None:
         return None
     part = chance.choices(parts, weights=[len(p) for p in parts])[0]
     at = np.array([chance.randrange(len(part))])
-    key = trace.layout.key
-    places = range(len(trace.layout.types)) if key is None else key
-    keys = [rows.take(part.columns[i], at) for i in places]
+    keys = [rows.take(part.columns[i], at) for i in trace.layout.places]
     found = trace.lookup(part.khash[at], keys)
     if found is None or len(found.diff) > GROUP_ROWS_MAX:
         return None
@@ -267,15 +266,7 @@ def _count(trace: Trace | None, one: Batch) -> int:
     """How often a trace holds a row."""
     if trace is None:
         return 0
-    types, key, _ = trace.layout
-    places = tuple(range(len(types))) if key is None else key
-    keys = [one.columns[i] for i in places]
-    khash = rows.hash_columns(keys, [types[i] for i in places], 1)
-    found = trace.lookup(khash, keys)
-    if found is None:
-        return 0
-    there = arrange(Layout(types), Updates(found.columns, found.diff))
-    return int(there.diff[there.rhash == one.rhash[0]].sum())
+    return int(counts(trace, arrange(trace.layout, one.updates)).sum())
 
 
 def _shown(batch: Batch) -> str:

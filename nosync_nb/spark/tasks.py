@@ -303,7 +303,7 @@ def keyed_alike(plan: Plan, number: int) -> bool:
 
 
 def _key_types(layout: Layout) -> tuple[str, ...]:
-    return layout.types if layout.key is None else tuple(layout.types[i] for i in layout.key)
+    return tuple(layout.types[place] for place in layout.places)
 
 
 def write_task(plan: Plan, given: Iterable[Block]) -> Iterator[Block]:

@@ -47,6 +47,11 @@ class Layout(NamedTuple):
     key: tuple[int, ...] | None = None
     order: int | None = None
 
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The positions of the key columns: all, if the whole row is the key."""
+        return tuple(range(len(self.types))) if self.key is None else self.key
+
 
 class Updates(NamedTuple):
     """Rows with signed counts, in any order; a row may occur several times."""

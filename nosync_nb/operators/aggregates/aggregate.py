@@ -22,8 +22,9 @@ from nosync_nb.operators.aggregates.accumulators import Slots
 from nosync_nb.operators.aggregates.looks import looked
 from nosync_nb.operators.aggregates.memo import CountMemo, SlotMemo
 from nosync_nb.operators.aggregates.plans import SPREADS, Feed, Plan, planned, sum_kind
-from nosync_nb.operators.aggregates.presence import appeared, counts, owners
+from nosync_nb.operators.aggregates.presence import appeared, owners
 from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.counts import counts
 from nosync_nb.operators.keys import Groups, group, group_few
 from nosync_nb.operators.linear import evaluate
 from nosync_nb.rows import Column, Schema, bridge

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.operators.base import Step
+from nosync_nb.operators.heads import heads
 from nosync_nb.rows import Column
-from nosync_nb.trace import Trace, ranges
+from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Hashes, Index
 
 _FIRST_LOOK = 4
@@ -35,7 +36,8 @@ def extreme(
         which groups have a value, and the values (of the groups that have one, in order).
     """
     n = len(khash)
-    types = trace.layout.types[len(keys) :]
+    own = len(keys)
+    types = trace.layout.types[own:]
     if not trace.layers:
         return np.zeros(n, bool), [rows.empty(t) for t in types]
     pending = np.arange(n)
@@ -44,12 +46,13 @@ def extreme(
     look = _FIRST_LOOK
     while len(pending):
         taken = [rows.take(k, pending) for k in keys]
-        found, value, open_ = _look(trace, khash[pending], taken, greatest, look, step)
-        groups.append(pending[found])
-        values.append(value)
-        rest = open_.copy()
-        rest[found] = False
-        pending = pending[rest]
+        head, probe, open_ = heads(trace, khash[pending], taken, look, step, last=greatest)
+        value = head.columns[own:]
+        winners = _winners(probe, value, types, head.diff, greatest)
+        groups.append(pending[probe[winners]])
+        values.append([rows.take(column, winners) for column in value])
+        open_[probe[winners]] = False
+        pending = pending[open_]
         look *= 8
     group = np.concatenate(groups) if groups else np.zeros(0, np.int64)
     has = np.zeros(n, bool)
@@ -57,63 +60,6 @@ def extreme(
     order = group.argsort(kind="stable")
     columns = [rows.concat([v[i] for v in values], t) for i, t in enumerate(types)]
     return has, [rows.take(column, order) for column in columns]
-
-
-def _look(
-    trace: Trace,
-    khash: Hashes,
-    keys: Sequence[Column],
-    greatest: bool,
-    look: int,
-    step: Step,
-) -> tuple[Index, list[Column], npt.NDArray[np.bool_]]:
-    """Looks at up to `look` rows of each group in each part.
-
-    Returns:
-        the groups resolved, their values, and which groups have rows that were not looked at.
-    """
-    n = len(khash)
-    types = trace.layout.types
-    own = len(keys)
-    open_ = np.zeros(n, bool)
-    horizon = np.full(n, 2**64 - 1 if not greatest else 0, np.uint64)
-    probes: list[Index] = []
-    codes: list[Hashes] = []
-    columns: list[list[Column]] = []
-    diffs: list[Index] = []
-    for part in trace.parts():
-        low = part.khash.searchsorted(khash)
-        high = part.khash.searchsorted(khash, "right")
-        count = np.minimum(high - low, look)
-        if not count.any():
-            continue
-        assert part.code is not None
-        more = high - low > look
-        open_ |= more
-        index = ranges(high - count if greatest else low, count)
-        if more.any():
-            edge = part.code[(high - count if greatest else low + count - 1)[more]]
-            pick = np.maximum if greatest else np.minimum
-            horizon[more] = pick(horizon[more], edge)
-        probes.append(np.arange(n).repeat(count))
-        codes.append(part.code[index])
-        columns.append([rows.take(c, index) for c in part.columns])
-        diffs.append(part.diff[index])
-    none: Index = np.zeros(0, np.int64)
-    if not probes:
-        return none, [rows.empty(t) for t in types[own:]], open_
-    probe, diff = np.concatenate(probes), np.concatenate(diffs)
-    code = np.concatenate(codes)
-    held = [rows.concat([c[i] for c in columns], t) for i, t in enumerate(types)]
-    step.touched += len(probe)
-    whole = code > horizon[probe] if greatest else code < horizon[probe]
-    good = whole | ~open_[probe]
-    for key, column, t in zip(keys, held, types, strict=False):
-        good &= rows.equal(rows.take(key, probe), column, t)
-    index = good.nonzero()[0]
-    values = [rows.take(column, index) for column in held[own:]]
-    winners = _winners(probe[index], values, types[own:], diff[index], greatest)
-    return probe[index][winners], [rows.take(v, winners) for v in values], open_
 
 
 def _winners(

@@ -17,7 +17,7 @@ from nosync_nb import rows
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.iterate.plan import Inner
 from nosync_nb.operators.iterate.rounds import State, Time
-from nosync_nb.operators.keys import group
+from nosync_nb.operators.keys import first_of_keys, group
 from nosync_nb.rows import Column
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import (
@@ -65,25 +65,17 @@ class Keys(NamedTuple):
 
 def key_types(operator: Operator) -> tuple[str, ...]:
     """The types of the key by which an operator works."""
-    types, key, _ = operator.grouping(0)
-    return types if key is None else tuple(types[i] for i in key)
+    layout = operator.grouping(0)
+    return tuple(layout.types[place] for place in layout.places)
 
 
 def keys_of(batch: Batch) -> Keys:
-    """The keys of a batch; runs of one key are taken once."""
-    key = batch.layout.key
-    places = range(len(batch.columns)) if key is None else key
-    new = np.ones(len(batch), bool)
-    new[1:] = batch.khash[1:] != batch.khash[:-1]
-    if bool(new.all()):
-        return Keys(batch.khash, [batch.columns[i] for i in places])
-    again = (~new).nonzero()[0]
-    for i in places:
-        column, type_ = batch.columns[i], batch.layout.types[i]
-        same = rows.equal(rows.take(column, again), rows.take(column, again - 1), type_)
-        new[again[~same]] = True
-    index = new.nonzero()[0]
-    return Keys(batch.khash[index], [rows.take(batch.columns[i], index) for i in places])
+    """The keys of a batch, each once."""
+    columns = [batch.columns[place] for place in batch.layout.places]
+    index = first_of_keys(batch)
+    if len(index) == len(batch):
+        return Keys(batch.khash, columns)
+    return Keys(batch.khash[index], [rows.take(column, index) for column in columns])
 
 
 def evaluate_keys(

@@ -52,7 +52,7 @@ def picker(places: Sequence[int]) -> Pick:
 
 def key_picker(layout: Layout) -> Pick:
     """What takes the key of a row."""
-    return picker(range(len(layout.types)) if layout.key is None else layout.key)
+    return picker(layout.places)
 
 
 def pairs_of(columns: Sequence[Column], diff: Any) -> Pairs:

@@ -24,9 +24,7 @@ ROUND = "int"
 
 def timed(layout: Layout, depth: int) -> Layout:
     """The layout of a trace inside `depth` loops."""
-    types, key, order = layout
-    places = tuple(range(len(types))) if key is None else key
-    return Layout((*types, *(ROUND,) * depth), places, order)
+    return Layout((*layout.types, *(ROUND,) * depth), layout.places, layout.order)
 
 
 class Split(NamedTuple):

@@ -1,0 +1,81 @@
+"""How often rows are in a trace: what tells whether they appear, go, or were there all the time.
+
+Cost: a search for each row in each part, O(log rows), also in a group of a million.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.operators.base import Step
+from nosync_nb.rows.counts import add_at
+from nosync_nb.trace import Trace, ranges
+from nosync_nb.trace.batch import Batch, Index
+
+
+def counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index:
+    """How often a trace holds each row of a batch of its layout, no two of which are equal.
+
+    Args:
+        step: counts the rows that are read.
+    """
+    count = np.zeros(len(batch), np.int64)
+    if trace is None:
+        return count
+    touched = 0
+    if trace.layout.key is None:
+        found = trace.lookup(batch.khash, batch.columns, ())
+        if found is not None:
+            add_at(count, found.probe, found.diff)
+            touched = len(found.diff)
+    else:
+        for part in trace.parts():
+            touched += _counted(part, batch, count)
+    if step is not None:
+        step.touched += touched
+    return count
+
+
+def _counted(part: Batch, batch: Batch, count: Index) -> int:
+    """Adds how often a part holds each row, of those of its key; returns how many were read."""
+    low = part.khash.searchsorted(batch.khash)
+    high = part.khash.searchsorted(batch.khash, "right")
+    if part.code is not None and batch.code is not None:
+        low, high = _narrowed(part.code, batch.code, low, high)
+    low, high = _narrowed(part.rhash, batch.rhash, low, high)
+    index = ranges(low, high - low)
+    if len(index):
+        probe = np.arange(len(batch)).repeat(high - low)
+        same = np.ones(len(index), bool)
+        for held, asked, type_ in zip(part.columns, batch.columns, batch.layout.types, strict=True):
+            same &= rows.equal(rows.take(held, index), rows.take(asked, probe), type_)
+        add_at(count, probe[same], part.diff[index][same])
+    return len(index)
+
+
+def _narrowed(
+    held: npt.NDArray[Any], wanted: npt.NDArray[Any], low: Index, high: Index
+) -> tuple[Index, Index]:
+    """Cuts ranges of rows, sorted inside each range, to those that hold what is wanted."""
+    first = _bisected(held, wanted, low, high, right=False)
+    return first, _bisected(held, wanted, first, high, right=True)
+
+
+def _bisected(
+    held: npt.NDArray[Any], wanted: npt.NDArray[Any], low: Index, high: Index, *, right: bool
+) -> Index:
+    """The first row of each range that is not below (`right`: that is above) what is wanted."""
+    low, high = low.copy(), high.copy()
+    while True:
+        open_ = (low < high).nonzero()[0]
+        if not len(open_):
+            return low
+        middle = (low[open_] + high[open_]) >> 1
+        value = held[middle]
+        below = value <= wanted[open_] if right else value < wanted[open_]
+        low[open_[below]] = middle[below] + 1
+        high[open_[~below]] = middle[~below]
