@@ -70,10 +70,10 @@ class AsOf(Operator):
         ):
             if mine is not None and mine.layers:
                 held = self._concerned(mine, left, right, until)
-                step.touched += len(held)
+                step.touch(len(held))
                 if len(held):
-                    found = self._beside(held, theirs, step)
-                    parts.append(Updates(found.columns, sign * found.diff))
+                    pairs = self._beside(held, theirs, step)
+                    parts.append(Updates(pairs.columns, sign * pairs.diff))
         if not parts:
             return None
         return arrange(Layout(self.types), concat_updates(parts, self.types)).updates
@@ -81,7 +81,7 @@ class AsOf(Operator):
     def _until(self, right: Batch, step: Step) -> Hashes:
         """The code of the last time which each changed right row may be beside."""
         assert right.code is not None
-        step.touched += len(right)
+        step.touch(len(right))
         reach = np.uint64(self.reach)
         until = np.where(
             right.code > np.uint64(_LAST) - reach, np.uint64(_LAST), right.code + reach
@@ -89,8 +89,8 @@ class AsOf(Operator):
         after = step.after[1]
         if after is not None:
             keys = right.columns[: len(self.keys)]
-            found = neighbours(after, right.khash, keys, right.code, step, after=True)
-            until[found.which] = np.minimum(until[found.which], found.code - np.uint64(1))
+            nearest = neighbours(after, right.khash, keys, right.code, step, after=True)
+            until[nearest.which] = np.minimum(until[nearest.which], nearest.code - np.uint64(1))
         return until
 
     def _concerned(
@@ -121,14 +121,14 @@ class AsOf(Operator):
             assert held.code is not None
             code = held.code[present]
             keys = [own[i] for i in self.keys]
-            found = neighbours(theirs, held.khash[present], keys, code, step, after=False)
-            good = code[found.which] - found.code <= np.uint64(self.reach)
+            nearest = neighbours(theirs, held.khash[present], keys, code, step, after=False)
+            good = code[nearest.which] - nearest.code <= np.uint64(self.reach)
             missing = rows.null_mask(own[self.at])
             if missing is not None:
-                good &= ~missing[found.which]
+                good &= ~missing[nearest.which]
             kept = good.nonzero()[0]
-            place[found.which[kept]] = np.arange(len(kept))
-            others = [rows.take(found.columns[i], kept) for i in self.further]
+            place[nearest.which[kept]] = np.arange(len(kept))
+            others = [rows.take(nearest.columns[i], kept) for i in self.further]
         alone = place < 0
         if alone.any():
             place[alone] = len(others[0]) if others else 0

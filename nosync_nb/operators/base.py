@@ -90,6 +90,7 @@ class Step:
         stage: str = "",
         first: bool = False,
         evaluate: Evaluate | None = None,
+        place: Place | None = None,
     ) -> None:
         self.deltas = deltas
         self.before = before
@@ -100,11 +101,24 @@ class Step:
         self.first = first
         self.evaluate = evaluate
         self.touched = 0
-        self.place: Place | None = None
+        self.place = place
         self.memo: Any = None
         self.held: Trace | None = None
         self.cleared = False
         self.placement = ""
+
+    def touch(self, rows_count: int) -> None:
+        """Counts rows that were read or written."""
+        self.touched += rows_count
+
+    def clear(self) -> None:
+        """Has the operator's own traces emptied before what it emits is added."""
+        self.cleared = True
+
+    def undo(self, touched: int) -> None:
+        """Forgets what an attempt left here since so many rows were touched."""
+        self.touched = touched
+        self.emitted = [None] * len(self.emitted)
 
 
 class Operator:

@@ -28,15 +28,15 @@ def counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index
         return count
     touched = 0
     if trace.layout.key is None:
-        found = trace.lookup(batch.khash, batch.columns, ())
-        if found is not None:
-            add_at(count, found.probe, found.diff)
-            touched = len(found.diff)
+        matches = trace.lookup(batch.khash, batch.columns, ())
+        if matches is not None:
+            add_at(count, matches.probe, matches.diff)
+            touched = len(matches.diff)
     else:
         for part in trace.parts():
             touched += _counted(part, batch, count)
     if step is not None:
-        step.touched += touched
+        step.touch(touched)
     return count
 
 

@@ -99,7 +99,7 @@ class Join(Operator):
         assert isinstance(delta, Batch)
         if not self.keys[0]:
             _check_cross(len(delta), other.rows_count, step)
-        step.touched += len(delta)
+        step.touch(len(delta))
         columns, khash, diff = delta.columns, delta.khash, delta.diff
         keys = [columns[i] for i in self.keys[side]]
         present = _present(keys)
@@ -107,16 +107,16 @@ class Join(Operator):
             columns = [rows.take(c, present) for c in columns]
             keys = [columns[i] for i in self.keys[side]]
             khash, diff = khash[present], diff[present]
-        found = other.lookup(khash, keys, (*self.needs[1 - side], *beside))
-        if found is None:
+        matches = other.lookup(khash, keys, (*self.needs[1 - side], *beside))
+        if matches is None:
             return None
-        step.touched += len(found.diff)
-        theirs = iter(found.columns)
+        step.touch(len(matches.diff))
+        theirs = iter(matches.columns)
         output: list[Column] = []
         for s, i in self.outputs:
-            output.append(rows.take(columns[i], found.probe) if s == side else next(theirs))
+            output.append(rows.take(columns[i], matches.probe) if s == side else next(theirs))
         try:
-            made = products(diff[found.probe], found.diff)
+            made = products(diff[matches.probe], matches.diff)
         except CountError as error:
             one = [rows.slice_(c, error.at, error.at + 1) for c in output]
             raise CountError(row=row_of(one, self.types)) from None

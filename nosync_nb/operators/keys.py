@@ -11,7 +11,17 @@ from nosync_nb import rows
 from nosync_nb.rows import Column
 from nosync_nb.rows.arrays import any_true, stably_sorted_by, starts_of
 from nosync_nb.rows.types import FLOATS
-from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, collided, every, rows_equal
+from nosync_nb.trace.batch import (
+    Batch,
+    Hashes,
+    Index,
+    Layout,
+    Updates,
+    arrange,
+    collided,
+    every,
+    rows_equal,
+)
 
 FEW = 64
 """So many rows are grouped faster by Python than by numpy."""
@@ -72,16 +82,16 @@ def group_few(keys: list[Column], types: Sequence[str], n: int) -> Groups | None
             return None
     columns = [column.tolist() for column in keys]
     values = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-    found: dict[object, int] = {}
-    number = [found.setdefault(value, len(found)) for value in values]
-    if len(found) == n:
+    number_of: dict[object, int] = {}
+    number = [number_of.setdefault(value, len(number_of)) for value in values]
+    if len(number_of) == n:
         rows_ = np.arange(n)
         return Groups(rows_, rows_, keys, types=types, values=values)
     numbers = np.array(number)
     order = numbers.argsort(kind="stable")
-    starts = numbers[order].searchsorted(np.arange(len(found)))
+    starts = numbers[order].searchsorted(np.arange(len(number_of)))
     keys = [column[order[starts]] for column in keys]
-    return Groups(order, starts, keys, types=types, values=list(found))
+    return Groups(order, starts, keys, types=types, values=list(number_of))
 
 
 def group(keys: list[Column], types: Sequence[str], n: int) -> Groups:
@@ -120,6 +130,12 @@ def _apart(
     for column, type_ in zip(keys, types, strict=True):
         same &= rows.equal(rows.take(column, index), rows.take(column, index + 1), type_)
     return order, apart.khash, keys, same
+
+
+def numbered(updates: Updates, probe: Index, types: Sequence[str]) -> Batch:
+    """Rows that were looked up, added up, with the number of their key as a last column."""
+    layout = Layout((*types, "bigint"), (len(types),))
+    return arrange(layout, Updates([*updates.columns, probe.astype(np.int64)], updates.diff))
 
 
 def first_of_keys(batch: Batch) -> Index:

@@ -50,28 +50,28 @@ def neighbours(
             time the last in canonical order.
     """
     pending = np.arange(len(khash))
-    found: list[tuple[Index, list[Column], Hashes]] = []
+    looks: list[tuple[Index, list[Column], Hashes]] = []
     look = _LOOK
     while len(pending):
         seen = _look(trace, khash[pending], code[pending], look, after=after)
-        step.touched += len(seen.held)
+        step.touch(len(seen.held))
         chosen, where = _chosen(seen, [rows.take(k, pending) for k in keys], code[pending], after)
         columns = [rows.take(c, where) for c in seen.held.columns]
         assert seen.held.code is not None
-        found.append((pending[chosen], columns, seen.held.code[where]))
+        looks.append((pending[chosen], columns, seen.held.code[where]))
         open_ = seen.open
         open_[chosen] = False
         pending = pending[open_]
         look *= _FURTHER
-    if not found:
+    if not looks:
         return Neighbours(pending, [rows.empty(t) for t in trace.layout.types], code[:0])
-    which = np.concatenate([each for each, _, _ in found])
+    which = np.concatenate([each for each, _, _ in looks])
     order = which.argsort()
     columns = [
-        rows.take(rows.concat([each[i] for _, each, _ in found], t), order)
+        rows.take(rows.concat([each[i] for _, each, _ in looks], t), order)
         for i, t in enumerate(trace.layout.types)
     ]
-    return Neighbours(which[order], columns, np.concatenate([c for _, _, c in found])[order])
+    return Neighbours(which[order], columns, np.concatenate([c for _, _, c in looks])[order])
 
 
 def union(low: Index, high: Index) -> Index:

@@ -87,7 +87,7 @@ def _field(column: Column, type_: str, by: By) -> tuple[Hashes, int]:
 
 def ranks(columns: Sequence[Column], types: Sequence[str], by: Sequence[By]) -> list[Index]:
     """For each column to order by, numbers that are ordered (and equal) as its values are."""
-    found = []
+    numbers = []
     for place, descending, nulls_first in by:
         number = _dense(columns[place], types[place])
         if descending:
@@ -95,8 +95,8 @@ def ranks(columns: Sequence[Column], types: Sequence[str], by: Sequence[By]) -> 
         missing = rows.null_mask(columns[place])
         if missing is not None:
             number = np.where(missing, -_FAR if nulls_first else _FAR, number)
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def _dense(column: Column, type_: str) -> Index:

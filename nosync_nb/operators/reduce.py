@@ -25,7 +25,7 @@ from nosync_nb.errors import StageError, titled, warn
 from nosync_nb.expressions import Types
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
-from nosync_nb.operators.keys import first_of_keys
+from nosync_nb.operators.keys import first_of_keys, numbered
 from nosync_nb.operators.spec import Part, Spec, every_column
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.types import is_nested
@@ -72,7 +72,7 @@ class Reduce(Operator):
         parts = []
         old = step.state[0].lookup(khash, keys)
         if old is not None:
-            step.touched += len(old.diff)
+            step.touch(len(old.diff))
             parts.append(Updates(old.columns, -old.diff))
         new = self._evaluate(khash, keys, step)
         if new is not None:
@@ -89,14 +89,12 @@ class Reduce(Operator):
         """The function's rows for every touched group that is not empty."""
         trace = step.after[0]
         assert trace is not None
-        found = trace.lookup(khash, keys)
-        if found is None:
+        matches = trace.lookup(khash, keys)
+        if matches is None:
             return None
-        step.touched += len(found.diff)
-        held = arrange(
-            Layout((*self.schema.types, "bigint"), (len(self.schema.types),)),
-            Updates([*found.columns, found.probe.astype(np.int64)], found.diff),
-        )
+        step.touch(len(matches.diff))
+        looked = Updates(matches.columns, matches.diff)
+        held = numbered(looked, matches.probe, self.schema.types)
         there = held.updates.take((held.diff > 0).nonzero()[0])  # fewer than 0 times is not there
         columns, probe = there.columns[:-1], np.asarray(there.columns[-1])
         order = rows.sort_indices([probe, *columns], ("bigint", *self.schema.types))

@@ -66,12 +66,12 @@ class Sessions(Operator):
         if delta is None or not len(delta.diff):
             return None
         assert isinstance(delta, Batch)
-        step.touched += len(delta)
+        step.touch(len(delta))
         parts = []
         for trace, sign in ((step.before[0], -1), (step.after[0], 1)):
             if trace is not None and trace.layers:
-                found = self._around(trace, delta, step)
-                parts.append(Updates(found.columns, sign * found.diff))
+                around = self._around(trace, delta, step)
+                parts.append(Updates(around.columns, sign * around.diff))
         if not parts:
             return None
         return arrange(Layout(self.types), concat_updates(parts, self.types)).updates
@@ -82,16 +82,16 @@ class Sessions(Operator):
         pending = np.arange(len(delta))
         look = _LOOK
         types = (*self.types, "bigint")
-        found = []
+        shown = []
         while len(pending):
             keys = [rows.take(delta.columns[i], pending) for i in self.keys]
             some, open_ = self._look(trace, delta, pending, keys, look, step)
             # two looks may find one session: a row stands there once, with its count beside it
             counted = [*some.columns, some.diff]
-            found.append(Updates(counted, np.ones(len(some.diff), np.int64)))
+            shown.append(Updates(counted, np.ones(len(some.diff), np.int64)))
             pending = pending[open_]
             look *= _FURTHER
-        *columns, diff = arrange(Layout(types), concat_updates(found, types)).columns
+        *columns, diff = arrange(Layout(types), concat_updates(shown, types)).columns
         return Updates(columns, np.asarray(diff))
 
     def _look(
@@ -107,7 +107,7 @@ class Sessions(Operator):
         assert delta.code is not None
         khash, code, n = delta.khash[pending], delta.code[pending], len(pending)
         held, low, less, high, more = _read(trace, khash, code, look)
-        step.touched += len(held)
+        step.touch(len(held))
         there = (held.diff > 0).nonzero()[0]
         owner, probe = self._numbers(held, there, keys, n)
         assert held.code is not None

@@ -16,7 +16,7 @@ from nosync_nb import rows
 from nosync_nb.expressions import Types
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.heads import heads
-from nosync_nb.operators.keys import group
+from nosync_nb.operators.keys import group, numbered
 from nosync_nb.operators.ordering import By, placed, ranks
 from nosync_nb.operators.spec import Fit, Part, Remains, Spec, refuse_retyped
 from nosync_nb.rows import Column
@@ -73,7 +73,7 @@ class Top(Operator):
         if delta is None or not len(delta.diff):
             return None
         assert isinstance(delta, Batch)
-        step.touched += len(delta)
+        step.touch(len(delta))
         keys = [delta.columns[i] for i in self.keys]
         groups = group(keys, [self.inputs[i] for i in self.keys], len(delta))
         parts = []
@@ -94,8 +94,7 @@ class Top(Operator):
         while len(pending):
             taken = [rows.take(k, pending) for k in keys]
             head, probe, open_ = heads(trace, khash[pending], taken, look, step, last=False)
-            numbered = Updates([*head.columns, probe], head.diff)
-            batch = arrange(Layout(types, (len(self.inputs),)), numbered)
+            batch = numbered(head, probe, self.inputs)
             there = (batch.diff > 0).nonzero()[0]
             copies = Updates(batch.columns, np.minimum(batch.diff, self.last)).take(there)
             probe = np.asarray(copies.columns[-1])

@@ -161,12 +161,12 @@ def _chunk(result: Parts, numbers: Ints, sign: Ints, whole: Ints, lowest: Ints) 
         used = chunk.nonzero()[0]
         for bin_ in np.unique(place[used]).tolist():
             index = used[place[used] == bin_]
-            found = (numbers[index], sign[index] * chunk[index])
+            part = (numbers[index], sign[index] * chunk[index])
             slot = bin_ + offset
             if slot in result:
                 old = result[slot]
-                found = (np.concatenate((old[0], found[0])), np.concatenate((old[1], found[1])))
-            result[slot] = found
+                part = (np.concatenate((old[0], part[0])), np.concatenate((old[1], part[1])))
+            result[slot] = part
 
 
 def stored(
@@ -175,21 +175,21 @@ def stored(
     """The numbers of groups as the accumulator trace holds them; `alone`: it has slot 0 only."""
     n = len(khash)
     if alone:
-        found = trace.lookup(khash, keys, ())
-        if found is None:
+        matches = trace.lookup(khash, keys, ())
+        if matches is None:
             return {}
-        step.touched += len(found.diff)
-        return {0: _added(found.probe, found.diff, n)}
+        step.touch(len(matches.diff))
+        return {0: _added(matches.probe, matches.diff, n)}
     slot_at = len(trace.layout.types) - 1
-    found = trace.lookup(khash, keys, (slot_at,))
-    if found is None:
+    matches = trace.lookup(khash, keys, (slot_at,))
+    if matches is None:
         return {}
-    step.touched += len(found.diff)
-    slots = np.asarray(found.columns[0])
+    step.touch(len(matches.diff))
+    slots = np.asarray(matches.columns[0])
     result: Slots = {}
     for slot in sorted(set(slots.tolist())) if len(slots) < 1000 else np.unique(slots).tolist():
         index = (slots == slot).nonzero()[0]
-        result[slot] = _added(found.probe[index], found.diff[index], n)
+        result[slot] = _added(matches.probe[index], matches.diff[index], n)
     return result
 
 

@@ -21,7 +21,7 @@ from nosync_nb.operators.aggregates import accumulators, totals
 from nosync_nb.operators.aggregates.accumulators import Slots
 from nosync_nb.operators.aggregates.looks import looked
 from nosync_nb.operators.aggregates.memo import CountMemo, SlotMemo
-from nosync_nb.operators.aggregates.plans import SPREADS, Feed, Plan, planned, sum_kind
+from nosync_nb.operators.aggregates.plans import SPREADS, CallPlan, Feed, planned, sum_kind
 from nosync_nb.operators.aggregates.presence import appeared, owners
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.counts import counts
@@ -76,13 +76,13 @@ class Aggregate(Operator):
         self.key_types = tuple(schema.types[i] for i in keys)
         self.types = (*self.key_types, *(o.type for o in outputs))
         self.global_row = not keys
-        found = planned(calls)
-        self.plans, self.arguments, self.held = found.plans, found.arguments, found.held
-        self.winners = found.winners
-        self.by_rows = tuple(f for f in found.feeds if f.held < 0)
-        self.by_presence = tuple(f for f in found.feeds if f.held >= 0)
+        places = planned(calls)
+        self.plans, self.arguments, self.held = places.plans, places.arguments, places.held
+        self.winners = places.winners
+        self.by_rows = tuple(f for f in places.feeds if f.held < 0)
+        self.by_presence = tuple(f for f in places.feeds if f.held >= 0)
         self.output_key = tuple(range(len(keys)))
-        self.state = found.layouts(self.key_types)
+        self.state = places.layouts(self.key_types)
         self.slot_type = FIXED[self.state[0].types[-1]]
         self.local = all(e.local for e in (*self.arguments, *outputs))
         self.memo = SlotMemo if self.arguments else CountMemo
@@ -102,7 +102,7 @@ class Aggregate(Operator):
         n = 0 if delta is None else len(delta.diff)
         if not n and not (self.global_row and step.first):
             return None
-        step.touched += n
+        step.touch(n)
         if delta is None:
             updates = Updates([rows.empty(t) for t in self.schema.types], np.zeros(0, np.int64))
         else:
@@ -353,7 +353,7 @@ class Aggregate(Operator):
             changed = ~same if changed is None else changed | ~same
         return np.zeros(n, bool) if changed is None else changed
 
-    def _result(self, plan: Plan, slots: Slots, looks: Looks, n: int, step: Step) -> Column:
+    def _result(self, plan: CallPlan, slots: Slots, looks: Looks, n: int, step: Step) -> Column:
         """The column of one aggregate call for `n` groups."""
         call = plan.call
         function = call.function
@@ -368,26 +368,26 @@ class Aggregate(Operator):
         base, type_ = plan.slots.get("sum", 0), self.arguments[plan.argument].type
         try:
             if function == "sum":
-                found = totals.sums(slots, base, type_, call.type, count)
+                values = totals.sums(slots, base, type_, call.type, count)
             elif function == "avg":
-                found = totals.means(slots, base, type_, call.type, count)
+                values = totals.means(slots, base, type_, call.type, count)
             elif function in SPREADS:
                 base = plan.slots[sum_kind("doubles", type_)]
-                found = totals.spreads(slots, base, plan.slots["squares"], function, count)
+                values = totals.spreads(slots, base, plan.slots["squares"], function, count)
             else:
-                found = totals.bits(slots, plan.slots["bits"], function, type_, count)
+                values = totals.bits(slots, plan.slots["bits"], function, type_, count)
         except ExpressionError as error:
             if not step.stage:
                 raise
             raise ExpressionError(f"stage '{step.stage}': {error}", hint=error.hint) from None
-        return _column(found, call.type)
+        return _column(values, call.type)
 
 
 @lru_cache(maxsize=128)
 def _signs(n: int) -> npt.NDArray[np.int64]:
     """-1 for each of `n` rows, then +1 for each."""
     signs = np.repeat(np.array([-1, 1]), n)
-    signs.flags.writeable = False
+    signs.setflags(write=False)
     return signs
 
 

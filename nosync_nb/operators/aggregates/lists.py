@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.operators.base import Step
+from nosync_nb.operators.keys import numbered
 from nosync_nb.rows import Column, bridge
 from nosync_nb.trace import Trace
-from nosync_nb.trace.batch import Hashes, Layout, Updates, arrange
+from nosync_nb.trace.batch import Hashes, Updates
 
 
 def collected(
@@ -32,13 +33,12 @@ def collected(
     """
     n = len(khash)
     type_ = trace.layout.types[-1]
-    found = trace.lookup(khash, keys, (len(keys),))
-    if found is None:
+    matches = trace.lookup(khash, keys, (len(keys),))
+    if matches is None:
         values, times = rows.empty(type_), np.zeros(n, np.int64)
     else:
-        step.touched += len(found.diff)
-        layout = Layout((type_, "bigint"), (1,))
-        held = arrange(layout, Updates([*found.columns, found.probe.astype(np.int64)], found.diff))
+        step.touch(len(matches.diff))
+        held = numbered(Updates(matches.columns, matches.diff), matches.probe, (type_,))
         value, probe = held.columns[0], np.asarray(held.columns[1])
         order = rows.sort_indices([probe, value], ("bigint", type_))
         order = order[held.diff[order] > 0]

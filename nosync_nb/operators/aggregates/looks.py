@@ -9,7 +9,7 @@ from nosync_nb import rows
 from nosync_nb.operators.aggregates import winners
 from nosync_nb.operators.aggregates.extremes import extreme
 from nosync_nb.operators.aggregates.lists import collected
-from nosync_nb.operators.aggregates.plans import Plan
+from nosync_nb.operators.aggregates.plans import CallPlan
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.keys import Groups
 from nosync_nb.rows import Column
@@ -18,7 +18,7 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Index
 
 
-def looked(plan: Plan, counts: Index | None, groups: Groups, step: Step) -> Column:
+def looked(plan: CallPlan, counts: Index | None, groups: Groups, step: Step) -> Column:
     """The result of a call for each group before the change, then for each one after it.
 
     Args:
@@ -35,16 +35,16 @@ def looked(plan: Plan, counts: Index | None, groups: Groups, step: Step) -> Colu
             after = winners.next_winners(before, batch, there, whole, groups, greatest, step)
             layout = step.state[plan.winners].layout
             step.emitted[plan.winners] = winners.change(layout, groups, before, after)
-        found = [_spread(w.has, w.values[-1], plan.call.type) for w in (before, after)]
+        columns = [_spread(w.has, w.values[-1], plan.call.type) for w in (before, after)]
     else:
-        found = [_look(plan, trace, groups, step)]
-        found.append(
-            found[0] if batch is None else _look(plan, trace.with_batch(batch), groups, step)
+        columns = [_look(plan, trace, groups, step)]
+        columns.append(
+            columns[0] if batch is None else _look(plan, trace.with_batch(batch), groups, step)
         )
-    return rows.concat(found, plan.call.type)
+    return rows.concat(columns, plan.call.type)
 
 
-def _look(plan: Plan, trace: Trace, groups: Groups, step: Step) -> Column:
+def _look(plan: CallPlan, trace: Trace, groups: Groups, step: Step) -> Column:
     """The result for each group, from a held trace alone."""
     function = plan.call.function
     khash, keys = groups.khash, groups.keys

@@ -47,13 +47,13 @@ class Memo(Generic[Held]):
             self._asked = ()
             return look(None)
         self._asked = groups.values
-        found = list(map(self._known.get, groups.values))
-        if None in found:
-            missing = [i for i, each in enumerate(found) if each is None]
+        numbers = list(map(self._known.get, groups.values))
+        if None in numbers:
+            missing = [i for i, each in enumerate(numbers) if each is None]
             held = self._held(look(np.array(missing)), 0, len(missing))
             for i, each in zip(missing, held, strict=True):
-                found[i] = each
-        return self._slots(found)  # type: ignore[arg-type]
+                numbers[i] = each
+        return self._slots(numbers)  # type: ignore[arg-type]
 
     def keep(self, after: Slots, start: int) -> None:
         """Keeps the numbers after the epoch, of the groups that `stored` was asked for.

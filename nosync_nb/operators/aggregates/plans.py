@@ -39,7 +39,7 @@ _BY_PRESENCE = ("bit_and", "bit_or")
 _ORDERED = ("min", "max", "min_by", "max_by")
 
 
-class Held(NamedTuple):
+class ValueTrace(NamedTuple):
     """A trace of rows (key..., argument...).
 
     Attributes:
@@ -67,7 +67,7 @@ class Feed(NamedTuple):
     slots: dict[str, int]
 
 
-class Plan(NamedTuple):
+class CallPlan(NamedTuple):
     """Where a call finds its numbers: in slots, or in own traces of the operator.
 
     Attributes:
@@ -90,10 +90,10 @@ class Planned(NamedTuple):
         winners: for each trace of winners, which come behind those, the trace they are winners of.
     """
 
-    plans: tuple[Plan, ...]
+    plans: tuple[CallPlan, ...]
     arguments: tuple[Expression, ...]
     feeds: tuple[Feed, ...]
-    held: tuple[Held, ...]
+    held: tuple[ValueTrace, ...]
     winners: tuple[int, ...]
     slots_count: int
 
@@ -101,12 +101,12 @@ class Planned(NamedTuple):
         """The own traces: slots, held values, winners of held values."""
         key = tuple(range(len(key_types)))
         slot = "smallint" if self.slots_count < 2**15 else "int"
-        found = [Layout((*key_types, slot), key)]
+        layouts = [Layout((*key_types, slot), key)]
         for held in self.held:
             types = (self.arguments[i].type for i in held.arguments)
-            found.append(Layout((*key_types, *types), key, len(key) if held.ordered else None))
-        found += [Layout(found[number].types, key) for number in self.winners]
-        return tuple(found)
+            layouts.append(Layout((*key_types, *types), key, len(key) if held.ordered else None))
+        layouts += [Layout(layouts[number].types, key) for number in self.winners]
+        return tuple(layouts)
 
 
 def _shown(call: AggregateCall) -> bool:
@@ -139,10 +139,10 @@ class _Planner:
         self.feeds: dict[tuple[int, int], Feed] = {}
         self.slots_count = 1 + _BLOCK * len(self.arguments)
 
-    def plan(self, call: AggregateCall) -> Plan:
+    def plan(self, call: AggregateCall) -> CallPlan:
         """Returns the place of a call."""
         if call.argument is None:
-            return Plan(call, -1, {"count": 0}, -1, -1)
+            return CallPlan(call, -1, {"count": 0}, -1, -1)
         numbers = tuple(self._numbers[a.fingerprint] for a in call.arguments)
         kinds = _KINDS.get(call.function)
         if kinds is None:
@@ -151,7 +151,7 @@ class _Planner:
             if call.function in _ORDERED and not _shown(call):
                 greatest = call.function.startswith("max")
                 winners = self.winners.setdefault((held, greatest), len(self.winners))
-            return Plan(call, numbers[0], {}, held, winners)
+            return CallPlan(call, numbers[0], {}, held, winners)
         held = -1
         if call.distinct or call.function in _BY_PRESENCE:
             held = self._trace(call, numbers)
@@ -160,7 +160,7 @@ class _Planner:
             kind = sum_kind(each, call.argument.type)
             if kind not in feed.slots:
                 feed.slots[kind] = self._slot(feed, kind)
-        return Plan(call, numbers[0], feed.slots, -1, -1)
+        return CallPlan(call, numbers[0], feed.slots, -1, -1)
 
     def _trace(self, call: AggregateCall, numbers: tuple[int, ...]) -> int:
         required = len(numbers)
@@ -186,7 +186,7 @@ def planned(calls: Sequence[AggregateCall]) -> Planned:
         tuple(p if p.winners < 0 else p._replace(winners=first + p.winners) for p in plans),
         tuple(planner.arguments),
         tuple(planner.feeds.values()),
-        tuple(Held(*key, ordered) for key, ordered in planner.held.items()),
+        tuple(ValueTrace(*key, ordered) for key, ordered in planner.held.items()),
         tuple(held for held, _ in planner.winners),
         planner.slots_count,
     )

@@ -24,8 +24,8 @@ def appeared(before: Index, batch: Batch) -> Index:
     Args:
         before: how often each row was there.
     """
-    found: Index = (before + batch.diff > 0).astype(np.int64) - (before > 0)
-    return found
+    change: Index = (before + batch.diff > 0).astype(np.int64) - (before > 0)
+    return change
 
 
 def owners(groups: Groups, batch: Batch, key_types: Sequence[str]) -> Index:

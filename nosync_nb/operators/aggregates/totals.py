@@ -83,17 +83,17 @@ def spreads(slots: Slots, base: int, squares: int, function: str, count: Ints) -
     counts = count.tolist()
     numbers = _doubles(slots, base, count)
     powers = _exact(slots, squares, SLOTS["squares"], len(counts))
-    found: list[Any] = []
+    values: list[Any] = []
     for c, exact, square in zip(counts, numbers, powers, strict=True):
         if c <= sample:
-            found.append(None)
+            values.append(None)
         elif exact is None or isinstance(exact, float):
-            found.append(math.nan)
+            values.append(math.nan)
         else:
             above = (c * square << (2 * LOWEST - LOWEST_SQUARE)) - exact * exact
             variance = _quotient(above, c * (c - sample) << (2 * LOWEST))
-            found.append(_root(variance) if function.startswith("stddev") else variance)
-    return found
+            values.append(_root(variance) if function.startswith("stddev") else variance)
+    return values
 
 
 def bits(slots: Slots, base: int, function: str, type_: str, count: Ints) -> list[Any]:

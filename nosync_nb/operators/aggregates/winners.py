@@ -17,7 +17,7 @@ from nosync_nb import rows
 from nosync_nb.operators.aggregates.extremes import extreme
 from nosync_nb.operators.aggregates.presence import owners
 from nosync_nb.operators.base import Step
-from nosync_nb.operators.keys import Groups
+from nosync_nb.operators.keys import Groups, numbered
 from nosync_nb.rows import Column
 from nosync_nb.rows.arrays import any_true, starts_of
 from nosync_nb.trace import Trace
@@ -41,12 +41,11 @@ def kept(trace: Trace, groups: Groups, step: Step) -> Winners:
     n, first = len(groups.khash), len(groups.keys)
     types = trace.layout.types[first:]
     has = np.zeros(n, bool)
-    found = trace.lookup(groups.khash, groups.keys, range(first, len(trace.layout.types)))
-    if found is None:
+    matches = trace.lookup(groups.khash, groups.keys, range(first, len(trace.layout.types)))
+    if matches is None:
         return Winners(has, [rows.empty(t) for t in types])
-    step.touched += len(found.diff)
-    layout = Layout((*types, "bigint"), (len(types),))
-    held = arrange(layout, Updates([*found.columns, found.probe.astype(np.int64)], found.diff))
+    step.touch(len(matches.diff))
+    held = numbered(Updates(matches.columns, matches.diff), matches.probe, types)
     *values, probe = held.columns
     assert (held.diff == 1).all()
     assert len(np.unique(probe)) == len(probe)
@@ -86,8 +85,8 @@ def next_winners(
     if any_true(lost):
         index = lost.nonzero()[0]
         keys = [rows.take(key, index) for key in groups.keys]
-        found, others = extreme(after, groups.khash[index], keys, greatest, step)
-        group = np.concatenate((group, index[found]))
+        which, others = extreme(after, groups.khash[index], keys, greatest, step)
+        group = np.concatenate((group, index[which]))
         values = [rows.concat([a, b], t) for a, b, t in zip(values, others, types, strict=True)]
     has = np.zeros(len(groups.khash), bool)
     has[group] = True

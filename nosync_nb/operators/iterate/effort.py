@@ -63,6 +63,13 @@ class Effort:
         self._gaps = min(2 * self._gaps + 1, PATIENCE_MAX)
         self.unmirrored = self._gaps
 
+    def mirrors(self) -> bool:
+        """Whether the mirror is made anew, where there is none."""
+        if self.unmirrored > 0:
+            self.unmirrored -= 1
+            return False
+        return True
+
     def budget(self, rows_count: int) -> int:
         """What following may cost.
 

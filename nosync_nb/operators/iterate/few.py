@@ -21,7 +21,7 @@ from nosync_nb.operators.iterate.mirror import (
 )
 from nosync_nb.operators.iterate.plan import GROUP, JOIN, LEAVE, VARIABLE, Inner, Reader
 from nosync_nb.operators.iterate.rounds import Time
-from nosync_nb.operators.iterate.run import Run, tagged
+from nosync_nb.operators.iterate.run import LoopRun, tagged
 from nosync_nb.operators.iterate.settle import FREE_ROUNDS, Watch
 from nosync_nb.operators.iterate.shapes import COUNT_MAX, GroupShape, Held, JoinShape, ManyError
 from nosync_nb.operators.linear import Concat, Consolidate
@@ -39,7 +39,7 @@ ROWS_PER_RUN = 300
 _KNOWN_MAX = 1 << 14
 
 
-class FewRun(Run):
+class FewRun(LoopRun):
     """One run over few changes.
 
     Raises:
@@ -73,10 +73,10 @@ class FewRun(Run):
         leave = self.plan.nodes[self.plan.output]
         parts = []
         for port, held in self.left.items():
-            found = [pair for pair in held.items() if pair[1]]
-            if found:
+            pairs = [pair for pair in held.items() if pair[1]]
+            if pairs:
                 types = self.plan.nodes[leave.ports[port].number].types
-                updates = updates_of(found, types)
+                updates = updates_of(pairs, types)
                 parts.append(tagged(leave, self.plan.nodes, port, updates))
         return concat_updates(parts, self.plan.types) if parts else None
 
@@ -87,7 +87,7 @@ class FewRun(Run):
                 self._hand(reader, time, pairs)
 
     def _hand(self, reader: Reader, time: Time, pairs: Pairs) -> None:
-        """Gives updates of a time to a reader, as `Run._give`."""
+        """Gives updates of a time to a reader, as `LoopRun._give`."""
         node, port = reader
         target = self.plan.nodes[node]
         if target.kind == LEAVE and not target.depth:
@@ -129,9 +129,9 @@ class FewRun(Run):
         elif node.kind == JOIN:
             self._paired(number, node, time, boxes)
         elif node.operator is None or isinstance(node.operator, Consolidate):
-            found = _consolidated(pairs for pairs in boxes.values())
-            self.touched += len(found)
-            self._send(number, time, list(found.items()))
+            sums = _consolidated(pairs for pairs in boxes.values())
+            self.touched += len(sums)
+            self._send(number, time, list(sums.items()))
         elif isinstance(node.operator, Concat):
             pairs = [pair for each in boxes.values() for pair in each]
             self.touched += len(pairs)
@@ -160,11 +160,11 @@ class FewRun(Run):
             # A linear operator carries diffs over, so a diff can say which row it came from.
             marked = updates_of([(row, i) for i, row in enumerate(missing, 1)], types)
             step = Step([marked], [None], [None], (), stage=self.step.stage)
-            found = operator.step(step)
+            output = operator.step(step)
             for row in missing:
                 known[row] = []
-            if found is not None:
-                for made, mark in pairs_of(found.columns, found.diff):
+            if output is not None:
+                for made, mark in pairs_of(output.columns, output.diff):
                     known[missing[abs(mark) - 1]].append((made, 1 if mark > 0 else -1))
         return [(made, sign * diff) for row, diff in pairs for made, sign in known[row]]
 
@@ -198,11 +198,11 @@ class FewRun(Run):
             if None in key:
                 continue
             if state is None:
-                found: Any = self.mirror.outside.get(node.ports[other].number)
-                if found is None:
+                outside: Any = self.mirror.outside.get(node.ports[other].number)
+                if outside is None:
                     continue
                 pairs = made.setdefault(time, [])
-                theirs = found.at(key, before=before)
+                theirs = outside.at(key, before=before)
                 for their, count in theirs.items():
                     pairs.append((output(row + their if side == 0 else their + row), diff * count))
             else:
@@ -243,17 +243,17 @@ class FewRun(Run):
                 state = node.states[port]
                 if state is None:
                     held = self.mirror.outside.get(source.number)
-                    found = {} if held is None else held.at(key, before=False)
+                    counts = {} if held is None else held.at(key, before=False)
                 else:
-                    found = self._at(number, key, self.mirror.states[state], time)
-                self.step.touched += len(found)
-                inputs.append(found)
+                    counts = self._at(number, key, self.mirror.states[state], time)
+                self.step.touched += len(counts)
+                inputs.append(counts)
             new = None if shape.result is None else shape.result(key, inputs)
             if new is not None:
                 _add(change, new.items())
             else:
-                for each, found in zip(asked, inputs, strict=True):
-                    each.update(found)
+                for each, counts in zip(asked, inputs, strict=True):
+                    each.update(counts)
             for row, count in self._at(number, key, output, time).items():
                 change[row] = change.get(row, 0) - count
         if any(asked):
@@ -268,16 +268,16 @@ class FewRun(Run):
         held = state.by_key.get(key)
         if held is None:
             return {}
-        found: Held = {}
+        counts: Held = {}
         late = 0
         alone = len(time) == 1
         for (row, at), count in held.items():
             if at == time or (alone and at < time):
-                found[row] = found.get(row, 0) + count
+                counts[row] = counts.get(row, 0) + count
                 continue
             least = at if alone else bound(time, at)
             if least == time:
-                found[row] = found.get(row, 0) + count
+                counts[row] = counts.get(row, 0) + count
                 continue
             late += 1
             waiting = self.waiting.get((number, least))
@@ -286,7 +286,7 @@ class FewRun(Run):
                 self._wake(number, least)
             waiting.add(key)
         self.step.touched += late
-        return {row: count for row, count in found.items() if count}
+        return {row: count for row, count in counts.items() if count}
 
     def _ask(self, node: Inner, asked: list[Held], change: Held) -> None:
         """Adds the output of the operator over some keys."""
@@ -296,9 +296,9 @@ class FewRun(Run):
         for port, held in enumerate(asked):
             types = operator.grouping(port).types
             inputs.append(updates_of(held.items(), types) if held else None)
-        found = from_scratch(operator, inputs, self.step)
-        if found is not None:
-            _add(change, pairs_of(found.columns, found.diff))
+        output = from_scratch(operator, inputs, self.step)
+        if output is not None:
+            _add(change, pairs_of(output.columns, output.diff))
 
 
 def bound(time: Time, other: Time) -> Time:
@@ -321,10 +321,10 @@ def _consolidated(parts: Any) -> Held:
     Raises:
         ManyError: if a count grows beyond what can be multiplied.
     """
-    found: Held = {}
+    sums: Held = {}
     for pairs in parts:
-        _add(found, pairs)
-    kept = {row: diff for row, diff in found.items() if diff}
+        _add(sums, pairs)
+    kept = {row: diff for row, diff in sums.items() if diff}
     if kept and max(map(abs, kept.values())) > COUNT_MAX:
         raise ManyError
     return kept

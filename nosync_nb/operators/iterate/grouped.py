@@ -54,8 +54,8 @@ class Keys(NamedTuple):
         if len(parts) == 1 and bool((parts[0].khash[1:] != parts[0].khash[:-1]).all()):
             return parts[0]
         columns = [rows.concat([p.columns[i] for p in parts], t) for i, t in enumerate(types)]
-        found = group(columns, types, n)
-        return cls(found.khash, found.keys)
+        groups = group(columns, types, n)
+        return cls(groups.khash, groups.keys)
 
     def take(self, index: Index) -> Keys:
         """The keys at `index`, each once."""
@@ -94,8 +94,8 @@ def evaluate_keys(
         state = node.states[port]
         if state is None:
             trace = step.after[source.number]
-            found = None if trace is None else trace.lookup(keys.khash, keys.columns)
-            inputs.append(None if found is None else Updates(found.columns, found.diff))
+            matches = None if trace is None else trace.lookup(keys.khash, keys.columns)
+            inputs.append(None if matches is None else Updates(matches.columns, matches.diff))
             continue
         held = states[state].at(time, keys.khash, keys.columns)
         inputs.append(None if held is None else held.updates)
@@ -103,7 +103,7 @@ def evaluate_keys(
             later += held.later
     output = node.states[-1]
     assert output is not None
-    step.touched += len(keys.khash) + sum(len(i.diff) for i in inputs if i is not None)
+    step.touch(len(keys.khash) + sum(len(i.diff) for i in inputs if i is not None))
     parts = []
     new = from_scratch(operator, inputs, step)
     if new is not None and len(new.diff):
@@ -113,7 +113,7 @@ def evaluate_keys(
         later += old.later
         if len(old.updates.diff):
             parts.append(old.updates.negated())
-    step.touched += sum(len(probe) for _, probe in later)
+    step.touch(sum(len(probe) for _, probe in later))
     if not parts:
         return None, later
     layout = Layout(operator.types, operator.output_key)

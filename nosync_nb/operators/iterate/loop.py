@@ -19,7 +19,7 @@ from nosync_nb.operators.iterate.few import FEW_ROWS, FewRun
 from nosync_nb.operators.iterate.mirror import ROWS_MAX, Mirror, mirrored_rows
 from nosync_nb.operators.iterate.plan import Inner, Scope, readers
 from nosync_nb.operators.iterate.rounds import State
-from nosync_nb.operators.iterate.run import AbandonedError, Run
+from nosync_nb.operators.iterate.run import AbandonedError, LoopRun
 from nosync_nb.operators.iterate.settle import overflowed
 from nosync_nb.operators.iterate.shapes import ManyError, Shape
 from nosync_nb.rows.counts import CountError
@@ -103,8 +103,7 @@ class Loop(Operator):
         if step.place is not None and step.place.wants(FEW_ROWS):
             return None
         if mirror is None or not mirror.follows(self, step):
-            if effort.unmirrored > 0:
-                effort.unmirrored -= 1
+            if not effort.mirrors():
                 return None
             mirror = Mirror(self, step)
         touched = step.touched
@@ -115,17 +114,16 @@ class Loop(Operator):
             mirror.leave(step)
         except (ManyError, OverflowError, CountError):
             effort.gave_up()
-            step.touched = touched
-            step.emitted = [None] * len(step.emitted)
+            step.undo(touched)
             return None
-        step.touched += run.touched
+        run.close()
         effort.mirror = mirror
         return run
 
-    def _run(self, step: Step, traces: Sequence[Trace], budget: int | None) -> Run:
+    def _run(self, step: Step, traces: Sequence[Trace], budget: int | None) -> LoopRun:
         """Runs the rounds, until nothing changes any more."""
         states = [State(trace, depth) for trace, depth in zip(traces, self.depths, strict=False)]
-        run = Run(self, step, states, budget)
+        run = LoopRun(self, step, states, budget)
         try:
             run.start()
             run.loop(self.scope, ())
@@ -134,22 +132,21 @@ class Loop(Operator):
                 raise
             raise overflowed(step.stage, run.time, run.scope, error) from None
         finally:
-            step.touched += run.touched
-            run.began += run.touched
+            run.close()
         return run
 
     def _anew(self, step: Step, effort: Effort, *, resting: bool) -> Updates | None:
         """Runs on all that the inputs hold; the change is the difference to what was there."""
         inner = self._whole(step)
         run = self._run(inner, inner.state, None)
-        step.touched += inner.touched
+        step.touch(inner.touched)
         effort.whole = run.work
         empty = not any(len(batch) for state in run.states for batch in state.added)
         keeps = effort.keeps(resting=resting) or empty
         if keeps:
             self._renew(step, run)
         elif not resting:
-            step.cleared = True
+            step.clear()
         if resting == keeps:
             mark = np.array([-1 if resting else 1])
             step.emitted[-1] = arrange(MARK, Updates([np.zeros(1, np.int32)], mark))
@@ -167,13 +164,12 @@ class Loop(Operator):
             deltas.append(known[id(trace)] or None)
             before.append(None if layout is None else Trace(layout))
         state = [Trace(layout) for layout in self.state]
-        inner = Step(
-            deltas, before, step.after, state, stage=step.stage, first=True, evaluate=step.evaluate
-        )
-        inner.place = step.place
-        return inner
+        return Step(
+            deltas, before, step.after, state,
+            stage=step.stage, first=True, evaluate=step.evaluate, place=step.place,
+        )  # fmt: skip
 
-    def _renew(self, step: Step, run: Run) -> None:
+    def _renew(self, step: Step, run: LoopRun) -> None:
         """Leaves what makes the traces those of a run anew, whichever is less."""
         made = [state.emitted() for state in run.states]
         changed: list[Batch | None] = []
@@ -182,11 +178,12 @@ class Loop(Operator):
             parts += [] if new is None else [new]
             changed.append(merge(old.layout, parts) if parts else None)
         if _rows_count(changed) > _rows_count(made):
-            step.cleared, changed = True, made
+            step.clear()
+            changed = made
         for number, batch in enumerate(changed):
             step.emitted[number] = batch
 
-    def _difference(self, step: Step, run: Run) -> Updates | None:
+    def _difference(self, step: Step, run: LoopRun) -> Updates | None:
         """What comes out of a run anew, less what came out before."""
         before = () if step.held is None else step.held.parts()
         return self._result([*(part.updates.negated() for part in before), *run.output])
@@ -195,8 +192,8 @@ class Loop(Operator):
         """The sum of what comes out, None if nothing does."""
         if not parts:
             return None
-        found = arrange(Layout(self.types), concat_updates(parts, self.types))
-        return found.updates if len(found) else None
+        batch = arrange(Layout(self.types), concat_updates(parts, self.types))
+        return batch.updates if len(batch) else None
 
 
 def _rests(mark: Trace) -> bool:
@@ -217,10 +214,10 @@ def _rows_count(batches: Sequence[Batch | None]) -> int:
 def _scopes(scope: Scope, above: tuple[Scope, ...]) -> dict[int, tuple[Scope, ...]]:
     """The loops around each node, outermost first."""
     chain = (*above, scope)
-    found = {}
+    scopes = {}
     for item in scope.items:
         if isinstance(item, Scope):
-            found.update(_scopes(item, chain))
+            scopes.update(_scopes(item, chain))
         else:
-            found[item] = chain
-    return found
+            scopes[item] = chain
+    return scopes

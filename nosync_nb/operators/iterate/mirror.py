@@ -113,9 +113,9 @@ class Timed:
         for part in trace.parts():
             values = _values(part.columns)
             keys = _tuples([values[i] for i in places], len(part))
-            found = _tuples(values[:width], len(part))
+            own = _tuples(values[:width], len(part))
             times = _tuples(values[width:], len(part))
-            self._load(keys, list(zip(found, times, strict=True)), part.diff.tolist())
+            self._load(keys, list(zip(own, times, strict=True)), part.diff.tolist())
         self.added: dict[tuple[Row, Time], int] = {}
 
     def _load(
@@ -187,12 +187,12 @@ class Outside:
 
     def at(self, key: Row, *, before: bool) -> dict[Row, int]:
         """The rows of a key, at the end of the epoch or before it."""
-        found = self.by_key.get(key, {})
+        counts = self.by_key.get(key, {})
         if before and key in self.changed:
-            found = dict(found)
+            counts = dict(counts)
             for row, diff in self.changed[key].items():
-                found[row] = found.get(row, 0) - diff
-        return found
+                counts[row] = counts.get(row, 0) - diff
+        return counts
 
 
 def _count_in(by_key: dict[Row, dict[Row, int]], key: Row, row: Row, diff: int) -> None:

@@ -76,10 +76,10 @@ class Scope:
 
     def nodes(self) -> list[int]:
         """The nodes of this loop and of those inside it."""
-        found: list[int] = []
+        nodes: list[int] = []
         for item in self.items:
-            found += item.nodes() if isinstance(item, Scope) else [item]
-        return found
+            nodes += item.nodes() if isinstance(item, Scope) else [item]
+        return nodes
 
 
 class Reader(NamedTuple):

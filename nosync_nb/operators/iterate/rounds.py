@@ -82,18 +82,18 @@ class State:
 
     def at(self, time: Time, khash: Hashes, keys: Sequence[Column]) -> Split | None:
         """What the trace holds at `time` for keys; None if it knows nothing of them."""
-        found = self.trace.lookup(khash, keys)
-        return None if found is None else split(found, self.width, time)
+        matches = self.trace.lookup(khash, keys)
+        return None if matches is None else split(matches, self.width, time)
 
 
-def split(found: Found, width: int, time: Time) -> Split:
+def split(matches: Found, width: int, time: Time) -> Split:
     """Tells what is there at a time from what comes later.
 
     Args:
         width: the columns before the rounds.
         time: as many rounds as the rows have, or more.
     """
-    columns, diff, probe = found.columns, found.diff, found.probe
+    columns, diff, probe = matches.columns, matches.diff, matches.probe
     marks = columns[width:]
     values = columns[:width]
     early: npt.NDArray[np.bool_] | None = None

@@ -51,7 +51,7 @@ class AbandonedError(Exception):
     """A run has cost more than it may; nothing of it is kept."""
 
 
-class Run:
+class LoopRun:
     """One run of a loop.
 
     Args:
@@ -97,6 +97,11 @@ class Run:
     def work(self) -> int:
         """What it has cost until now, in rows: those it touched, and something for each node."""
         return self.step.touched - self.began + self.touched + RUN_ROWS * self.runs
+
+    def close(self) -> None:
+        """Counts for the epoch what it touched; its work stays what it is."""
+        self.step.touch(self.touched)
+        self.began += self.touched
 
     def loop(self, scope: Scope, prefix: Time) -> None:
         """Runs the rounds of one loop that begin with `prefix`, until none waits.
@@ -208,11 +213,11 @@ class Run:
         place = self.step.place
         if place is not None and place.wants(sum(len(d.diff) for d in deltas if d is not None)):
             types = [self._types(node, port) for port in range(len(node.ports))]
-            found = place.run(operator, step, types)
+            output = place.run(operator, step, types)
         else:
-            found = operator.step(step)
+            output = operator.step(step)
         self.touched += step.touched
-        return found
+        return output
 
     def _given(
         self, parts: list[Updates] | None, layout: Layout | None, types: tuple[str, ...]
@@ -288,14 +293,14 @@ class Run:
         if trace is None or not trace.layers:
             return
         place = self.step.place
-        found: tuple[Updates, list[Column]] | None
+        pairs: tuple[Updates, list[Column]] | None
         if place is not None and place.wants(len(delta)):
-            found = self._pairs_there(place, operator, side, delta, trace, len(marks))
+            pairs = self._pairs_there(place, operator, side, delta, trace, len(marks))
         else:
-            found = operator.pairs(side, delta, trace, self.step, marks)
-        if found is None:
+            pairs = operator.pairs(side, delta, trace, self.step, marks)
+        if pairs is None:
             return
-        updates, rounds = found
+        updates, rounds = pairs
         for at, part in by_time(updates, rounds, time):
             made.setdefault(at, []).append(part)
 
@@ -310,15 +315,15 @@ class Run:
         step = Step(deltas, before, before, (), stage=self.step.stage)
         wider = operator.beside(other, (ROUND,) * marks)
         try:
-            found = place.run(wider, step, [layout.types for layout in wider.layouts])
+            output = place.run(wider, step, [layout.types for layout in wider.layouts])
         except CountError as error:
             row = None if error.row is None else error.row[: len(operator.types)]
             raise CountError(row=row) from None
         self.touched += step.touched
-        if found is None:
+        if output is None:
             return None
         width = len(operator.types)
-        return Updates(found.columns[:width], found.diff), found.columns[width:]
+        return Updates(output.columns[:width], output.diff), output.columns[width:]
 
     # -- by key --------------------------------------------------------------------------------
 

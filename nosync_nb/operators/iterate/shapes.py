@@ -153,8 +153,8 @@ def _values_counted(held: Held, place: int) -> int:
 
 
 def _sum(held: Held, place: int) -> Any:
-    found = [row[place] * count for row, count in held.items() if row[place] is not None]
-    total = sum(found) if found else None
+    values = [row[place] * count for row, count in held.items() if row[place] is not None]
+    total = sum(values) if values else None
     if total is not None and abs(total) > COUNT_MAX:
         raise ManyError
     return total
