@@ -189,30 +189,21 @@ def _counts(changed: Batch, traces: Sequence[Trace | None], step: Step) -> list[
     return [counts(trace, changed, step) for trace in traces]
 
 
-def _distinct(part: Part, types: Types | None) -> Operator:
-    return Threshold("distinct", part.schema.types, distinct)
+def _threshold(name: str, function: Callable[[list[Counts]], Counts]) -> Spec:
+    def build(part: Part, types: Types | None) -> Operator:
+        return Threshold(name, part.schema.types, function, len(part.inputs))
+
+    return Spec(name, compared, build=build)
 
 
-def _except_all(part: Part, types: Types | None) -> Operator:
-    return Threshold("except_all", part.schema.types, except_all, 2)
-
-
-def _subtract(part: Part, types: Types | None) -> Operator:
-    return Threshold("subtract", part.schema.types, subtract, 2)
-
-
-def _multiplicity(part: Part, types: Types | None) -> Operator:
-    return Multiplicity(part.inputs[0].schema.types)
-
-
-def _threshold(part: Part, types: Types | None) -> Operator:
+def _function(part: Part, types: Types | None) -> Operator:
     return ThresholdFunction(part.functions[0], part.schema)
 
 
 SPECS = (
-    Spec("distinct", compared, build=_distinct),
-    Spec("except_all", compared, build=_except_all),
-    Spec("subtract", compared, build=_subtract),
-    Spec("multiplicity", compared, build=_multiplicity),
-    Spec("threshold", compared, build=_threshold),  # its function sees counts, not rows
+    _threshold("distinct", distinct),
+    _threshold("except_all", except_all),
+    _threshold("subtract", subtract),
+    Spec("multiplicity", compared, build=lambda part, _: Multiplicity(part.inputs[0].schema.types)),
+    Spec("threshold", compared, build=_function),  # which sees counts, not rows
 )

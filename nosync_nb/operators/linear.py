@@ -336,12 +336,9 @@ def _selected(part: Part) -> Iterable[str]:
     return [o for o in part.params["outputs"] if not isinstance(o, int)]
 
 
-def _map(part: Part, types: Types | None) -> Row:
-    return Map(part.functions[0], part.inputs[0].schema, part.schema)
-
-
-def _flat_map(part: Part, types: Types | None) -> Row:
-    return FlatMap(part.functions[0], part.inputs[0].schema, part.schema)
+def _function(kind: type[Map | FlatMap]) -> Callable[[Part, Types | None], Row]:
+    """What builds a piece that calls a function of rows."""
+    return lambda part, _: kind(part.functions[0], part.inputs[0].schema, part.schema)
 
 
 def _widen(part: Part, types: Types | None) -> Row:
@@ -352,22 +349,14 @@ def _pad(part: Part, types: Types | None) -> Row:
     return Pad(part.schema.types[len(part.inputs[0].schema) :])
 
 
-def _concat(part: Part, types: Types | None) -> Operator:
-    return Concat(part.schema.types, len(part.inputs))
-
-
-def _consolidate(part: Part, types: Types | None) -> Operator:
-    return Consolidate(part.schema.types)
-
-
 SPECS = (
     Spec("filter", _filter_fit, piece=_filter, expressions=_predicate),
     Spec("select", _select_fit, piece=_select, expressions=_selected),
-    Spec("map", every_column, piece=_map),
-    Spec("flat_map", every_column, piece=_flat_map),
+    Spec("map", every_column, piece=_function(Map)),
+    Spec("flat_map", every_column, piece=_function(FlatMap)),
     Spec("widen", passed, piece=_widen),
     Spec("pad", passed, piece=_pad),
-    Spec("negate", passed, piece=lambda part, types: Negate()),
-    Spec("concat", compared, build=_concat),
-    Spec("consolidate", compared, build=_consolidate),
+    Spec("negate", passed, piece=lambda part, _: Negate()),
+    Spec("concat", compared, build=lambda part, _: Concat(part.schema.types, len(part.inputs))),
+    Spec("consolidate", compared, build=lambda part, _: Consolidate(part.schema.types)),
 )

@@ -23,7 +23,7 @@ NOTEBOOK = (TOP / "magics", TOP / "widgets")
 USES_MAX = 334
 """Uses of a private attribute of an object of another module."""
 
-ASSIGNMENTS_MAX = 141
+ASSIGNMENTS_MAX = 108
 """Assignments to an attribute, private or not, of an object of another module."""
 
 NOTEBOOK_USES_MAX = 2

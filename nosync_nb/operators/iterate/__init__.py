@@ -5,18 +5,9 @@ so row by row, if few change, on a `mirror` of the state and by the `shapes` of 
 the operator, and `effort` says what it should do.
 """
 
+from nosync_nb.operators.base import GROUP, JOIN, PLAIN
 from nosync_nb.operators.iterate.loop import MARK, Loop
-from nosync_nb.operators.iterate.plan import (
-    GROUP,
-    JOIN,
-    LEAVE,
-    PLAIN,
-    RESULT,
-    VARIABLE,
-    Inner,
-    Port,
-    Scope,
-)
+from nosync_nb.operators.iterate.plan import LEAVE, RESULT, VARIABLE, Inner, Port, Scope
 from nosync_nb.operators.iterate.rounds import timed
 
 __all__ = [

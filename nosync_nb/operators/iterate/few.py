@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nosync_nb.operators.base import Step
+from nosync_nb.operators.base import GROUP, JOIN, Step
 from nosync_nb.operators.iterate.grouped import from_scratch
 from nosync_nb.operators.iterate.mirror import (
     Mirror,
@@ -19,7 +19,7 @@ from nosync_nb.operators.iterate.mirror import (
     pairs_of,
     updates_of,
 )
-from nosync_nb.operators.iterate.plan import GROUP, JOIN, LEAVE, VARIABLE, Inner, Reader
+from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, Inner, Reader
 from nosync_nb.operators.iterate.rounds import Time
 from nosync_nb.operators.iterate.run import LoopRun, tagged
 from nosync_nb.operators.iterate.settle import FREE_ROUNDS, Watch

@@ -10,21 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nosync_nb.operators.base import GROUP, JOIN, PLAIN, Operator
-
-__all__ = [
-    "GROUP",
-    "JOIN",
-    "LEAVE",
-    "PLAIN",
-    "RESULT",
-    "VARIABLE",
-    "Inner",
-    "Port",
-    "Reader",
-    "Scope",
-    "readers",
-]
+from nosync_nb.operators.base import Operator
 
 VARIABLE, RESULT, LEAVE = "variable", "result", "leave"
 """Kinds of nodes beside those that operators are: a loop variable; its next value; the value after

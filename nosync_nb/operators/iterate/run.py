@@ -21,17 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.operators.base import Operator, Place, Step
+from nosync_nb.operators.base import GROUP, JOIN, Operator, Place, Step
 from nosync_nb.operators.iterate.grouped import Keys, evaluate_keys, key_types, keys_of
-from nosync_nb.operators.iterate.plan import (
-    GROUP,
-    JOIN,
-    LEAVE,
-    VARIABLE,
-    Inner,
-    Reader,
-    Scope,
-)
+from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, Inner, Reader, Scope
 from nosync_nb.operators.iterate.rounds import ROUND, State, Time, by_time
 from nosync_nb.operators.iterate.settle import Watch
 from nosync_nb.operators.join import Join

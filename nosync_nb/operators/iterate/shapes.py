@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.operators.aggregates.aggregate import Aggregate
+from nosync_nb.operators.base import GROUP, PLAIN
 from nosync_nb.operators.distinct import Threshold, distinct
 from nosync_nb.operators.iterate.mirror import PLAIN_TYPES, Row, key_picker, picker
-from nosync_nb.operators.iterate.plan import GROUP, LEAVE, PLAIN, Inner
+from nosync_nb.operators.iterate.plan import LEAVE, Inner
 from nosync_nb.operators.join import Join
 from nosync_nb.operators.linear import Linear, Select
 from nosync_nb.rows.types import INTEGERS
