@@ -1,8 +1,8 @@
 """Operators: one kernel each, run in process or on executors.
 
 Promises: from changes of the inputs, and traces of what was before, the change of the output; the
-same rows wherever it runs. Owns: nothing, a kernel is data with one method. Imports: expressions,
-trace, rows, errors.
+same rows wherever it runs. Beside its kernel stands what an operator is to the rooms above, its
+`Spec`. Owns: nothing, a kernel is data with one method. Imports: expressions, trace, rows, errors.
 """
 
 from nosync_nb.operators.aggregates.aggregate import Aggregate
