@@ -70,7 +70,7 @@ class AsOf(Operator):
         ):
             if mine is not None and mine.layers:
                 held = self._concerned(mine, left, right, until)
-                step.touch(len(held))
+                step.add_touched(len(held))
                 if len(held):
                     pairs = self._beside(held, theirs, step)
                     parts.append(Updates(pairs.columns, sign * pairs.diff))
@@ -81,7 +81,7 @@ class AsOf(Operator):
     def _until(self, right: Batch, step: Step) -> Hashes:
         """The code of the last time which each changed right row may be beside."""
         assert right.code is not None
-        step.touch(len(right))
+        step.add_touched(len(right))
         reach = np.uint64(self.reach)
         until = np.where(
             right.code > np.uint64(_LAST) - reach, np.uint64(_LAST), right.code + reach

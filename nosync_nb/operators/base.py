@@ -107,7 +107,7 @@ class Step:
         self.cleared = False
         self.placement = ""
 
-    def touch(self, rows_count: int) -> None:
+    def add_touched(self, rows_count: int) -> None:
         """Counts rows that were read or written."""
         self.touched += rows_count
 

@@ -36,7 +36,7 @@ def counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index
         for part in trace.parts():
             touched += _counted(part, batch, count)
     if step is not None:
-        step.touch(touched)
+        step.add_touched(touched)
     return count
 
 

@@ -185,7 +185,7 @@ def _both(changed: Batch, step: Step) -> tuple[list[Counts], list[Counts]]:
 
 def _counts(changed: Batch, traces: Sequence[Trace | None], step: Step) -> list[Counts]:
     """The accumulated count of each changed row in each trace."""
-    step.touch(len(changed))
+    step.add_touched(len(changed))
     return [counts(trace, changed, step) for trace in traces]
 
 

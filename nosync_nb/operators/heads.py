@@ -71,7 +71,7 @@ def heads(
     if not taken:
         return Heads(no_updates(types), np.zeros(0, np.int64), open_)
     probe, code = np.concatenate(probes), np.concatenate(codes)
-    step.touch(len(probe))
+    step.add_touched(len(probe))
     seen = concat_updates(taken, types)
     certain = code > horizon[probe] if last else code < horizon[probe]
     own = certain | ~open_[probe]

@@ -99,7 +99,7 @@ class Join(Operator):
         assert isinstance(delta, Batch)
         if not self.keys[0]:
             _check_cross(len(delta), other.rows_count, step)
-        step.touch(len(delta))
+        step.add_touched(len(delta))
         columns, khash, diff = delta.columns, delta.khash, delta.diff
         keys = [columns[i] for i in self.keys[side]]
         present = _present(keys)
@@ -110,7 +110,7 @@ class Join(Operator):
         matches = other.lookup(khash, keys, (*self.needs[1 - side], *beside))
         if matches is None:
             return None
-        step.touch(len(matches.diff))
+        step.add_touched(len(matches.diff))
         theirs = iter(matches.columns)
         output: list[Column] = []
         for s, i in self.outputs:

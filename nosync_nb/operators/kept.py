@@ -42,12 +42,12 @@ class Kept(Operator):
             return None
         before = counts(step.before[0], delta, step)
         after = before + delta.diff
-        step.touch(len(delta))
+        step.add_touched(len(delta))
         made: list[Updates] = []
         kept: list[Updates] = []
         old = step.state[0].lookup(delta.khash, delta.columns)
         if old is not None:
-            step.touch(len(old.diff))
+            step.add_touched(len(old.diff))
             self._again(old.probe, Updates(old.columns, old.diff), delta, after, made, kept)
         fresh = ((before == 0) & (after != 0)).nonzero()[0]
         if len(fresh):

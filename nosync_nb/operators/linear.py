@@ -228,7 +228,7 @@ class Linear(Operator):
         if delta is None:
             return None
         updates = Updates(delta.columns, delta.diff)
-        step.touch(len(updates.diff))
+        step.add_touched(len(updates.diff))
         for piece in self.pieces:
             if not len(updates.diff):
                 return None
@@ -248,7 +248,7 @@ class Concat(Operator):
 
     def step(self, step: Step) -> Updates | None:
         parts = [Updates(d.columns, d.diff) for d in step.deltas if d is not None]
-        step.touch(sum(len(p.diff) for p in parts))
+        step.add_touched(sum(len(p.diff) for p in parts))
         return concat_updates(parts, self.types) if parts else None
 
 

@@ -54,7 +54,7 @@ def neighbours(
     look = _LOOK
     while len(pending):
         seen = _look(trace, khash[pending], code[pending], look, after=after)
-        step.touch(len(seen.held))
+        step.add_touched(len(seen.held))
         chosen, where = _chosen(seen, [rows.take(k, pending) for k in keys], code[pending], after)
         columns = [rows.take(c, where) for c in seen.held.columns]
         assert seen.held.code is not None

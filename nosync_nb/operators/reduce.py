@@ -72,7 +72,7 @@ class Reduce(Operator):
         parts = []
         old = step.state[0].lookup(khash, keys)
         if old is not None:
-            step.touch(len(old.diff))
+            step.add_touched(len(old.diff))
             parts.append(Updates(old.columns, -old.diff))
         new = self._evaluate(khash, keys, step)
         if new is not None:
@@ -92,7 +92,7 @@ class Reduce(Operator):
         matches = trace.lookup(khash, keys)
         if matches is None:
             return None
-        step.touch(len(matches.diff))
+        step.add_touched(len(matches.diff))
         looked = Updates(matches.columns, matches.diff)
         held = numbered(looked, matches.probe, self.schema.types)
         there = held.updates.take((held.diff > 0).nonzero()[0])  # fewer than 0 times is not there

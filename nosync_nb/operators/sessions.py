@@ -66,7 +66,7 @@ class Sessions(Operator):
         if delta is None or not len(delta.diff):
             return None
         assert isinstance(delta, Batch)
-        step.touch(len(delta))
+        step.add_touched(len(delta))
         parts = []
         for trace, sign in ((step.before[0], -1), (step.after[0], 1)):
             if trace is not None and trace.layers:
@@ -107,7 +107,7 @@ class Sessions(Operator):
         assert delta.code is not None
         khash, code, n = delta.khash[pending], delta.code[pending], len(pending)
         held, low, less, high, more = _read(trace, khash, code, look)
-        step.touch(len(held))
+        step.add_touched(len(held))
         there = (held.diff > 0).nonzero()[0]
         owner, probe = self._numbers(held, there, keys, n)
         assert held.code is not None

@@ -73,7 +73,7 @@ class Top(Operator):
         if delta is None or not len(delta.diff):
             return None
         assert isinstance(delta, Batch)
-        step.touch(len(delta))
+        step.add_touched(len(delta))
         keys = [delta.columns[i] for i in self.keys]
         groups = group(keys, [self.inputs[i] for i in self.keys], len(delta))
         parts = []

@@ -178,13 +178,13 @@ def stored(
         matches = trace.lookup(khash, keys, ())
         if matches is None:
             return {}
-        step.touch(len(matches.diff))
+        step.add_touched(len(matches.diff))
         return {0: _added(matches.probe, matches.diff, n)}
     slot_at = len(trace.layout.types) - 1
     matches = trace.lookup(khash, keys, (slot_at,))
     if matches is None:
         return {}
-    step.touch(len(matches.diff))
+    step.add_touched(len(matches.diff))
     slots = np.asarray(matches.columns[0])
     result: Slots = {}
     for slot in sorted(set(slots.tolist())) if len(slots) < 1000 else np.unique(slots).tolist():

@@ -102,7 +102,7 @@ class Aggregate(Operator):
         n = 0 if delta is None else len(delta.diff)
         if not n and not (self.global_row and step.first):
             return None
-        step.touch(n)
+        step.add_touched(n)
         if delta is None:
             updates = Updates([rows.empty(t) for t in self.schema.types], np.zeros(0, np.int64))
         else:

@@ -37,7 +37,7 @@ def collected(
     if matches is None:
         values, times = rows.empty(type_), np.zeros(n, np.int64)
     else:
-        step.touch(len(matches.diff))
+        step.add_touched(len(matches.diff))
         held = numbered(Updates(matches.columns, matches.diff), matches.probe, (type_,))
         value, probe = held.columns[0], np.asarray(held.columns[1])
         order = rows.sort_indices([probe, value], ("bigint", type_))

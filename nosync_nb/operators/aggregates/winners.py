@@ -44,7 +44,7 @@ def kept(trace: Trace, groups: Groups, step: Step) -> Winners:
     matches = trace.lookup(groups.khash, groups.keys, range(first, len(trace.layout.types)))
     if matches is None:
         return Winners(has, [rows.empty(t) for t in types])
-    step.touch(len(matches.diff))
+    step.add_touched(len(matches.diff))
     held = numbered(Updates(matches.columns, matches.diff), matches.probe, types)
     *values, probe = held.columns
     assert (held.diff == 1).all()

@@ -103,7 +103,7 @@ def evaluate_keys(
             later += held.later
     output = node.states[-1]
     assert output is not None
-    step.touch(len(keys.khash) + sum(len(i.diff) for i in inputs if i is not None))
+    step.add_touched(len(keys.khash) + sum(len(i.diff) for i in inputs if i is not None))
     parts = []
     new = from_scratch(operator, inputs, step)
     if new is not None and len(new.diff):
@@ -113,7 +113,7 @@ def evaluate_keys(
         later += old.later
         if len(old.updates.diff):
             parts.append(old.updates.negated())
-    step.touch(sum(len(probe) for _, probe in later))
+    step.add_touched(sum(len(probe) for _, probe in later))
     if not parts:
         return None, later
     layout = Layout(operator.types, operator.output_key)

@@ -139,7 +139,7 @@ class Loop(Operator):
         """Runs on all that the inputs hold; the change is the difference to what was there."""
         inner = self._whole(step)
         run = self._run(inner, inner.state, None)
-        step.touch(inner.touched)
+        step.add_touched(inner.touched)
         effort.whole = run.work
         empty = not any(len(batch) for state in run.states for batch in state.added)
         keeps = effort.keeps(resting=resting) or empty

@@ -92,7 +92,7 @@ class LoopRun:
 
     def close(self) -> None:
         """Counts for the epoch what it touched; its work stays what it is."""
-        self.step.touch(self.touched)
+        self.step.add_touched(self.touched)
         self.began += self.touched
 
     def loop(self, scope: Scope, prefix: Time) -> None:
