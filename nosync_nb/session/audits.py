@@ -10,72 +10,104 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.errors import NosyncError, warn
-from nosync_nb.operators import Operator, Step
+from nosync_nb.operators import Evaluate, Operator, Step
 from nosync_nb.operators.base import ROWS
 from nosync_nb.operators.counts import counts
 from nosync_nb.operators.functions import tuples
 from nosync_nb.operators.iterate import GROUP, RESULT, VARIABLE, Inner, Loop
 from nosync_nb.operators.iterate.grouped import from_scratch
 from nosync_nb.rows import Column, Schema
+from nosync_nb.session.definitions import Definitions
+from nosync_nb.session.link import Sparks
+from nosync_nb.session.publisher import Publisher
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Hashes, Layout, Updates, arrange, no_updates
-
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
 
 AUDIT_EVERY = 64
 SAMPLES = 4
 GROUP_ROWS_MAX = 1000
 
 
-def audit(session: Session) -> list[str]:
-    """Audits every stage that calls functions; returns those that were demoted.
+class Audits:
+    """Audits the stages of a session; owns nothing."""
 
-    A function inside a loop is asked twice for what the loop holds. What it gave cannot be kept
-    there, so that such a stage is warned of and goes on as it is.
+    def __init__(self, publisher: Publisher, definitions: Definitions, link: Sparks) -> None:
+        self._publisher = publisher
+        self._definitions = definitions
+        self._link = link
 
-    Cost: `SAMPLES` calls of each function, two where its results are not held.
-    """
-    seen = session._snapshot
-    chance = random.Random(session.now)
-    failed: dict[str, str] = {}
-    loops: dict[str, str] = {}
-    for node in seen.graph:
-        stage = seen.catalog.get(node.stage)
-        if node.frozen or node.stage in failed or stage is None:
-            continue
-        if stage.options.get("nondeterministic"):
-            continue  # which is what it was declared, or found, to be
-        asked = _Asked(session, node, seen.graph, seen.version.traces)
-        told = asked.often(chance)
-        if told is not None and isinstance(node.operator, Loop):
-            loops[node.stage] = told
-        elif told is not None:
-            failed[node.stage] = told
-    for name, told in loops.items():
-        warn(
-            f"stage '{name}' is not deterministic: inside its loop {told}, which cannot be kept"
-            " there. What the stage holds may be wrong; compute it before the loop, in a stage"
-            " that is declared --nondeterministic",
-            stacklevel=2,
-        )
-    return [name for name, told in failed.items() if _demote(session, name, told)]
+    def after(self, epoch: int) -> None:
+        """Audits if it is time."""
+        if epoch % AUDIT_EVERY == 0:
+            self.audit()
+
+    def audit(self) -> list[str]:
+        """Audits every stage that calls functions; returns those that were demoted.
+
+        A function inside a loop is asked twice for what the loop holds. What it gave cannot be kept
+        there, so that such a stage is warned of and goes on as it is.
+
+        Cost: `SAMPLES` calls of each function, two where its results are not held.
+        """
+        snapshot = self._publisher.snapshot
+        chance = random.Random(snapshot.epoch)
+        failed: dict[str, str] = {}
+        loops: dict[str, str] = {}
+        for node in snapshot.graph:
+            stage = snapshot.catalog.get(node.stage)
+            if node.frozen or node.stage in failed or stage is None:
+                continue
+            if stage.options.get("nondeterministic"):
+                continue  # which is what it was declared, or found, to be
+            asked = _Asked(self._link.evaluate, node, snapshot.graph, snapshot.version.traces)
+            told = asked.often(chance)
+            if told is not None and isinstance(node.operator, Loop):
+                loops[node.stage] = told
+            elif told is not None:
+                failed[node.stage] = told
+        for name, told in loops.items():
+            warn(
+                f"stage '{name}' is not deterministic: inside its loop {told}, which cannot be kept"
+                " there. What the stage holds may be wrong; compute it before the loop, in a stage"
+                " that is declared --nondeterministic",
+                stacklevel=2,
+            )
+        return [name for name, told in failed.items() if self._demote(name, told)]
+
+    def _demote(self, name: str, told: str) -> bool:
+        """Goes on with a stage as one that keeps what its functions give; if it can."""
+        stage = self._publisher.snapshot.catalog.get(name)
+        if stage is None or stage.options.get("nondeterministic"):
+            return False
+        goes_on = "goes on as a new version that keeps what its functions give"
+        declare = "declare it --nondeterministic"
+        kept = True
+        try:
+            self._definitions.demote(name)
+        except NosyncError as error:  # a loop in it, which cannot keep what functions give
+            kept = False
+            goes_on, declare = (
+                f"goes on as it is, since {error}",
+                error.hint or "divide it in stages",
+            )
+        warn(f"stage '{name}' is not deterministic: {told}. It {goes_on}; {declare}", stacklevel=2)
+        return kept
 
 
 class _Asked:
     """The functions of one node, asked again for rows and groups that it holds."""
 
     def __init__(
-        self, session: Session, node: Node, graph: Graph, traces: Mapping[int, Trace]
+        self, evaluate: Evaluate, node: Node, graph: Graph, traces: Mapping[int, Trace]
     ) -> None:
-        self.session = session
+        self.evaluate = evaluate
         self.node = node
         self.graph = graph
         self.traces = traces
@@ -97,10 +129,10 @@ class _Asked:
         source = self.graph.nodes[self.node.inputs[0]]
         if operator.audited == ROWS:
             trace = self._held(source)
-            group = None if trace is None else _group(trace, chance)
+            group = None if trace is None else _sample(trace, chance)
             return None if group is None else self._row(operator, group.row)
         trace = self.traces.get(source.traces[operator.grouping(0)])
-        group = None if trace is None else _group(trace, chance)
+        group = None if trace is None else _sample(trace, chance)
         return None if group is None else self._keyed(operator, group)
 
     def _held(self, node: Node) -> Trace | None:
@@ -109,11 +141,11 @@ class _Asked:
 
     def _row(self, operator: Operator, row: Updates) -> str | None:
         layout = Layout(operator.types)
-        first = _made(self.session, self.node, operator, row, layout)
+        first = _made(self.evaluate, self.node, operator, row, layout)
         if first is None:
             return None
         if self.node.name is None:
-            again = _made(self.session, self.node, operator, row, layout)
+            again = _made(self.evaluate, self.node, operator, row, layout)
             return _unequal(operator, first, again)
         held = self._held(self.node)
         for at in range(len(first)):
@@ -122,7 +154,7 @@ class _Asked:
                 return f"{operator.name} now gives {_shown(one)}, which the stage does not hold"
         return None
 
-    def _keyed(self, operator: Operator, found: _Group) -> str | None:
+    def _keyed(self, operator: Operator, found: _Sample) -> str | None:
         """Compares what a group gives now with what was kept of it, else with a second time."""
         made = self._scratch(operator, found)
         if made is None:
@@ -152,14 +184,14 @@ class _Asked:
             by_row = operator.audited == ROWS
             number = _behind(loop, inner) if by_row else inner.states[0]
             trace = None if number is None else self.traces.get(self.node.state[number])
-            group = None if trace is None else _group(trace, chance)
+            group = None if trace is None else _sample(trace, chance)
             if group is None or number is None:
                 continue
             depth = loop.depths[number]
             if by_row:
                 row = Updates(group.row.columns[:-depth], group.row.diff)
                 layout = Layout(operator.types)
-                made = [_made(self.session, self.node, operator, row, layout) for _ in range(2)]
+                made = [_made(self.evaluate, self.node, operator, row, layout) for _ in range(2)]
             else:
                 ended = group.without(depth)
                 made = [self._scratch(operator, ended) for _ in range(2)]
@@ -169,9 +201,9 @@ class _Asked:
                     return told
         return None
 
-    def _scratch(self, operator: Operator, found: _Group) -> Batch | None:
+    def _scratch(self, operator: Operator, found: _Sample) -> Batch | None:
         """What an operator makes of a group that is all there is; None if it fails."""
-        step = Step((), (), (), (), stage=self.node.stage, evaluate=self.session._spark.evaluate)
+        step = Step((), (), (), (), stage=self.node.stage, evaluate=self.evaluate)
         try:
             output = from_scratch(operator, [found.updates], step)
         except NosyncError:
@@ -180,7 +212,7 @@ class _Asked:
         return arrange(layout, no_updates(operator.types) if output is None else output)
 
 
-class _Group(NamedTuple):
+class _Sample(NamedTuple):
     """A key of a trace with all its rows, and one of those that are there, once."""
 
     khash: Hashes
@@ -188,13 +220,13 @@ class _Group(NamedTuple):
     updates: Updates
     row: Updates
 
-    def without(self, last: int) -> _Group:
+    def without(self, last: int) -> _Sample:
         """The group without its last columns."""
         short = Updates(self.updates.columns[:-last], self.updates.diff)
         return self._replace(updates=short)
 
 
-def _group(trace: Trace, chance: random.Random) -> _Group | None:
+def _sample(trace: Trace, chance: random.Random) -> _Sample | None:
     """Some group of a trace that is not too large."""
     parts = [p for p in trace.parts() if len(p)]
     if not parts:
@@ -211,7 +243,7 @@ def _group(trace: Trace, chance: random.Random) -> _Group | None:
         return None
     one = index[[chance.randrange(len(index))]]
     row = Updates([rows.take(c, one) for c in there.columns], np.ones(1, np.int64))
-    return _Group(part.khash[at], keys, there.updates, row)
+    return _Sample(part.khash[at], keys, there.updates, row)
 
 
 def _behind(loop: Loop, inner: Inner) -> int | None:
@@ -248,10 +280,10 @@ def _same(one: Batch, other: Batch) -> bool:
 
 
 def _made(
-    session: Session, node: Node, operator: Operator, row: Updates, layout: Layout
+    evaluate: Evaluate, node: Node, operator: Operator, row: Updates, layout: Layout
 ) -> Batch | None:
     """What an operator makes of a row; None if it fails."""
-    step = Step([row], [None], [None], (), stage=node.stage, evaluate=session._spark.evaluate)
+    step = Step([row], [None], [None], (), stage=node.stage, evaluate=evaluate)
     try:
         output = operator.step(step)
     except NosyncError:
@@ -275,20 +307,3 @@ def _shown(batch: Batch) -> str:
     schema = Schema([(f"c{i}", t) for i, t in enumerate(types)])
     shown = tuples([rows.slice_(c, 0, 2) for c in batch.columns], schema, min(2, len(batch)))
     return ", ".join(repr(tuple(row)) for row in shown) or "nothing"
-
-
-def _demote(session: Session, name: str, told: str) -> bool:
-    """Goes on with a stage as one that keeps what its functions give; whether that is possible."""
-    stage = session._catalog.get(name)
-    if stage is None or stage.options.get("nondeterministic"):
-        return False
-    goes_on = "goes on as a new version that keeps what its functions give"
-    declare = "declare it --nondeterministic"
-    kept = True
-    try:
-        session._demote(name)
-    except NosyncError as error:  # a loop in it, which cannot keep what functions give
-        kept = False
-        goes_on, declare = f"goes on as it is, since {error}", error.hint or "divide it in stages"
-    warn(f"stage '{name}' is not deterministic: {told}. It {goes_on}; {declare}", stacklevel=2)
-    return kept

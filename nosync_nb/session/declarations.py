@@ -7,84 +7,91 @@ a change of the one that is there.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from nosync_nb.dataflow.graph import Stage
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema, infer_schema
-from nosync_nb.session import publishing
-from nosync_nb.session.input import Input
-from nosync_nb.session.installation import install
+from nosync_nb.session.gate import Gate, Outcome
+from nosync_nb.session.installation import Installation
+from nosync_nb.session.link import Sparks
+from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.versions import kept
 
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
 
+class Declarations:
+    """Declares the inputs of a session; owns nothing."""
 
-def input_(session: Session, name: str, schema: Any, key: Any) -> Input:
-    """See `Session.input`."""
-    wanted = _schema(schema)
-    if name in session:
-        return _known_input(session, name, wanted, key)
-    if wanted is None:
-        raise SchemaError(
-            f"input '{name}' needs columns",
-            hint=f"session.input('{name}', 'id bigint, name string')",
-        )
-    wanted.usable(f"input '{name}'")
-    places = None
-    if key is not None:
-        names = [key] if isinstance(key, str) else list(key)
-        places = tuple(wanted.index(k) for k in names)
-        for place in places:
-            if wanted.types[place].startswith("map"):
-                raise SchemaError(f"input '{name}': a map cannot be a key")
-    outcome = publishing.Outcome()
-    try:
-        _make(session, name, wanted, key, places, outcome)
-        session._spark.follow()
-    except BaseException as error:
-        publishing.settle(session, error, outcome, f"input '{name}' is defined and stands")
-        raise
-    return session[name]  # type: ignore[return-value]
+    def __init__(
+        self, gate: Gate, publisher: Publisher, installation: Installation, link: Sparks
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._installation = installation
+        self._link = link
 
-
-def _make(
-    session: Session,
-    name: str,
-    wanted: Schema,
-    key: Any,
-    places: tuple[int, ...] | None,
-    outcome: publishing.Outcome,
-) -> None:
-    """Makes an input, unless somebody else was faster."""
-    with session._lock:
-        publishing.finish(session)
-        session._writable("input")
-        if name in session:
-            _known_input(session, name, wanted, key)
+    def declare(self, name: str, schema: Any, key: Any) -> None:
+        """Sees to it that an input is there, with these columns and this key; or raises."""
+        wanted = _schema(schema)
+        if self._is_there(name, wanted, key):
             return
-        options: dict[str, object] = {"uid": _unused(session, name)}
-        stage = Stage(name, wanted, key=places, begin=session.now, options=options)
-        install(session, kept({**session._catalog, name: stage}), outcome=outcome)
+        if wanted is None:
+            raise SchemaError(
+                f"input '{name}' needs columns",
+                hint=f"session.input('{name}', 'id bigint, name string')",
+            )
+        wanted.usable(f"input '{name}'")
+        places = None
+        if key is not None:
+            names = [key] if isinstance(key, str) else list(key)
+            places = tuple(wanted.index(k) for k in names)
+            for place in places:
+                if wanted.types[place].startswith("map"):
+                    raise SchemaError(f"input '{name}': a map cannot be a key")
+        outcome = Outcome()
+        try:
+            self._make(name, wanted, key, places, outcome)
+            self._link.follow()
+        except BaseException as error:
+            self._gate.settle(error, outcome, f"input '{name}' is defined and stands")
+            raise
 
+    def _make(
+        self,
+        name: str,
+        wanted: Schema,
+        key: Any,
+        places: tuple[int, ...] | None,
+        outcome: Outcome,
+    ) -> None:
+        """Makes an input, unless somebody else was faster."""
+        with self._gate.lock:
+            self._gate.turn("input")
+            if self._is_there(name, wanted, key):
+                return
+            now, catalog = self._publisher.now, self._publisher.snapshot.catalog
+            options: dict[str, object] = {"uid": self._unused(name)}
+            stage = Stage(name, wanted, key=places, begin=now, options=options)
+            self._installation.install(kept({**catalog, name: stage}), outcome=outcome)
 
-def _known_input(session: Session, name: str, wanted: Schema | None, key: Any) -> Input:
-    """The input that is there, if it is as wanted."""
-    stage = session._snapshot.stage(name)
-    if not stage.is_input:
-        raise SchemaError(f"'{name}' is a stage, not an input", hint="use another name")
-    _same_input(stage, wanted, key)
-    return session[name]  # type: ignore[return-value]
+    def _is_there(self, name: str, wanted: Schema | None, key: Any) -> bool:
+        """Whether the input is there, which is as wanted then."""
+        stage = self._publisher.snapshot.catalog.get(name)
+        if stage is None:
+            return False
+        if not stage.is_input:
+            raise SchemaError(f"'{name}' is a stage, not an input", hint="use another name")
+        _same_input(stage, wanted, key)
+        return True
 
-
-def _unused(session: Session, name: str) -> str:
-    """An identity that no input has, and under which no load is recorded: the name, if it is so."""
-    taken = {s.uid for s in session._catalog.values() if s.is_input}
-    recorded = session._ledger.has_loads(json.dumps([name])[:-1] + ",")
-    return f"{name}#{session._graph.numbers}" if name in taken or recorded else name
+    def _unused(self, name: str) -> str:
+        """An identity that no input has, under which no load is recorded: the name, if it is so."""
+        snapshot = self._publisher.snapshot
+        taken = {s.uid for s in snapshot.catalog.values() if s.is_input}
+        recorded = self._publisher.ledger.has_loads(json.dumps([name])[:-1] + ",")
+        return f"{name}#{snapshot.graph.numbers}" if name in taken or recorded else name
 
 
 def _schema(schema: Any) -> Schema | None:

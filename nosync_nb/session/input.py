@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -13,14 +13,13 @@ import numpy as np
 from nosync_nb import rows as values
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.host import Host
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema
-from nosync_nb.session import commits, loads
+from nosync_nb.session.inputs import Inputs
+from nosync_nb.session.loads import Loads
 from nosync_nb.session.transactions import Change
 from nosync_nb.trace.batch import Updates
-
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
 
 
 class Input(Collection):
@@ -31,9 +30,10 @@ class Input(Collection):
     returns the number of rows, copies counted, that wait because of it to be added or taken away.
     """
 
-    def __init__(self, session: Session, definition: Definition) -> None:
-        super().__init__(session._host, definition)
-        self._session = session
+    def __init__(self, host: Host, inputs: Inputs, loads: Loads, definition: Definition) -> None:
+        super().__init__(host, definition)
+        self._inputs = inputs
+        self._loads = loads
 
     def insert(self, rows: Any, *, once: Any = None) -> int:
         """Adds rows. With `once=KEY`, only if no epoch of this history has recorded that key.
@@ -71,43 +71,40 @@ class Input(Collection):
         """
         key = self._keyed("delete")
         schema = Schema([self.schema.fields[i] for i in key])
-        if self._session._spark.is_frame(keys):
-            stage = self._session._catalog[self._held_name()]
-            keys = self._session._spark.keys(keys, stage, schema)
+        keys = self._inputs.keys(keys, self._held_name(), schema)
         if len(key) == 1 and isinstance(keys, list | tuple | set):
             keys = [k if isinstance(k, tuple | dict) else (k,) for k in keys]
         columns, n = values.to_columns(
             list(keys) if isinstance(keys, set) else keys, schema, f"{self._title()}: delete"
         )
         change = Change("delete", Updates(columns, np.ones(n, np.int64)))
-        return commits.add(self._session, self._held_name(), change)
+        return self._inputs.add(self._held_name(), change)
 
     @property
     def key(self) -> tuple[str, ...]:
         """The key columns, empty for an input without key."""
-        key = self._session._catalog[self._held_name()].key
+        key = self._inputs.stage(self._held_name()).key
         return tuple(self.schema.names[i] for i in key or ())
 
     def _change(self, kind: str, rows: Any, once: Any) -> int:
         name = self._held_name()
-        session = self._session
         mark = None
         if once is not None:
             check_once(once, f"input '{name}'")
-            mark = json.dumps([session._catalog[name].uid, kind, _plain(once)])
-            if session._seen(mark):
-                again = loads.again(session, name, kind, rows)
-                loads.skip(session, f"input '{name}':", once, mark, again, stacklevel=4)
+            mark = json.dumps([self._inputs.stage(name).uid, kind, _plain(once)])
+            if self._loads.seen(mark):
+                again = self._loads.again(name, kind, rows)
+                self._loads.skip(f"input '{name}':", once, mark, again, stacklevel=4)
                 return 0
-        count = commits.take(session, name, kind, rows)
+        count = self._inputs.take(name, kind, rows)
         if mark is not None:
-            session._current.once[mark] = loads.latest(session, name)
+            self._loads.note(name, mark)
         elif kind == "insert" and count:
-            loads.tell(session, name)
+            self._loads.tell(name)
         return count
 
     def _keyed(self, method: str) -> tuple[int, ...]:
-        key = self._session._catalog[self._held_name()].key
+        key = self._inputs.stage(self._held_name()).key
         if key is None:
             raise SchemaError(
                 f"input '{self.name}' has no key, so it has no {method}()",

@@ -2,126 +2,199 @@
 
 All that can fail is done before the frame is written: to compile, to run what is new, to sign, to
 write large batches to files, to read packs for what is dropped. What follows are assignments, of
-values that were computed before; see `publishing`.
+values that were computed before; see `publisher`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import Graph, Stage
+from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Draft, Runner, Version, Work
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
-from nosync_nb.session import commits, lag, publishing, replay, sealing, upkeep, versions
-from nosync_nb.session.publishing import Outcome
+from nosync_nb.session import lag, replay
+from nosync_nb.session.gate import Gate, Outcome
+from nosync_nb.session.limits import Limits
+from nosync_nb.session.link import Sparks
+from nosync_nb.session.listeners import Listeners
+from nosync_nb.session.publisher import Publisher, UnfinishedDefinition, files_of, remember
+from nosync_nb.session.sealing import Signer
+from nosync_nb.session.upkeep import Upkeep
+from nosync_nb.session.versions import Decision
+from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.trace.past.history import History
 
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
+
+class Installation:
+    """Installs catalogs; owns nothing. With the gate's lock."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        link: Sparks,
+        types: SparkTypes,
+        signer: Signer,
+        upkeep: Upkeep,
+        listeners: Listeners,
+        limits: Limits,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._link = link
+        self._types = types
+        self._signer = signer
+        self._upkeep = upkeep
+        self._listeners = listeners
+        self._limits = limits
+
+    def install(
+        self,
+        decision: Decision,
+        *,
+        replay_from: int | None = None,
+        renamed: Graph | None = None,
+        work: Mapping[str, Work] | None = None,
+        names: Mapping[Definition, str | None] | None = None,
+        outcome: Outcome | None = None,
+    ) -> list[Draft]:
+        """Compiles a catalog, computes what is new, writes the definition and makes it visible.
+
+        Args:
+            work: what stages did last, as it is to be after a rename, or a drop.
+            names: what descriptions are called after it.
+            outcome: told that it stands.
+
+        Returns:
+            past epochs of stages that had missed them.
+        """
+        publisher, status = self._publisher, decision.status
+        before, now = publisher.snapshot, publisher.now
+        catalog = {name: _stopped(stage, now) for name, stage in decision.catalog.items()}
+        old, graph = self._compiled(decision, catalog, renamed or before.graph)
+        runner = Runner(graph, self._link.evaluate, self._link.bulk())
+        publisher.describe(catalog)
+        try:
+            done = self._computed(runner, old, catalog, replay_from, status)
+        finally:
+            publisher.describe(before.catalog)
+        missed, drafts, draft, over = done
+        lag.with_gaps(catalog, graph, over)
+        draft.traces = {n: draft.traces[n] for n, _ in graph.layouts() if n in draft.traces}
+        sealed = self._signer.sealed(catalog, graph, draft.epoch)
+        store = publisher.store
+        payload = store.definition(draft, before.version, sealed.meta, missed, len(drafts))
+        past = [*missed, *drafts, draft]
+        history = self._history(graph, catalog, past)
+        version = Version(now, draft.traces)
+        needed = files_of(before.version) | store.history.files()
+        ran = [item for each in past for item in each.work.items()]
+        record = UnfinishedDefinition(
+            publisher,
+            publisher.next(),
+            Snapshot(version, graph, catalog, seen(history)),
+            history,
+            runner,
+            sealed.catalog,
+            sealed.digest,
+            frozenset(needed - files_of(version) - history.files()),
+            {**(publisher.works.stages if work is None else work), **dict(ran)},
+            publisher.works.after_runs(each for _, each in ran),
+            names or {},
+            outcome or Outcome(),
+        )
+        publisher.definition(record, payload)
+        if store.log.checkpoint_due:
+            self._upkeep.plan_checkpoint()
+        self._tell_stale(catalog, status)
+        return missed
+
+    def _tell_stale(self, catalog: Mapping[str, Stage], status: Mapping[str, str]) -> None:
+        for stage in catalog.values():
+            if stage.reason is not None and status.get(stage.name) == "stale":
+                self._listeners.say(f"stage '{stage.name}' is stale: {stage.reason}")
+
+    def _computed(
+        self,
+        runner: Runner,
+        old: Graph,
+        catalog: dict[str, Stage],
+        asked: int | None,
+        status: Mapping[str, str],
+    ) -> Computed:
+        """Runs what has missed epochs, and what is new: as of now, or for the past as well."""
+        publisher, rows_max = self._publisher, self._limits.replay_rows
+        cleanup = self._link.bulk().cleanup
+        version, history = publisher.snapshot.version, publisher.store.history
+        missed, base = self._gate.run(
+            lambda: lag.extended(runner, old, version, history, rows_max), cleanup
+        )
+        graph = runner.graph
+        found = replay.span(graph, replay.wanted(graph, base.graph))
+        edited = any(s in ("changed", "followed") for s in status.values())
+        first = None
+        if found.new and (edited or asked is not None):
+            first = replay.first_epoch(base, found, catalog, asked, rows_max)
+        if first is None or first == version.epoch:
+            draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
+            return Computed(missed, [], draft, base.past)
+        drafts, traces = self._gate.run(
+            lambda: replay.run(runner, base.past, found, first), cleanup
+        )
+        for past in drafts:
+            publisher.store.write_replay(past)
+        for node in graph:
+            if node.id in found.new and node.name:
+                catalog[node.name] = replace(catalog[node.name], begin=first)
+        draft = runner.first_run(base.version, Graph(graph, graph.numbers), base.graph)
+        draft.traces.update(traces)
+        return Computed(missed, drafts, draft, base.past)
+
+    def _history(
+        self, graph: Graph, catalog: Mapping[str, Stage], past: Iterable[Draft]
+    ) -> History:
+        """The history after a definition. Packs may be read: for what a dropped stage had."""
+        history = self._publisher.store.history.copied()
+        logs = named_logs(graph)
+        hide(history, logs, catalog)
+        for each in past:
+            remember(history, logs.keys(), each)
+        for number in self._publisher.forgotten(logs.keys()):
+            history.drop(number)
+        return history
+
+    def _compiled(
+        self, decision: Decision, catalog: Mapping[str, Stage], old: Graph
+    ) -> tuple[Graph, Graph]:
+        """The graph before and that of a catalog, with numbers that nothing was written under."""
+        old = self._publisher.numbered(old)
+        graph = replay.compiled(
+            catalog,
+            old,
+            self._types,
+            now=self._publisher.now,
+            anew=decision.anew,
+            extended=decision.extended,
+        )
+        self._publisher.take_numbers(graph.numbers)
+        return old, graph
 
 
-def install(
-    session: Session,
-    decision: versions.Decision,
-    *,
-    replay_from: int | None = None,
-    renamed: Graph | None = None,
-    work: Mapping[str, Work] | None = None,
-    names: Mapping[Definition, str | None] | None = None,
-    outcome: Outcome | None = None,
-) -> list[Draft]:
-    """Compiles a catalog, computes what is new, writes the definition and makes it visible.
+class Computed(NamedTuple):
+    """Past epochs that stages had missed, those of new versions, already written, and now.
 
-    Args:
-        work: what stages did last, as it is to be after a rename, or a drop.
-        names: what descriptions are called after it.
-        outcome: told that it stands.
-
-    Returns:
-        past epochs of stages that had missed them.
+    Attributes:
+        over: the past that it was computed over.
     """
-    status = decision.status
-    catalog = {name: _stopped(stage, session.now) for name, stage in decision.catalog.items()}
-    old, graph = _compiled(session, decision, catalog, renamed or session._graph)
-    spark = session._spark
-    runner = Runner(graph, spark.evaluate, spark.bulk())
-    before = session._version
-    session._catalog_now = catalog
-    try:
-        missed, base = commits.run(session, lambda: lag.extended(session, graph, old))
-        drafts, draft = replay.computed(session, base, runner, catalog, replay_from, status)
-    finally:
-        session._catalog_now = session._catalog
-    draft.traces = {n: draft.traces[n] for n, _ in graph.layouts() if n in draft.traces}
-    lag.with_gaps(catalog, graph, base.past)
-    made = sealing.sealed(session, catalog, graph, draft.epoch)
-    store = session._store
-    payload = store.definition(draft, before, made.meta, missed, len(drafts))
-    past = [*missed, *drafts, draft]
-    history = _after(session, graph, catalog, past)
-    version = Version(before.epoch, draft.traces)
-    needed = upkeep.files_of(before) | store.history.files()
-    done = [item for each in past for item in each.work.items()]
-    record = publishing.UnfinishedDefinition(
-        publishing.position(session),
-        Snapshot(version, graph, catalog, seen(history)),
-        history,
-        runner,
-        made.catalog,
-        made.digest,
-        frozenset(needed - upkeep.files_of(version) - history.files()),
-        {**(session._works.stages if work is None else work), **dict(done)},
-        session._works.after_runs(work for _, work in done),
-        names or {},
-        outcome or Outcome(),
-    )
-    publishing.install(session, record, payload)
-    if store.log.checkpoint_due:
-        upkeep.plan_checkpoint(session)
-    _tell_stale(session, catalog, status)
-    return missed
 
-
-def _tell_stale(session: Session, catalog: Mapping[str, Stage], status: Mapping[str, str]) -> None:
-    for stage in catalog.values():
-        if stage.reason is not None and status.get(stage.name) == "stale":
-            session._say(f"stage '{stage.name}' is stale: {stage.reason}")
-
-
-def _after(
-    session: Session, graph: Graph, catalog: Mapping[str, Stage], past: Iterable[Draft]
-) -> History:
-    """The history after a definition. Packs may be read: what a dropped stage had is looked for."""
-    history = session._store.history.copied()
-    logs = named_logs(graph)
-    hide(history, logs, catalog)
-    for each in past:
-        publishing.remember(history, logs.keys(), each)
-    for number in session._named_logs.keys() - logs.keys():
-        history.drop(number)
-    return history
-
-
-def _compiled(
-    session: Session, decision: versions.Decision, catalog: Mapping[str, Stage], old: Graph
-) -> tuple[Graph, Graph]:
-    """The graph before and that of a catalog, with numbers that nothing was written under."""
-    taken = session._numbers
-    if old.numbers < taken:  # a definition that failed may have written under some
-        old = Graph(old, taken, old.made)
-    graph = replay.compiled(
-        catalog,
-        old,
-        session._types,
-        now=session.now,
-        anew=decision.anew,
-        extended=decision.extended,
-    )
-    session._numbers = graph.numbers
-    return old, graph
+    missed: list[Draft]
+    drafts: list[Draft]
+    draft: Draft
+    over: Past
 
 
 def _stopped(stage: Stage, now: int) -> Stage:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import Graph, Node, Stage
 from nosync_nb.dataflow.past import Past
@@ -27,9 +27,7 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.session import replay
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, arrange
-
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
+from nosync_nb.trace.past.history import History
 
 
 class Extended(NamedTuple):
@@ -39,14 +37,14 @@ class Extended(NamedTuple):
     base: replay.Base
 
 
-def unreadable(seen: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> str | None:
+def unreadable(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> str | None:
     """Why a stage cannot be extended from its last epoch, None if it can.
 
     Args:
         same: what it reads, as far as it is what it was.
     """
     assert stage.definition is not None
-    graph, last = seen.graph, seen.last(stage)
+    graph, last = snapshot.graph, snapshot.last(stage)
     if graph.named[stage.name].operator is None:
         return "its state was not kept"
     for name in stage.definition.references:
@@ -54,72 +52,81 @@ def unreadable(seen: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> str |
             return f"'{name}' is not what it was"
         log = graph.named[name].log
         assert log is not None
-        if not any(last in readable for readable in seen.history.epochs(log, seen.epoch)):
+        if not any(last in epochs for epochs in snapshot.history.epochs(log, snapshot.epoch)):
             return f"'{name}' cannot be read at epoch {last} any more"
     return None
 
 
-def extended(session: Session, graph: Graph, old: Graph) -> Extended:
-    """Brings every node of `graph` to now that is in `old` and stopped, and does not stand still.
+def extended(
+    runner: Runner, old: Graph, version: Version, history: History, rows_max: int
+) -> Extended:
+    """Brings every node of a graph to now that is in `old` and stopped, and does not stand still.
 
     Nothing is written or made visible.
+
+    Args:
+        runner: of the graph.
+        rows_max: the most missed rows that are run epoch by epoch.
     """
     groups: dict[int, set[int]] = {}
-    for node in graph:
+    for node in runner.graph:
         before = old.nodes.get(node.id)
         if before is None or before.stopped is None or node.frozen:
             continue
-        if before.stopped < session.now:
+        if before.stopped < version.epoch:
             groups.setdefault(before.stopped, set()).add(node.id)
-    past = Past(session._store.history, session.now)
-    traces = dict(session._version.traces)
+    past = Past(history, version.epoch)
+    traces = dict(version.traces)
     drafts: list[Draft] = []
     for stop in sorted(groups, reverse=True):
-        group = _Group(session, past, replay.span(graph, groups[stop]), old, stop)
-        made, after = group.run(traces)
+        lagging = _Lagging(past, replay.span(runner.graph, groups[stop]), old, stop, version.epoch)
+        ran, after = lagging.run(runner, traces, rows_max)
         traces.update(after)
-        for draft in made:
+        for draft in ran:
             past.add(draft)
-        drafts += made
+        drafts += ran
     moved = set().union(*groups.values())
-    held = Graph([graph.nodes[n.id] if n.id in moved else n for n in old], old.numbers)
-    return Extended(drafts, replay.Base(held, Version(session.now, traces), past))
+    nodes = [runner.graph.nodes[n.id] if n.id in moved else n for n in old]
+    base = replay.Base(Graph(nodes, old.numbers), Version(version.epoch, traces), past)
+    return Extended(drafts, base)
 
 
-class _Group:
+class _Lagging:
     """The nodes that stopped at one epoch.
 
     Args:
         found: they, and what must run with them.
+        stop: their last epoch, before `now`.
     """
 
-    def __init__(
-        self, session: Session, past: Past, found: replay.Span, old: Graph, stop: int
-    ) -> None:
-        self.session, self.past, self.found, self.old, self.stop = session, past, found, old, stop
+    def __init__(self, past: Past, found: replay.Span, old: Graph, stop: int, now: int) -> None:
+        self.past, self.found, self.old, self.stop, self.now = past, found, old, stop, now
 
-    def run(self, traces: Mapping[int, Trace]) -> tuple[list[Draft], dict[int, Trace]]:
+    def run(
+        self, whole: Runner, traces: Mapping[int, Trace], rows_max: int
+    ) -> tuple[list[Draft], dict[int, Trace]]:
         """Runs what was missed.
 
         Args:
+            whole: what runs all of the graph.
             traces: as of now, those of the group as of `stop`.
 
         Returns:
             a draft for each step in which something changed, and the group's traces as of now.
         """
-        session, past, found, stop = self.session, self.past, self.found, self.stop
-        missed = {n.id: past.changes(n, stop, session.now) for n in found.sources}
-        steps = self._steps(missed)
+        past, found, stop = self.past, self.found, self.stop
+        missed = {n.id: past.changes(n, stop, self.now) for n in found.sources}
+        steps = self._steps(missed, rows_max)
         start: dict[int, Trace] = {}
         for node in found.sources:
             start.update(self._undone(node, traces, missed[node.id]))
         for i in found.new:
             start.update(self._kept(found.graph.nodes[i], traces))
         there = Graph([*found.sources, *(found.graph.nodes[i] for i in found.new)])
-        runner = Runner(found.graph, session._spark.evaluate, session._spark.bulk())
+        runner = Runner(found.graph, whole.evaluate, whole.bulk)
         draft = runner.first_run(Version(stop, start), there)
         if len(steps) > 1:
-            runner.bulk = None
+            runner = Runner(found.graph, whole.evaluate)
         drafts = []
         before = stop
         for epoch in steps:
@@ -134,12 +141,11 @@ class _Group:
         own = found.traces
         return drafts, {n: t for n, t in draft.traces.items() if n in own}
 
-    def _steps(self, missed: Mapping[int, Batch]) -> list[int]:
+    def _steps(self, missed: Mapping[int, Batch], rows_max: int) -> list[int]:
         """The epochs to run: all that can be told apart if that is cheap, else now."""
-        now = self.session.now
         rows = sum(map(len, missed.values()))
-        if rows > self.session.replay_rows or now - self.stop > replay.EPOCHS_MAX:
-            return [now]
+        if rows > rows_max or self.now - self.stop > replay.EPOCHS_MAX:
+            return [self.now]
         return [e for e in self.past.readable(self.found.sources) if e > self.stop]
 
     def _undone(self, node: Node, traces: Mapping[int, Trace], missed: Batch) -> dict[int, Trace]:

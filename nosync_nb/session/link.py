@@ -5,30 +5,20 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from nosync_nb.collections.definition import Definition
-from nosync_nb.collections.results import refuse_negative, titled
 from nosync_nb.dataflow.delta import Held
-from nosync_nb.dataflow.states import trace_at
-from nosync_nb.errors import (
-    CorruptLogError,
-    ExpressionError,
-    FencedError,
-    NegativeMultiplicityError,
-    NosyncError,
-)
+from nosync_nb.dataflow.graph import Stage
+from nosync_nb.errors import ExpressionError, FencedError, NosyncError
 from nosync_nb.rows import Column, Schema
-from nosync_nb.session.reader import epoch, name_of, read, refuse_pending
+from nosync_nb.session.gate import Gate
+from nosync_nb.session.limits import Limits
+from nosync_nb.session.listeners import Listeners
+from nosync_nb.session.publisher import Publisher
 from nosync_nb.spark.costs import FRAME_ROWS
+from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.spark.placement import Placement
-from nosync_nb.trace.arrow_file import DISK
-from nosync_nb.trace.batch import Batch, Layout
-
-if TYPE_CHECKING:
-    from nosync_nb.dataflow.graph import Stage
-    from nosync_nb.session.session import Session
+from nosync_nb.trace.batch import Layout
 
 
 class Sparks:
@@ -36,11 +26,25 @@ class Sparks:
 
     Args:
         given: a Spark session, a function that gives one, or None to look for one.
+
+    Attributes:
+        types: what expressions mean.
     """
 
-    def __init__(self, session: Session, given: Any = None) -> None:
-        self._session = session
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        listeners: Listeners,
+        limits: Limits,
+        given: Any = None,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._listeners = listeners
+        self._limits = limits
         self._given = given
+        self.types = SparkTypes(self)
         self.conf: dict[str, str] = {}
         self._started: Any = None
         self._lost: Any = None  # the user's session whose JVM has died
@@ -48,22 +52,22 @@ class Sparks:
         self._views: Any = None
         self._viewed: dict[str, Schema] = {}
         self._asked = False
-        self._placement = Placement(self, session._store)
+        self._placement = Placement(self, publisher.store)
 
     @property
     def epoch(self) -> int:
         """The last epoch."""
-        return self._session.now
+        return self._publisher.now
 
     @property
     def spark_rows(self) -> int | None:
         """The most rows that run in this process; None: by estimated cost."""
-        return self._session.spark_rows
+        return self._limits.spark_rows
 
     @property
     def off(self) -> bool:
         """Whether nothing is to run on Spark that this process can do."""
-        return self._session.spark_off
+        return self._limits.spark_off
 
     @property
     def current(self) -> Any:
@@ -102,7 +106,7 @@ class Sparks:
                     starting.forget_dead()
             if self._lost is not None:
                 raise starting.gone(why, ours=False)
-            recorded = sessions.conf_of(self._session._types.recorded())
+            recorded = sessions.conf_of(self.types.recorded())
             try:
                 found = starting.start({**recorded, **self.conf})
             except NosyncError as error:
@@ -122,7 +126,7 @@ class Sparks:
             self.require(what)
         except NosyncError as error:
             if not self._unable:
-                self._session._say(f"{error}: what can runs in this process")
+                self._listeners.say(f"{error}: what can runs in this process")
             self._unable = True
             return False
         self._unable = False
@@ -152,7 +156,7 @@ class Sparks:
 
     def catalog(self) -> Mapping[str, Stage]:
         """The stages of the log, those that are being defined included."""
-        return self._session._catalog_now
+        return self._publisher.described
 
     def is_frame(self, data: Any) -> bool:
         """Whether data is a Spark DataFrame."""
@@ -174,7 +178,7 @@ class Sparks:
         from nosync_nb.spark import starting, workers
 
         with starting.reached(spark, why):
-            return workers.share(spark, self._session._store.parts)
+            return workers.share(spark, self._publisher.store.parts)
 
     def fetch(self, frame: Any, stage: Stage) -> Any:
         """A DataFrame's rows over Arrow, if executors do not see the session's folder; else None.
@@ -185,12 +189,12 @@ class Sparks:
         spark = self._of_frame(frame, stage)
         from nosync_nb.spark import ingest, starting, workers
 
-        session = self._session
-        folder = session._store.parts
+        folder = self._publisher.store.parts
         with starting.reached(spark, f"input '{stage.name}'"):
             if workers.share(spark, folder):
                 return None
-            most = FRAME_ROWS if session.spark_rows is None else session.spark_rows
+            asked = self._limits.spark_rows
+            most = FRAME_ROWS if asked is None else asked
             table = ingest.small(spark, frame, stage.schema, most, name=stage.name)
         if table is None:
             what = f"input '{stage.name}': the DataFrame has more than {most} rows"
@@ -207,7 +211,7 @@ class Sparks:
         spark = self._of_frame(frame, stage)
         from nosync_nb.spark import ingest, starting
 
-        most = self._session.collect_rows
+        most = self._limits.collect_rows
         own = [c for c in frame.columns if c.lower() in {n.lower() for n in schema.names}]
         with starting.reached(spark, f"input '{stage.name}': delete"):
             table = ingest.small(spark, frame.select(*own), schema, most, name=stage.name)
@@ -227,7 +231,7 @@ class Sparks:
         spark = self._of_frame(frame, stage)
         from nosync_nb.spark import ingest, starting
 
-        store = self._session._store
+        store = self._publisher.store
         with starting.reached(spark, f"input '{stage.name}'"):
             found = ingest.ingest(
                 spark, frame, stage.schema, layouts, store.parts, name=stage.name
@@ -260,62 +264,13 @@ class Sparks:
         """What places operators and runs them on executors."""
         return self._placement
 
-    def frame(self, definition: Definition, at: Any) -> Any:
-        """A collection as a DataFrame."""
-        spark = self.require("to_spark")
-        from nosync_nb.spark import starting, views, workers
-        from nosync_nb.spark.shipping import Shipping
-
-        session = self._session
-        given = session._following(lambda: self._rows(definition, at, views.SMALL_ROWS))
-        count = len(given) if isinstance(given, Batch) else given.rows_count
-        if count > views.SMALL_ROWS and not workers.share(spark, session._store.parts):
-            raise workers.unshared(f"to_spark of {count} rows", session._store.parts)
-        shipping = Shipping(session._store.parts, "view", thorough=session._store.foreign)
-        kept = session.mode == "w"
-        try:
-            with starting.reached(spark, "to_spark"):
-                frame = views.to_spark(spark, given, definition.schema, shipping, kept=kept)
-        except NegativeMultiplicityError as error:
-            name = name_of(session, definition)
-            what = f"collection '{name}'" if name else "this collection"
-            raise NegativeMultiplicityError(f"{what}: {error.args[0]}", hint=error.hint) from None
-        if shipping.spilled:
-            session._upkeep.exports.append(frozenset(shipping.spilled))
-            session._upkeep.spilled.extend(shipping.spilled)
-        return frame
-
-    def _rows(self, definition: Definition, at: Any, small: int) -> Any:
-        """What a DataFrame is made of: a trace, whose files are kept if they can be, or a batch.
-
-        Raises:
-            CorruptLogError: with `mode="r"`, if files were deleted that this session still knows.
-        """
-        session = self._session
-        seen = session._snapshot
-        name = name_of(session, definition)
-        if name is None:
-            batch = read(session, definition, at)
-            when = partial(epoch, session, at, seen)
-            refuse_negative(batch, definition.schema, titled(None), when)
-            return batch
-        if at is None:
-            refuse_pending(session, seen, definition, name)
-        trace = trace_at(seen, name, None if at is None else epoch(session, at, seen))[1]
-        files = frozenset(ref.path for layer in trace.layers for ref in layer.files)
-        if files and trace.rows_count > small:
-            session._upkeep.exports.append(files)
-            if session.mode == "r" and not files.issubset(DISK.names(session._store.parts)):
-                raise CorruptLogError("files were merged and deleted by the session that writes")
-        return trace
-
     def follow(self) -> None:
         """Gives every named collection its temp view, if there is a Spark session by now.
 
         A view that cannot be made is told and changes nothing else.
         """
-        session = self._session
-        if not self._known() or session.mode == "r":
+        store, say = self._publisher.store, self._listeners.say
+        if not self._known() or store.log.mode == "r":
             return
         from nosync_nb.spark import sessions
         from nosync_nb.spark.views import Views
@@ -327,9 +282,9 @@ class Sparks:
             self._started = spark
             if self._views is None or self._views.spark is not spark:
                 self.close()
-                number = session._store.log.generation
-                self._views = Views(spark, session.path, self._snapshot, number)
-            wanted = {n: s.schema for n, s in session._catalog.items() if not s.frozen}
+                self._views = Views(spark, store.path, self.snapshot, store.log.generation)
+            stages = self._publisher.snapshot.catalog.items()
+            wanted = {n: s.schema for n, s in stages if not s.frozen}
             for name in [n for n in self._viewed if n not in wanted]:
                 self._views.drop(name)
                 del self._viewed[name]
@@ -340,9 +295,9 @@ class Sparks:
                     if taken is None and not self._views.create(name):
                         taken = f"Spark has a table or view '{name}'; it was left alone"
                     if taken is not None:
-                        session._say(taken)
+                        say(taken)
         except Exception as error:
-            session._say(f"no temp views for Spark: {error}")
+            say(f"no temp views for Spark: {error}")
 
     def follow_new(self) -> None:
         """The same as soon as a Spark session is there; costs next to nothing once it is, or not.
@@ -362,15 +317,14 @@ class Sparks:
         """Whether Spark may be there, without importing or asking anything."""
         return self._given is not None or "pyspark.sql" in sys.modules
 
-    def _snapshot(self, name: str, at: Any) -> Any:
+    def snapshot(self, name: str, at: Any) -> Any:
         """What a read of a view sees; called by other threads."""
         from nosync_nb.spark.serving import snapshot_of
 
-        session = self._session
-        if session.closed or session.fenced:
+        publisher = self._publisher
+        if self._gate.closing or publisher.fenced:
             raise FencedError("the session that serves views was closed, or replaced")
-        seen = session._snapshot
-        return snapshot_of(session._store, session._ledger, seen, name, at)
+        return snapshot_of(publisher.store, publisher.ledger, publisher.snapshot, name, at)
 
     def close(self) -> None:
         """Drops the views and ends serving them; never stops a Spark session."""

@@ -16,7 +16,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -28,9 +28,6 @@ from nosync_nb.collections.loops import refuse_inside
 from nosync_nb.dataflow.runner import Draft
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import StageError, visible, warn
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger("nosync")
 

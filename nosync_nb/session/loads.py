@@ -1,4 +1,4 @@
-"""Repeats: an insert after a restart that equals one from before it is told, not refused.
+"""Loads: an insert after a restart that equals one from before it is told, not refused.
 
 A notebook that is run again after a crash inserts again what is there already, unless its loads
 are repeatable (`once=KEY`, `set`). So after a recovery the inserts into inputs without key are
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,12 +26,13 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, SchemaError, TimeError, warn
-from nosync_nb.session.transactions import Change, Transaction
+from nosync_nb.session.listeners import Listeners
+from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.transactions import Change, Transaction, Transactions
 from nosync_nb.trace.batch import Updates
 
 if TYPE_CHECKING:
     from nosync_nb.dataflow.graph import Stage
-    from nosync_nb.session.session import Session
     from nosync_nb.trace.past.history import History
 
 EPOCHS_MAX = 64
@@ -115,65 +116,88 @@ def _compared(history: History, number: int, upto: int) -> Iterator[int]:
     yield from islice(epochs, max(0, count - 2 * COMPARED_MAX), None)
 
 
-def tell(session: Session, name: str) -> None:
-    """Warns if the insert that was just taken is equal to one from before the restart.
+class Loads:
+    """What a session tells of loads that are there already.
 
-    It tells of each such epoch once.
+    Args:
+        repeats: what inserts are compared with; its own.
     """
-    transaction = session._current
-    if transaction.keyed or session._catalog[name].key is not None:
-        return
-    number = session._graph.named[name].log
-    assert number is not None
-    known = session._repeats.known(session._store.history, number, session.now)
-    if not known:
-        return
-    changes = transaction.inputs[name].changes
-    if any(change.kind != "insert" for change in changes):
-        changes = changes[-1:]
-    types = session._catalog[name].schema.types
-    for calls in (changes[-1:], changes)[: len(changes)]:
-        same = known.get(_count(calls))
-        if not same:
-            continue
-        epoch = same.pop(_of_calls(calls, types), None)
-        if epoch is not None:
-            warn(_told(name, calls, epoch), stacklevel=_CALLER)
+
+    def __init__(
+        self,
+        repeats: Repeats,
+        publisher: Publisher,
+        transactions: Transactions,
+        listeners: Listeners,
+        is_frame: Callable[[Any], bool],
+    ) -> None:
+        self.repeats = repeats
+        self._publisher = publisher
+        self._transactions = transactions
+        self._listeners = listeners
+        self._is_frame = is_frame
+
+    def seen(self, mark: str) -> bool:
+        """Whether an epoch, or the current transaction, has recorded a load."""
+        return self._publisher.ledger.loaded(mark) or mark in self._transactions.current.once
+
+    def tell(self, name: str) -> None:
+        """Warns if the insert that was just taken is equal to one from before the restart.
+
+        It tells of each such epoch once.
+        """
+        transaction, snapshot = self._transactions.current, self._publisher.snapshot
+        stage = snapshot.catalog[name]
+        if transaction.keyed or stage.key is not None:
             return
+        number = snapshot.graph.named[name].log
+        assert number is not None
+        known = self.repeats.known(self._publisher.store.history, number, snapshot.epoch)
+        if not known:
+            return
+        changes = transaction.inputs[name].changes
+        if any(change.kind != "insert" for change in changes):
+            changes = changes[-1:]
+        for calls in (changes[-1:], changes)[: len(changes)]:
+            same = known.get(_count(calls))
+            if not same:
+                continue
+            epoch = same.pop(_of_calls(calls, stage.schema.types), None)
+            if epoch is not None:
+                warn(_told(name, calls, epoch), stacklevel=_CALLER)
+                return
 
+    def skip(self, what: str, once: Any, mark: str, load: str, *, stacklevel: int) -> None:
+        """Says that a load is there, or warns if what it would load now is something else."""
+        before = self._publisher.ledger.load(mark) or self._transactions.current.once.get(mark, "")
+        if _differ(before, load):
+            warn(
+                f"{what.rstrip(':')}: its rows differ from those loaded as {once!r}; nothing was"
+                " done\nHint: use set(rows) to make the input equal to them, or another key",
+                stacklevel=stacklevel,
+            )
+        else:
+            self._listeners.say(f"{what} {once!r} is there already, nothing to do")
 
-def skip(session: Session, what: str, once: Any, mark: str, load: str, *, stacklevel: int) -> None:
-    """Says that a load is there, or warns if what it would load now is something else."""
-    before = session._ledger.load(mark) or session._current.once.get(mark, "")
-    if _differ(before, load):
-        warn(
-            f"{what.rstrip(':')}: its rows differ from those loaded as {once!r}; nothing was done\n"
-            "Hint: use set(rows) to make the input equal to them, or another key",
-            stacklevel=stacklevel,
-        )
-    else:
-        session._say(f"{what} {once!r} is there already, nothing to do")
+    def note(self, name: str, mark: str) -> None:
+        """Records the call on an input that was just taken: equal for equal rows in any order."""
+        current = self._transactions.current
+        changes = current.inputs[name]
+        current.once[mark] = _load(changes.stage, changes.changes[-1:])
 
+    def again(self, name: str, kind: str, data: Any) -> str:
+        """What a call that is skipped would load; "" if only running something could tell.
 
-def latest(session: Session, name: str) -> str:
-    """What the call on an input that was just taken loads: equal for equal rows in any order."""
-    changes = session._current.inputs[name]
-    return _load(changes.stage, changes.changes[-1:])
-
-
-def again(session: Session, name: str, kind: str, data: Any) -> str:
-    """What a call that is skipped would load; "" if nobody can tell without running something.
-
-    Rows that do not fit the input are others than those that were loaded.
-    """
-    if session._spark.is_frame(data) or hasattr(data, "__next__"):
-        return ""
-    stage = session._catalog[name]
-    try:
-        columns, n = rows.to_columns(data, stage.schema, f"input '{name}'")
-    except SchemaError:
-        return f"{_kinds(stage.schema.types)} misfit"
-    return _load(stage, [Change(kind, Updates(columns, np.ones(n, np.int64)))])
+        Rows that do not fit the input are others than those that were loaded.
+        """
+        if self._is_frame(data) or hasattr(data, "__next__"):
+            return ""
+        stage = self._publisher.snapshot.catalog[name]
+        try:
+            columns, n = rows.to_columns(data, stage.schema, f"input '{name}'")
+        except SchemaError:
+            return f"{_kinds(stage.schema.types)} misfit"
+        return _load(stage, [Change(kind, Updates(columns, np.ones(n, np.int64)))])
 
 
 def loaded(transaction: Transaction) -> str:

@@ -13,8 +13,7 @@ from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.session import recovery
-from nosync_nb.session.session import Session
+from nosync_nb.session.session import Session, link_of, recover
 from nosync_nb.store.store import Store
 
 _open: WeakValueDictionary[str, Session] = WeakValueDictionary()
@@ -76,16 +75,13 @@ def _begun(
     session = None
     try:
         session = Session(store, spark=spark, spark_rows=spark_rows)
-        recovery.recover(session)
-        session.recovery.seconds = {
-            "fence and verify": store.verified - started,
-            "read": read - store.verified,
-            "restore": time.perf_counter() - read,
-        }
+        recover(session)
+        verified, restored = store.verified, time.perf_counter()
+        session.recovery.took(verified - started, read - verified, restored - read)
         if mode == "w":
             _register(where, session)
         store.log.start()
-        session._spark.follow()
+        link_of(session).follow()
         return session
     except BaseException:
         (session or store).close()
@@ -104,7 +100,7 @@ def _register(where: str, session: Session) -> None:
     """Makes a session the one of its folder in this process."""
     replaced = _open.get(where)
     if replaced is not None and not replaced.closed:
-        replaced._spark.close()  # its views would tell what it saw last
+        link_of(replaced).close()  # its views would tell what it saw last
     _open[where] = session
     atexit.register(session.close)
 

@@ -6,7 +6,7 @@ Readers take the session's snapshot once and work on it without a lock.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.compiler import Compiler
@@ -16,62 +16,185 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.states import check_epoch, state, traced
 from nosync_nb.errors import StageError, one_line
 from nosync_nb.expressions import kept
+from nosync_nb.operators import Evaluate
 from nosync_nb.rows import Schema
+from nosync_nb.session.names import Names
+from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.transactions import Transactions
+from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.trace import Trace, empty_batch
 from nosync_nb.trace.batch import Batch, arrange
 from nosync_nb.trace.past.archive import total
 
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
 
+class SnapshotReader:
+    """Reads what is published; owns nothing, and takes no lock.
 
-def name_of(session: Session, definition: Definition) -> str | None:
-    """The name of a stage or input; None if the definition has none."""
-    if definition.is_ref:
-        return definition.name
-    return session._names.get(definition)
+    Args:
+        evaluate: has Spark evaluate what only it can.
+    """
 
+    def __init__(
+        self,
+        publisher: Publisher,
+        transactions: Transactions,
+        names: Names,
+        types: SparkTypes,
+        evaluate: Evaluate,
+    ) -> None:
+        self._publisher = publisher
+        self._transactions = transactions
+        self._names = names
+        self._types = types
+        self._evaluate = evaluate
 
-def epoch(session: Session, at: Any, seen: Snapshot) -> int:
-    """The number of the epoch that `at` names; None is the last."""
-    if at is None:
-        return seen.epoch
-    return resolved(session, at, seen.epoch)
+    def epoch(self, at: Any, seen: Snapshot) -> int:
+        """The number of the epoch that `at` names; None is the last."""
+        if at is None:
+            return seen.epoch
+        return self._publisher.ledger.resolve(at, seen.epoch)
 
+    def read(self, definition: Definition, at: Any) -> Batch:
+        """The consolidated rows of a collection at an epoch."""
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        number = self.epoch(at, seen)
+        if at is None:
+            self.refuse_pending(seen, definition, name)
+        if name is None:
+            return self._scratch(seen, definition, number)
+        stage = _known(seen, name, definition.schema)
+        if at is None and stage.frozen:
+            number = seen.last(stage)
+        return state(seen, name, number)
 
-def resolved(session: Session, at: Any, last: int) -> int:
-    """The epoch that `at` names to somebody who sees the epochs up to `last`."""
-    return session._ledger.resolve(at, last)
+    def now(self, definition: Definition) -> Trace | None:
+        """The trace of a named collection at the last epoch; None if it has to be evaluated."""
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        self.refuse_pending(seen, definition, name)
+        if name is None:
+            return None
+        stage = _known(seen, name, definition.schema)
+        if not stage.frozen and seen.last(stage) != seen.epoch:
+            return None  # it has stopped: reading it says why
+        numbers = seen.graph.named[name].traces.values()
+        found = (seen.version.traces.get(number) for number in numbers)
+        return next((trace for trace in found if trace is not None), None)
 
+    def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
+        """Net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        if name is None:
+            raise StageError(
+                "an unnamed collection has no history", hint="name it: session.stage('name', c)"
+            )
+        stage, node = _known(seen, name, definition.schema), seen.graph.named[name]
+        assert node.log is not None
+        last = seen.last(stage) if upto is None else self.epoch(upto, seen)
+        first = None if after is None else self.epoch(after, seen)
+        check_epoch(seen, stage, last)
+        if first is not None:
+            check_epoch(seen, stage, first)
+            found = seen.history.changes(node.log, first, last)
+        else:
+            found = seen.history.state(node.log, last)
+        return total(found) if found else empty_batch(node.log_layout)
 
-def read(session: Session, definition: Definition, at: Any) -> Batch:
-    """The consolidated rows of a collection at an epoch."""
-    seen = session._snapshot
-    name = name_of(session, definition)
-    number = epoch(session, at, seen)
-    if at is None:
-        refuse_pending(session, seen, definition, name)
-    if name is None:
-        return scratch(session, seen, definition, number)
-    stage = _known(seen, name, definition.schema)
-    if at is None and stage.frozen:
-        number = seen.last(stage)
-    return state(seen, name, number)
+    def history_of(self, definition: Definition) -> list[range]:
+        """The readable epochs of a collection."""
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        if name is None:
+            return []
+        last, log = seen.last(seen.stage(name)), seen.graph.named[name].log
+        assert log is not None
+        return seen.history.epochs(log, last)
 
+    def refuse_pending(self, seen: Snapshot, definition: Definition, name: str | None) -> None:
+        """Raises if what is read would not show changes of this thread that wait.
 
-def now(session: Session, definition: Definition) -> Trace | None:
-    """The trace of a named collection at the last epoch; None if it has to be evaluated."""
-    seen = session._snapshot
-    name = name_of(session, definition)
-    refuse_pending(session, seen, definition, name)
-    if name is None:
-        return None
-    stage = _known(seen, name, definition.schema)
-    if not stage.frozen and seen.last(stage) != seen.epoch:
-        return None  # it has stopped: reading it says why
-    numbers = seen.graph.named[name].traces.values()
-    found = (seen.version.traces.get(number) for number in numbers)
-    return next((trace for trace in found if trace is not None), None)
+        Another thread, such as that of a view, reads what is committed while somebody inserts.
+        """
+        me = threading.get_ident()
+        pending = {n: c for n, c in self._transactions.current.pending.items() if me in c.threads}
+        if not pending:
+            return
+        names = {name} if name else set(definition.references)
+        reached: set[str] = set()
+        while names:
+            each = names.pop()
+            if each in pending:
+                raise StageError(
+                    f"'{name or 'this collection'}' depends on input '{each}', which has"
+                    f" {pending[each].rows} changes that are not committed",
+                    hint="session.commit() first, or session.discard(); .rows(at=session.now)"
+                    " reads the last epoch",
+                )
+            reached.add(each)
+            stage = seen.catalog.get(each)
+            if stage is not None and stage.definition is not None:
+                names |= set(stage.definition.references) - reached
+
+    def _scratch(self, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
+        """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
+        read = {ref.name: ref.schema for ref in definition.refs}
+        catalog = {n: Stage(n, _known(seen, n, schema).schema) for n, schema in read.items()}
+        existing = Compiler(Graph(), self._types).compile(catalog)
+        traces = {}
+        for name in catalog:
+            batch = state(seen, name, epoch)
+            (layout, number), *_ = existing.named[name].traces.items()
+            traces[number] = traced(layout, arrange(layout, batch.updates), epoch)
+        graph = Compiler(existing, self._types).compile(
+            {**catalog, "": Stage("", definition.schema, definition)}
+        )
+        runner = Runner(graph, self._evaluate)
+        draft = runner.first_run(Version(epoch, traces), existing)
+        node = graph.nodes[next(reversed(graph.nodes))]
+        for number in node.traces.values():
+            trace = draft.traces.get(number)
+            if trace is not None:
+                return trace.consolidated()
+        return empty_batch(node.log_layout)
+
+    def explain(self, definition: Definition) -> str:
+        """The operators of a collection, outermost first, with where its stages ran last."""
+        lines: list[str] = []
+        shown: set[int] = set()
+
+        def label_of(tree: Definition) -> str:
+            name = self._names.of(tree)
+            label = _described(tree)
+            if tree.is_ref:
+                label = f"{tree.name}"
+                work = self._publisher.works.last(tree.name)
+                if work is not None:
+                    why = f": {work.why}" if work.why else ""
+                    label += f"  [{work.placement}, {work.seconds * 1e3:.1f} ms{why}]"
+            elif name:
+                label += f"  = {name}"
+            return one_line(label)
+
+        def show(tree: Definition, depth: int) -> None:
+            waiting = [(tree, depth)]
+            while waiting:
+                part, deep = waiting.pop()
+                again = bool(part.inputs) and id(part) in shown
+                shown.add(id(part))
+                lines.append("  " * deep + label_of(part) + ("  (as above)" if again else ""))
+                if not again:
+                    waiting += [(each, deep + 1) for each in reversed(part.inputs)]
+
+        if definition.is_ref:
+            stage = self._publisher.snapshot.stage(definition.name)
+            show(definition, 0)
+            if stage.definition is not None:
+                show(stage.definition, 1)
+        else:
+            show(definition, 0)
+        return "\n".join(lines)
 
 
 def _known(seen: Snapshot, name: str, schema: Schema) -> Stage:
@@ -88,127 +211,6 @@ def _known(seen: Snapshot, name: str, schema: Schema) -> Stage:
             stage=name,
         )
     return stage
-
-
-def changes(session: Session, definition: Definition, after: Any, upto: Any) -> Batch:
-    """Net changes in `(after, upto]`, consolidated; see `Readable.changes`."""
-    seen = session._snapshot
-    name = name_of(session, definition)
-    if name is None:
-        raise StageError(
-            "an unnamed collection has no history", hint="name it: session.stage('name', c)"
-        )
-    stage, node = _known(seen, name, definition.schema), seen.graph.named[name]
-    assert node.log is not None
-    last = seen.last(stage) if upto is None else epoch(session, upto, seen)
-    first = None if after is None else epoch(session, after, seen)
-    check_epoch(seen, stage, last)
-    if first is not None:
-        check_epoch(seen, stage, first)
-        found = seen.history.changes(node.log, first, last)
-    else:
-        found = seen.history.state(node.log, last)
-    return total(found) if found else empty_batch(node.log_layout)
-
-
-def history_of(session: Session, definition: Definition) -> list[range]:
-    """The readable epochs of a collection."""
-    seen = session._snapshot
-    name = name_of(session, definition)
-    if name is None:
-        return []
-    last, log = seen.last(seen.stage(name)), seen.graph.named[name].log
-    assert log is not None
-    return seen.history.epochs(log, last)
-
-
-def refuse_pending(
-    session: Session, seen: Snapshot, definition: Definition, name: str | None
-) -> None:
-    """Raises if what is read would not show changes of this thread that wait.
-
-    Another thread, such as that of a view, reads what is committed while somebody inserts.
-    """
-    me = threading.get_ident()
-    pending = {n: c for n, c in session._current.pending.items() if me in c.threads}
-    if not pending:
-        return
-    names = {name} if name else set(definition.references)
-    reached: set[str] = set()
-    while names:
-        each = names.pop()
-        if each in pending:
-            raise StageError(
-                f"'{name or 'this collection'}' depends on input '{each}', which has"
-                f" {pending[each].rows} changes that are not committed",
-                hint="session.commit() first, or session.discard(); .rows(at=session.now)"
-                " reads the last epoch",
-            )
-        reached.add(each)
-        stage = seen.catalog.get(each)
-        if stage is not None and stage.definition is not None:
-            names |= set(stage.definition.references) - reached
-
-
-def scratch(session: Session, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
-    """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
-    read = {ref.name: ref.schema for ref in definition.refs}
-    catalog = {n: Stage(n, _known(seen, n, schema).schema) for n, schema in read.items()}
-    existing = Compiler(Graph(), session._types).compile(catalog)
-    traces = {}
-    for name in catalog:
-        batch = state(seen, name, epoch)
-        (layout, number), *_ = existing.named[name].traces.items()
-        traces[number] = traced(layout, arrange(layout, batch.updates), epoch)
-    graph = Compiler(existing, session._types).compile(
-        {**catalog, "": Stage("", definition.schema, definition)}
-    )
-    runner = Runner(graph, session._spark.evaluate)
-    draft = runner.first_run(Version(epoch, traces), existing)
-    node = graph.nodes[next(reversed(graph.nodes))]
-    for number in node.traces.values():
-        trace = draft.traces.get(number)
-        if trace is not None:
-            return trace.consolidated()
-    return empty_batch(node.log_layout)
-
-
-def explain(session: Session, definition: Definition) -> str:
-    """The operators of a collection, outermost first, with where its stages ran last."""
-    lines: list[str] = []
-    shown: set[int] = set()
-
-    def label_of(tree: Definition) -> str:
-        name = name_of(session, tree)
-        label = _described(tree)
-        if tree.is_ref:
-            label = f"{tree.name}"
-            work = session._works.last(tree.name)
-            if work is not None:
-                why = f": {work.why}" if work.why else ""
-                label += f"  [{work.placement}, {work.seconds * 1e3:.1f} ms{why}]"
-        elif name:
-            label += f"  = {name}"
-        return one_line(label)
-
-    def show(tree: Definition, depth: int) -> None:
-        waiting = [(tree, depth)]
-        while waiting:
-            part, deep = waiting.pop()
-            again = bool(part.inputs) and id(part) in shown
-            shown.add(id(part))
-            lines.append("  " * deep + label_of(part) + ("  (as above)" if again else ""))
-            if not again:
-                waiting += [(each, deep + 1) for each in reversed(part.inputs)]
-
-    if definition.is_ref:
-        stage = session._snapshot.stage(definition.name)
-        show(definition, 0)
-        if stage.definition is not None:
-            show(stage.definition, 1)
-    else:
-        show(definition, 0)
-    return "\n".join(lines)
 
 
 def _described(tree: Definition) -> str:

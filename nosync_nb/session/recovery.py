@@ -12,30 +12,32 @@ reader runs nothing, and judges nobody.
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
-from nosync_nb.collections.functions import trust
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.fitting import rebased
 from nosync_nb.dataflow.graph import Graph, Stage
 from nosync_nb.dataflow.runner import Runner, Version
-from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.expressions import refusal
 from nosync_nb.operators.specs import expressions_of
-from nosync_nb.session import definitions, upkeep, versions
+from nosync_nb.session import versions
+from nosync_nb.session.gate import Gate
+from nosync_nb.session.link import Sparks
+from nosync_nb.session.loads import Repeats
+from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.report import READ, STALE, RecoveryReport
+from nosync_nb.session.sealing import Signer
+from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.store import journal, reading, signing
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.ledger import Ledger
 from nosync_nb.store.reading import Said
 from nosync_nb.store.store import Store, Told
 
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
+Read = TypeVar("Read")
 
 FOLLOW_MAX = 8192
 """Frames after which a reader begins again at the newest checkpoint."""
@@ -45,235 +47,259 @@ LOST_MAX = 1 << 16
 """Epochs that are told as lost at most, whatever number a former owner left."""
 
 
-def recover(session: Session) -> None:
-    """Brings a new session to the state after the last frame of its log.
+class Resume(Protocol):
+    """Writes which stages go on after a recovery; see `Definitions.resume`."""
 
-    Raises:
-        CorruptLogError: if what it says makes no sense.
-    """
-    with decoding("the log"):
-        _recover(session)
+    def __call__(self, *, extend: bool, differs: bool) -> None: ...
 
 
-def _recover(session: Session) -> None:
-    store = session._store
-    log = store.log
-    report = session.recovery = RecoveryReport(
-        fresh=log.fresh, clean=log.clean, notes=list(log.notes)
-    )
-    session._ledger = Ledger.restored(store.epoch, store.times, store.meta)
-    session._upkeep.expiring = set(store.retired)
-    session._position = store.position
-    epoch, said = _told(session, store.tail, store.epoch, store.meta)
-    data = None if said is None else _believed(session, said)
-    if store.foreign:  # by what somebody else wrote nothing is deleted
-        session._upkeep.expiring.clear()
-    if log.mode == "w":
-        report.lost = list(range(epoch + 1, min(log.noted, epoch + LOST_MAX) + 1))
-        missing = store.sweep()
-        report.notes += [f"'{name}' is missing: what it holds cannot be read" for name in missing]
-    session._snapshot = Snapshot(Version(epoch, {}), Graph(), {}, seen(store.history))
-    if data is not None:
-        _restore(session, data, epoch)
-    if log.mode == "w" and epoch:
-        session._repeats.begin(epoch)
-    report.resumed_at = epoch
-
-
-def _told(
-    session: Session, tail: list[Told], epoch: int, meta: Mapping[str, Any]
-) -> tuple[int, Said | None]:
-    """Takes labels, times and loads from frames; returns the last epoch and the catalog."""
-    return reading.told(session._ledger, tail, epoch, meta, session._store.log.durable)
-
-
-def _believed(session: Session, said: Said) -> Mapping[str, Any]:
-    """The catalog as far as it is believed: one of another's key is marked as his."""
-    session._said = said
-    key, unfit, origin = reading.judged(session._store, said)
-    if session._store.log.mode == "r":
-        return said.catalog
-    session._key = key
-    if not origin.own and unfit is not None:
-        origin = origin._replace(why=unfit)
-    session._origin = origin
-    if origin.signer is None:
-        return said.catalog
-    return journal.foreign_json(said.catalog, origin.signer)
-
-
-def _restore(session: Session, data: Mapping[str, Any], epoch: int) -> None:
-    """Makes what a catalog names readable."""
-    store = session._store
-    catalog, behind = _catalog(session, data, epoch)
-    old = reading.restored_graph(store.tail, data)
-    _begin(session, data, catalog, old)
-    store.remember(old, store.tail)
-    version = Version(epoch, store.restored(old))
-    session._snapshot = Snapshot(version, old, catalog, seen(store.history))
-    if store.log.mode == "r":
-        store.release()
-    else:
-        live = {each["name"]: each["reason"] is None for each in data["stages"]}
-        differs = any(live[n] != (s.reason is None) for n, s in catalog.items())
-        session._unready = lambda: _complete(session, old, differs=differs, behind=behind)
-        if behind:
-            session._ready()
-
-
-def _complete(session: Session, old: Graph, *, differs: bool, behind: bool) -> None:
-    """Compiles the stages and restores their state, so that they can go on.
-
-    Failure: 1. A stage is stale, as its key is not there; epochs pass. 2. The session ends, and
-    the key is back. 3. The stage is read as of now, and lacks those epochs. Hence the log says that
-    a stage has stopped before the first epoch that it misses.
+class Recovery:
+    """Brings a session to the state after the last frame of its log, and a reader behind its owner.
 
     Args:
-        differs: not the stages go on that the log says.
-        behind: some have missed epochs and may have them.
+        report: told what was found.
+        repeats: told from when on inserts are compared.
     """
-    store, version = session._store, session._version
-    compiler = Compiler(old, session._types, now=version.epoch)
-    graph = compiler.compile(session._catalog)
-    traces = store.restored(graph)
-    traces.update((n, t) for n, t in version.traces.items() if n in traces)
-    session._runner = Runner(graph, session._spark.evaluate, session._spark.bulk())
-    whole = Version(version.epoch, traces)
-    session._snapshot = session._snapshot._replace(version=whole, graph=graph)
-    session._unready = lambda: _resume(session, differs=differs, behind=behind)
-    session._unready()
 
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        signer: Signer,
+        upkeep: Upkeep,
+        link: Sparks,
+        repeats: Repeats,
+        report: RecoveryReport,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._signer = signer
+        self._upkeep = upkeep
+        self._link = link
+        self._repeats = repeats
+        self._report = report
+        self._resumes: Resume | None = None
 
-def _resume(session: Session, *, differs: bool, behind: bool) -> None:
-    """Lets stages go on that have what they need; again, if it was interrupted."""
-    session._store.release()
-    upkeep.plan_merges(session, session._version.traces)
-    try:
-        definitions.resume(session, extend=behind, differs=differs)
-    except NosyncError as error:
-        if not behind:
-            raise
-        session.recovery.notes.append(f"a stage has missed epochs and stays stale: {error}")
-        definitions.resume(session, extend=False, differs=differs)
+    def recover(self, resume: Resume) -> None:
+        """Brings a new session to the state after the last frame of its log.
 
+        Args:
+            resume: called before the first write, or at once if a stage can have what it missed.
 
-def _catalog(
-    session: Session, data: Mapping[str, Any], epoch: int
-) -> tuple[dict[str, Stage], bool]:
-    """The catalog with its functions; decides which stages are stale.
-
-    Returns: also whether some of them could go on if they had the epochs that they missed.
-    """
-    if session._store.log.mode == "r":
-        return journal.catalog_from_json(data, b"", None), False
-    behind = False
-    catalog = journal.catalog_from_json(
-        data, session._store.log.id, lambda *sealed: _unseal(session, *sealed)
-    )
-    for stage in catalog.values():
-        if stage.definition is None or stage.frozen:
-            continue
-        stage.held = _held(session, stage)
-        why = stage.held
-        if why is None:
-            fresh = rebased(replace(stage, reason=None), catalog, session._types)
-            why = fresh.reason or versions.halted(stage, catalog)
-        if why is not None:
-            stage.reason = why
-            stage.options.setdefault("last", epoch)
-        elif stage.options.get("last") == epoch:
-            stage.reason = None
-            del stage.options["last"]
-        else:
-            behind = behind or stage.reason is not None
-    return catalog, behind
-
-
-def _held(session: Session, stage: Stage) -> str | None:
-    """Why nothing of a stage may be compiled before its cell is run."""
-    if stage.signer is not None:
-        return session._origin.why or signing.foreign(stage.signer)
-    assert stage.definition is not None
-    for part in stage.definition.walk():
-        for sql in expressions_of(part):
-            why = refusal(sql)
-            if why is not None:
-                return f"{why}: run the stage's cell"
-    return None
-
-
-def _begin(
-    session: Session, data: Mapping[str, Any], catalog: dict[str, Stage], graph: Graph
-) -> None:
-    """Makes a catalog that of the session, except for readers."""
-    session._catalog_now = catalog
-    session._upkeep.catalog = data
-    if session._store.log.mode == "w":
-        session._upkeep.digest = signing.digest(data)
-    session._named_logs = named_logs(graph)
-    hide(session._store.history, session._named_logs, catalog)
-    session.recovery.stages = {
-        n: STALE if s.reason else READ
-        for n, s in catalog.items()
-        if not s.is_input and not s.frozen
-    }
-    session.recovery.reasons = {n: s.reason for n, s in catalog.items() if s.reason}
-
-
-def _unseal(session: Session, text: str, context: str, identity: str) -> Any:
-    assert session._key is not None  # it has signed the catalog
-    data = base64.b64decode(text)
-    return trust.unseal(data, key=session._key, context=context, fingerprint=identity)
-
-
-# -- following -----------------------------------------------------------------------------------
-
-
-def follow(session: Session) -> None:
-    """Takes in what the owner of the log has committed since the last look.
-
-    If the log cannot be followed from where the reader is, as its owner was replaced, or as the
-    reader has fallen far behind, the reader begins again at the newest checkpoint.
-    """
-    with session._lock:
-        store = session._store
-        try:
-            frames = store.log.refresh()
-        except (DurabilityError, CorruptLogError):
-            reload(session)
-            return
-        if not frames:
-            return
-        store.followed += len(frames)
-        if store.followed > FOLLOW_MAX:
-            reload(session)
-            return
+        Raises:
+            CorruptLogError: if what it says makes no sense.
+        """
         with decoding("the log"):
-            tail = store.decoded(frames)
-            if tail:
-                _take_in(session, tail)
+            self._resumes = resume
+            self._recover()
 
+    def _recover(self) -> None:
+        store = self._publisher.store
+        log = store.log
+        report, publisher = self._report, self._publisher
+        report.begin(fresh=log.fresh, clean=log.clean, notes=log.notes)
+        ledger = Ledger.restored(store.epoch, store.times, store.meta)
+        publisher.begin(ledger, store.position)
+        epoch, said = self._told(store.tail, store.epoch, store.meta)
+        data = None if said is None else self._believed(said)
+        if not store.foreign:  # by what somebody else wrote nothing is deleted
+            publisher.garbage.expire(store.retired)
+        if log.mode == "w":
+            lost = range(epoch + 1, min(log.noted, epoch + LOST_MAX) + 1)
+            report.missed(lost, store.sweep())
+        publisher.show(Version(epoch, {}), Graph(), {})
+        if data is not None:
+            self._restore(data, epoch)
+        if log.mode == "w" and epoch:
+            self._repeats.begin(epoch)
+        report.resume(epoch)
 
-def _take_in(session: Session, tail: list[Told]) -> None:
-    """Makes visible to a reader what frames say."""
-    store = session._store
-    before = session._snapshot
-    graph, catalog = before.graph, before.catalog
-    epoch, said = _told(session, tail, before.epoch, {})
-    if said is not None:
-        data = _believed(session, said)
-        graph = Graph(journal.restored_nodes(data), data["numbers"])
-        catalog, _ = _catalog(session, data, epoch)
-        _begin(session, data, catalog, graph)
-    store.remember(graph, tail)
-    traces = store.followed_by(graph, before.version, before.graph, tail)
-    session._snapshot = Snapshot(Version(epoch, traces), graph, catalog, seen(store.history))
+    def _told(
+        self, tail: list[Told], epoch: int, meta: Mapping[str, Any]
+    ) -> tuple[int, Said | None]:
+        """Takes labels, times and loads from frames; returns the last epoch and the catalog."""
+        publisher = self._publisher
+        return reading.told(publisher.ledger, tail, epoch, meta, publisher.store.log.durable)
 
+    def _believed(self, said: Said) -> Mapping[str, Any]:
+        """The catalog as far as it is believed: one of another's key is marked as his."""
+        self._signer.heard(said)
+        key, unfit, origin = reading.judged(self._publisher.store, said)
+        if self._publisher.store.log.mode == "r":
+            return said.catalog
+        if not origin.own and unfit is not None:
+            origin = origin._replace(why=unfit)
+        self._signer.believed(key, origin)
+        if origin.signer is None:
+            return said.catalog
+        return journal.foreign_json(said.catalog, origin.signer)
 
-def reload(session: Session) -> None:
-    """Begins again at the newest checkpoint."""
-    with session._lock:
-        store = Store.open(session.path, mode="r")
-        session._store.close()
-        session._store = store
-        recover(session)
+    def _restore(self, data: Mapping[str, Any], epoch: int) -> None:
+        """Makes what a catalog names readable."""
+        store = self._publisher.store
+        catalog, behind = self._catalog(data, epoch)
+        old = reading.restored_graph(store.tail, data)
+        self._begin(data, catalog, old)
+        store.remember(old, store.tail)
+        version = Version(epoch, store.restored(old))
+        self._publisher.show(version, old, catalog)
+        if store.log.mode == "r":
+            store.release()
+        else:
+            live = {each["name"]: each["reason"] is None for each in data["stages"]}
+            differs = any(live[n] != (s.reason is None) for n, s in catalog.items())
+            self._gate.first(lambda: self._complete(old, differs=differs, behind=behind))
+            if behind:
+                self._gate.ready()
+
+    def _complete(self, old: Graph, *, differs: bool, behind: bool) -> None:
+        """Compiles the stages and restores their state, so that they can go on.
+
+        Failure: 1. A stage is stale, as its key is not there; epochs pass. 2. The session ends, and
+        the key is back. 3. The stage is read as of now, and lacks those epochs. Hence the log says
+        that a stage has stopped before the first epoch that it misses.
+
+        Args:
+            differs: not the stages go on that the log says.
+            behind: some have missed epochs and may have them.
+        """
+        store, version = self._publisher.store, self._publisher.snapshot.version
+        compiler = Compiler(old, self._link.types, now=version.epoch)
+        graph = compiler.compile(self._publisher.snapshot.catalog)
+        traces = store.restored(graph)
+        traces.update((n, t) for n, t in version.traces.items() if n in traces)
+        runner = Runner(graph, self._link.evaluate, self._link.bulk())
+        self._publisher.compiled(runner, Version(version.epoch, traces))
+        self._gate.first(lambda: self._resume(differs=differs, behind=behind))
+        self._gate.ready()
+
+    def _resume(self, *, differs: bool, behind: bool) -> None:
+        """Lets stages go on that have what they need; again, if it was interrupted."""
+        self._publisher.store.release()
+        self._upkeep.plan_merges(self._publisher.snapshot.version.traces)
+        resumes = self._resumes
+        assert resumes is not None
+        try:
+            resumes(extend=behind, differs=differs)
+        except NosyncError as error:
+            if not behind:
+                raise
+            self._report.note(f"a stage has missed epochs and stays stale: {error}")
+            resumes(extend=False, differs=differs)
+
+    def _catalog(self, data: Mapping[str, Any], epoch: int) -> tuple[dict[str, Stage], bool]:
+        """The catalog with its functions; decides which stages are stale.
+
+        Returns: also whether some of them could go on if they had the epochs that they missed.
+        """
+        if self._publisher.store.log.mode == "r":
+            return journal.catalog_from_json(data, b"", None), False
+        behind = False
+        log_id = self._publisher.store.log.id
+        catalog = journal.catalog_from_json(data, log_id, self._signer.unseal)
+        for stage in catalog.values():
+            if stage.definition is None or stage.frozen:
+                continue
+            stage.held = self._held(stage)
+            why = stage.held
+            if why is None:
+                fresh = rebased(replace(stage, reason=None), catalog, self._link.types)
+                why = fresh.reason or versions.halted(stage, catalog)
+            if why is not None:
+                stage.reason = why
+                stage.options.setdefault("last", epoch)
+            elif stage.options.get("last") == epoch:
+                stage.reason = None
+                del stage.options["last"]
+            else:
+                behind = behind or stage.reason is not None
+        return catalog, behind
+
+    def _held(self, stage: Stage) -> str | None:
+        """Why nothing of a stage may be compiled before its cell is run."""
+        if stage.signer is not None:
+            return self._signer.origin.why or signing.foreign(stage.signer)
+        assert stage.definition is not None
+        for part in stage.definition.walk():
+            for sql in expressions_of(part):
+                why = refusal(sql)
+                if why is not None:
+                    return f"{why}: run the stage's cell"
+        return None
+
+    def _begin(self, data: Mapping[str, Any], catalog: dict[str, Stage], graph: Graph) -> None:
+        """Makes a catalog that of the session, except for readers."""
+        self._publisher.describes(data, catalog, graph)
+        live = {n: s for n, s in catalog.items() if not s.is_input and not s.frozen}
+        self._report.restored(
+            {n: STALE if s.reason else READ for n, s in live.items()},
+            {n: s.reason for n, s in catalog.items() if s.reason},
+        )
+
+    def follow(self) -> None:
+        """Takes in what the owner of the log has committed since the last look.
+
+        If the log cannot be followed from where the reader is, as its owner was replaced, or as the
+        reader has fallen far behind, the reader begins again at the newest checkpoint.
+        """
+        with self._gate.lock:
+            store = self._publisher.store
+            try:
+                frames = store.log.refresh()
+            except (DurabilityError, CorruptLogError):
+                self.reload()
+                return
+            if not frames:
+                return
+            store.followed += len(frames)
+            if store.followed > FOLLOW_MAX:
+                self.reload()
+                return
+            with decoding("the log"):
+                tail = store.decoded(frames)
+                if tail:
+                    self._take_in(tail)
+
+    def _take_in(self, tail: list[Told]) -> None:
+        """Makes visible to a reader what frames say."""
+        store = self._publisher.store
+        before = self._publisher.snapshot
+        graph, catalog = before.graph, before.catalog
+        epoch, said = self._told(tail, before.epoch, {})
+        if said is not None:
+            data = self._believed(said)
+            graph = Graph(journal.restored_nodes(data), data["numbers"])
+            catalog, _ = self._catalog(data, epoch)
+            self._begin(data, catalog, graph)
+        store.remember(graph, tail)
+        traces = store.followed_by(graph, before.version, before.graph, tail)
+        self._publisher.show(Version(epoch, traces), graph, catalog)
+
+    def reload(self) -> None:
+        """Begins again at the newest checkpoint."""
+        with self._gate.lock:
+            before = self._publisher.store
+            store = Store.open(before.path, mode="r")
+            before.close()
+            self._publisher.reopen(store)
+            with decoding("the log"):
+                self._recover()
+
+    def refresh(self) -> None:
+        """With `mode="r"`, takes in what the owner has committed."""
+        if self._publisher.store.log.mode == "r" and not self._gate.closing:
+            self.follow()
+
+    def following(self, read: Callable[[], Read]) -> Read:
+        """Reads; with `mode="r"` what the owner has committed by now.
+
+        A file that the owner has merged away meanwhile is no damage.
+        """
+        if self._publisher.store.log.mode == "w":
+            return read()
+        self.refresh()
+        try:
+            return read()
+        except CorruptLogError:
+            self.reload()
+            return read()

@@ -15,22 +15,19 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import Graph, Node, Stage
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Draft, Runner, Version
+from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import TimeError
 from nosync_nb.expressions import Types
-from nosync_nb.session import commits
 from nosync_nb.session.upkeep import merged_parts
 from nosync_nb.trace import Layer, Trace, adopt, plan
 from nosync_nb.trace.batch import Batch, Layout, arrange
 from nosync_nb.trace.epochs import Ranges
-
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
 
 EPOCHS_MAX = 10_000
 
@@ -72,39 +69,6 @@ class Base(NamedTuple):
     graph: Graph
     version: Version
     past: Past
-
-
-def computed(
-    session: Session,
-    base: Base,
-    runner: Runner,
-    catalog: dict[str, Stage],
-    asked: int | None,
-    status: Mapping[str, str],
-) -> tuple[list[Draft], Draft]:
-    """Computes new nodes as of now, or over past epochs as well.
-
-    Returns:
-        the past epochs, already written, and the draft as of now.
-    """
-    graph = runner.graph
-    found = span(graph, wanted(graph, base.graph))
-    edited = any(s in ("changed", "followed") for s in status.values())
-    first = None
-    if found.new and (edited or asked is not None):
-        first = first_epoch(session, base, found, catalog, asked)
-    if first is None or first == session.now:
-        draft = commits.run(session, lambda: runner.first_run(base.version, base.graph))
-        return [], draft
-    drafts, traces = commits.run(session, lambda: run(session, base.past, found, first))
-    for past in drafts:
-        session._store.write_replay(past)
-    for node in graph:
-        if node.id in found.new and node.name:
-            catalog[node.name] = replace(catalog[node.name], begin=first)
-    draft = runner.first_run(base.version, Graph(graph, graph.numbers), base.graph)
-    draft.traces.update(traces)
-    return drafts, draft
 
 
 def compiled(
@@ -177,84 +141,83 @@ def span(graph: Graph, new: set[int]) -> Span:
 
 
 def first_epoch(
-    session: Session,
     base: Base,
     found: Span,
     catalog: Mapping[str, Stage],
     asked: int | None,
+    rows_max: int,
 ) -> int | None:
     """The epoch to replay from, or None if it is not worth it.
 
     Args:
         asked: the user's wish; None: all readable epochs, if that is cheap.
+        rows_max: up to how many rows it is.
 
     Raises:
         TimeError: if the user asks for an epoch that a source cannot be read at.
     """
-    begin = max((catalog[n.name].begin for n in found.sources if n.name), default=session.now)
+    now = base.version.epoch
+    begin = max((catalog[n.name].begin for n in found.sources if n.name), default=now)
     readable = base.past.readable(found.sources)
     first = readable.neighbours(begin)[1] or begin
     if asked is not None:
-        if not begin <= asked <= session.now or asked not in readable:
+        if not begin <= asked <= now or asked not in readable:
             raise TimeError(
-                f"cannot replay from epoch {asked}: what is read is readable from {first} to"
-                f" {session.now}",
+                f"cannot replay from epoch {asked}: what is read is readable from {first} to {now}",
                 hint=f"use --replay {first}",
             )
         return asked
-    begin = first
     rows = sum(
         base.version.traces[number].rows_count
         for node in found.sources
         for number in list(base.graph.nodes[node.id].traces.values())[:1]
         if number in base.version.traces
     )
-    epochs = session.now - begin
-    cheap = rows <= session.replay_rows and epochs <= EPOCHS_MAX
-    return begin if cheap and epochs > 0 else None
+    cheap = rows <= rows_max and now - first <= EPOCHS_MAX
+    return first if cheap and now > first else None
 
 
-def earliest(session: Session, names: Iterable[str]) -> int:
+def earliest(snapshot: Snapshot, names: Iterable[str]) -> int:
     """The first epoch from which some stages can be replayed, with all that follows them."""
-    catalog, graph = session._catalog, session._graph
+    catalog, graph = snapshot.catalog, snapshot.graph
     trees = {}
     for name in {each for n in names for each in (n, *graph.dependants(n))}:
         stage = catalog[name]
         if stage.definition is not None and not stage.frozen and stage.reason is None:
             trees[name] = stage.definition
     read = {r for tree in trees.values() for r in tree.references} - trees.keys()
-    begin = max((catalog[r].begin for r in read), default=session.now)
-    readable = Past(session._store.history, session.now).readable(graph.named[r] for r in read)
+    begin = max((catalog[r].begin for r in read), default=snapshot.epoch)
+    readable = Past(snapshot.history, snapshot.epoch).readable(graph.named[r] for r in read)
     return readable.neighbours(begin)[1] or begin
 
 
-def lacking(session: Session, names: Iterable[str], first: int) -> set[str]:
+def lacking(snapshot: Snapshot, names: Iterable[str], first: int) -> set[str]:
     """The stages of which epochs from `first` on cannot be read, and a replay would give some.
 
     Where what they read begins no earlier than they do, or has the same gaps, nothing is gained.
     """
-    there = [name for name in names if name in session._catalog]
-    begin = earliest(session, there)
+    there = [name for name in names if name in snapshot.catalog]
+    begin = earliest(snapshot, there)
     return {
         name
         for name in there
-        if first < session._catalog[name].begin > begin or _has_gaps(session, name, first)
+        if first < snapshot.catalog[name].begin > begin or _has_gaps(snapshot, name, first)
     }
 
 
-def _has_gaps(session: Session, name: str, first: int) -> bool:
+def _has_gaps(snapshot: Snapshot, name: str, first: int) -> bool:
     """Whether epochs of a stage cannot be told apart that can be in all that it reads."""
-    stage = session._catalog[name]
+    stage = snapshot.catalog[name]
     if stage.definition is None:
         return False
-    read = [session._graph.named[r] for r in set(stage.definition.references)]
-    readable = Past(session._store.history, session.now).readable(read)
+    read = [snapshot.graph.named[r] for r in set(stage.definition.references)]
+    readable = Past(snapshot.history, snapshot.epoch).readable(read)
     gaps = Ranges.of(*(range(max(lower, first), upper) for lower, upper in stage.gaps))
     return bool(readable & gaps)
 
 
 def told(
-    session: Session, stage: Stage, status: str, named: Iterable[str], asked: int | None
+    snapshot: Snapshot, stage: Stage, status: str, named: Iterable[str], asked: int | None
 ) -> str | None:
     """From where a stage that was edited can be read, and how to see more of it.
 
@@ -267,32 +230,35 @@ def told(
     if status != "changed":
         return None
     before = f"the version before is '{stage.name}@{stage.version - 1}'"
-    if stage.begin < session.now:
+    if stage.begin < snapshot.epoch:
         return f"replayed from epoch {stage.begin}; {before}"
-    first = earliest(session, named)
+    first = earliest(snapshot, named)
     how = f": `%%dd --replay {first}` for the past" if first < stage.begin else ""
     return f"computed as of epoch {stage.begin}{how}; {before}"
 
 
 def run(
-    session: Session, past: Past, found: Span, first: int
+    definition: Runner, past: Past, found: Span, first: int
 ) -> tuple[list[Draft], dict[int, Trace]]:
     """Replays the epochs from `first` to now.
+
+    Args:
+        definition: what runs all of the graph.
 
     Returns:
         a draft for each epoch in which something changed, and the new nodes' traces at the end.
     """
     own, logs = found.traces, found.logs
     sources = Graph(found.sources, found.graph.numbers)
-    runner = Runner(found.graph, session._spark.evaluate, session._spark.bulk())
     traces: dict[int, Trace] = {}
     for node in found.sources:
         batch = past.state(node, first)
         for layout, number in node.traces.items():
             traces[number] = whole(layout, batch, first)
+    runner = Runner(found.graph, definition.evaluate, definition.bulk)
     draft = runner.first_run(Version(first, traces), sources)
     drafts = [kept(draft, logs)]
-    runner.bulk = None
+    runner = Runner(found.graph, definition.evaluate)
     steps = [e for e in past.readable(found.sources) if e > first]
     for before, epoch in pairwise([first, *steps]):
         deltas = {node.id: past.delta(node, before, epoch) for node in found.sources}

@@ -7,7 +7,8 @@ is run again. What is lost is told, whatever else there is to tell.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from nosync_nb.errors import visible
@@ -45,6 +46,47 @@ class RecoveryReport:
     not_restored: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def begin(self, *, fresh: bool, clean: bool, notes: Sequence[str]) -> None:
+        """Begins anew, with what the log's end looks like."""
+        self.__init__(fresh=fresh, clean=clean, notes=list(notes))  # type: ignore[misc]
+
+    def missed(self, lost: Iterable[int], files: Iterable[str]) -> None:
+        """Notes epochs and files that are gone."""
+        self.lost = list(lost)
+        self.notes += [f"'{name}' is missing: what it holds cannot be read" for name in files]
+
+    def resume(self, epoch: int) -> None:
+        """Notes the epoch that the session goes on from."""
+        self.resumed_at = epoch
+
+    def note(self, text: str) -> None:
+        """Notes what else is worth telling."""
+        self.notes.append(text)
+
+    def took(self, verify: float, read: float, restore: float) -> None:
+        """Notes the seconds of each phase."""
+        self.seconds = {"fence and verify": verify, "read": read, "restore": restore}
+
+    def restored(self, stages: dict[str, str], reasons: dict[str, str]) -> None:
+        """Notes how each stage came back, and why those that are stale are."""
+        self.stages, self.reasons = stages, reasons
+
+    def resumed(
+        self,
+        extended: AbstractSet[str],
+        anew: Collection[str],
+        missed: Iterable[Mapping[str, object]],
+    ) -> None:
+        """Notes which of those that were stale go on, and how.
+
+        Args:
+            missed: by epoch that was run for them, which stages were.
+        """
+        stale = {name for name, kind in self.stages.items() if kind == STALE}
+        self.stages.update(dict.fromkeys(stale & extended, EXTEND))
+        self.stages.update(dict.fromkeys(stale.intersection(anew), RECOMPUTE))
+        self.recomputed += sum(len(work.keys() & stale) for work in missed)
 
     @property
     def title(self) -> str:

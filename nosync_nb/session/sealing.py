@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.collections.functions.captured import Captured
 from nosync_nb.dataflow.graph import Graph, Stage
 from nosync_nb.errors import TrustError, warn
 from nosync_nb.store import journal, signing
-
-if TYPE_CHECKING:
-    from nosync_nb.session.session import Session
+from nosync_nb.store.encoded import Pieces
+from nosync_nb.store.reading import Said
 
 
 class Sealed(NamedTuple):
@@ -28,64 +27,99 @@ class Sealed(NamedTuple):
     meta: dict[str, Any]
 
 
-def sealed(session: Session, catalog: Mapping[str, Stage], graph: Graph, epoch: int) -> Sealed:
-    """A catalog as a definition writes it at an epoch: it and its functions signed."""
-    _ask_key(session)
-    log_id = session._store.log.id
-    content = journal.catalog_json(
-        catalog,
-        graph,
-        log_id,
-        lambda given, context: _function(session, given, context),
-        session._upkeep.pieces,
-    )
-    digest = signing.digest(content)
-    return Sealed(content, digest, {"catalog": content, "signed": session._signed(epoch, digest)})
+class Signer:
+    """Signs what a session defines; knows whose the catalog is that was there.
 
+    Changed with the gate's lock, and by who opens.
 
-def _function(session: Session, captured: Captured, context: str) -> str | None:
-    """A function as text that is signed for a place; None, with a warning, if it cannot be had."""
-    known = captured.sealed
-    if known is not None:
-        return _moved(session, *known, context)
-    if captured.why is not None:
-        warn(
-            f"{trust.unsealable(captured.function, captured.why)}; identity: this kernel;"
-            " after a restart its stage is stale until its cell is run, and until then what it"
-            " captures must not change",
-            stacklevel=2,
-        )
-        return None
-    if session._key is None:
-        return None
-    made = trust.seal(
-        captured.function,
-        key=session._key,
-        context=context,
-        identity=captured.recognition,
-        pickle=captured.pickle,
-    )
-    return base64.b64encode(made).decode()
+    Args:
+        log_id: of the log that is signed.
 
+    Attributes:
+        origin: of the catalog as it was last read or written.
+        said: the catalog as it was last read, with its signature.
+    """
 
-def _moved(session: Session, before: str, text: str, after: str) -> str:
-    """The text of a function whose stage is called otherwise now; as it was, if it is not ours."""
-    try:
-        if session._key is None:
-            return text
+    def __init__(self, log_id: bytes) -> None:
+        self.origin = signing.OWN
+        self.said: Said | None = None
+        self._log_id = log_id
+        self._key: bytes | None = None
+        self._unsigned = False  # whether it was told that there is no key
+        self._pieces = Pieces()  # of the catalog that was written last, as they are written
+
+    def heard(self, said: Said) -> None:
+        """Notes what a log says."""
+        self.said = said
+
+    def believed(self, key: bytes | None, origin: signing.Origin) -> None:
+        """Takes the key that is there already, and what it tells of the log's catalog."""
+        self._key, self.origin = key, origin
+
+    def signed(self, epoch: int, digest: bytes) -> list[str] | None:
+        """The signature of a catalog at an epoch, by its digest; None without a key."""
+        return None if self._key is None else signing.signed(self._key, self._log_id, epoch, digest)
+
+    def sealed(self, catalog: Mapping[str, Stage], graph: Graph, epoch: int) -> Sealed:
+        """A catalog as a definition writes it at an epoch: it and its functions signed."""
+        self._ask_key()
+        content = journal.catalog_json(catalog, graph, self._log_id, self._function, self._pieces)
+        digest = signing.digest(content)
+        return Sealed(content, digest, {"catalog": content, "signed": self.signed(epoch, digest)})
+
+    def unseal(self, text: str, context: str, identity: str) -> Any:
+        """A function of a catalog that this key has signed.
+
+        Raises:
+            TrustError: if the function's own signature does not hold.
+        """
+        assert self._key is not None
         data = base64.b64decode(text)
-        made = trust.moved(data, key=session._key, before=before, after=after)
-    except (TrustError, ValueError):
-        return text
-    return base64.b64encode(made).decode()
+        return trust.unseal(data, key=self._key, context=context, fingerprint=identity)
 
+    def _function(self, captured: Captured, context: str) -> str | None:
+        """A function as text that is signed for a place; None, and a warning, if there is none."""
+        known = captured.sealed
+        if known is not None:
+            return self._moved(*known, context)
+        if captured.why is not None:
+            warn(
+                f"{trust.unsealable(captured.function, captured.why)}; identity: this kernel;"
+                " after a restart its stage is stale until its cell is run, and until then what it"
+                " captures must not change",
+                stacklevel=2,
+            )
+            return None
+        if self._key is None:
+            return None
+        sealed = trust.seal(
+            captured.function,
+            key=self._key,
+            context=context,
+            identity=captured.recognition,
+            pickle=captured.pickle,
+        )
+        return base64.b64encode(sealed).decode()
 
-def _ask_key(session: Session) -> None:
-    """Sees to the key that signs what is defined; warns, once, if there is none to be had."""
-    if session._key is not None or session._unsigned:
-        return
-    try:
-        session._key = trust.user_key()
-    except TrustError as error:
-        session._unsigned = True
-        warn(f"{error}; after a restart stages are stale until their cells are run", stacklevel=2)
+    def _moved(self, before: str, text: str, after: str) -> str:
+        """The text of a function whose stage is called otherwise now; as it was, if not ours."""
+        try:
+            if self._key is None:
+                return text
+            data = base64.b64decode(text)
+            moved = trust.moved(data, key=self._key, before=before, after=after)
+        except (TrustError, ValueError):
+            return text
+        return base64.b64encode(moved).decode()
+
+    def _ask_key(self) -> None:
+        """Sees to the key that signs what is defined; warns, once, if there is none to be had."""
+        if self._key is not None or self._unsigned:
+            return
+        try:
+            self._key = trust.user_key()
+        except TrustError as error:
+            self._unsigned = True
+            warn(
+                f"{error}; after a restart stages are stale until their cells are run", stacklevel=2
+            )

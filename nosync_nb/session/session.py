@@ -8,66 +8,52 @@
     session.commit()
     slow.rows()
 
-Commits and definitions take one lock. Readers take the current `Snapshot`, which never
-changes, once, and do not wait. An epoch or a definition is computed, written to the log, checked
-for ownership, and then published by one assignment; if anything before that fails, everything is as
-it was.
+The session hands each call to who does it; none of them knows the session. Commits and definitions
+pass one gate. Readers take the current `Snapshot`, which never changes, once, and do not wait. An
+epoch or a definition is computed, written to the log, checked for ownership, and then published by
+one assignment; if anything before that fails, everything is as it was.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, Literal
 
-from nosync_nb.collections import loops
 from nosync_nb.collections.collection import Collection, iterate_together
-from nosync_nb.collections.definition import Definition, check_name, reference
-from nosync_nb.dataflow.graph import Graph, Stage
-from nosync_nb.dataflow.runner import Runner, Version
-from nosync_nb.dataflow.snapshot import Snapshot, seen
-from nosync_nb.errors import (
-    CorruptLogError,
-    DurabilityError,
-    FencedError,
-    StageError,
-    enough_memory,
-    one_line,
-    warn,
-)
-from nosync_nb.session import (
-    commits,
-    declarations,
-    definitions,
-    loads,
-    publishing,
-    recovery,
-    upkeep,
-)
+from nosync_nb.collections.definition import check_name, reference
+from nosync_nb.errors import FencedError, StageError, enough_memory, one_line, warn
+from nosync_nb.session import loads, trusting, upkeep
+from nosync_nb.session.audits import Audits
+from nosync_nb.session.commits import Commits
+from nosync_nb.session.declarations import Declarations
+from nosync_nb.session.definitions import Definitions, StageReport
+from nosync_nb.session.frames import Frames
+from nosync_nb.session.garbage import Garbage
+from nosync_nb.session.gate import Gate
 from nosync_nb.session.host import SessionHost
 from nosync_nb.session.input import Input, check_once
+from nosync_nb.session.inputs import Inputs
+from nosync_nb.session.installation import Installation
+from nosync_nb.session.limits import Limits
 from nosync_nb.session.link import Sparks
 from nosync_nb.session.listeners import Listeners
-from nosync_nb.session.loads import Repeats
+from nosync_nb.session.names import Names
+from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.reader import SnapshotReader
+from nosync_nb.session.recovery import Recovery
 from nosync_nb.session.report import RecoveryReport
-from nosync_nb.session.transactions import InputChanges, Transaction
+from nosync_nb.session.sealing import Signer
+from nosync_nb.session.transactions import InputChanges, Transaction, Transactions
+from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.worker import Worker
 from nosync_nb.session.works import Works
-from nosync_nb.spark.meaning import SparkTypes
-from nosync_nb.store import signing
 from nosync_nb.store.frontier import Frontier
-from nosync_nb.store.ledger import Epochs, Ledger
-from nosync_nb.store.log import Position
+from nosync_nb.store.ledger import Epochs
 from nosync_nb.store.store import Store
-
-Read = TypeVar("Read")
-
-COLLECT_ROWS = 10_000_000
 
 
 class Session:
@@ -75,10 +61,6 @@ class Session:
 
     Attributes:
         recovery: what opening it found.
-        spark_rows: the most rows that run in this process; None: by estimated cost.
-        spark_off: whether all that this process can do is done in it.
-        collect_rows: the most rows that `to_arrow` and `to_pandas` give.
-        replay_rows: an edited stage is replayed over the past if that is at most so many rows.
     """
 
     def __init__(
@@ -88,40 +70,41 @@ class Session:
         spark: Any = None,
         spark_rows: int | None = None,
     ) -> None:
-        self._store = store
-        self._lock = threading.RLock()
-        self._running: int | None = None  # the thread that runs stages
-        self._closing = False  # it is refused to write
-        self._closed = False  # nothing is held any more
-        self._ending = threading.RLock()
-        self._snapshot = Snapshot(Version(0, {}), Graph(), {}, seen(store.history))
-        self._catalog_now: Mapping[str, Stage] = {}  # what is being compiled, for placement
-        self._runner = Runner(self._graph)
-        self._numbers = 0  # of nodes and traces, that any definition here has taken
-        self._named_logs: dict[int, str] = {}
-        self._shared = Transaction()
-        self._local = threading.local()
-        self._names: WeakKeyDictionary[Definition, str] = WeakKeyDictionary()
-        self._ledger = Ledger()
-        self._repeats = Repeats()  # what inserts are compared with after a recovery
-        self._listeners = Listeners()
-        self._upkeep = upkeep.Upkeep()
-        self._position: Position | None = None
-        self._unfinished: publishing.Unfinished | None = None
-        self._key: bytes | None = None  # signs what is defined here
-        self._unsigned = False  # whether it was told that there is none
-        self._origin = signing.OWN  # of the catalog as it was last read or written
-        self._said: Any = None  # the catalog as it was last read, with its signature
-        self._worker = Worker()
-        self._unready: Callable[[], None] | None = None  # what the first write has to do before
-        self._spark = Sparks(self, spark)
-        self._types = SparkTypes(self._spark)
-        self._host = SessionHost(self)
-        self.spark_rows, self.spark_off = spark_rows, False
-        self.replay_rows = 1_000_000
-        self.collect_rows = COLLECT_ROWS
-        self.recovery = RecoveryReport()
+        self.recovery = report = RecoveryReport()
+        self._limits = limits = Limits(spark_rows)
         self._works = Works()
+        self._listeners = listeners = Listeners()
+        self._worker = Worker()
+        self._gate = gate = Gate(self._worker, store.log.mode)
+        self._names = names = Names(listeners)
+        self._transactions = transactions = Transactions()
+        garbage = Garbage()
+        self._publisher = publisher = Publisher(store, gate, self._works, garbage, names)
+        self._signer = signer = Signer(store.log.id)
+        self._link = link = Sparks(gate, publisher, listeners, limits, spark)
+        types = link.types
+        self._upkeep = Upkeep(gate, publisher, signer, self._worker)
+        repeats = loads.Repeats()
+        self._recovery = Recovery(gate, publisher, signer, self._upkeep, link, repeats, report)
+        reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
+        frames = Frames(publisher, reader, names, link)
+        self._host = SessionHost(
+            publisher, reader, self._recovery, frames, names, listeners, types, limits
+        )
+        installation = Installation(
+            gate, publisher, link, types, signer, self._upkeep, listeners, limits
+        )
+        self._declarations = Declarations(gate, publisher, installation, link)
+        self._definitions = Definitions(
+            gate, publisher, installation, names, transactions, listeners, link, types,
+            self._host, report,
+        )  # fmt: skip
+        self._audits = audits = Audits(publisher, self._definitions, link)
+        self._commits = Commits(
+            gate, publisher, transactions, link, listeners, self._upkeep, audits
+        )
+        self._inputs = Inputs(gate, publisher, transactions, link)
+        self._loads = loads.Loads(repeats, publisher, transactions, listeners, link.is_frame)
 
     # -- inputs and epochs -------------------------------------------------------------------
 
@@ -137,7 +120,8 @@ class Session:
         Raises:
             SchemaError: if it is there with another schema or key; quotes both.
         """
-        return declarations.input_(self, check_name(name, "input"), schema, key)
+        self._declarations.declare(check_name(name, "input"), schema, key)
+        return self._input(name)
 
     def commit(
         self, wait: Literal["disk", "replicas"] | None = None, label: str | None = None
@@ -150,7 +134,7 @@ class Session:
         Raises:
             NosyncError: and nothing has changed; what was pending still is.
         """
-        return commits.commit(self, self._current, wait, label)
+        return self._commits.commit(self._transactions.current, wait, label)
 
     @contextmanager
     def epoch(self, *, once: Any = None, label: str | None = None) -> Iterator[EpochBlock]:
@@ -163,62 +147,41 @@ class Session:
         check_once(once, "epoch")
         block = EpochBlock()
         mark = None if once is None else f"epoch:{once}"
-        block.skipped = mark is not None and self._seen(mark)
+        block.skipped = mark is not None and self._loads.seen(mark)
         transaction = Transaction(label, keyed=mark is not None)
-        outer = getattr(self._local, "transaction", None)
-        self._local.transaction = transaction
         try:
-            yield block
-            if mark is not None and block.skipped:
-                loads.skip(self, "epoch", once, mark, loads.loaded(transaction), stacklevel=5)
-            else:
-                if mark is not None:
-                    transaction.once[mark] = loads.loaded(transaction)
-                commits.commit(self, transaction, None, label)
+            with self._transactions.block(transaction):
+                yield block
+                if mark is not None and block.skipped:
+                    load = loads.loaded(transaction)
+                    self._loads.skip("epoch", once, mark, load, stacklevel=5)
+                else:
+                    if mark is not None:
+                        transaction.once[mark] = loads.loaded(transaction)
+                    self._commits.commit(transaction, None, label)
         finally:
             block.number = transaction.epoch
-            self._local.transaction = outer
-            commits.discard(self, transaction)
+            self._commits.discard(transaction)
 
     def begin(self, label: str | None = None) -> Transaction:
         """Starts a transaction that becomes the current one until it commits or is discarded.
 
         It is that of all threads but those inside an `epoch` block.
         """
-        outer = self._shared
-
-        def end(transaction: Transaction, commit: bool, wait: Any, name: Any) -> int:
-            ended = not commit
-            try:
-                if not commit:
-                    return commits.discard(self, transaction)
-                return commits.commit(self, transaction, wait, name or transaction.label)
-            finally:
-                ended = ended or transaction.epoch is not None  # which stands, whatever was raised
-                if ended and self._shared is transaction:
-                    self._shared = outer
-
-        self._shared = Transaction(label, ender=end)
-        return self._shared
-
-    @property
-    def _current(self) -> Transaction:
-        """The transaction that calls on inputs belong to: the thread's block, or the shared one."""
-        own: Transaction | None = getattr(self._local, "transaction", None)
-        return self._shared if own is None else own
+        return self._commits.begin(label)
 
     @property
     def pending(self) -> Mapping[str, InputChanges]:
         """The inputs with changes that wait for the next epoch."""
-        return self._current.pending
+        return self._transactions.current.pending
 
     def discard(self) -> int:
         """Drops what is pending; returns the updates dropped."""
-        return commits.discard(self, self._current)
+        return self._commits.discard(self._transactions.current)
 
     def sync(self, level: str = "disk") -> None:
         """Waits until all epochs are on disk."""
-        commits.waited(self, level, None)
+        self._commits.sync(level)
 
     # -- stages ------------------------------------------------------------------------------
 
@@ -254,7 +217,7 @@ class Session:
         return self[name]
 
     @enough_memory(
-        lambda self, collections, **_: definitions.outcome_of(self, collections),
+        lambda self, collections, **_: self._definitions.outcome_of(collections),
         "define one stage a time, over fewer rows, or with Spark: %%dd --on spark",
     )
     def define(
@@ -266,7 +229,7 @@ class Session:
         replay: int | None = None,
         nondeterministic: bool = False,
         again: bool = False,
-    ) -> list[definitions.StageReport]:
+    ) -> list[StageReport]:
         """Defines several stages, all or none; they refer to each other by name.
 
         Args:
@@ -277,53 +240,52 @@ class Session:
             again: computes them anew even if nothing changed.
         """
         options = {"on": on, "persist": persist, "nondeterministic": nondeterministic}
-        return definitions.define(self, collections, options, replay=replay, again=again)
-
-    def _demote(self, name: str) -> None:
-        """Goes on with a stage as one that is not deterministic, though its cell says nothing."""
-        stage = self._catalog[name]
-        assert stage.definition is not None
-        options = {**stage.options, "nondeterministic": True, "demoted": True}
-        collections = {name: Collection(self._host, stage.definition)}
-        definitions.define(self, collections, options, replay=None, again=False)
+        return self._definitions.define(collections, options, replay=replay, again=again)
 
     def drop(self, *names: str, cascade: bool = False) -> None:
         """Forgets stages or inputs; with `cascade`, what reads them too."""
-        definitions.drop(self, names, cascade=cascade)
+        self._definitions.drop(names, cascade=cascade)
 
     def rename(self, old: str, new: str) -> None:
         """Gives a stage or input another name; stages that read it follow."""
-        definitions.rename(self, old, check_name(new, "stage"))
+        self._definitions.rename(old, check_name(new, "stage"))
 
     def __getitem__(self, name: str) -> Collection:
         if name not in self:
             self.refresh()
-        stage = self._snapshot.stage(name)
-        definition = reference(name, stage.schema)
-        return Input(self, definition) if stage.is_input else Collection(self._host, definition)
+        stage = self._publisher.snapshot.stage(name)
+        if stage.is_input:
+            return self._input(name)
+        return Collection(self._host, reference(name, stage.schema))
+
+    def _input(self, name: str) -> Input:
+        stage = self._publisher.snapshot.stage(name)
+        return Input(self._host, self._inputs, self._loads, reference(name, stage.schema))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._catalog
+        return name in self._publisher.snapshot.catalog
 
     @property
     def stages(self) -> dict[str, Collection]:
         """The stages by name, without frozen versions."""
         self.refresh()
-        found = [s for s in self._catalog.values() if not s.is_input and not s.frozen]
+        stages = self._publisher.snapshot.catalog.values()
+        found = [s for s in stages if not s.is_input and not s.frozen]
         return {s.name: Collection(self._host, reference(s.name, s.schema)) for s in found}
 
     @property
     def inputs(self) -> dict[str, Input]:
         """The inputs by name."""
         self.refresh()
-        found = [s for s in self._catalog.values() if s.is_input]
-        return {s.name: Input(self, reference(s.name, s.schema)) for s in found}
+        catalog = self._publisher.snapshot.catalog
+        return {name: self._input(name) for name, stage in catalog.items() if stage.is_input}
 
     @property
     def graph(self) -> dict[str, tuple[str, ...]]:
         """What each stage reads, by name."""
         return {
-            n: s.definition.references if s.definition else () for n, s in self._catalog.items()
+            n: s.definition.references if s.definition else ()
+            for n, s in self._publisher.snapshot.catalog.items()
         }
 
     # -- time --------------------------------------------------------------------------------
@@ -331,20 +293,20 @@ class Session:
     @property
     def now(self) -> int:
         """The last epoch; 0 is "empty, before everything"."""
-        return self._snapshot.version.epoch
+        return self._publisher.now
 
     def epochs(self) -> Epochs:
         """The epochs readable for all live stages, with time and label."""
-        seen = self._snapshot
+        seen = self._publisher.snapshot
         live = [s for s in seen.catalog.values() if not s.frozen and s.reason is None]
         begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
-        return self._ledger.epochs(max(begins, default=0), seen.epoch)
+        return self._publisher.ledger.epochs(max(begins, default=0), seen.epoch)
 
     @property
     def frontiers(self) -> dict[str, Frontier]:
         """For each stage and input the last epoch in memory and on disk, inclusive."""
-        seen = self._snapshot
-        disk = self._durable_epoch()
+        seen = self._publisher.snapshot
+        disk = self._publisher.durable
         return {
             n: Frontier(last, min(disk, last), None)
             for n, last in ((n, seen.last(s)) for n, s in seen.catalog.items())
@@ -355,74 +317,88 @@ class Session:
         if failure == "kernel":
             return self.now
         if failure == "power":
-            return self._durable_epoch()
+            return self._publisher.durable
         if failure == "disk":
             return 0
         raise StageError(f"unknown class of failure {failure!r}", hint="kernel, power or disk")
-
-    def _durable_epoch(self) -> int:
-        return self._ledger.durable(self._store.log.durable)
-
-    # Parts of the snapshot, for who holds the lock: a reader who takes two may get two moments.
-
-    @property
-    def _version(self) -> Version:
-        return self._snapshot.version
-
-    @property
-    def _graph(self) -> Graph:
-        return self._snapshot.graph
-
-    @property
-    def _catalog(self) -> Mapping[str, Stage]:
-        return self._snapshot.catalog
 
     # -- the rest of the public surface --------------------------------------------------------
 
     @property
     def path(self) -> str:
         """The session's folder."""
-        return self._store.path
+        return self._publisher.store.path
 
     @property
     def mode(self) -> str:
         """How it was opened: `w` or `r`."""
-        return self._store.log.mode
+        return self._publisher.store.log.mode
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._closing
+        return self._gate.closing
 
     @property
     def spark(self) -> Any:
         """The Spark session in use, or None."""
-        return self._spark.current
+        return self._link.current
 
     @property
     def spark_conf(self) -> dict[str, str]:
         """Settings for a Spark session that this one has to start itself."""
-        return self._spark.conf
+        return self._link.conf
 
     @property
     def fenced(self) -> bool:
         """Whether somebody else has taken the log over: nothing can be committed here any more."""
-        try:
-            if not self._closing and self.mode != "r":
-                self._store.log.check()
-        except FencedError:
-            return True
-        return False
+        return not self._gate.closing and self._publisher.fenced
 
     @property
     def stale(self) -> dict[str, str]:
         """The stages that have stopped, with the reason."""
-        stages = self._catalog.values()
+        stages = self._publisher.snapshot.catalog.values()
         return {s.name: str(s.reason) for s in stages if not s.frozen and s.reason is not None}
+
+    @property
+    def spark_rows(self) -> int | None:
+        """The most rows that run in this process; None: by estimated cost."""
+        return self._limits.spark_rows
+
+    @spark_rows.setter
+    def spark_rows(self, value: int | None) -> None:
+        self._limits.spark_rows = value
+
+    @property
+    def spark_off(self) -> bool:
+        """Whether all that this process can do is done in it."""
+        return self._limits.spark_off
+
+    @spark_off.setter
+    def spark_off(self, value: bool) -> None:
+        self._limits.spark_off = value
+
+    @property
+    def collect_rows(self) -> int:
+        """The most rows that `to_arrow` and `to_pandas` give."""
+        return self._limits.collect_rows
+
+    @collect_rows.setter
+    def collect_rows(self, value: int) -> None:
+        self._limits.collect_rows = value
+
+    @property
+    def replay_rows(self) -> int:
+        """An edited stage is replayed over the past if that is at most so many rows."""
+        return self._limits.replay_rows
+
+    @replay_rows.setter
+    def replay_rows(self, value: int) -> None:
+        self._limits.replay_rows = value
 
     def cancel_spark(self) -> None:
         """Cancels the Spark jobs of the running epoch."""
-        self._spark.cancel()
+        self._link.cancel()
 
     def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
         """Calls back with each epoch after it is visible; returns the way to stop that."""
@@ -449,52 +425,44 @@ class Session:
 
     def layers(self, name: str) -> list[dict[str, Any]]:
         """The layers of a stage: interval, rows, and where each is persisted."""
-        return upkeep.layers(self, name)
+        return upkeep.layers(self._publisher.snapshot, name, self._publisher.durable)
 
     def refresh(self) -> int:
         """With `mode="r"`, takes in what the owner has committed, as reading does; gives `now`."""
-        if self.mode == "r" and not self._closing:
-            recovery.follow(self)
+        self._recovery.refresh()
         return self.now
 
     def tell(self) -> None:
         """Warns of removed rows that were not there, as far as a loop of commits has not yet."""
-        commits.tell_absent(self)
+        self._commits.tell_absent()
 
     def settle(self) -> None:
         """Waits for background merges and checkpoints."""
         self._worker.drain()
-        upkeep.raise_background(self)
+        self._worker.raise_error()
 
     def close(self) -> None:
         """Ends the session properly: everything is on disk, the log free for others."""
-        with self._lock:
-            publishing.finish(self)
-            if self._closed:
-                return
-            if self._running == threading.get_ident():
-                raise StageError(
-                    "close inside a stage's function is not possible", hint="close it outside"
-                )
-            self._closing = True
-        with self._ending:
-            try:
-                self.tell()
-            finally:
-                self._end()
+        if self._gate.close():
+            with self._gate.ending:
+                try:
+                    self.tell()
+                finally:
+                    self._end()
 
     def _end(self) -> None:
         """Gives back what it holds; it is closed after the last step, and each may be repeated."""
-        if self._closed:  # by another thread meanwhile
+        if self._gate.closed:  # by another thread meanwhile
             return
-        self._spark.close()
+        store = self._publisher.store
+        self._link.close()
         self._worker.close()
         try:
             with suppress(FencedError):  # what was committed is in the log that the new owner reads
-                self._store.close()
+                store.close()
         finally:
-            if self._store.log.closed:
-                self._closed = True
+            if store.log.closed:
+                self._gate.end()
                 atexit.unregister(self.close)
             if (error := self._worker.take_error()) and not isinstance(error, FencedError):
                 warn(f"background work failed: {error}", stacklevel=2)
@@ -506,71 +474,10 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        names = f"at epoch {self.now}: {', '.join(self._catalog) or 'no inputs yet'}"
+        names = (
+            f"at epoch {self.now}: {', '.join(self._publisher.snapshot.catalog) or 'no inputs yet'}"
+        )
         return one_line(f"<nosync session {os.path.basename(self.path)} {names}>")
-
-    # -- for reads -------------------------------------------------------------------------------
-
-    def _following(self, read: Callable[[], Read]) -> Read:
-        """Reads; with `mode="r"` what the owner has committed by now.
-
-        A file that the owner has merged away meanwhile is no damage.
-        """
-        if self.mode == "w":
-            return read()
-        self.refresh()
-        try:
-            return read()
-        except CorruptLogError:
-            recovery.reload(self)
-            return read()
-
-    def _signed(self, epoch: int, catalog: bytes) -> list[str] | None:
-        """The signature of a catalog at an epoch; None without a key."""
-        if self._key is None:
-            return None
-        return signing.signed(self._key, self._store.log.id, epoch, catalog)
-
-    # -- for inputs ------------------------------------------------------------------------------
-
-    def _seen(self, mark: str) -> bool:
-        return self._ledger.loaded(mark) or mark in self._current.once
-
-    def _say(self, text: str) -> None:
-        self._listeners.say(text)
-
-    def _writable(self, what: str) -> None:
-        loops.refuse_inside(what)
-        if self._running == threading.get_ident():
-            raise StageError(
-                f"{what} inside a stage's function is not possible",
-                hint="a function computes from its rows alone; change inputs and commit outside",
-            )
-        if getattr(self._local, "telling", False):
-            raise StageError(
-                f"{what} inside a function that hears of an epoch is not possible",
-                hint="keep what it hears in a list, and insert that later",
-            )
-        if self._closing:
-            raise DurabilityError(
-                "the session is closed",
-                hint="open it again: nosync.open(path), in a notebook nosync.session()",
-            )
-        if self._store.log.mode == "r":
-            raise FencedError(
-                f"{what}: the session is open for reading", hint='open it without mode="r"'
-            )
-        upkeep.raise_background(self)
-        if self._unready is not None:
-            self._ready()
-
-    def _ready(self) -> None:
-        """Does what is to be done before the first write, once."""
-        with self._lock:
-            publishing.finish(self)
-            if self._unready is not None:
-                self._unready()
-                self._unready = None
 
 
 class EpochBlock:
@@ -578,3 +485,28 @@ class EpochBlock:
 
     number: int | None = None
     skipped: bool = False
+
+
+def resolved(session: Session, at: Any) -> int:
+    """The epoch that `at` names now, for those who do not read but ask, as the magics do."""
+    return session._publisher.ledger.resolve(at, session.now)
+
+
+def trust_report(session: Session) -> trusting.TrustReport:
+    """Tells whose key signed the log of a session, and what its stages are. Runs nothing."""
+    return trusting.report(session._publisher, session._signer)
+
+
+def recover(session: Session) -> None:
+    """Brings a new session to the state after the last frame of its log, before it is used."""
+    session._recovery.recover(session._definitions.resume)
+
+
+def link_of(session: Session) -> Sparks:
+    """The session's way to Spark, for who opens it."""
+    return session._link
+
+
+def publisher_of(session: Session) -> Publisher:
+    """What a session has published, for who measures it."""
+    return session._publisher

@@ -8,7 +8,9 @@ again at the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -183,6 +185,51 @@ class Transaction:
         self.inputs.clear()
         self.once.clear()
         self.logged = False
+
+    def log(self) -> None:
+        """A frame may name its files from now on."""
+        self.logged = True
+
+    def stands(self, epoch: int) -> None:
+        """It has become an epoch; nothing waits any more. May be said again."""
+        self.forget()
+        self.epoch = epoch
+
+
+class Transactions:
+    """Which transaction a call on an input belongs to.
+
+    Threads: each has its own block, which only it changes; the shared one is one reference. What a
+    transaction holds is changed with the gate's lock, so that a commit forgets nothing that comes
+    meanwhile.
+
+    Attributes:
+        shared: that of all threads which are in no block.
+    """
+
+    def __init__(self) -> None:
+        self.shared = Transaction()
+        self._local = threading.local()
+
+    @property
+    def current(self) -> Transaction:
+        """That of the thread's block, or the shared one."""
+        own: Transaction | None = getattr(self._local, "transaction", None)
+        return self.shared if own is None else own
+
+    def share(self, transaction: Transaction) -> None:
+        """Makes a transaction the one of all threads which are in no block."""
+        self.shared = transaction
+
+    @contextmanager
+    def block(self, transaction: Transaction) -> Iterator[None]:
+        """A block of this thread, in which a transaction is the current one."""
+        outer = getattr(self._local, "transaction", None)
+        self._local.transaction = transaction
+        try:
+            yield
+        finally:
+            self._local.transaction = outer
 
 
 def taken(parts: Sequence[Updates], types: Sequence[str]) -> Updates:

@@ -6,21 +6,20 @@ user's by the user's own cell, and a log by the key that signed it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions import trust
+from nosync_nb.dataflow.graph import Stage
 from nosync_nb.errors import one_line
+from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.sealing import Signer
 from nosync_nb.store import signing
-
-if TYPE_CHECKING:
-    from nosync_nb.dataflow.graph import Stage
-    from nosync_nb.session.session import Session
 
 _SHOWN_MAX = 400
 
 
-class Told(NamedTuple):
+class StageTrust(NamedTuple):
     """A stage: who described it, why it is held, and its operators, outermost first."""
 
     name: str
@@ -35,7 +34,7 @@ class TrustReport(NamedTuple):
     log: str
     whose: str
     yours: str
-    stages: list[Told]
+    stages: list[StageTrust]
 
     def __str__(self) -> str:
         lines = [f"log {self.log}: {self.whose}", f"your key: {self.yours}"]
@@ -45,23 +44,23 @@ class TrustReport(NamedTuple):
         return "\n".join(lines)
 
 
-def report(session: Session) -> TrustReport:
+def report(publisher: Publisher, signer: Signer) -> TrustReport:
     """Tells whose key signed the log of a session, and what its stages are. Runs nothing."""
     key, unfit = signing.own_key()
-    origin = session._origin
-    log_id = session._store.log.id
-    said = session._said
-    if session.mode == "r" and said is not None:
-        origin = signing.judged(key, log_id, said.epoch, said.catalog, said.signature)
-    described_here = [s for s in session._catalog.values() if s.definition and not s.frozen]
-    if session.mode == "w" and described_here and all(s.signer is None for s in described_here):
+    origin, said = signer.origin, signer.said
+    log = publisher.store.log
+    if log.mode == "r" and said is not None:
+        origin = signing.judged(key, log.id, said.epoch, said.catalog, said.signature)
+    catalog = publisher.snapshot.catalog
+    described_here = [s for s in catalog.values() if s.definition and not s.frozen]
+    if log.mode == "w" and described_here and all(s.signer is None for s in described_here):
         origin = signing.OWN  # by now: the user's cells have defined what was another's
     stages = [
-        Told(one_line(s.name), _whose(s, origin), s.held and one_line(s.held), described(s))
+        StageTrust(one_line(s.name), _whose(s, origin), s.held and one_line(s.held), described(s))
         for s in described_here
     ]
     yours = unfit or (f"{trust.key_id(key)}, at '{trust.key_path()}'" if key else "there is none")
-    return TrustReport(log_id.hex(), _signed(origin), one_line(yours), stages)
+    return TrustReport(log.id.hex(), _signed(origin), one_line(yours), stages)
 
 
 def _signed(origin: signing.Origin) -> str:

@@ -11,6 +11,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+from nosync_nb.errors import DurabilityError, NosyncError, OutOfMemoryError
+
 SWITCH_S = 0.00005
 """After how long a thread that waits for the interpreter is given it, while a task runs. A loop
 that commits lets go of it more often than Python's 5 ms, and takes it back before the waiting
@@ -36,6 +38,22 @@ class Worker:
         with self._lock:
             error, self._error = self._error, None
         return error
+
+    def raise_error(self) -> None:
+        """Raises what a task raised, once, as an error of the next call."""
+        if self._error is None:
+            return
+        error = self.take_error()
+        if isinstance(error, NosyncError):
+            raise error
+        if isinstance(error, MemoryError):
+            raise OutOfMemoryError(
+                "out of memory: layers were not merged, or a checkpoint was not written, in the"
+                " background; every epoch is as it was, and this call has done nothing",
+                hint="call it again: what is left is done later; free some memory before that",
+            ) from error
+        if error is not None:
+            raise DurabilityError(f"background work failed: {error!r}") from error
 
     def submit(self, key: object, task: Callable[[], None]) -> bool:
         """Queues a task unless one with that key waits or runs; returns whether it was queued."""

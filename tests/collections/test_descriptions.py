@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Collection, SchemaError, Session, StageError, errors
@@ -70,7 +71,7 @@ def test_a_shared_part_is_one_in_size_fingerprint_plan_and_log(
     assert tall._definition.fingerprint({"numbers": "0"})
     assert len(counted) == 14 * 3
     session.stage("tall", tall)
-    assert len(session._graph.nodes) == 14 * 3 + 1
+    assert len(inside(session).graph.nodes) == 14 * 3 + 1
     assert sorted(tuple(r) for r in session["tall"].rows()) == [(1, 2), (3, 4)]
     session["numbers"].insert([(5, 6)])
     session.commit()
@@ -81,7 +82,7 @@ def test_shared_parts_come_out_of_the_log_shared(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         session.stage("tall", diamonds(session.input("numbers", NUMBERS), 14))
     with nosync_nb.open(tmp_path / "log") as session:
-        tree = session._catalog["tall"].definition
+        tree = inside(session).catalog["tall"].definition
         assert tree is not None
         assert tree.size == 14 * 3 + 1
         session["numbers"].insert([(5, 6)])
@@ -232,11 +233,11 @@ def test_a_catalog_of_pieces_is_the_text_that_it_is_read_from(session: Session) 
     for i in range(3):
         session.stage(f"s{i}", session["numbers"].map(lambda r: (r.x,), "x bigint"))
     session.stage("s1", session["numbers"].filter("x > 1"))
-    catalog = session._upkeep.catalog
+    catalog = inside(session).publisher.catalog
     assert isinstance(catalog, encoded.Catalog)
     assert catalog.text == encoded.compact(dict(catalog))
     read = json.loads(catalog.text)
-    assert signing.digest(read) == signing.digest(catalog) == session._upkeep.digest
+    assert signing.digest(read) == signing.digest(catalog) == inside(session).publisher.digest
     meta = {"catalog": catalog, "signed": ["a", "b"], "replays": 2}
     assert json.loads(journal.text(meta)) == {**meta, "catalog": read}
 
@@ -246,7 +247,7 @@ def test_a_stage_that_is_gone_leaves_no_work_behind(session: Session) -> None:
     session.rename("big", "large")
     assert "in process" in session["large"].explain()
     session.drop("large")
-    assert session._works.stages.keys() <= {"numbers"}
+    assert inside(session).works.stages.keys() <= {"numbers"}
     session.input("big", NUMBERS)
     session.input("large", NUMBERS)
     assert "in process" not in session["big"].explain() + session["large"].explain()

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import settings
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Collection, SchemaError, Session, StageError
@@ -191,7 +192,7 @@ class Edits:
 
 def remembered(session: Session) -> int:
     """The rows in all traces of a session, each added up over its layers."""
-    return sum(len(trace.consolidated()) for trace in session._version.traces.values())
+    return sum(len(trace.consolidated()) for trace in inside(session).traces.values())
 
 
 def define(session: Session, names: Any = ALGORITHMS) -> None:

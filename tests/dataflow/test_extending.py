@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Session, TimeError
 from nosync_nb.collections.functions import trust
-from nosync_nb.session import upkeep
 
 ROWS = 500
 """Rows before the stages stop; what is missed is far less."""
@@ -110,9 +110,9 @@ def go_on_as_ever(session: Session) -> None:
         session.inputs["numbers"].insert([(5,), (1000 + x,)])
         session.commit()
     for name in STAGES:
-        definition = session._catalog[name].definition
+        definition = inside(session).catalog[name].definition
         assert definition is not None
-        scratch = nosync_nb.Collection(session._host, definition)
+        scratch = nosync_nb.Collection(inside(session).host, definition)
         assert session[name].rows() == scratch.rows(), name
 
 
@@ -121,8 +121,8 @@ def test_each_missed_epoch_is_run_for_itself(stopped: Session, expected: dict[An
     define(stopped)
     assert everything(stopped, range(5)) == expected
     assert stopped["sums"].history() == [range(5)]
-    assert {stopped._catalog[n].version for n in STAGES} == {1}
-    assert not [name for name in stopped._catalog if "@" in name]
+    assert {inside(stopped).catalog[n].version for n in STAGES} == {1}
+    assert not [name for name in inside(stopped).catalog if "@" in name]
     assert stopped.stats["touched"] < ROWS
     assert {stopped.recovery.stages[n] for n in STAGES} == {"extend"}
     assert stopped.recovery.recomputed == stopped.stats["executed"] > 0
@@ -148,7 +148,7 @@ def test_many_missed_epochs_become_one_change_at_now(
     assert [epoch.number for epoch in stopped.epochs()] == [4]
     session = kernels.opened(known=False, takeover=True)
     check(session)
-    upkeep.checkpoint(session)
+    inside(session).upkeep.checkpoint()
     session = kernels.opened(known=False, takeover=True)
     check(session)
 
@@ -184,7 +184,7 @@ def test_opening_where_functions_can_be_loaded_again_extends(
 ) -> None:
     def checkpoint(moment: str) -> None:
         if when in (moment, "always"):
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
 
     session = kernels.opened(known=True)
     define(session)
@@ -238,17 +238,17 @@ def test_a_crash_while_extending_leaves_the_stages_as_they_were(
     stopped: Session, expected: dict[Any, Any], kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is written is written after the epochs are computed, and at once."""
-    append = type(stopped._store.log).append
+    append = type(inside(stopped).store.log).append
     kinds: list[int] = []
 
     def crash(log: Any, kind: int, payload: bytes) -> Any:
         kinds.append(kind)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(stopped._store.log), "append", crash)
+    monkeypatch.setattr(type(inside(stopped).store.log), "append", crash)
     with pytest.raises(KeyboardInterrupt):
         define(stopped)
-    monkeypatch.setattr(type(stopped._store.log), "append", append)
+    monkeypatch.setattr(type(inside(stopped).store.log), "append", append)
     assert len(kinds) == 1
     assert stopped.frontiers["sums"].memory == 1
     assert stopped["sums"].rows(at=1) == expected["sums", 1]
@@ -272,9 +272,9 @@ def test_a_stage_whose_inputs_cannot_be_read_as_of_then_is_computed_anew(
         session.inputs["numbers"].insert([(x,)])
         session.commit()
         if x % 50 == 0:
-            upkeep.checkpoint(session)
-    session._store.history.retain(8)
-    upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
+    inside(session).store.history.retain(8)
+    inside(session).upkeep.checkpoint()
     assert not any(20 in each for each in session["numbers"].history())
     numbers = session.inputs["numbers"]
     (report,) = session.define({"doubled": numbers.map(lambda row: (row.x * 2,), "y int")})
@@ -318,7 +318,7 @@ def test_a_stage_that_lost_a_column_and_has_it_back_counts_on(kernels: Kernels) 
     people.insert([("ann", "rome"), ("bob", "rome")])
     session.commit()
     session.stage("grown", people.filter("name <> ''").select("name"))
-    assert session._catalog["cities"].reason is not None
+    assert inside(session).catalog["cities"].reason is not None
     session.stage("grown", people.filter("name <> ''"))
     people.insert([("cy", "rome")])
     session.commit()
@@ -347,7 +347,7 @@ def test_whatever_stops_and_comes_back_every_readable_epoch_is_right(
             held -= gone
             past[session.commit()] = held.copy()
         elif what == "checkpoint":
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
         elif what == "some":
             session.define({n: c for n, c in stages(session).items() if chance.random() < 0.5})
         else:
@@ -356,7 +356,7 @@ def test_whatever_stops_and_comes_back_every_readable_epoch_is_right(
             check(session, name, past)
     session = kernels.opened(known=False, takeover=True)
     define(session)
-    assert not [s.name for s in session._catalog.values() if s.reason and not s.frozen]
+    assert not [s.name for s in inside(session).catalog.values() if s.reason and not s.frozen]
     for name in STAGES:
         assert session.frontiers[name].memory == session.now
         check(session, name, past)

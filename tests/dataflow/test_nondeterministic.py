@@ -13,6 +13,7 @@ import programs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import inside
 from strategies import histories
 
 import nosync_nb
@@ -203,7 +204,7 @@ def test_an_audit_is_content_with_a_deterministic_stage(session: Session) -> Non
     session.stage("none", numbers.filter(lambda row: False))
     numbers.insert([(n,) for n in range(10)] * 2)
     commit_until_audited(session)
-    assert audits.audit(session) == []
+    assert inside(session).audits.audit() == []
     assert session["twice"].count() == 40
 
 
@@ -224,7 +225,7 @@ def test_an_audit_demotes_a_reducer_that_is_not_deterministic(
     numbers.insert([(k, n) for k in range(9) for n in range(3)])
     with pytest.warns(UserWarning, match="'tags' is not deterministic: reduce now gives"):
         commit_until_audited(session)
-    assert session._catalog["tags"].options["nondeterministic"] is True
+    assert inside(session).catalog["tags"].options["nondeterministic"] is True
     assert session["tags@1"].rows(at=1), "what it gave before can be read"
     before = stage.rows()
     commit_until_audited(session)
@@ -256,7 +257,7 @@ def test_an_audit_demotes_a_threshold_that_changes_with_the_world(
     assert sum(row[-1] if below else 1 for row in stage.rows()) == 6
     rated(tmp_path / "rate", 3)
     if below:  # nothing of it is held: only two answers that differ would show
-        assert audits.audit(session) == []
+        assert inside(session).audits.audit() == []
         return
     with pytest.warns(UserWarning, match=r"'some' is not det.*threshold now gives \d copies of"):
         commit_until_audited(session)
@@ -304,7 +305,7 @@ def test_an_audit_warns_of_functions_inside_a_loop(session: Session, what: str) 
     ):
         commit_until_audited(session)
     assert session.stages.keys() == {"looped"}
-    assert session._catalog["looped"].version == 1
+    assert inside(session).catalog["looped"].version == 1
 
 
 def test_an_audit_that_cannot_demote_says_why(session: Session) -> None:
@@ -315,7 +316,7 @@ def test_an_audit_that_cannot_demote_says_why(session: Session) -> None:
     numbers.insert([(n, 0) for n in range(9)])
     with pytest.warns(UserWarning, match=r"'looped' is not deter.* goes on as it is, since .*loop"):
         commit_until_audited(session)
-    assert session._catalog["looped"].version == 1
+    assert inside(session).catalog["looped"].version == 1
 
 
 @given(st.data(), programs.programs(["a", "b"], depth=4))
@@ -352,4 +353,4 @@ def test_an_audit_is_content_with_any_deterministic_program(
                     for change in calls:
                         getattr(inputs[name], "insert" if change.insert else "remove")(change.rows)
                 session.commit()
-                assert audits.audit(session) == []
+                assert inside(session).audits.audit() == []

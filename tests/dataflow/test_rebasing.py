@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Collection, Session
@@ -97,7 +98,7 @@ def test_a_stage_that_does_not_use_what_is_gone_follows(
     session.stage("reader", build(session["grown"], session["calls"]))
     before = session["reader"].rows()
     lose_city(session)
-    assert session._catalog["reader"].reason is None
+    assert inside(session).catalog["reader"].reason is None
     if again:
         session.close()
         session = nosync_nb.open(tmp_path / "log")
@@ -114,7 +115,7 @@ def test_a_stage_that_uses_what_is_gone_is_stale_and_says_so(session: Session, n
     session.stage("reader", USE[name](session["grown"], session["calls"]))
     before = session["reader"].rows()
     lose_city(session)
-    reason = session._catalog["reader"].reason
+    reason = inside(session).catalog["reader"].reason
     assert reason == "it reads column 'city' (string) of 'grown', which now has no such column"
     insert(session, ("cy", 30, "rome"))
     assert session["reader"].rows(at=1) == before
@@ -125,7 +126,7 @@ def test_what_reads_a_follower_is_judged_by_what_it_has_left(session: Session) -
     session.stage("ages", session["adults"].select("age").distinct())
     session.stage("cities", session["adults"].select("city").distinct())
     lose_city(session)
-    reasons = {n: session._catalog[n].reason for n in ("adults", "ages", "cities")}
+    reasons = {n: inside(session).catalog[n].reason for n in ("adults", "ages", "cities")}
     assert reasons == {
         "adults": None,
         "ages": None,
@@ -151,7 +152,7 @@ def test_a_column_of_another_type_is_not_passed_for_one_that_is_gone(
     session.stage("reader", FOLLOW[name](session["grown"], session["calls"]))
     people = session["people"].filter("age > 0")
     session.stage("grown", people.select("name", "age", "length(city) AS city"))
-    reason = session._catalog["reader"].reason
+    reason = inside(session).catalog["reader"].reason
     if follows:
         assert reason is None
         check(session, FOLLOW[name])
@@ -163,7 +164,7 @@ def test_a_column_of_another_type_is_not_passed_for_one_that_is_gone(
 def test_a_stage_all_of_whose_columns_are_gone_is_stale(session: Session) -> None:
     session.stage("reader", session["grown"].distinct())
     session.stage("grown", session["people"].select("age * 2 AS twice"))
-    assert "column 'name'" in str(session._catalog["reader"].reason)
+    assert "column 'name'" in str(inside(session).catalog["reader"].reason)
 
 
 def counts(session: Session, **named: str) -> None:
@@ -194,14 +195,14 @@ def test_a_stage_that_has_followed_uses_no_more_than_before(
         session.close()
         session = nosync_nb.open(tmp_path / "log")
     counts(session, n="count(*)", old="max(age)")
-    assert [session._catalog[name].reason for name in ("names", "many")] == [None, None]
+    assert [inside(session).catalog[name].reason for name in ("names", "many")] == [None, None]
     assert session["names"].rows() == [("ann",)]
     assert session["many"].rows() == [("ann", 2)]
     insert(session, ("bob", 30, "rome"))
     assert session["many"].rows() == [("ann", 2), ("bob", 2)]
     counts(session, old="max(age)")
     why = "it reads column 'n' (bigint) of 'counts', which now has no such column"
-    assert session._catalog["names"].reason == why
+    assert inside(session).catalog["names"].reason == why
     counts(session, n="count(*)", old="max(age)")
     assert session["names"].rows() == [("ann",), ("bob",)]
     session.close()
@@ -240,4 +241,4 @@ def test_a_select_of_the_user_uses_what_it_names_also_when_it_has_followed(
     counts(session, young="min(age)", n="count(*)")
     counts(session, n="count(*)")
     why = "it reads column 'young' (int) of 'counts', which now has no such column"
-    assert session._catalog["few"].reason == why
+    assert inside(session).catalog["few"].reason == why

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import CorruptLogError, DurabilityError, Session
@@ -46,7 +47,7 @@ def contents(session: Session) -> list[Any]:
 
 def when_appending(session: Session, act: Callable[[int, int], None]) -> Callable[[], None]:
     """Calls `act` with number and kind before each frame; returns the way to stop that."""
-    log = session._store.log
+    log = inside(session).store.log
     append, count = log.append, [0]
 
     def watched(kind: int, payload: bytes) -> Any:
@@ -132,7 +133,7 @@ def test_an_edit_that_failed_at_any_frame_leaves_nothing_that_counts(
 def test_a_definition_with_replayed_epochs_that_are_not_there_is_told(
     session: Session, count: Any
 ) -> None:
-    log = session._store.log
+    log = inside(session).store.log
     log.append(journal.DEFINITION, journal.pack(session.now, 0.0, {"replays": count}, []))
     with pytest.raises(CorruptLogError, match="replayed epochs"):
         nosync_nb.open(session.path, mode="r")

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from expression_cases import all_cases
 from expression_frames import RECORD, digests, local_cases, results, values
+from inside import inside
 
 from nosync_nb import Session, rows
 from nosync_nb.errors import ExpressionError, NosyncError
@@ -394,7 +395,7 @@ def test_timestamps_with_a_zone_are_evaluated_here_in_utc_only() -> None:
 def test_text_beside_a_number_needs_no_spark_and_fails_on_its_row(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session._spark, "require", None)
+    monkeypatch.setattr(inside(session).link, "require", None)
     orders = session.input("orders", "sku string, amount double")
     session.stage("oops", orders.filter("sku > 5 and amount = 'abc'"))
     for sku, what in (("apple", "'apple' is not of type bigint"), ("7", "'abc' is not of type")):

@@ -23,7 +23,7 @@ def use(session, start, stop):
     for epoch in range(start, stop):
         rows.insert([(epoch * 8 + i,) for i in range(8)])
         session.commit()
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
         counts.append(opened())
     return counts
 

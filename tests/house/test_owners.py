@@ -20,10 +20,10 @@ TOP = Path(__file__).resolve().parents[2]
 ENGINE = TOP / "nosync_nb"
 NOTEBOOK = (TOP / "magics", TOP / "widgets")
 
-USES_MAX = 334
+USES_MAX = 11
 """Uses of a private attribute of an object of another module."""
 
-ASSIGNMENTS_MAX = 108
+ASSIGNMENTS_MAX = 59
 """Assignments to an attribute, private or not, of an object of another module."""
 
 NOTEBOOK_USES_MAX = 2

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_widgets import travel
@@ -162,13 +163,13 @@ def test_a_page_is_bounded(session: Any) -> None:
 
 
 def test_a_closed_view_hears_of_no_commit(session: Any) -> None:
-    before = session._listeners.subscribers
+    before = inside(session).listeners.subscribers
     views = [TravelView(session, "worst") for _ in range(3)]
-    assert session._listeners.subscribers == before + 3
+    assert inside(session).listeners.subscribers == before + 3
     for view in views:
         view.close()
         view.close()
-    assert session._listeners.subscribers == before
+    assert inside(session).listeners.subscribers == before
     session["flights"].insert([("DL", 7)])
     session.commit()
     assert [view._timer for view in views] == [None] * 3

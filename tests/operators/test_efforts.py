@@ -16,6 +16,7 @@ from checking import EDGES, closure, held, merge_all
 from efforts import both_ways, traces
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import inside
 from model import Bag
 
 import nosync_nb
@@ -24,7 +25,6 @@ from nosync_nb.collections.library import graphs
 from nosync_nb.operators.iterate import MARK
 from nosync_nb.operators.iterate import loop as loops
 from nosync_nb.operators.iterate.effort import PATIENCE_MAX, Effort
-from nosync_nb.session import upkeep
 
 NODES = 7
 
@@ -123,7 +123,7 @@ def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
         if what == 0:
             session = reopened(session, tmp_path / "log", chance)
         elif what == 1:
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
         elif what == 2:
             session.settle()
             merge_all(session)
@@ -143,7 +143,7 @@ def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
         assert {name: held(reader[name]) for name in names} == past[-1]
     session["edges"].clear()
     session.commit()
-    live_nodes = [node for node in session._graph if not node.frozen]
+    live_nodes = [node for node in inside(session).graph if not node.frozen]
     kept = {number for node in live_nodes for number in (*node.state, *node.traces.values())}
     assert not kept & traces(session).keys(), "nothing stays of a loop over nothing"
     session.close()
@@ -155,10 +155,10 @@ def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
 
 def resting(session: Session) -> bool:
     """Whether some loop rests."""
-    session._ready()
+    inside(session).gate.ready()
     marks = [
-        session._version.traces.get(node.state[-1])
-        for node in session._graph
+        inside(session).traces.get(node.state[-1])
+        for node in inside(session).graph
         if node.operator is not None and node.operator.state[-1:] == (MARK,)
     ]
     return any(mark is not None and len(mark.consolidated()) for mark in marks)
@@ -201,11 +201,11 @@ def test_a_dense_loop_is_run_anew_and_logs_what_came_out_of_it(tmp_path: Path) -
         assert not resting(session)
         work, bytes_ = [], []
         for epoch in range(40):
-            before = session.stats["touched"], session._store.log.head.offset
+            before = session.stats["touched"], inside(session).store.log.head.offset
             (edges.remove if epoch % 2 else edges.insert)([(5, 60)])
             session.commit()
             work.append(session.stats["touched"] - before[0])
-            bytes_.append(session._store.log.head.offset - before[1])
+            bytes_.append(inside(session).store.log.head.offset - before[1])
         assert resting(session)
         assert held(ranks) == held(graphs.pagerank(edges))
     assert max(work) <= 2 * first, "an epoch costs at most what giving up and running anew cost"
@@ -252,7 +252,7 @@ def test_what_a_loop_has_learnt_outlives_an_epoch_that_goes_to_files(
         for epoch in range(4):
             edges.insert([(epoch, epoch + 1)] * 2 + [(epoch, n) for n in range(50, 60)])
             session.commit()
-            known += [t.memos[0] for t in session._version.traces.values() if t.memos]
+            known += [t.memos[0] for t in inside(session).traces.values() if t.memos]
             assert len(known) == epoch + 1
             assert all(memo is known[0] for memo in known)
         assert list((tmp_path / "log" / "layers").iterdir())

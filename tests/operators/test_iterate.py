@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from checking import EDGES, closure
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Collection, DivergenceError, SchemaError, Session, StageError
+from nosync_nb.collections.host import host_of
 from nosync_nb.operators.iterate.settle import Watch
 
 
@@ -27,15 +29,15 @@ def bag(collection: Collection, at: Any = None) -> dict[Any, int]:
 
 def net(collection: Collection) -> dict[Any, int]:
     """The net changes of the last epoch."""
-    now = collection._host.epoch(None)
+    now = host_of(collection).epoch(None)
     table = collection.changes(after=now - 1, upto=now).to_pydict()
     return {tuple(row[:-1]): row[-1] for row in zip(*table.values(), strict=True)}
 
 
 def state_rows(session: Session, stage: str) -> int:
     """The rows that a stage's operators remember, added up over their layers."""
-    node = session._graph.named[stage]
-    version = session._version
+    node = inside(session).graph.named[stage]
+    version = inside(session).snapshot.version
     total = 0
     for number in node.state:
         if number in version.traces:

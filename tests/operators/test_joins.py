@@ -19,6 +19,7 @@ from model import Bag
 
 import nosync_nb
 from nosync_nb import Collection, ExpressionError, Input, SchemaError, Session, StageError
+from nosync_nb.collections.host import host_of
 from nosync_nb.operators import join as kernel
 
 KINDS = ("inner", "left", "right", "full", "semi", "anti")
@@ -39,7 +40,7 @@ def count(collection: Collection) -> dict[Any, int]:
 
 def net(collection: Collection) -> dict[Any, int]:
     """The net changes of the last epoch."""
-    now = collection._host.epoch(None)
+    now = host_of(collection).epoch(None)
     return {tuple(v for _, v in row): n for row, n in changed(collection, now - 1, now).items()}
 
 

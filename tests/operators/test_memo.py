@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from inside import inside
 
 from nosync_nb import StageError
 from nosync_nb.operators.aggregates import accumulators, memo
@@ -71,7 +72,9 @@ def test_a_memo_is_bounded(session: Any) -> None:
             rows.insert([(i % 25,), (i % 7,)])
             session.commit()
             (trace,) = (
-                session._version.traces[number] for node in session._graph for number in node.state
+                inside(session).traces[number]
+                for node in inside(session).graph
+                for number in node.state
             )
             assert len(trace.memos[0]._known) <= 12
     assert stage.rows() == stage_from_scratch(rows)

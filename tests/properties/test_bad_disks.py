@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from faults import FaultyFiles, HastyFiles, Step
+from inside import inside
 from samples import everything, people, state
 
 import nosync_nb
@@ -93,14 +94,14 @@ def test_a_disk_that_refuses_to_write_refuses_the_epoch_and_goes_on_when_it_can(
         with pytest.raises(DurabilityError, match=code):
             session.stage("late", session["people"].distinct())
         with pytest.raises(DurabilityError, match=code):
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
         assert session.pending["people"].rows == 2
         assert session.now == before["now"]
         assert "late" not in session
         disk.error = 0
         assert session.commit(wait="disk") == 3
         session.stage("late", session["people"].distinct())
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
         assert session["by_age"].rows() == [(20, 2), (30, 2)]
         wanted = state(session)
     with on(disk) as session:
@@ -178,7 +179,7 @@ def test_a_log_of_another_format_is_refused_and_left_as_it_is(
         patch.setattr(writer, "FORMAT", format_)
         with nosync_nb.open(path) as session:
             people(session)
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
     before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != "owner"}
     with pytest.raises(CorruptLogError, match=f"format {format_} is {age}") as caught:
         nosync_nb.open(path)
@@ -231,7 +232,7 @@ def whole(
             everybody.insert([(f"p{i}", i + at, 0.5) for i in range(5)])
             session.commit()
             if at in (4, 6):
-                upkeep.checkpoint(session)
+                inside(session).upkeep.checkpoint()
         before = everything(session)
     shutil.copytree(tmp_path / "log", tmp_path / "more")
     shutil.move(tmp_path / "log", tmp_path / "whole")
@@ -311,7 +312,7 @@ def test_a_payload_that_is_whole_but_makes_no_sense_is_told(
     path = tmp_path / "log"
     with nosync_nb.open(path) as session:
         people(session)
-        session._store.log.append(1, b"\0" * 7)
+        inside(session).store.log.append(1, b"\0" * 7)
     with pytest.raises(CorruptLogError, match="a frame cannot be decoded"):
         nosync_nb.open(path)
     text = json.dumps({"nothing": 1}).encode()

@@ -67,6 +67,7 @@ from batch_model import weak_hashes
 from checking import change, count, merge_all, net, run
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import inside
 
 from nosync_nb import Collection, Session, rows
 from nosync_nb.session import upkeep
@@ -138,11 +139,11 @@ def test_an_epoch_that_comes_while_a_shared_trace_is_merged_is_not_lost(
     planned: list[Merge] = []  # one at a time: the worker goes on until nothing is left to plan
     monkeypatch.setattr(upkeep, "plan", lambda trace: planned.pop() if planned else None)
     monkeypatch.setattr(upkeep, "merged_parts", slowly)
-    for number, trace in sorted(session._version.traces.items()):
+    for number, trace in sorted(inside(session).traces.items()):
         if len(trace.layers) > 1:
             now, done = session.now, session.stats["merges"]
             planned.append(Merge(0, 2))
-            upkeep._merge(session, number)
+            inside(session).upkeep.merge(number)
             assert (session.now, session.stats["merges"]) == (now + 1, done + 1)
             assert count(inner) == pairs(a.rows(), b.rows()) == count(again)
             assert count(itself) == pairs(b.rows(), b.rows())
@@ -166,7 +167,7 @@ def test_pairs_are_made_once_also_when_their_own_epoch_merges_the_traces(session
         assert count(both) == pairs(a.rows(), a.rows())
         if n >= 6:
             assert count(late) == count(both)
-        layers = {len(trace.layers) for trace in session._version.traces.values() if trace.layers}
+        layers = {len(trace.layers) for trace in inside(session).traces.values() if trace.layers}
         alone |= {n} if layers == {1} else set()
     assert alone - {0}, "some epoch ended with one layer in every trace"
 

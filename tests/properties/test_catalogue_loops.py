@@ -9,6 +9,7 @@ import pytest
 from checking import EDGES, change, closure, count, merge_all
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import inside
 
 from nosync_nb import Collection, Session
 from nosync_nb.operators.iterate import effort
@@ -159,9 +160,7 @@ def test_rows_of_a_closure_that_cancelled_do_not_pile_up(
         change(session, edges, chain)
         change(session, edges, dict.fromkeys(chain, -1))
         session.settle()
-        stored.append(sum(trace.rows_count for trace in session._version.traces.values()))
+        stored.append(sum(trace.rows_count for trace in inside(session).traces.values()))
     assert max(stored[40:]) <= max(stored[:40]) < 5000
     merge_all(session)
-    assert [
-        trace.rows_count for trace in session._version.traces.values() if trace.rows_count
-    ] == []
+    assert [trace.rows_count for trace in inside(session).traces.values() if trace.rows_count] == []

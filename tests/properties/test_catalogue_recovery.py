@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from checking import EDGES, change, closure, count, merge_all
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Collection, DurabilityError, Session, rows
@@ -132,7 +133,7 @@ def test_a_checkpoint_has_the_state_of_loops(opened: Open, wanted: Any) -> None:
     define(session)
     for epoch in range(1, len(EPOCHS) + 1):
         commit(session, epoch)
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
         session = opened(takeover=True)
         assert session.recovery.recomputed == 0
         assert everything(session) == wanted[epoch]
@@ -147,14 +148,14 @@ def test_a_second_kill_right_after_a_restart_leaves_the_next_epoch_right(
     define(session)
     for epoch in range(1, len(EPOCHS) + 1):
         if checkpoint == "before" and epoch % 2:
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
         commit(session, epoch)
         assert everything(session) == wanted[epoch]
         for _ in range(quick):
             session = opened(takeover=True)
             assert session.recovery.recomputed == 0
             if checkpoint == "after":
-                upkeep.checkpoint(session)
+                inside(session).upkeep.checkpoint()
         session = opened(takeover=True)
         if epoch % 3 == 0:
             assert everything(session) == wanted[epoch]
@@ -173,7 +174,7 @@ def test_a_checkpoint_has_the_state_of_what_shows_nothing(opened: Open) -> None:
     session["unread"].insert([(7,)])  # type: ignore[attr-defined]
     change(session, b, {(-3,): 1, (5,): -1})
     for _ in range(2):
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
         session = opened(takeover=True)
         assert session.recovery.recomputed == 0
         assert session["common"].rows() == session["many"].rows() == []
@@ -192,7 +193,7 @@ def test_a_checkpoint_has_the_state_of_what_shows_nothing(opened: Open) -> None:
 
 
 def files(session: Session) -> set[str]:
-    return set(os.listdir(session._store.parts))
+    return set(os.listdir(inside(session).store.parts))
 
 
 @pytest.mark.usefixtures("small_files")
@@ -205,25 +206,26 @@ def test_an_epoch_that_is_tried_again_writes_files_of_its_own(
     change(session, numbers, {(x,): 1 for x in range(6)})
     before = files(session)
     rows = [(x,) for x in range(10, 20)]
-    append = type(session._store.log).append
+    append = type(inside(session).store.log).append
 
     def refused(*arguments: Any) -> Any:
         raise DurabilityError("the disk is full")
 
     numbers.insert(rows)
-    monkeypatch.setattr(type(session._store.log), "append", refused)
+    monkeypatch.setattr(type(inside(session).store.log), "append", refused)
     with pytest.raises(DurabilityError):
         session.commit()
     first = {
-        name: Path(session._store.parts, name).read_bytes() for name in files(session) - before
+        name: Path(inside(session).store.parts, name).read_bytes()
+        for name in files(session) - before
     }
     assert first
-    monkeypatch.setattr(type(session._store.log), "append", append)
+    monkeypatch.setattr(type(inside(session).store.log), "append", append)
     session.commit()
     second = files(session) - before - set(first)
     assert len(second) == len(first)
     for name in first:  # what the first attempt left is nobody's
-        Path(session._store.parts, name).write_bytes(b"half")
+        Path(inside(session).store.parts, name).write_bytes(b"half")
     session = opened(takeover=True)
     assert set(first) & files(session) == set()
     assert second <= files(session)
@@ -237,7 +239,7 @@ def replace_files(session: Session) -> set[str]:
         session.inputs["numbers"].insert([(x,) for x in range(5)], once=f"{session.now}-{n}")
         session.commit()
         merge_all(session)
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
     return before - files(session)
 
 
@@ -250,7 +252,7 @@ def merged(opened: Open, small_files: None) -> Session:
     for _ in range(5):
         change(session, numbers, {(x,): 1 for x in range(9)})
     merge_all(session)
-    upkeep.checkpoint(session)
+    inside(session).upkeep.checkpoint()
     return session
 
 
@@ -258,7 +260,7 @@ def test_a_slow_reader_keeps_what_was_merged_away_and_deleted(
     merged: Session, opened: Open
 ) -> None:
     session = opened(takeover=True)  # it has mapped no file yet
-    seen = session._snapshot
+    seen = inside(session).snapshot
     assert replace_files(session)
     assert count(session["counts"]) == {(x, 8 if x < 5 else 5): 1 for x in range(9)}
     for epoch in range(6):
@@ -272,14 +274,14 @@ def test_a_reader_whose_files_go_while_it_reads_begins_again(
     merged: Session, opened: Open, monkeypatch: pytest.MonkeyPatch, at: int | None
 ) -> None:
     reader = opened(mode="r")
-    read, gone = reads.read, set[str]()
+    read, gone = reads.SnapshotReader.read, set[str]()
 
     def late(*arguments: Any) -> Any:
         if not gone:
             gone.update(replace_files(merged))
         return read(*arguments)
 
-    monkeypatch.setattr(reads, "read", late)
+    monkeypatch.setattr(reads.SnapshotReader, "read", late)
     found = count(reader["counts"], at)
     assert gone
     assert found == {(x, at or (8 if x < 5 else 5)): 1 for x in range(9)}

@@ -17,6 +17,7 @@ import programs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import inside
 from model import Bag, bag
 from strategies import Epoch, histories
 
@@ -57,8 +58,8 @@ def compact(session: Session, chance: Random) -> None:
         return Merge(start, stop) if stop - start > 1 else None
 
     with mock.patch.object(upkeep, "plan", some):
-        for number in session._version.traces:
-            upkeep._merge(session, number)
+        for number in inside(session).traces:
+            inside(session).upkeep.merge(number)
 
 
 @pytest.mark.spark
@@ -144,7 +145,7 @@ def follow(
         if how == "compact":
             compact(session, data.draw(st.randoms(use_true_random=False)))
         elif how == "checkpoint":
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
         elif how:
             open_.append(again(session, folder, how, number))
             assert open_[-1].recovery.recomputed == 0

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import DurabilityError, NosyncError, Session, StageError
-from nosync_nb.session import publishing, upkeep
+from nosync_nb.session import upkeep
+from nosync_nb.session.publisher import Publisher, UnfinishedDefinition
 from nosync_nb.store import store
 from nosync_nb.trace.past.archive import Archive
 
@@ -28,7 +30,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
         for epoch in range(3):
             numbers.insert([(k % 7, epoch + 1) for k in range(20)])
             session.commit()
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
     with nosync_nb.open(tmp_path / "log") as session:
         yield session
 
@@ -76,16 +78,16 @@ def test_a_drop_that_cannot_read_what_it_forgets_is_done_or_not(
 def test_a_definition_that_fails_changes_nothing_of_what_readers_hold(session: Session) -> None:
     """Nor are the numbers given again under which it may have written something."""
     session.commit()
-    held = session._snapshot.graph
+    held = inside(session).graph
     numbers, taken = held.numbers, []
     bad = session["numbers"].map(lambda row: (1 // (row.v - 1),), "y int").distinct()
     for _ in range(2):
         with pytest.raises(StageError, match="ZeroDivisionError"):
             session.stage("bad", bad)
-        assert session._snapshot.graph is held
+        assert inside(session).graph is held
         taken.append(held.numbers)
     session.stage("good", session["numbers"].distinct())
-    assert min(session._graph.named["good"].traces.values()) >= numbers + 2
+    assert min(inside(session).graph.named["good"].traces.values()) >= numbers + 2
     assert taken == [numbers, numbers]
 
 
@@ -130,15 +132,15 @@ def test_an_error_after_a_definition_is_written_says_that_it_stands(
     error: BaseException,
 ) -> None:
     session.commit()
-    assign, raised = publishing.UnfinishedDefinition.assign, list[BaseException]()
+    assign, raised = Publisher.assign_definition, list[BaseException]()
 
-    def once(record: publishing.UnfinishedDefinition, session: Session) -> None:
+    def once(publisher: Publisher, record: UnfinishedDefinition) -> None:
         if not raised:
             raised.append(error)
             raise error
-        assign(record, session)
+        assign(publisher, record)
 
-    monkeypatch.setattr(publishing.UnfinishedDefinition, "assign", once)
+    monkeypatch.setattr(Publisher, "assign_definition", once)
     with pytest.raises((KeyboardInterrupt, MemoryError)) as came:
         act(session)
     cause = came.value.__cause__
@@ -156,7 +158,7 @@ def test_a_definition_that_failed_before_it_was_written_does_not_say_that_it_sta
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.commit()
-    monkeypatch.setattr(session._store, "write_definition", lambda _: int("x"))
+    monkeypatch.setattr(inside(session).store, "write_definition", lambda _: int("x"))
     with pytest.raises(ValueError, match="int") as came:
         session.stage("more", session["numbers"].filter("v > 1"))
     assert not hasattr(came.value, "__notes__")

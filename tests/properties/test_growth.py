@@ -15,10 +15,10 @@ import pytest
 from growth import entries, grown
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import inside
 
 import nosync_nb
 from nosync_nb.collections.functions import captured
-from nosync_nb.session import upkeep
 from nosync_nb.store import store
 from nosync_nb.store.ledger import Written
 from nosync_nb.store.log import codec
@@ -64,8 +64,8 @@ def test_a_cell_that_is_run_again_leaves_no_description_behind(tmp_path: Path) -
             slow.select("carrier").inspect(print)  # never named
             session.define({"slow": slow})
         gc.collect()
-        assert len(session._names) <= 2
-        assert not session._listeners.waiting
+        assert len(inside(session).names) <= 2
+        assert not inside(session).listeners.waiting
         assert slow.name == "slow"
 
 
@@ -78,7 +78,7 @@ def test_a_name_is_known_as_long_as_what_was_named(tmp_path: Path) -> None:
         assert slow.name == "late"
         session.drop("late")
         assert slow.name is None
-        assert not session._works.stages
+        assert not inside(session).works.stages
 
 
 class _Odd:
@@ -149,7 +149,7 @@ def test_a_checkpoint_encodes_what_changed_since_the_last_one(
 
     def checkpoint() -> int:
         encoded.clear()
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
         return len(encoded)
 
     with nosync_nb.open(tmp_path / "log") as session:
@@ -176,7 +176,7 @@ def test_a_large_value_is_in_one_file_which_later_checkpoints_name(tmp_path: Pat
         texts.insert([(0, text)])
         session.commit()
         session.settle()
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
         files = set(path.glob("layers/*"))
         assert all(path.stat().st_size > len(text) for path in files)
         for k in range(1, 40):
@@ -184,7 +184,7 @@ def test_a_large_value_is_in_one_file_which_later_checkpoints_name(tmp_path: Pat
             session.commit()
             session.settle()
             if k % 10 == 0:
-                upkeep.checkpoint(session)
+                inside(session).upkeep.checkpoint()
                 newest = max(path.glob("checkpoint-*"))
                 assert newest.stat().st_size < 20_000
         assert set(path.glob("layers/*")) == files
@@ -219,11 +219,11 @@ def test_a_value_too_large_for_a_frame_is_written_once_for_each_log(
         frames = sum(each.stat().st_size for each in path.glob("segment-*")) - frames
         assert frames < 5000
         past[session.now] = {name: sorted(map(repr, session[name].rows())) for name in at}
-    held = {n: len(t.consolidated()) for n, t in session._version.traces.items()}
-    assert {each.name for each in path.glob("layers/*")} <= upkeep.named_files(session)
+    held = {n: len(t.consolidated()) for n, t in inside(session).traces.items()}
+    assert {each.name for each in path.glob("layers/*")} <= inside(session).publisher.named_files
     session.settle()
     if ended:
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
         session.close()
         assert max(path.glob("checkpoint-*")).stat().st_size < 20_000
     for mode in ("r", "w"):
@@ -232,9 +232,9 @@ def test_a_value_too_large_for_a_frame_is_written_once_for_each_log(
                 for name, found in expected.items():
                     assert sorted(map(repr, again[name].rows(at=epoch))) == found
             if mode == "w":
-                again._ready()
+                inside(again).gate.ready()
                 assert again.recovery.recomputed == 0
-                assert {n: len(t.consolidated()) for n, t in again._version.traces.items()} == held
+                assert {n: len(t.consolidated()) for n, t in inside(again).traces.items()} == held
                 again["texts"].remove([(1, text, None, None)])
                 again.commit()
                 assert [r.v for r in again["longest"].rows() if r.k == 1] == ["beside"]
@@ -270,14 +270,14 @@ def test_what_a_checkpoint_moved_to_files_is_read_after_any_of_the_next_epochs(
                 numbers.insert([(chance.randrange(9), chance.randrange(99)) for _ in range(5)])
                 session.commit()
                 if chance.random() < 0.4:
-                    upkeep.checkpoint(session)
+                    inside(session).upkeep.checkpoint()
             rows = numbers.rows()
             assert len(rows) == 150 * (life + 1)
             sums: dict[int, int] = {}
             for row in rows:
                 sums[row.k] = sums.get(row.k, 0) + row.v
             assert {row.k: row.s for row in session["sums"].rows()} == sums
-            named = upkeep.named_files(session)
+            named = inside(session).publisher.named_files
         there = {each.name for each in (tmp_path / "log" / "layers").iterdir()}
         assert {name for name in named if name.endswith(".arrow")} <= there
 
@@ -286,8 +286,8 @@ def test_what_a_checkpoint_moved_to_files_is_read_after_any_of_the_next_epochs(
 
 PHASE = 480
 GROWS = {  # by design: a number for each epoch, and the packs that hold them
-    "Session._ledger._times": PHASE,
-    "Session._snapshot.history._view.tree": 16,
+    "Session._publisher.ledger._times": PHASE,
+    "Session._publisher.snapshot.history._view.tree": 16,
 }
 
 
@@ -384,7 +384,7 @@ def test_thousands_of_epochs_leave_a_session_as_large_as_it_was(
         before, *others = size()
         life.run(PHASE)
         after, *others_after = size()
-        layers = [len(trace.layers) for trace in session._version.traces.values()]
+        layers = [len(trace.layers) for trace in inside(session).traces.values()]
         checkpoints = session.stats["checkpoints"]
     more = grown(before, after, spare=64)
     assert {place: n for place, n in more.items() if n > GROWS.get(place, 0)} == {}

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from faults import HastyFiles
+from inside import inside
 
 import nosync_nb
 from nosync_nb import CorruptLogError
@@ -75,9 +76,9 @@ def log(tmp_path: Path) -> Path:
         for epoch in range(3):
             rows.insert([(k, epoch) for k in range(12)])
             session.commit()
-        for number in list(session._version.traces):
-            upkeep._merge(session, number)
-        upkeep.checkpoint(session)
+        for number in list(inside(session).traces):
+            inside(session).upkeep.merge(number)
+        inside(session).upkeep.checkpoint()
         rows.insert([(k, 9) for k in range(12)])
         session.commit()
     for victim in (tmp_path / VICTIM, tmp_path / "victim.arrow", folder / "notebook.json"):
@@ -190,7 +191,7 @@ def test_an_epoch_that_empties_what_it_must_not_is_told_or_takes_nothing(
                 told.add(number)
         shutil.rmtree(log)
     with nosync_nb.open(whole, mode="r") as session:
-        nodes = list(session._snapshot.graph)
+        nodes = list(inside(session).graph)
     assert told.issuperset(n for node in nodes for n in node.traces.values())
     assert told.issuperset({2**31, 2**32 - 1})
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import OutOfMemoryError, Session, rows
 from nosync_nb.collections import results
 from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.host import host_of
 from nosync_nb.session import transactions, upkeep
 from nosync_nb.trace import Trace
 
@@ -64,7 +66,7 @@ def test_a_commit_leaves_the_rows_that_wait_and_the_epoch_before(
 ) -> None:
     data.insert([("a", 10), ("d", 4)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session._runner, "epoch", full)
+        patch.setattr(inside(session).publisher.runner, "epoch", full)
         fails(session.commit, "epoch 2 was not committed, its 2 rows still wait and epoch 1 is as")
         with pytest.raises(OutOfMemoryError, match="epoch 2 was not"), session.epoch():
             data.insert([("x", 1)])
@@ -103,8 +105,8 @@ def test_a_definition_changes_no_stage(session: Session, data: Any) -> None:
 def test_a_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> None:
     before = data.rows()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(data._host), "read", full)
-        patch.setattr(type(data._host), "trace", full)
+        patch.setattr(type(host_of(data)), "read", full)
+        patch.setattr(type(host_of(data)), "trace", full)
         fails(lambda: read(data), "input 'data' could not be read; nothing has changed")
     assert data.rows() == before
     read(data)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from faults import FakeMachine, HastyFiles, PickyFiles
+from inside import inside
 
 import nosync_nb
 from nosync_nb import FencedError, NosyncError, Session
@@ -68,7 +69,7 @@ def test_no_moment_of_a_refusing_disk_locks_a_process_out_of_its_own_log(
     disk = PickyFiles()
     with on(disk) as session:
         one_more(session)
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
         one_more(session)
     sessions: list[Session] = []
     opening = steps_of(disk, lambda: sessions.append(on(disk)))
@@ -187,9 +188,9 @@ def edited(on: Callable[..., Session], tmp_path: Path) -> tuple[Path, dict[str, 
             rows.insert([(k, epoch) for k in range(12)])
             session.commit()
             if epoch in (2, 4):
-                for number in list(session._version.traces):
-                    upkeep._merge(session, number)
-                upkeep.checkpoint(session)
+                for number in list(inside(session).traces):
+                    inside(session).upkeep.merge(number)
+                inside(session).upkeep.checkpoint()
         wanted = everything(session)
     shutil.move(tmp_path / "log", tmp_path / "whole")
     return tmp_path / "whole", wanted
@@ -220,17 +221,17 @@ def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
     if more != "nothing":
         session.inputs["rows"].insert([(k, 100) for k in range(12)])
         session.commit()
-        for number in list(session._version.traces):
-            upkeep._merge(session, number)
+        for number in list(inside(session).traces):
+            inside(session).upkeep.merge(number)
         wanted = everything(session)
     if more == "checkpoint":
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
         assert disk.unreadable in disk.deleted
     if more == "killed before checkpoint":
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint, "write", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                upkeep.checkpoint(session)
+                inside(session).upkeep.checkpoint()
     disk.unreadable = ""
     for _ in range(3):  # killed each time; the second sweeps what is nobody's now
         session = on(disk, takeover=True)
@@ -238,8 +239,8 @@ def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
         session.inputs["rows"].insert([(1, 1000 + session.now)])
         session.commit()
         wanted = everything(session)
-        upkeep.checkpoint(session)
-    named = upkeep.named_files(session)
+        inside(session).upkeep.checkpoint()
+    named = inside(session).publisher.named_files
     session.close()
     with on(disk) as session:
         assert everything(session) == wanted

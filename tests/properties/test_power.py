@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from faults import Crash, FaultyFiles, HastyFiles, Phase
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Session
@@ -97,12 +98,12 @@ def program(session: Session, promise: Promise) -> None:
         if epoch == 1:
             define("sums", session["joined"].group_by("name").agg(total="sum(v)", n="count(*)"))
         if epoch == 3:
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
             promise.durable = 3
             define("late", numbers.group_by("k").agg(most="max(v)"))
-            for number in list(session._version.traces):
-                upkeep._merge(session, number)
-    upkeep.checkpoint(session)
+            for number in list(inside(session).traces):
+                inside(session).upkeep.merge(number)
+    inside(session).upkeep.checkpoint()
 
 
 def expected(epoch: int) -> dict[str, list[Any]]:

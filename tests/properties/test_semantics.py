@@ -20,6 +20,7 @@ from strategies import key
 
 import nosync_nb
 from nosync_nb import Collection, ExpressionError, Input, NegativeMultiplicityError, Session, rows
+from nosync_nb.collections.host import host_of
 
 FRUIT = [("apple", 5), ("apple", 5), ("banana", 2)]
 MORE = [("apple", 3), ("apple", 2), ("kiwi", 2)]
@@ -32,7 +33,7 @@ def count(collection: Collection, at: Any = None) -> dict[Any, int]:
 
 def net(collection: Collection) -> dict[Any, int]:
     """The net changes of the last epoch."""
-    now = collection._host.epoch(None)
+    now = host_of(collection).epoch(None)
     table = collection.changes(after=now - 1, upto=now)
     return {tuple(row[:-1]): row[-1] for row in zip(*table.to_pydict().values(), strict=True)}
 

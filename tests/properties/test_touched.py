@@ -13,12 +13,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from inside import inside
 from touched import growth, work_of
 
 import nosync_nb
 from nosync_nb import Collection
 from nosync_nb.collections.library import windows
-from nosync_nb.session import upkeep
+from nosync_nb.session import removals
 from nosync_nb.trace import compaction
 from nosync_nb.trace.compaction import STALL_LAYERS
 
@@ -99,7 +100,7 @@ def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "INLINE_ROWS", 64)
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 16)
     monkeypatch.setattr(compaction, "JOINED_MAX", 4)
-    monkeypatch.setattr(upkeep, "REMOVALS_WAITING", 8)  # so do looks for what was removed
+    monkeypatch.setattr(removals, "REMOVALS_WAITING", 8)  # so do looks for what was removed
 
 
 @pytest.mark.usefixtures("small_layers")
@@ -124,7 +125,7 @@ def test_an_epoch_costs_what_changes_however_many_there_were(
                 right.change(session, rows)
 
         touched, ordered = work_of(session, change)
-        layers = [len(trace.layers) for trace in session._version.traces.values()]
+        layers = [len(trace.layers) for trace in inside(session).traces.values()]
     assert growth(touched) <= GROWTH_MAX
     assert growth(ordered) <= GROWTH_MAX
     assert max(layers) <= STALL_LAYERS  # those of the worker and those of this thread

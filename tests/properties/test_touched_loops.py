@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from checking import EDGES, held
+from inside import inside
 from touched import growth, work_of
 
 import nosync_nb
@@ -67,7 +68,7 @@ def test_a_loops_epoch_costs_what_changes_however_many_there_were(
         touched, ordered = work_of(
             session, lambda epoch: edges.set(base + turns[epoch % PERIOD]), EPOCHS
         )
-        layers = [len(trace.layers) for trace in session._version.traces.values()]
+        layers = [len(trace.layers) for trace in inside(session).traces.values()]
         assert held(session["stage"]) == held(LOOPS[name](edges))
     assert growth(touched) <= GROWTH_MAX
     assert growth(ordered) <= GROWTH_MAX

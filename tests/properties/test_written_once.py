@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from checking import merge_all
+from inside import inside
 
 import nosync_nb
 from nosync_nb import DurabilityError, Session
 from nosync_nb.errors import SchemaError, StageError
-from nosync_nb.session import upkeep
+from nosync_nb.session.publisher import files_of
 from nosync_nb.trace.past.tree import FANOUT
 
 ROWS = 70_000
@@ -28,12 +29,12 @@ def table(start: int) -> pa.Table:
 
 
 def files(session: Session) -> set[str]:
-    return set(os.listdir(session._store.parts))
+    return set(os.listdir(inside(session).store.parts))
 
 
 def live(session: Session) -> set[str]:
     """The part files that the state of now and the past are made of."""
-    named = upkeep.files_of(session._version) | session._store.history.files()
+    named = files_of(inside(session).snapshot.version) | inside(session).store.history.files()
     return {name for name in named if name.endswith(".arrow")}
 
 
@@ -69,7 +70,7 @@ def test_a_log_in_the_order_of_a_trace_comes_back(tmp_path: Path, checkpointed: 
         expected, rows = sums(session), joined.rows()
         assert [n for n, _ in expected] == [0, ROWS, 2 * ROWS - 1]
         if checkpointed:
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
         numbers.remove([(1003, 3)])
         session.commit()
         session.sync()
@@ -99,9 +100,9 @@ def test_a_dataframe_is_written_in_the_orders_that_are_read(spark: Any, tmp_path
         numbers.insert(spark.range(9000).selectExpr("id as x", "id % 1000 as k"))
         written = files(session) - before
         session.commit()
-        layouts = session._graph.named["numbers"].traces
+        layouts = inside(session).graph.named["numbers"].traces
         assert len(layouts) == 2
-        traces = [session._version.traces[number] for number in layouts.values()]
+        traces = [inside(session).traces[number] for number in layouts.values()]
         named = {ref.path for trace in traces for layer in trace.layers for ref in layer.files}
         assert named == written
         assert joined.count() == 9
@@ -156,7 +157,7 @@ def test_files_that_no_epoch_is_made_of_do_not_stay(spark: Any, tmp_path: Path) 
         session.commit()
         keyed.upsert(large(2))
         session.commit()
-        assert files(session) <= upkeep.named_files(session)
+        assert files(session) <= inside(session).publisher.named_files
         assert keyed.count() == 9000
         assert {row.x for row in keyed.rows()} == {2 * k for k in range(9000)}
 
@@ -198,7 +199,7 @@ def test_files_of_small_layers_go_when_they_are_merged(spark: Any, tmp_path: Pat
             numbers.insert(more if n % 4 == 3 else few)
             session.commit()
         session.settle()
-        assert files(session) <= upkeep.named_files(session)
+        assert files(session) <= inside(session).publisher.named_files
 
 
 @pytest.mark.spark
@@ -208,13 +209,13 @@ def test_files_of_a_frame_that_may_be_there_stay(
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
         numbers = session.input("numbers", "id bigint")
         numbers.insert(spark.range(9000))
-        write = session._store.write_epoch
+        write = inside(session).store.write_epoch
 
         def written_and_then_lost(*given: Any) -> None:
             write(*given)
             raise DurabilityError("the disk went away")
 
-        monkeypatch.setattr(session._store, "write_epoch", written_and_then_lost)
+        monkeypatch.setattr(inside(session).store, "write_epoch", written_and_then_lost)
         with pytest.raises(DurabilityError):
             session.commit()
         session.discard()
@@ -235,27 +236,27 @@ def test_a_dropped_stage_takes_its_files_along(tmp_path: Path, packed: bool) -> 
         for n in range(3):
             # Small changes before and after the large one that will be missing.
             if packed:
-                upkeep.checkpoint(session)
+                inside(session).upkeep.checkpoint()
             numbers.insert(table(ROWS) if n == 1 else [(1, 1)])
             session.commit()
         merge_all(session)
         assert doubled.count() == 2 * ROWS + 2
         if packed:
-            upkeep.checkpoint(session)
-        upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
+        inside(session).upkeep.checkpoint()
         before = files(session)
         session.drop("doubled")
         assert files(session) == before, "the log names them until a checkpoint follows"
         session.sync()
         shutil.copytree(session.path, tmp_path / "killed")
-        upkeep.checkpoint(session)
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
+        inside(session).upkeep.checkpoint()
         assert files(session) == live(session) < before
         for _ in range(FANOUT):  # the packs are summed up
             numbers.insert([(1, 1)])
             session.commit()
-            upkeep.checkpoint(session)
-        assert session._store.history._view.tree[0].level == 1
+            inside(session).upkeep.checkpoint()
+        assert inside(session).store.history._view.tree[0].level == 1
         assert live(session) <= files(session)
         assert numbers.count(at=4) == 2 * ROWS + 2
     with nosync_nb.open(tmp_path / "log") as session:

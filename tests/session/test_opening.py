@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import DurabilityError, FencedError, NosyncError, SchemaError, Session, StageError
@@ -189,15 +190,15 @@ def test_what_goes_wrong_behind_is_raised_by_the_next_call_and_once(
     def full(*_: Any) -> bytes:
         raise DurabilityError("the disk is full")
 
-    monkeypatch.setattr(session._store, "checkpoint_payload", full)
-    upkeep.plan_checkpoint(session)
+    monkeypatch.setattr(inside(session).store, "checkpoint_payload", full)
+    inside(session).upkeep.plan_checkpoint()
     with pytest.raises(DurabilityError, match="the disk is full"):
         session.settle()
-    upkeep.plan_checkpoint(session)  # not again at once
+    inside(session).upkeep.plan_checkpoint()  # not again at once
     session.settle()
     assert session.commit() == 2
-    session._upkeep.patience = 0
-    upkeep.plan_checkpoint(session)
+    inside(session).upkeep.patience = 0
+    inside(session).upkeep.plan_checkpoint()
     with pytest.warns(UserWarning, match="background work failed: the disk is full"):
         session.close()
     assert values(opened()["numbers"]) == [1]
@@ -269,7 +270,7 @@ def test_a_zombie_in_the_same_process_changes_nothing_and_closes_quietly(
         zombie.stage("late", numbers.distinct())
     assert "late" not in zombie
     with pytest.raises(FencedError):
-        upkeep.checkpoint(zombie)
+        inside(zombie).upkeep.checkpoint()
     zombie.close()
     assert session.commit() == 2
     assert values(session["numbers"]) == [1]
@@ -407,10 +408,10 @@ def test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners(
     for round_ in range(1, 13):
         session["numbers"].insert([(x,) for x in range(10)], once=round_)
         session.commit()
-        for number in list(session._version.traces):
-            upkeep._merge(session, number)
+        for number in list(inside(session).traces):
+            inside(session).upkeep.merge(number)
         if round_ % 2 == 0:
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
         if round_ % 5 == 0:
             session = opened(takeover=True)
         assert [row.n for row in eager["counts"].rows()] == [round_] * 10
@@ -438,11 +439,11 @@ def test_a_session_that_cannot_be_recovered_leaves_the_log_free(
 ) -> None:
     opened().close()
 
-    def broken(_: Session) -> None:
+    def broken(*_: object) -> None:
         raise NosyncError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "recover", broken)
+        patch.setattr(recovery.Recovery, "recover", broken)
         with pytest.raises(NosyncError, match="broken"):
             opened()
     assert opened().now == 0

@@ -12,10 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.session import loads, upkeep
+from nosync_nb.session import loads
 
 LOADS = [[(1, "a"), (2, None)], [(3, "c")], [(x, str(x)) for x in range(100)]]
 
@@ -79,7 +80,7 @@ def test_the_form_and_the_order_of_rows_do_not_matter(
     events.insert([(2, None), (1, "a"), (1, "a")])
     session.commit()
     if packed:
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
     session = opened()
     again = pa.table({"name": ["a", "a", None], "x": [1, 1, 2]})
     assert len(told(lambda: session["events"].insert(again))) == 1
@@ -183,7 +184,7 @@ def test_the_comparison_ends_some_epochs_after_the_restart(
     session.commit()
     session.commit()
     assert told(lambda: session["events"].insert(LOADS[0])) == []
-    assert session._repeats._state is None
+    assert inside(session).loads.repeats._state is None
 
 
 def test_the_first_and_the_last_of_many_epochs_are_compared(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import FencedError, Session, StageError, TimeError
@@ -53,11 +54,11 @@ class Restart:
     def midway(self, session: Session) -> None:
         """The place of a checkpoint that is older than the rest of the test."""
         if self.how == "old checkpoint":
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
 
     def __call__(self, session: Session) -> Session:
         if self.how == "checkpoint":
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
         if self.how == "closed":
             session.close()
         after = self.opened(takeover=self.how != "closed")
@@ -156,7 +157,7 @@ def test_a_stage_defined_at_the_epoch_of_a_checkpoint_is_read_once(
     numbers = session.input("numbers", "x int")
     numbers.insert([(1,), (1,), (2,)])
     session.commit()
-    upkeep.checkpoint(session)
+    inside(session).upkeep.checkpoint()
     session.stage("sums", numbers.group_by().agg(total="sum(x)"))
     session.stage("same", numbers.filter("x > 0"))
     session = restart(session)
@@ -176,7 +177,7 @@ def test_a_checkpoint_that_a_definition_overtakes_has_what_was_before_it(
     numbers = session.input("numbers", "x int")
     numbers.insert([(1,), (2,)])
     session.commit()
-    wrote = session._store.checkpoint_payload
+    wrote = inside(session).store.checkpoint_payload
 
     def slowly(*arguments: Any) -> bytes:
         session.stage("late", numbers.filter("x > 1"))
@@ -184,8 +185,8 @@ def test_a_checkpoint_that_a_definition_overtakes_has_what_was_before_it(
         session.commit()
         return wrote(*arguments)
 
-    monkeypatch.setattr(session._store, "checkpoint_payload", slowly)
-    upkeep.checkpoint(session)
+    monkeypatch.setattr(inside(session).store, "checkpoint_payload", slowly)
+    inside(session).upkeep.checkpoint()
     session = opened(takeover=True)
     assert values(session["late"]) == [2, 3]
     assert values(session["late"], 1) == [2]
@@ -320,9 +321,9 @@ def test_equal_definitions_change_nothing_after_a_restart(
     session["numbers"].insert([(1,)])
     session.commit()
     session = restart(session)
-    head = session._store.log.head
+    head = inside(session).store.log.head
     assert define(session) == ["unchanged", "unchanged"]
-    assert session._store.log.head == head
+    assert inside(session).store.log.head == head
     session["numbers"].insert([(2,)])
     session.commit()
     assert values(session["doubled"]) == [2, 4]
@@ -385,7 +386,7 @@ def test_stages_whose_functions_are_not_restored_are_stale_and_hold_up_nobody(
 
 def test_a_stale_stage_that_missed_nothing_goes_on_where_it_stopped(stale: Session) -> None:
     with_functions(stale)
-    assert [s.version for s in stale._catalog.values()] == [1, 1, 1, 1, 1]
+    assert [s.version for s in inside(stale).catalog.values()] == [1, 1, 1, 1, 1]
     assert stale["doubled"].history() == [range(2)]
     stale["numbers"].insert([(3,)])
     stale.commit()
@@ -496,7 +497,7 @@ def test_a_stage_whose_column_is_gone_is_stale_until_it_is_back(
 def files(session: Session) -> set[str]:
     return {
         name
-        for folder in (session._store.parts, session._store.packs)
+        for folder in (inside(session).store.parts, inside(session).store.packs)
         for name in os.listdir(folder)
     }
 
@@ -514,9 +515,9 @@ def test_opening_deletes_what_nothing_names_and_nothing_else(
     numbers.insert([(x,) for x in range(20)])
     session.commit()
     needed = files(session)
-    Path(session._store.parts, "trace9-1-2-g1-half.arrow").write_bytes(b"half")
-    Path(session._store.packs, "pack-1-2-half.pack").write_bytes(b"half")
-    Path(session._store.parts, "mine.txt").write_bytes(b"mine")
+    Path(inside(session).store.parts, "trace9-1-2-g1-half.arrow").write_bytes(b"half")
+    Path(inside(session).store.packs, "pack-1-2-half.pack").write_bytes(b"half")
+    Path(inside(session).store.parts, "mine.txt").write_bytes(b"mine")
     session = restart(session)
     assert needed - files(session) == set()
     assert not {name for name in files(session) if "half" in name}
@@ -537,13 +538,13 @@ def test_files_that_were_merged_away_go_with_the_second_checkpoint(
     for start in range(0, 60, 10):
         numbers.insert([(x,) for x in range(start, start + 10)])
         session.commit()
-    upkeep._merge(session, next(iter(session._version.traces)))
-    retired = set(session._upkeep.retired)
+    inside(session).upkeep.merge(next(iter(inside(session).traces)))
+    retired = set(inside(session).garbage.retired)
     assert retired
-    upkeep.checkpoint(session)
+    inside(session).upkeep.checkpoint()
     assert retired <= files(session)
-    upkeep.checkpoint(session)
-    history = session._store.history.files()
+    inside(session).upkeep.checkpoint()
+    history = inside(session).store.history.files()
     assert retired & files(session) == retired & history
     assert values(session["numbers"]) == list(range(60))
     assert values(session["numbers"], 2) == list(range(20))
@@ -560,9 +561,9 @@ def test_the_checkpoint_before_a_damaged_one_is_enough(
     for start in range(0, 80, 10):
         numbers.insert([(x,) for x in range(start, start + 10)])
         session.commit()
-        upkeep._merge(session, next(iter(session._version.traces)))
+        inside(session).upkeep.merge(next(iter(inside(session).traces)))
         if start % 20:
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
     session.close()
     opened().close()  # sweeps, and must leave what the older checkpoint names
     newest = sorted(Path(session.path).glob("checkpoint-*"))[-1]
@@ -588,7 +589,7 @@ def test_a_file_that_is_missing_is_told_at_once_and_costs_only_what_it_holds(
     gone = files(session)
     session.close()
     for name in gone:
-        Path(session._store.parts, name).unlink()
+        Path(inside(session).store.parts, name).unlink()
     session = opened()
     assert sorted(session.recovery.notes) == [
         f"'{name}' is missing: what it holds cannot be read" for name in sorted(gone)
@@ -616,7 +617,7 @@ def test_opening_neither_decodes_nor_maps_what_it_does_not_need(
     if restart.how == "closed":
         session.close()
     elif restart.how == "checkpoint":
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
     touched: list[str] = []
     decode, map_ = codec.decode, parts.open_part
 
@@ -662,7 +663,7 @@ def test_epochs_that_power_loss_took_are_told(
     numbers = session.input("numbers", "x int")
     numbers.insert([(1,)])
     session.commit(wait="disk")
-    session._store.log._writer._flushing.acquire()  # type: ignore[union-attr] # nothing is synced
+    inside(session).store.log._writer._flushing.acquire()  # type: ignore[union-attr] # nothing is synced
     kept = os.path.getsize(segment := sorted(Path(session.path).glob("segment-*"))[-1])
     for x in (2, 3):
         numbers.insert([(x,)])
@@ -673,7 +674,7 @@ def test_epochs_that_power_loss_took_are_told(
         Machine, "identity", lambda self: identity(self)._replace(boot="after the power came back")
     )
     after = opened(takeover=True)
-    session._store.log._writer._flushing.release()  # type: ignore[union-attr]
+    inside(session).store.log._writer._flushing.release()  # type: ignore[union-attr]
     assert after.now == 1
     assert after.recovery.lost == [2, 3]
     assert "2 epochs lost" in str(after.recovery)
@@ -704,7 +705,7 @@ def test_the_log_does_not_grow_with_the_past_and_the_past_is_there(
         numbers.insert([(x,)])
         session.commit()
         if x % 20 == 0:
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
             counts.append(segments(session))
     assert max(counts[2:]) < 1.5 * counts[1]
     for found in (reader, opened(takeover=True)):

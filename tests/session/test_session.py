@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Collection, Frontier, Input, SchemaError, Session, StageError, TimeError
-from nosync_nb.session import publishing, upkeep
+from nosync_nb.session import publisher
 
 
 @pytest.fixture
@@ -97,10 +98,10 @@ def test_an_equal_definition_changes_nothing(session: Session) -> None:
     flights = session["flights"]
     fly(session, ("UA", "EWR", 65.0))
     session.stage("slow", flights.filter("delay > 60"))
-    head = session._store.log.head
+    head = inside(session).store.log.head
     (report,) = session.define({"slow": session["flights"].filter("delay > 60")})
     assert (report.status, report.version, report.rows) == ("unchanged", 1, 1)
-    assert session._store.log.head == head
+    assert inside(session).store.log.head == head
 
 
 def test_an_edited_stage_is_a_new_version_and_its_readers_follow_by_name(session: Session) -> None:
@@ -229,9 +230,9 @@ def test_again_computes_anew_and_so_does_what_reads_it(session: Session) -> None
     fly(session, ("UA", "EWR", 1.0), ("AA", "JFK", 1.0))
     first = values(session["drawn"])
     same = session["drawn"]
-    definition = session._catalog["drawn"].definition
+    definition = inside(session).catalog["drawn"].definition
     assert definition is not None
-    reports = session.define({"drawn": Collection(session._host, definition)}, again=True)
+    reports = session.define({"drawn": Collection(inside(session).host, definition)}, again=True)
     assert {r.name: r.status for r in reports} == {"drawn": "changed", "most": "followed"}
     assert not set(first) & set(values(same))
     assert values(session["most"]) == [max(values(same))]
@@ -353,9 +354,9 @@ def test_layers_tell_what_they_cover_and_where_they_are(session: Session) -> Non
 def test_a_reader_holds_its_version_while_others_commit(session: Session) -> None:
     session.stage("slow", session["flights"].filter("delay > 60"))
     fly(session, ("UA", "EWR", 65.0))
-    version = session._version
+    version = inside(session).snapshot.version
     fly(session, ("UA", "EWR", 66.0))
-    number = next(iter(session._graph.named["slow"].traces.values()))
+    number = next(iter(inside(session).graph.named["slow"].traces.values()))
     assert version.traces[number].consolidated().diff.tolist() == [1]
     assert len(session["slow"]) == 2
 
@@ -366,7 +367,7 @@ def test_every_epoch_reads_as_it_was_after_a_checkpoint_in_the_same_session(
     stage = session.stage("slow", session["flights"].filter("delay > 60").select("delay"))
     for epoch in range(1, 7):
         if epoch in (3, 5):
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
         assert fly(session, ("UA", "EWR", 60.0 + epoch)) == epoch
         for at in range(epoch + 1):
             there = [60.0 + e for e in range(1, at + 1)]
@@ -382,7 +383,7 @@ def test_a_clock_that_is_set_back_does_not_mix_up_epochs(
     clock = iter((1e9, 1e9 - 3600, 1e9 - 7200, 1e9 + 60))
     for epoch in range(1, 5):
         with monkeypatch.context() as patch:
-            patch.setattr(publishing.time, "time", lambda: next(clock))
+            patch.setattr(publisher.time, "time", lambda: next(clock))
             fly(session, ("UA", "EWR", float(epoch)))
     times = [e.committed_at for e in session.epochs() if e.number]
     assert times == sorted(times)

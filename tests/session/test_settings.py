@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import ExpressionError, Session
@@ -123,7 +124,7 @@ def opened(path: Path, spark: Any = None, **conf: str) -> Iterator[Session]:
         session.spark_conf.update(
             {f"spark.sql.{'ansi.' * (k == 'enabled') or 'session.'}{k}": v for k, v in conf.items()}
         )
-        session._spark._given = spark
+        inside(session).link._given = spark
         yield session
 
 
@@ -138,7 +139,7 @@ def described(session: Session) -> None:
 
 
 def fingerprints(session: Session) -> dict[str, str]:
-    return {n: node.fingerprint for n, node in session._graph.named.items()}
+    return {n: node.fingerprint for n, node in inside(session).graph.named.items()}
 
 
 def test_a_restart_goes_on_in_the_zone_and_mode_of_the_log(tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_settings_are_recorded_by_what_depends_on_them_alone(tmp_path: Path) -> 
                 "d": log.join(log.rename({"i": "j", "t": "v"}), on={"lower(s)": "s"}),
             }
             session.define(made)
-            assert session._types.recorded() == Settings()
+            assert inside(session).link.types.recorded() == Settings()
             found.append(fingerprints(session))
     assert found[0] == found[1]
 
@@ -207,9 +208,9 @@ def test_settings_are_recorded_by_what_depends_on_them_alone(tmp_path: Path) -> 
 def test_after_a_drop_of_all_that_depends_another_zone_may_come(tmp_path: Path) -> None:
     with opened(tmp_path / "log") as session:
         described(session)
-        assert session._types.recorded() == Settings("UTC", True)
+        assert inside(session).link.types.recorded() == Settings("UTC", True)
         session.drop("hours", "numbers")
-        assert session._types.recorded() == Settings()
+        assert inside(session).link.types.recorded() == Settings()
 
 
 def test_explain_names_a_zone_and_says_nothing_of_the_usual_mode(session: Session) -> None:
@@ -288,8 +289,10 @@ def test_settings_of_a_log_that_are_none_do_not_count(found: Any) -> None:
 def test_what_another_key_signed_decides_no_setting(tmp_path: Path) -> None:
     with opened(tmp_path / "log") as session:
         described(session)
-        catalog = session._catalog_now
-        session._catalog_now = {n: replace(s, signer="another") for n, s in catalog.items()}
-        assert session._types.recorded() == Settings()
-        session._catalog_now = catalog
-        assert session._types.recorded() == Settings("UTC", True)
+        catalog = inside(session).publisher.described
+        inside(session).publisher.described = {
+            n: replace(s, signer="another") for n, s in catalog.items()
+        }
+        assert inside(session).link.types.recorded() == Settings()
+        inside(session).publisher.described = catalog
+        assert inside(session).link.types.recorded() == Settings("UTC", True)

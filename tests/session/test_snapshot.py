@@ -9,14 +9,15 @@ from threading import Barrier, Thread
 from typing import Any
 
 import pytest
+from inside import inside
 from interleaving import at_every_line, at_one_line_after_the_other
 
 import nosync_nb
 from nosync_nb import Session, StageError, TimeError
-from nosync_nb.session import reader, upkeep
+from nosync_nb.session import reader
 
 SEEN = ("dataflow/snapshot", "trace/past/history")
-WRITER = (*(f"session/{name}" for name in ("commits", "definitions", "publishing", "session")),)
+WRITER = (*(f"session/{name}" for name in ("commits", "definitions", "publisher", "session")),)
 WRITER += ("session/upkeep", "store/store", *SEEN)
 READER = ("session/reader", *SEEN)
 
@@ -95,7 +96,7 @@ def test_a_reader_of_a_stage_that_is_dropped_sees_all_of_it_or_that_it_is_gone(
     for _ in range(2):
         never(at_every_line(WRITER, drop, read))
         never(at_every_line(WRITER, define, read))
-        upkeep.checkpoint(flown)
+        inside(flown).upkeep.checkpoint()
     never(at_one_line_after_the_other(READER, read, lambda: (drop(), define())))
     never(
         at_one_line_after_the_other(
@@ -117,7 +118,7 @@ def test_changes_reach_a_reader_with_their_epoch(flown: Session) -> None:
             flights.insert([("AA", "JFK", float(flown.now))])
 
     def settle() -> None:
-        upkeep.checkpoint(flown)
+        inside(flown).upkeep.checkpoint()
 
     for act in (commit, settle, commit, settle, commit):
         never(at_every_line(WRITER, act, read))
@@ -173,7 +174,7 @@ def test_an_input_that_several_threads_make_at_once_is_made_once(session: Sessio
             return super().__iter__()
 
     made: list[Any] = []
-    head = session._store.log.head.seq
+    head = inside(session).store.log.head.seq
     threads = [
         Thread(target=lambda: made.append(session.input("airports", Rows([{"code": "EWR"}]))))
         for _ in range(4)
@@ -183,16 +184,16 @@ def test_an_input_that_several_threads_make_at_once_is_made_once(session: Sessio
     for thread in threads:
         thread.join(60)
     assert len(made) == 4
-    assert session._store.log.head.seq == head + 1
+    assert inside(session).store.log.head.seq == head + 1
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_what_a_reader_holds_does_not_change_under_him(flown: Session, packed: bool) -> None:
-    seen = flown._snapshot
+    seen = inside(flown).snapshot
     if packed:
-        upkeep.checkpoint(flown)
+        inside(flown).upkeep.checkpoint()
     flown.drop("carriers", "slow")
-    upkeep.checkpoint(flown)
+    inside(flown).upkeep.checkpoint()
     fly(flown, ("UA", "EWR", 150.0))
     for at in range(4):
         assert len(reader.state(seen, "slow", at)) == at

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import inside
 from model import Bag, bag, summed
 
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError
 from nosync_nb.dataflow.delta import Held
-from nosync_nb.session import commits
 from nosync_nb.session.transactions import Change
 from nosync_nb.trace.batch import Layout, Updates, arrange
 
@@ -372,7 +372,7 @@ def test_equal_rows_in_files_are_one_row_of_their_key(session: Session, kind: st
     columns = [np.array([1, 1, 2]), np.array([10, 10, 5])]
     batch = arrange(layout, Updates(columns, np.ones(3, np.int64)))
     assert sorted(batch.diff.tolist()) == [1, 2]
-    commits.add(session, "keyed", Change(kind, None, {layout: Held((batch,))}))
+    inside(session).inputs.add("keyed", Change(kind, None, {layout: Held((batch,))}))
     session.commit()
     assert people.rows() == [(1, 10), (2, 5)]
 
@@ -474,7 +474,7 @@ def test_what_is_inserted_while_a_commit_runs_waits_for_the_next(
         numbers.insert([(2,)])
         there.set()
 
-    run = session._runner.epoch
+    run = inside(session).publisher.runner.epoch
 
     def slow(*arguments: Any) -> Any:
         draft = run(*arguments)
@@ -482,11 +482,11 @@ def test_what_is_inserted_while_a_commit_runs_waits_for_the_next(
         assert there.wait(60)
         return draft
 
-    monkeypatch.setattr(session._runner, "epoch", slow)
+    monkeypatch.setattr(inside(session).publisher.runner, "epoch", slow)
     numbers.insert([(1,)])
     other = threading.Thread(target=insert)
     other.start()
-    session._lock = Lock(session._lock)  # type: ignore[assignment]
+    inside(session).gate.lock = Lock(inside(session).gate.lock)  # type: ignore[assignment]
     session.commit()
     other.join(60)
     assert values(numbers, at=1) == [1]
@@ -505,16 +505,16 @@ def ring(*_: Any) -> None:
 @pytest.fixture
 def struck(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """Lets a signal come as soon as the next frame is written."""
-    write, alarm = session._store.write_epoch, signal.signal(signal.SIGALRM, ring)
+    write, alarm = inside(session).store.write_epoch, signal.signal(signal.SIGALRM, ring)
 
     def arm(number: int) -> None:
         def written(*arguments: Any) -> Any:
             position = write(*arguments)
-            monkeypatch.setattr(session._store, "write_epoch", write)
+            monkeypatch.setattr(inside(session).store, "write_epoch", write)
             signal.raise_signal(number)
             return position
 
-        monkeypatch.setattr(session._store, "write_epoch", written)
+        monkeypatch.setattr(inside(session).store, "write_epoch", written)
 
     yield arm
     signal.signal(signal.SIGALRM, alarm)

@@ -16,7 +16,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import NegativeMultiplicityError, StageError
 from nosync_nb.operators import reduce
-from nosync_nb.session import upkeep
+from nosync_nb.session import removals
 from nosync_nb.trace import glance
 
 
@@ -152,7 +152,7 @@ def test_in_a_long_loop_it_is_told_some_epochs_later(
     told, looked = _removals_in_a_loop(session, monkeypatch, waiting=64)
     assert 100 <= told[0] < 100 + 64
     assert len(set(told)) == 1
-    assert looked <= upkeep.REMOVALS_FREE + 200 // 64
+    assert looked <= removals.REMOVALS_FREE + 200 // 64
 
 
 def test_what_a_loop_left_is_told_at_the_end_of_the_cell(
@@ -193,8 +193,8 @@ def _removals_in_a_loop(
     session: Session, monkeypatch: pytest.MonkeyPatch, waiting: int
 ) -> tuple[list[int], int]:
     """Removes 200 rows, an epoch each; the 100th is not there. When it was told, looks."""
-    monkeypatch.setattr(upkeep, "REMOVALS_PAUSE_S", 3600.0)
-    monkeypatch.setattr(upkeep, "REMOVALS_WAITING", waiting)
+    monkeypatch.setattr(removals, "REMOVALS_PAUSE_S", 3600.0)
+    monkeypatch.setattr(removals, "REMOVALS_WAITING", waiting)
     data = session.input("data", "n bigint")
     data.insert([(n,) for n in range(200)])
     session.commit()

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from checking import merge_all
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Collection, Session
@@ -194,7 +195,9 @@ def test_rows_that_the_driver_holds_start_no_jvm(
         before = session.stage("before", joined(session))
         session["rows"].insert(many(150_000))  # type: ignore[attr-defined]
         session.commit()
-        held = [session._version.traces[n] for n in session._graph.named["rows"].traces.values()]
+        held = [
+            inside(session).traces[n] for n in inside(session).graph.named["rows"].traces.values()
+        ]
         assert all(trace.layers[0].files for trace in held)
         (report,) = session.define({"after": joined(session, "k >= -1")})
         assert report.placement == "in process"

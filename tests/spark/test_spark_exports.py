@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.session import upkeep
 from nosync_nb.spark import sessions
 
 pytestmark = pytest.mark.spark
@@ -24,11 +24,11 @@ def merged_away(session: Session) -> None:
     for start in (200_000, 400_000, 600_000):
         numbers.insert(pa.table({"x": np.arange(start, start + 120_000)}))
         session.commit()
-    for number in list(session._version.traces):
-        upkeep._merge(session, number)
+    for number in list(inside(session).traces):
+        inside(session).upkeep.merge(number)
     for _ in range(4):
         session.commit()
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
 
 
 def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_path: Path) -> None:
@@ -37,22 +37,24 @@ def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_pat
         for start in range(0, 120_000, 30_000):
             numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
             session.commit()
-        for number in list(session._version.traces):
-            upkeep._merge(session, number)
-        (layer,) = session._snapshot.contents("numbers").layers
+        for number in list(inside(session).traces):
+            inside(session).upkeep.merge(number)
+        (layer,) = inside(session).snapshot.contents("numbers").layers
         (first,) = {ref.path for ref in layer.files}
         frame = numbers.to_spark()
         derived = frame.selectExpr("x % 2 AS odd").groupBy("odd").count()
         merged_away(session)
         assert first not in {
-            ref.path for each in session._snapshot.contents("numbers").layers for ref in each.files
+            ref.path
+            for each in inside(session).snapshot.contents("numbers").layers
+            for ref in each.files
         }
         assert {tuple(row) for row in derived.collect()} == {(0, 60_000), (1, 60_000)}
-        session._upkeep.exports.clear()  # as if many were made since
+        inside(session).garbage.exports.clear()  # as if many were made since
         for _ in range(2):
             session.commit()
-            upkeep.checkpoint(session)
-        assert first not in os.listdir(session._store.parts)
+            inside(session).upkeep.checkpoint()
+        assert first not in os.listdir(inside(session).store.parts)
         with pytest.raises(Exception, match="this DataFrame reads were merged and deleted"):
             frame.selectExpr("sum(x)").collect()
         assert numbers.to_spark().count() == 480_000
@@ -66,9 +68,9 @@ def test_a_dataframe_of_a_reader_says_that_nobody_kept_its_files(
         for start in range(0, 120_000, 30_000):
             numbers.insert(pa.table({"x": np.arange(start, start + 30_000)}))
             session.commit()
-        for number in list(session._version.traces):  # what was inserted is the history's too
-            upkeep._merge(session, number)
-        upkeep.checkpoint(session)
+        for number in list(inside(session).traces):  # what was inserted is the history's too
+            inside(session).upkeep.merge(number)
+        inside(session).upkeep.checkpoint()
         with nosync_nb.open(tmp_path / "log", spark=spark, mode="r") as reader:
             theirs = reader.inputs["numbers"]
             frame = theirs.to_spark()
@@ -87,16 +89,16 @@ def test_what_was_written_for_a_dataframe_alone_goes_after_it(spark: Any, tmp_pa
             numbers.insert(pa.table({"x": np.arange(start, start + 120_000)}))
             session.commit()
         frame = numbers.to_spark(at=1)
-        (spilled,) = session._upkeep.spilled
+        (spilled,) = inside(session).garbage.spilled
         for _ in range(4):
             session.commit()
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
         assert frame.count() == 120_000
-        session._upkeep.exports.clear()  # as if many were made since
+        inside(session).garbage.exports.clear()  # as if many were made since
         for _ in range(2):
             session.commit()
-            upkeep.checkpoint(session)
-        assert spilled not in os.listdir(session._store.parts)
+            inside(session).upkeep.checkpoint()
+        assert spilled not in os.listdir(inside(session).store.parts)
 
 
 def test_views_follow_a_spark_session_that_comes_later_and_new_names(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import ExpressionError, NosyncError
@@ -95,7 +96,7 @@ def test_a_probe_of_one_that_was_killed_is_swept(
     spark: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
-        folder = Path(session._store.parts)
+        folder = Path(inside(session).store.parts)
         with monkeypatch.context() as patch:
             patch.setattr(Files, "unlink", lambda *_: None)
             assert workers._seen(spark, str(folder))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Session
@@ -25,7 +26,7 @@ MESSAGE = "Spark's executors do not see the session's folder"
 def remote(spark: Any, tmp_path: Path) -> Iterator[Session]:
     """A session whose folder no executor sees, as on a cluster without shared storage."""
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
-        workers.assume(spark, session._store.parts, shared=False)
+        workers.assume(spark, inside(session).store.parts, shared=False)
         yield session
 
 
@@ -39,7 +40,7 @@ def test_small_dataframes_come_over_arrow(spark: Any, remote: Session) -> None:
     given.remove(spark.range(1).selectExpr("id as x", "double('nan') as y"))
     remote.commit()
     assert doubled.rows()[0] == (0, 89)
-    assert not os.listdir(remote._store.parts)
+    assert not os.listdir(inside(remote).store.parts)
 
 
 def test_larger_ones_are_refused_with_the_remedy(spark: Any, remote: Session) -> None:

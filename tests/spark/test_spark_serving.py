@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb.rows import Schema
@@ -145,8 +146,8 @@ class Squatter:
 
 def view_of(session: nosync_nb.Session) -> Server:
     """What a session serves, without Spark."""
-    number = session._store.log.generation
-    return Server(session.path, session._spark._snapshot, number)
+    number = inside(session).store.log.generation
+    return Server(session.path, inside(session).link.snapshot, number)
 
 
 def seen(folder: Path) -> int:
@@ -178,7 +179,7 @@ def test_a_session_that_was_replaced_while_it_is_asked_hangs_up(tmp_path: Path) 
     new = nosync_nb.open(tmp_path / "log", takeover=True)
     new["given"].insert([(2,)])  # type: ignore[attr-defined]
     new.commit()
-    late = Server(old.path, old._spark._snapshot, new._store.log.generation)
+    late = Server(old.path, inside(old).link.snapshot, inside(new).store.log.generation)
     assert seen(tmp_path / "log") == 2
     late._thread.join(10)
     assert not late._thread.is_alive()

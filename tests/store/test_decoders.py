@@ -21,6 +21,7 @@ import pytest
 from checking import EDGES, closure
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inside import inside
 
 import nosync_nb
 from nosync.variables import Memo
@@ -31,7 +32,6 @@ from nosync_nb.expressions import compile_expression, refusal
 from nosync_nb.files.disk import Files
 from nosync_nb.operators.iterate.effort import Effort
 from nosync_nb.rows import Schema
-from nosync_nb.session import upkeep
 from nosync_nb.store import journal, store
 from nosync_nb.store.log import Log, checkpoint, codec
 from nosync_nb.store.wellformed import check_catalog
@@ -86,7 +86,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, no_disk: None) -> Corpus:
                 session.commit(label=f"label {x}")
             numbers.insert([(x, None, 1) for x in range(20)])
             session.commit()
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
             session.stage("sums", session["numbers"].group_by("s").agg(n="count(*)"))
             numbers.remove([(0, "", None)])
             edges.insert([(2, 3)])
@@ -175,7 +175,7 @@ def read_everything(folder: Path, mode: Any) -> None:
     """Opens a log and reads all that can be seen of it."""
     with nosync_nb.open(folder, mode=mode) as session:
         str(session.recovery)
-        for name in list(session._catalog):
+        for name in list(inside(session).catalog):
             for at in (None, 0, 1, session.now):
                 with suppress(nosync_nb.TimeError, nosync_nb.NegativeMultiplicityError):
                     session[name].to_arrow(at=at)
@@ -296,7 +296,7 @@ def test_a_frame_that_empties_a_trace_is_read_or_refused(
         mode = data.draw(st.sampled_from(["r", "w"]))
         with bounded(), nosync_nb.open(folder, mode=mode) as session:
             assert session.now == epoch
-            for name in (s.name for s in session._catalog.values() if not s.frozen):
+            for name in (s.name for s in inside(session).catalog.values() if not s.frozen):
                 assert session[name].rows() == session[name].rows(at=epoch - 1), name
 
 

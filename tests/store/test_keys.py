@@ -10,7 +10,7 @@ import pytest
 import nosync_nb
 from nosync.__main__ import main
 from nosync_nb.collections.functions import trust
-from nosync_nb.session import trusting
+from nosync_nb.session.session import trust_report
 from nosync_nb.store import keys
 
 
@@ -92,11 +92,11 @@ def test_the_report_of_trust_tells_whose_a_log_is_and_what_it_computes(
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "x int")
         session.stage("big", numbers.filter("x > 1 and '\u202e\x1b' <> '<b>'"))
-        assert "signed with your key" in str(trusting.report(session))
+        assert "signed with your key" in str(trust_report(session))
     mine = trust.key_id(trust.user_key())
     become(monkeypatch, tmp_path / "there" / "key")
     with nosync_nb.open(tmp_path / "log", mode=mode) as session:  # type: ignore[arg-type]
-        told = trusting.report(session)
+        told = trust_report(session)
     assert mine in told.whose
     assert told.yours == "there is none"
     (big,) = told.stages

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import NosyncError, TrustError
@@ -35,7 +36,7 @@ def write(folder: Path, *, checkpoint: bool = True) -> None:
             rows.insert([(k, epoch) for k in range(12)])
             session.commit()
             if checkpoint and epoch < 3:
-                upkeep.checkpoint(session)
+                inside(session).upkeep.checkpoint()
 
 
 def below(folder: Path) -> set[str]:

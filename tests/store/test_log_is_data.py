@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from expression_cases import all_cases
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Session, StageError
@@ -25,8 +26,9 @@ from nosync_nb.expressions import refusal
 from nosync_nb.operators import spec
 from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.rows import Schema
-from nosync_nb.session import trusting, upkeep
 from nosync_nb.session.link import Sparks
+from nosync_nb.session.sealing import Signer
+from nosync_nb.session.session import trust_report
 from nosync_nb.store import journal
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -168,7 +170,7 @@ def test_a_strangers_log_is_opened_read_and_committed_to_and_nothing_of_it_is_ru
         assert values(session["odd"], 3) == [0, 1, 1]
         session.inputs["numbers"].insert([(more,)])
         session.commit()
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
         session.close()
     assert hostile.untouched
 
@@ -199,11 +201,11 @@ def test_our_own_cells_make_a_strangers_stages_ours_from_the_rows_alone(hostile:
     assert values(session["counts"]) == [(x, 1) for x in range(1, 6)]
     assert values(session["odd"]) == [0, 0, 1, 1, 1]
     assert values(session["big"], 2) == [2]
-    assert session._catalog["counts"].version == 2
+    assert inside(session).catalog["counts"].version == 2
     assert values(session["counts@1"], 2) == [(1, 1), (2, 1)]
     assert REFLECT not in hostile.compiled
     assert set(session.stale) == {"late"}
-    assert "not believed" in trusting.report(session).whose
+    assert "not believed" in trust_report(session).whose
     with pytest.raises(StageError, match="it reads 'late', which is stale"):
         session.stage("more", session["late"].filter("x > 1"))
     session.close()
@@ -213,7 +215,7 @@ def test_our_own_cells_make_a_strangers_stages_ours_from_the_rows_alone(hostile:
     session.commit()
     assert values(session["big"]) == [2, 3, 4, 5, 6]
     session.drop("late")
-    assert trusting.report(session).whose == "signed with your key"
+    assert trust_report(session).whose == "signed with your key"
     assert REFLECT not in hostile.compiled
 
 
@@ -226,10 +228,10 @@ def test_a_strangers_stages_stay_held_however_often_our_catalog_is_written(
     session.stage("own", session["other"].distinct())
     for how in ("frames", "checkpoint"):
         if how == "checkpoint":
-            upkeep.checkpoint(session)
+            inside(session).upkeep.checkpoint()
         session.close()
         session = hostile.opened()
-        assert session._origin.own
+        assert inside(session).signer.origin.own
         assert set(session.stale) == {"big", "odd", "counts", "late"}
         session.rename("big", "large")
         session.inputs["other"].insert([(len(how),)])
@@ -331,7 +333,7 @@ def test_a_catalog_that_was_changed_after_it_was_signed_is_nobodys(
     session = victim.opened()
     filled(session)
     if where == "checkpoint":
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
     session.close()
     victim.watch()
     reread(change)
@@ -386,8 +388,8 @@ def test_an_older_catalog_of_the_same_log_is_not_believed_at_another_epoch(
     session.stage("big", session.input("numbers", "x int").filter("x > 1"))
     session.inputs["numbers"].insert([(1,), (2,)])
     session.commit()
-    old = json.loads(json.dumps(session._upkeep.catalog))
-    signed = session._signed(0, session._upkeep.digest)
+    old = json.loads(json.dumps(inside(session).publisher.catalog))
+    signed = inside(session).signer.signed(0, inside(session).publisher.digest)
     session.stage("big", session["numbers"].filter("x > 0"))
     session.close()
     victim.watch()
@@ -401,9 +403,9 @@ def test_the_newest_catalog_decides(victim: Victim, monkeypatch: pytest.MonkeyPa
     """A signed checkpoint lends nothing to an unsigned definition that follows it."""
     session = victim.opened()
     filled(session)
-    upkeep.checkpoint(session)
+    inside(session).upkeep.checkpoint()
     with monkeypatch.context() as patch:
-        patch.setattr(type(session), "_signed", lambda *_: None)
+        patch.setattr(Signer, "signed", lambda *_: None)
         session.stage("late", session["numbers"].filter("x > 2"))
     session.close()
     victim.watch()
@@ -415,7 +417,7 @@ def test_the_newest_catalog_decides(victim: Victim, monkeypatch: pytest.MonkeyPa
 def test_our_own_log_goes_on_wherever_its_folder_and_key_are(victim: Victim) -> None:
     session = victim.opened()
     filled(session)
-    upkeep.checkpoint(session)
+    inside(session).upkeep.checkpoint()
     session.close()
     shutil.move(victim.folder / "log", victim.folder / "moved")
     shutil.move(victim.folder / "mine", victim.folder / "home")
@@ -443,7 +445,7 @@ def test_a_function_signed_for_another_place_is_not_loaded(
     session = victim.opened(log=log)
     numbers = session.input("numbers", "x int")
     session.define({"other": numbers.map(lambda row: (row.x + 1,), "y int")})
-    ((identity, text),) = functions(session._upkeep.catalog, "other")  # type: ignore[arg-type]
+    ((identity, text),) = functions(inside(session).publisher.catalog, "other")  # type: ignore[arg-type]
     session.close()
 
     def swap(data: dict[str, Any], _: Graph) -> None:
@@ -458,7 +460,7 @@ def test_a_function_signed_for_another_place_is_not_loaded(
     session.close()
     victim.watch()
     session = victim.opened()
-    assert session._origin.own
+    assert inside(session).signer.origin.own
     assert set(session.stale) == {"odd"}
     assert "does not match its signature" in session.stale["odd"]
     assert victim.loads == (1 if log == "log" else 0)  # that of `other` itself
@@ -571,7 +573,7 @@ def test_under_our_own_signature_a_log_does_not_call_reflect_by_itself(
         session.close()
     victim.watch()
     session = victim.opened()
-    assert session._origin.own
+    assert inside(session).signer.origin.own
     assert set(session.stale) == {"big"}
     assert "calls 'reflect', which is not run from a log: run the" in session.stale["big"]
     session.inputs["numbers"].insert([(7,)])

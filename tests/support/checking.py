@@ -15,11 +15,13 @@ from typing import Any
 import model
 import pytest
 from hypothesis import strategies as st
+from inside import inside
 from model import Bag, bag
 from strategies import Epoch, ddl, histories
 
 import nosync_nb
 from nosync_nb import Collection, Input, Session
+from nosync_nb.collections.host import host_of
 from nosync_nb.session import upkeep
 from nosync_nb.trace import Merge, Trace
 
@@ -76,7 +78,7 @@ def count(collection: Collection, at: Any = None) -> dict[Any, int]:
 
 def net(collection: Collection) -> dict[Any, int]:
     """The net changes of the last epoch."""
-    now = collection._host.epoch(None)
+    now = host_of(collection).epoch(None)
     table = collection.changes(after=now - 1, upto=now).to_pydict()
     return {tuple(row[:-1]): row[-1] for row in zip(*table.values(), strict=True)}
 
@@ -96,9 +98,9 @@ def merge_all(session: Session) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(upkeep, "plan", everything)
-        for number in session._version.traces:
-            upkeep._merge(session, number)
-    assert {len(trace.layers) for trace in session._version.traces.values()} <= {0, 1}
+        for number in inside(session).traces:
+            inside(session).upkeep.merge(number)
+    assert {len(trace.layers) for trace in inside(session).traces.values()} <= {0, 1}
 
 
 def apply(session: Session, inputs: Mapping[str, Any], epoch: Epoch) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from inside import inside
+
 from nosync_nb import Collection, Session
 from nosync_nb.collections.collection import iterate_together
+from nosync_nb.collections.host import host_of
 
 
 def both_ways(edges: Collection) -> Collection:
@@ -16,7 +19,7 @@ def both_ways(edges: Collection) -> Collection:
 
     start = edges.filter("src = 0").select("src AS node").distinct()
     found = iterate_together(
-        edges._host,
+        host_of(edges),
         lambda even, odd: (step(odd).concat(start).distinct(), step(even).distinct()),
         None,
         {"even": start, "odd": start.filter("false")},
@@ -26,9 +29,9 @@ def both_ways(edges: Collection) -> Collection:
 
 def traces(session: Session) -> dict[int, Any]:
     """What every trace holds."""
-    session._ready()
+    inside(session).gate.ready()
     found = {}
-    for number, trace in session._version.traces.items():
+    for number, trace in inside(session).traces.items():
         batch = trace.consolidated()
         if len(batch):
             found[number] = (batch.layout, batch.khash.tolist(), batch.rhash.tolist(), *batch.diff)

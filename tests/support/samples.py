@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from inside import inside
+
 from nosync_nb import Session
 
 
@@ -22,7 +24,11 @@ def people(session: Session) -> None:
 
 def state(session: Session) -> dict[str, Any]:
     """All that must not change."""
-    return {**everything(session), "now": session.now, "frames": session._store.log.head.seq}
+    return {
+        **everything(session),
+        "now": session.now,
+        "frames": inside(session).store.log.head.seq,
+    }
 
 
 def everything(session: Session) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from inside import inside
 
 import nosync_nb
 from nosync_nb import Session
@@ -17,12 +18,12 @@ from nosync_nb.trace.compaction import LAYERS_MAX, STALL_LAYERS
 
 def most_layers(session: Session) -> int:
     """The layers of the trace that has most."""
-    return max(len(trace.layers) for trace in session._version.traces.values())
+    return max(len(trace.layers) for trace in inside(session).traces.values())
 
 
 def rows_held(session: Session) -> int:
     """The updates in all layers."""
-    return sum(trace.rows_count for trace in session._version.traces.values())
+    return sum(trace.rows_count for trace in inside(session).traces.values())
 
 
 def one_sided(session: Session, epochs: int, seed: int) -> None:
@@ -98,7 +99,7 @@ def test_if_the_worker_falls_behind_the_commit_merges_and_says_so(
     with nosync_nb.open(tmp_path / "log", spark_rows=1 << 40) as session:
         numbers = session.input("numbers", "n int")
         count = 4 if young else 3000
-        session._worker.submit("a long merge", task)
+        inside(session).worker.submit("a long merge", task)
         try:
             busy.wait()
             for epoch in range(60):

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from faults import HastyFiles
+from inside import inside
 
 import nosync_nb
 from nosync_nb import CorruptLogError
@@ -52,7 +53,7 @@ def log(tmp_path: Path) -> Path:
         session.commit()
         rows.insert([(100, "late", ["a"]), (101, "late", [])])  # small: it goes into the pack
         session.commit()
-        upkeep.checkpoint(session)
+        inside(session).upkeep.checkpoint()
     return tmp_path / "log"
 
 
@@ -293,7 +294,7 @@ def test_what_is_no_part_of_these_columns_is_told(tmp_path: Path, thorough: bool
 def part_of(log: Path) -> tuple[PartRef, Layout]:
     """The part that the checkpoint names, and its layout."""
     with nosync_nb.open(log, mode="r") as session:
-        trace = session._snapshot.contents("rows")
+        trace = inside(session).snapshot.contents("rows")
     return next(r for layer in trace.layers for r in layer.files), trace.layout
 
 
@@ -390,7 +391,7 @@ def test_what_is_served_says_whose_log_it_is_of(log: Path, monkeypatch: pytest.M
             monkeypatch.setenv("NOSYNC_KEY_FILE", str(log.parent / "another"))
         for mode in ("r", "w"):
             with nosync_nb.open(log, mode=mode) as session:  # type: ignore[arg-type]
-                found = session._spark._snapshot("rows", None)
+                found = inside(session).link.snapshot("rows", None)
                 assert found.thorough is foreign
         assert serving._read(str(log), "rows", None).trace.thorough is foreign
     leases = serving.Leases()

@@ -57,15 +57,15 @@ def epoch_of(session: Session, at: int | str) -> int:
         TimeError: if it names none; tells what there is.
     """
     from nosync_nb.errors import TimeError
-    from nosync_nb.session.reader import resolved
+    from nosync_nb.session.session import resolved
 
     try:
-        return resolved(session, at, session.now)
+        return resolved(session, at)
     except TimeError:
         when = _datetime(at)
         if when is None:
             raise
-        return resolved(session, when, session.now)
+        return resolved(session, when)
 
 
 def _datetime(text: int | str) -> datetime | None:

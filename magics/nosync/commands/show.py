@@ -190,9 +190,9 @@ _AT = (["--at"], {"type": moment, "help": _MOMENT})
 
 def _trust(notebook: Notebook, _arguments: Namespace) -> Any:
     """Whose key signed the log, and what running its cells would define; nothing is run."""
-    from nosync_nb.session import trusting
+    from nosync_nb.session.session import trust_report
 
-    told = trusting.report(notebook.session())
+    told = trust_report(notebook.session())
     rows = [[s.name, s.whose, s.held or "runs", s.text] for s in told.stages]
     return Table(
         caption=f"log {told.log[:16]} · {told.whose} · your key: {told.yours}",

@@ -1,0 +1,83 @@
+"""Frames: collections as DataFrames of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.results import refuse_negative, titled
+from nosync_nb.dataflow.states import trace_at
+from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError
+from nosync_nb.session.link import Sparks
+from nosync_nb.session.names import Names
+from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.reader import SnapshotReader
+from nosync_nb.trace.arrow_file import DISK
+from nosync_nb.trace.batch import Batch
+
+
+class Frames:
+    """Makes DataFrames; the files that they read are kept."""
+
+    def __init__(
+        self, publisher: Publisher, reader: SnapshotReader, names: Names, link: Sparks
+    ) -> None:
+        self._publisher = publisher
+        self._reader = reader
+        self._names = names
+        self._link = link
+
+    def frame(
+        self, definition: Definition, at: Any, following: Callable[[Callable[[], Any]], Any]
+    ) -> Any:
+        """A collection as a DataFrame.
+
+        Args:
+            following: calls what reads.
+        """
+        spark = self._link.require("to_spark")
+        from nosync_nb.spark import starting, views, workers
+        from nosync_nb.spark.shipping import Shipping
+
+        store = self._publisher.store
+        given = following(lambda: self._rows(definition, at, views.SMALL_ROWS))
+        count = len(given) if isinstance(given, Batch) else given.rows_count
+        if count > views.SMALL_ROWS and not workers.share(spark, store.parts):
+            raise workers.unshared(f"to_spark of {count} rows", store.parts)
+        shipping = Shipping(store.parts, "view", thorough=store.foreign)
+        kept = store.log.mode == "w"
+        try:
+            with starting.reached(spark, "to_spark"):
+                frame = views.to_spark(spark, given, definition.schema, shipping, kept=kept)
+        except NegativeMultiplicityError as error:
+            name = self._names.of(definition)
+            what = f"collection '{name}'" if name else "this collection"
+            raise NegativeMultiplicityError(f"{what}: {error.args[0]}", hint=error.hint) from None
+        if shipping.spilled:
+            self._publisher.garbage.export(frozenset(shipping.spilled), spilled=True)
+        return frame
+
+    def _rows(self, definition: Definition, at: Any, small: int) -> Any:
+        """What a DataFrame is made of: a trace, whose files are kept if they can be, or a batch.
+
+        Raises:
+            CorruptLogError: with `mode="r"`, if files were deleted that this session still knows.
+        """
+        reader, store, seen = self._reader, self._publisher.store, self._publisher.snapshot
+        name = self._names.of(definition)
+        if name is None:
+            batch = reader.read(definition, at)
+            when = partial(reader.epoch, at, seen)
+            refuse_negative(batch, definition.schema, titled(None), when)
+            return batch
+        if at is None:
+            reader.refuse_pending(seen, definition, name)
+        trace = trace_at(seen, name, None if at is None else reader.epoch(at, seen))[1]
+        files = frozenset(ref.path for layer in trace.layers for ref in layer.files)
+        if files and trace.rows_count > small:
+            self._publisher.garbage.export(files)
+            if store.log.mode == "r" and not files.issubset(DISK.names(store.parts)):
+                raise CorruptLogError("files were merged and deleted by the session that writes")
+        return trace

@@ -1,0 +1,187 @@
+"""Gate: the one lock under which anything is published, and who may pass.
+
+    with gate.lock:
+        gate.turn("commit")
+
+Lock order: the gate, then one leaf, which is what else has a lock of its own here or below (ledger,
+names, listeners, works, worker, link, log). A leaf calls nobody who takes the gate.
+
+IMPORTANT: `with` is on the lock itself. An error may come between any two steps of what is written
+in Python; a method that took the lock could be left before the block is entered that gives it back.
+
+Whoever enters finishes first what an interrupted call has left. That is a record, which stands from
+before a frame is written until all is assigned that follows from it; see `publisher`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from nosync_nb.collections import loops
+from nosync_nb.errors import DurabilityError, FencedError, StageError
+from nosync_nb.session.worker import Worker
+
+Result = TypeVar("Result")
+
+
+class Unfinished(Protocol):
+    """What an interrupted call may leave."""
+
+    def finish(self) -> None:
+        """Assigns all of it, or nothing; may be called twice."""
+
+
+class _Thread(threading.local):
+    """What a thread does: whether it tells users' functions of an epoch."""
+
+    telling = False
+
+
+class Gate:
+    """Who may write to a session, and when.
+
+    All but `closed` and `closing` is changed with the lock alone.
+
+    Args:
+        worker: whose errors are those of the next call.
+        mode: how the session was opened: `w` or `r`.
+
+    Attributes:
+        lock: of all that is published.
+        ending: of giving back what is held, which must not keep others from the gate.
+        closing: it is refused to write.
+        closed: nothing is held any more.
+    """
+
+    def __init__(self, worker: Worker, mode: str) -> None:
+        self.lock = threading.RLock()
+        self.ending = threading.RLock()
+        self.closing = False
+        self.closed = False
+        self._mode = mode
+        self._worker = worker
+        self._running: int | None = None  # the thread that runs stages
+        self._thread = _Thread()
+        self._unready: Callable[[], None] | None = None  # what the first write has to do before
+        self._unfinished: Unfinished | None = None
+
+    # -- with the lock -----------------------------------------------------------------------
+
+    def turn(self, what: str) -> None:
+        """Begins a change: finishes the one before, and refuses it if it may not be made."""
+        self.finish()
+        self.writable(what)
+
+    def finish(self) -> None:
+        """Assigns what a written frame has left to assign; before anything else."""
+        if self._unfinished is not None:
+            self._unfinished.finish()
+            self._unfinished = None
+
+    def begin(self, unfinished: Unfinished) -> None:
+        """Keeps what is to be finished, whatever comes."""
+        self._unfinished = unfinished
+
+    def run(self, run: Callable[[], Result], cleanup: Callable[..., None]) -> Result:
+        """Runs stages; inside, the session refuses to be changed.
+
+        Args:
+            cleanup: called when they have run, with `failed`.
+        """
+        failed = True
+        try:
+            try:
+                self._running = threading.get_ident()
+                result = run()
+                failed = False
+            finally:
+                self._running = None
+                cleanup(failed=failed)
+        except BaseException:  # also one that came on the way out
+            self._running = None
+            raise
+        return result
+
+    def first(self, task: Callable[[], None]) -> None:
+        """Has something done before the first write."""
+        self._unready = task
+
+    # -- by anybody --------------------------------------------------------------------------
+
+    def writable(self, what: str) -> None:
+        """Raises if nothing may be changed here and now; sees to it that it can be."""
+        loops.refuse_inside(what)
+        if self._running == threading.get_ident():
+            raise StageError(
+                f"{what} inside a stage's function is not possible",
+                hint="a function computes from its rows alone; change inputs and commit outside",
+            )
+        if self._thread.telling:
+            raise StageError(
+                f"{what} inside a function that hears of an epoch is not possible",
+                hint="keep what it hears in a list, and insert that later",
+            )
+        if self.closing:
+            raise DurabilityError(
+                "the session is closed",
+                hint="open it again: nosync.open(path), in a notebook nosync.session()",
+            )
+        if self._mode == "r":
+            raise FencedError(
+                f"{what}: the session is open for reading", hint='open it without mode="r"'
+            )
+        self._worker.raise_error()
+        if self._unready is not None:
+            self.ready()
+
+    def ready(self) -> None:
+        """Does what is to be done before the first write, once."""
+        with self.lock:
+            self.finish()
+            if self._unready is not None:
+                self._unready()
+                self._unready = None
+
+    def tell(self, tell: Callable[..., None], *what: Any) -> None:
+        """Calls functions of users, which must not change the session; without the lock."""
+        try:
+            try:
+                self._thread.telling = True
+                tell(*what)
+            finally:
+                self._thread.telling = False
+        except BaseException:  # also one that came on the way out
+            self._thread.telling = False
+            raise
+
+    def settle(self, error: BaseException, outcome: Outcome, what: str) -> None:
+        """Finishes what an error has interrupted; says with it what stands all the same."""
+        with self.lock:
+            self.finish()
+        if outcome.stands:
+            error.add_note(what)
+
+    # -- closing -----------------------------------------------------------------------------
+
+    def close(self) -> bool:
+        """Refuses to write from now on; whether there is anything left to give back."""
+        with self.lock:
+            self.finish()
+            if self._running == threading.get_ident() and not self.closed:
+                raise StageError(
+                    "close inside a stage's function is not possible", hint="close it outside"
+                )
+            self.closing = True
+        return not self.closed
+
+    def end(self) -> None:
+        """Notes that nothing is held any more."""
+        self.closed = True
+
+
+class Outcome:
+    """Whether a definition stands: its frame is written, whatever was raised then."""
+
+    stands = False

@@ -1,0 +1,109 @@
+"""Inputs: takes rows at the call, into the transaction that the call belongs to."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from nosync_nb import rows
+from nosync_nb.dataflow.graph import Stage
+from nosync_nb.errors import StageError, enough_memory
+from nosync_nb.rows import Schema
+from nosync_nb.session.gate import Gate
+from nosync_nb.session.link import Sparks
+from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.transactions import Change, InputChanges, Transactions
+from nosync_nb.spark.costs import FEW_ROWS
+from nosync_nb.trace.batch import Updates
+
+
+class Inputs:
+    """Takes rows for the inputs of a session; owns nothing.
+
+    Threads: any may add; a commit of the same transaction must not forget what comes meanwhile,
+    so both have the gate's lock.
+    """
+
+    def __init__(
+        self, gate: Gate, publisher: Publisher, transactions: Transactions, link: Sparks
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._transactions = transactions
+        self._link = link
+        self._admit = link.bulk().admit
+
+    def stage(self, name: str) -> Stage:
+        """An input as the catalog has it."""
+        return self._publisher.snapshot.catalog[name]
+
+    @enough_memory(
+        lambda _, name, *__: f"the rows for input '{name}' were not taken, and none of them waits",
+        "insert them in several pieces, or as a Spark DataFrame",
+    )
+    def take(self, name: str, kind: str, data: Any) -> int:
+        """Takes rows for an input at the call."""
+        stage = self._writable(name)
+        frame = self._link.is_frame(data)
+        fetched = self._link.fetch(data, stage) if frame else data
+        if frame and fetched is None:
+            layouts = tuple(self._publisher.snapshot.graph.named[name].traces)
+            change = Change(kind, None, self._link.ingest(data, stage, layouts))
+            try:
+                return self._added(stage, change)
+            except BaseException:
+                self._publisher.store.remove(change.files)
+                raise
+        self._admit(name, *_size_of(fetched))
+        columns, n = rows.to_columns(fetched, stage.schema, f"input '{name}'")
+        ones = np.empty(n, np.int64)
+        ones.fill(1)
+        return self._added(stage, Change(kind, Updates(columns, ones)))
+
+    def keys(self, keys: Any, name: str, schema: Schema) -> Any:
+        """The keys of rows to delete: those of a DataFrame over Arrow, others as they are."""
+        if self._link.is_frame(keys):
+            return self._link.keys(keys, self.stage(name), schema)
+        return keys
+
+    def add(self, name: str, change: Change) -> int:
+        """Adds a change of an input to the current transaction."""
+        return self._added(self._writable(name), change)
+
+    def _added(self, stage: Stage, change: Change) -> int:
+        name = stage.name
+        with self._gate.lock:
+            self._gate.finish()
+            inputs = self._transactions.current.inputs
+            changes = inputs.get(name)
+            fresh = changes is None
+            if changes is None:
+                changes = inputs[name] = InputChanges(stage)
+            try:
+                count = changes.add(change, self._publisher.snapshot.contents(name))
+                changes.threads.add(threading.get_ident())
+                return count
+            except BaseException:
+                if fresh:
+                    del inputs[name]
+                raise
+
+    def _writable(self, name: str) -> Stage:
+        self._gate.writable("insert")
+        stage = self._publisher.snapshot.catalog.get(name)
+        if stage is None or not stage.is_input:
+            raise StageError(f"there is no input '{name}' any more", hint="define it again")
+        return stage
+
+
+def _size_of(data: Any) -> tuple[int, int]:
+    """Rows and bytes of a table; 0 for few rows, and what is not told at once, such as a list."""
+    if type(data) in (list, tuple) or not hasattr(data, "__len__") or len(data) <= FEW_ROWS:
+        return 0, 0
+    size = getattr(data, "nbytes", None)
+    if size is not None:  # of Arrow
+        return getattr(data, "num_rows", 0), size
+    usage = getattr(data, "memory_usage", None)
+    return (0, 0) if usage is None else (len(data), int(usage(index=False).sum()))

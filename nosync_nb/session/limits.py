@@ -1,0 +1,24 @@
+"""Limits: what the user of a session allows, beside what each stage says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COLLECT_ROWS = 10_000_000
+
+
+@dataclass
+class Limits:
+    """Read anew whenever something is decided; each may be set at any time, by any thread.
+
+    Attributes:
+        spark_rows: the most rows that run in this process; None: by estimated cost.
+        spark_off: whether all that this process can do is done in it.
+        collect_rows: the most rows that a read gives at once.
+        replay_rows: an edited stage is replayed over the past if that is at most so many rows.
+    """
+
+    spark_rows: int | None = None
+    spark_off: bool = False
+    collect_rows: int = COLLECT_ROWS
+    replay_rows: int = 1_000_000

@@ -1,0 +1,319 @@
+"""Publisher: what has its frame in the log is what the session shows, whatever was raised.
+
+An epoch or a definition goes the same way:
+
+    prepare what will be assigned, in one record -> write the frame -> assign
+
+An exception may come between any two steps of this: from a signal, from another thread, or because
+memory is refused. Nothing is held back. Instead the record stands from before the frame until all
+of it is assigned, and whoever enters next (the error's own way out, a commit, a merge, a closing)
+finishes it: if the head of the log has the frame, everything is assigned, else nothing is.
+
+IMPORTANT: each assignment may be made twice, as nobody knows which of them were made. So values are
+computed before, and nothing is added to what is there but what is not there yet.
+
+Failure: 1. The frame is written. 2. Ctrl-C; the epoch is not published, its rows still wait. 3. The
+same call again writes the same number a second time. 4. At the next opening both count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.graph import Graph, Stage
+from nosync_nb.dataflow.runner import Draft, Runner, Version, Work
+from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
+from nosync_nb.errors import FencedError
+from nosync_nb.session.garbage import Garbage
+from nosync_nb.session.gate import Gate, Outcome
+from nosync_nb.session.names import Names
+from nosync_nb.session.transactions import Transaction
+from nosync_nb.session.works import Works
+from nosync_nb.store import signing
+from nosync_nb.store.ledger import Ledger, Record
+from nosync_nb.store.log import Position
+from nosync_nb.store.store import Store
+from nosync_nb.trace.batch import Batch, Updates, concat_updates
+from nosync_nb.trace.past.history import History
+
+Catalog = Mapping[str, Stage]
+
+
+class Publisher:
+    """What is published, and what the log says of it.
+
+    All of it is changed with the gate's lock, and here alone. A reader takes `snapshot` once, and
+    may take what else is one reference.
+
+    Args:
+        works, garbage, names: what else a commit or a definition changes.
+
+    Attributes:
+        store: the folder; a reader that begins again has another one then.
+        ledger: the epochs.
+        snapshot: what readers see.
+        described: the stages of it, those that are being defined included.
+        runner: what runs the graph.
+        position: that of the last frame.
+        catalog: as the last definition wrote it, and its `signing.digest`.
+    """
+
+    def __init__(
+        self, store: Store, gate: Gate, works: Works, garbage: Garbage, names: Names
+    ) -> None:
+        self.store = store
+        self.ledger = Ledger()
+        self.snapshot = Snapshot(Version(0, {}), Graph(), {}, seen(store.history))
+        self.described: Catalog = {}
+        self.runner = Runner(self.snapshot.graph)
+        self.position: Position | None = None
+        self.catalog: Mapping[str, Any] = {}
+        self.digest = b""
+        self._logs: dict[int, str] = {}  # those of named collections, which have a history
+        self._numbers = 0  # of nodes and traces, that any definition here has taken
+        self._gate = gate
+        self.works = works
+        self.garbage = garbage
+        self.names = names
+
+    @property
+    def now(self) -> int:
+        """The last epoch."""
+        return self.snapshot.version.epoch
+
+    @property
+    def durable(self) -> int:
+        """The last epoch that is on disk."""
+        return self.ledger.durable(self.store.log.durable)
+
+    @property
+    def fenced(self) -> bool:
+        """Whether somebody else has taken over a log that was written here."""
+        try:
+            if self.store.log.mode != "r":
+                self.store.log.check()
+        except FencedError:
+            return True
+        return False
+
+    @property
+    def named_files(self) -> set[str]:
+        """Every file that a trace, the history, or the checkpoint before the newest one names."""
+        files = files_of(self.snapshot.version) | self.store.history.files()
+        return files | self.garbage.files
+
+    # -- epochs and definitions --------------------------------------------------------------
+
+    def epoch(self, draft: Draft, meta: Mapping[str, Any], transaction: Transaction) -> int:
+        """Writes an epoch and makes it visible. Returns the number of its frame."""
+        # As a datetime has it, so that it can be looked up by one.
+        utc = self.ledger.not_before(round(time.time(), 6))
+        where = self.next()
+        snapshot = self.snapshot
+        traces = snapshot.version.traces
+        emptied = (layer for number in draft.cleared for layer in traces[number].layers)
+        retired = frozenset(ref.path for layer in emptied for ref in layer.files)
+        stats = self.works.after(draft)
+        self._gate.begin(
+            UnfinishedEpoch(self, draft, meta, utc, transaction, where, retired, stats)
+        )
+        written = self.store.write_epoch(draft, utc, meta, snapshot.graph)
+        assert written == where
+        self._gate.finish()
+        return where.seq
+
+    def definition(self, record: UnfinishedDefinition, payload: bytes) -> None:
+        """Writes a definition and makes it visible."""
+        self._gate.begin(record)
+        written = self.store.write_definition(payload)
+        assert written == record.position
+        self._gate.finish()
+
+    def next(self) -> Position:
+        """Where the next frame will be."""
+        head = self.store.log.head
+        return Position(head.seq + 1, head.offset)
+
+    def reached(self, position: Position) -> bool:
+        """Whether a frame is in the log; if so, others are shown it."""
+        log = self.store.log
+        if log.head.seq < position.seq:
+            return False
+        log.show()
+        return True
+
+    def assign_epoch(self, record: UnfinishedEpoch) -> None:
+        """Makes an epoch visible; may be done again."""
+        draft, epoch, log = record.draft, record.draft.epoch, self.store.log
+        log.note(epoch)
+        history, logs = self.store.history, self._logs
+        new = {n for n, _, _ in draft.logged if n in logs and history.last(n) < epoch}
+        remember(history, new, draft)
+        self.position = record.position
+        self.works.assign(record.stats, draft.work)
+        self.garbage.retire(record.retired | draft.spare)
+        seq, label, once = record.position.seq, record.meta.get("label"), record.meta.get("once")
+        self.ledger.record(Record(epoch, record.utc, seq, log.durable, label, once or {}))
+        if self.snapshot.epoch < epoch:
+            self.snapshot = self.snapshot.advanced(draft.version())
+
+    def assign_definition(self, record: UnfinishedDefinition) -> None:
+        """Makes a definition visible; may be done again."""
+        self.position = record.position
+        self.catalog, self.digest = record.catalog, record.digest
+        self.runner = record.runner
+        self._logs = named_logs(record.snapshot.graph)
+        self.store.history.become(record.history)
+        self.garbage.retire(record.retired)
+        self.snapshot = record.snapshot
+        self.described = record.snapshot.catalog
+        self.works.become(record.stats, record.work)
+        for definition, name in record.names.items():
+            self.names.call(definition, name)
+
+    # -- being defined -----------------------------------------------------------------------
+
+    def describe(self, catalog: Catalog) -> None:
+        """Shows the stages that are being defined to who places what they run."""
+        self.described = catalog
+
+    def numbered(self, graph: Graph) -> Graph:
+        """A graph with numbers that nothing was written under, by a definition that failed."""
+        taken = self._numbers
+        return Graph(graph, taken, graph.made) if graph.numbers < taken else graph
+
+    def take_numbers(self, upto: int) -> None:
+        """Notes that numbers are taken, whatever becomes of the definition that took them."""
+        self._numbers = upto
+
+    def forgotten(self, logs: AbstractSet[int]) -> set[int]:
+        """The logs with a history that are not among some."""
+        return self._logs.keys() - logs
+
+    # -- merges and packs --------------------------------------------------------------------
+
+    def replace(self, version: Version) -> None:
+        """Makes a version visible that holds the same in other layers."""
+        self.snapshot = self.snapshot.advanced(version)
+
+    def repacked(self) -> None:
+        """Makes the history visible that holds the same in other packs."""
+        self.snapshot = self.snapshot._replace(history=seen(self.store.history))
+
+    # -- opening -----------------------------------------------------------------------------
+
+    def reopen(self, store: Store) -> None:
+        """Goes on with a folder that was opened again."""
+        self.store = store
+
+    def begin(self, ledger: Ledger, position: Position | None) -> None:
+        """Takes what a log says of epochs, before any of its stages is known."""
+        self.ledger = ledger
+        self.position = position
+
+    def describes(self, data: Mapping[str, Any], catalog: Catalog, graph: Graph) -> None:
+        """Takes a catalog that was read from the log, before there is anything to see of it."""
+        self.described = catalog
+        self.catalog = data
+        if self.store.log.mode == "w":
+            self.digest = signing.digest(data)
+        self._logs = named_logs(graph)
+        hide(self.store.history, self._logs, catalog)
+
+    def show(self, version: Version, graph: Graph, catalog: Catalog) -> None:
+        """Makes visible what was read from the log."""
+        self.snapshot = Snapshot(version, graph, catalog, seen(self.store.history))
+
+    def compiled(self, runner: Runner, version: Version) -> None:
+        """Makes visible what was compiled of a catalog that was read, with all of its state."""
+        self.runner = runner
+        self.snapshot = self.snapshot._replace(version=version, graph=runner.graph)
+
+
+class UnfinishedEpoch(NamedTuple):
+    """An epoch between its record and its last assignment.
+
+    Attributes:
+        position: where its frame will be, and is if the log goes that far.
+        retired: the files that are not needed any more after it.
+        stats: the counters after it.
+    """
+
+    publisher: Publisher
+    draft: Draft
+    meta: Mapping[str, Any]
+    utc: float
+    transaction: Transaction
+    position: Position
+    retired: frozenset[str]
+    stats: Mapping[str, int]
+
+    def finish(self) -> None:
+        """Makes the epoch visible, if its frame is written."""
+        if self.publisher.reached(self.position):
+            self.publisher.assign_epoch(self)
+            self.transaction.stands(self.draft.epoch)
+
+
+class UnfinishedDefinition(NamedTuple):
+    """A definition between its record and its last assignment.
+
+    Attributes:
+        position: where its frame will be, and is if the log goes that far.
+        snapshot: what readers see after it; its history is `seen(history)`.
+        history: the past after it.
+        catalog: as its frame has it, and the `signing.digest` of that.
+        retired: the files that are not needed any more after it.
+        work: what stages did last, after it.
+        stats: the counters that it changes, after it.
+        names: what descriptions are called after it, None: they have no name any more.
+        outcome: told that it stands.
+    """
+
+    publisher: Publisher
+    position: Position
+    snapshot: Snapshot
+    history: History
+    runner: Runner
+    catalog: Mapping[str, Any]
+    digest: bytes
+    retired: frozenset[str]
+    work: Mapping[str, Work]
+    stats: Mapping[str, int]
+    names: Mapping[Definition, str | None]
+    outcome: Outcome
+
+    def finish(self) -> None:
+        """Makes the definition visible, if its frame is written."""
+        if self.publisher.reached(self.position):
+            self.publisher.assign_definition(self)
+            self.outcome.stands = True
+
+
+def files_of(version: Version) -> set[str]:
+    """The files of a version's traces."""
+    traces = version.traces.values()
+    return {ref.path for trace in traces for layer in trace.layers for ref in layer.files}
+
+
+def remember(history: History, logs: AbstractSet[int], draft: Draft) -> None:
+    """Gives the changes in some logs to a history."""
+    for number, layout, held in draft.logged:
+        if number not in logs:
+            continue
+        batch = held.parts[0]
+        if held.refs:
+            history.append_files(number, draft.epoch, batch.layout, held.refs, held.parts)
+        elif batch.layout == layout:
+            history.append(number, draft.epoch, batch)
+        else:
+            history.append_encoded(number, draft.epoch, layout, batch, updates_of)
+
+
+def updates_of(batches: Sequence[Batch], types: Sequence[str]) -> Updates:
+    """The updates of batches that are not arranged as their log is."""
+    return concat_updates([batch.updates for batch in batches], types)

@@ -1,0 +1,88 @@
+"""Removals: whether rows that were taken away were there.
+
+To look costs as much as a small epoch. So the first epochs after a pause are looked at at once,
+those of a long loop many together: a row that was not there is below 0 until it comes. What waits
+when a loop ends is looked at when its cell ends, or the session is closed; until then reading the
+input tells.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from nosync_nb.dataflow.graph import Stage
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.errors import warn
+from nosync_nb.session.transactions import InputChanges, taken
+from nosync_nb.trace import glance
+from nosync_nb.trace.batch import Updates, row_of
+
+REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 32, 2048, 0.5
+"""Epochs that are looked at at once, changes that wait then, and the pause after which anew."""
+
+_WHOLE = 1024
+
+Taken = tuple[Stage, list[Updates]]
+"""An input, and changes of it that take rows away."""
+
+
+class Removals:
+    """Rows that were taken away, until somebody looks. All of it is done with the gate's lock."""
+
+    __slots__ = ("_free", "_last", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: list[Taken] = []
+        self._free = REMOVALS_FREE
+        self._last = 0.0
+
+    def due(self, removing: list[InputChanges]) -> list[Taken]:
+        """What is to be looked at now: nothing, or all that waited and what an epoch changed."""
+        now = time.monotonic()
+        if now - self._last > REMOVALS_PAUSE_S:
+            self._free = REMOVALS_FREE
+        self._last = now
+        for changes in removing:
+            parts = changes.parts
+            if sum(map(len, parts)) > _WHOLE:  # do not keep what it brought
+                parts = [taken(parts, changes.stage.schema.types)]
+            self._waiting.append((changes.stage, parts))
+        if self._free:
+            self._free -= 1
+        elif len(self._waiting) < REMOVALS_WAITING:
+            return []
+        return self.waiting()
+
+    def waiting(self) -> list[Taken]:
+        """All that waited; nothing does then."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+
+def tell_absent(removals: Sequence[Taken], snapshot: Snapshot) -> None:
+    """Warns of rows that were taken away and were not there."""
+    due: dict[str, Taken] = {}
+    for stage, parts in removals:
+        due.setdefault(stage.name, (stage, []))[1].extend(parts)
+    for stage, parts in due.values():
+        _tell_absent_of(stage, parts, snapshot)
+
+
+def _tell_absent_of(stage: Stage, parts: list[Updates], snapshot: Snapshot) -> None:
+    """Warns of rows that were taken away and were not there: reading the input will raise."""
+    name, types = stage.name, stage.schema.types
+    if name not in snapshot.catalog or snapshot.stage(name).schema.types != types:
+        return  # dropped meanwhile, or it has other columns
+    lacking = glance.lacking(snapshot.contents(name), taken(parts, types))
+    if lacking is None:
+        return
+    row = row_of(lacking.columns, types)
+    more = len(lacking.diff) - 1
+    others = f", and {more} more row{'' if more == 1 else 's'} below 0" if more else ""
+    warn(
+        f"input '{name}': row {row!r} was removed and was not there: it is there now"
+        f" {int(lacking.diff[0])} times{others}\n"
+        f"Hint: reading '{name}' raises until {name}.insert([...]) brings it; its stages go on",
+        stacklevel=6,
+    )
