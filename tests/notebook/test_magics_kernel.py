@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,10 @@ PRINT = "print([tuple(row) for row in delays.rows()])"
 VALUES = "[('AA', 2, 30), ('UA', 1, 5)]"
 
 
-@pytest.fixture
-def kernel(tmp_path: Path) -> Iterator[Kernel]:
+@contextmanager
+def prepared(folder: Path) -> Iterator[Kernel]:
     """A kernel of the notebook `flights.ipynb`, with an input and a stage."""
-    kernel = Kernel(tmp_path)
+    kernel = Kernel(folder)
     try:
         assert kernel.run(FLIGHTS).status == "ok"
         assert kernel.run(DELAYS).status == "ok"
@@ -31,9 +32,29 @@ def kernel(tmp_path: Path) -> Iterator[Kernel]:
         kernel.close()
 
 
-def test_the_log_lies_beside_the_notebook(kernel: Kernel, tmp_path: Path) -> None:
-    assert (tmp_path / ".nosync" / "flights").is_dir()
-    assert (tmp_path / ".nosync" / ".gitignore").read_text() == "*\n"
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[Kernel]:
+    """One that a test may kill, and give rows that stay."""
+    with prepared(tmp_path) as kernel:
+        yield kernel
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the notebook of the shared kernel lies."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def shared(folder: Path) -> Iterator[Kernel]:
+    """One for tests that leave its values as they are."""
+    with prepared(folder) as kernel:
+        yield kernel
+
+
+def test_the_log_lies_beside_the_notebook(shared: Kernel, folder: Path) -> None:
+    assert (folder / ".nosync" / "flights").is_dir()
+    assert (folder / ".nosync" / ".gitignore").read_text() == "*\n"
 
 
 def test_after_a_kill_the_first_cell_shows_the_report_and_values_are_equal(
@@ -75,24 +96,25 @@ def test_a_cell_that_was_running_at_the_kill_left_nothing(kernel: Kernel) -> Non
     assert VALUES in kernel.run(PRINT)
 
 
-def test_an_interrupt_discards_the_cell(kernel: Kernel) -> None:
+def test_an_interrupt_discards_the_cell(shared: Kernel) -> None:
     cell = 'flights.insert([("DL", 1)])\nprint("inserted")\nimport signal; signal.pause()'
-    running = kernel.begin(cell)
-    kernel.wait_for_text("inserted")
-    kernel.interrupt()
-    reply = kernel.finish(running)
+    running = shared.begin(cell)
+    shared.wait_for_text("inserted")
+    shared.interrupt()
+    reply = shared.finish(running)
     assert reply.status == "error"
     assert "1 pending row (flights) discarded" in reply
-    assert VALUES in kernel.run(PRINT)
+    assert VALUES in shared.run(PRINT)
 
 
-def test_an_error_of_the_commit_is_the_error_of_the_cell(kernel: Kernel) -> None:
-    kernel.run('%%dd\nbroken = flights.map(lambda row: (1 // (row.delay - 7),), "x int")')
-    reply = kernel.run('flights.insert([("DL", 7)])')
+def test_an_error_of_the_commit_is_the_error_of_the_cell(shared: Kernel) -> None:
+    shared.run('%%dd\nbroken = flights.map(lambda row: (1 // (row.delay - 7),), "x int")')
+    reply = shared.run('flights.insert([("DL", 7)])')
     assert reply.status == "error"
     assert "broken" in reply.errors[0]
     assert "ZeroDivisionError" in reply.errors[0]
-    assert VALUES in kernel.run(PRINT)
+    assert VALUES in shared.run(PRINT)
+    assert shared.run("%dd drop broken").status == "ok"
 
 
 def test_safe_mode_after_two_recoveries_that_ended_the_kernel(
@@ -108,24 +130,25 @@ def test_safe_mode_after_two_recoveries_that_ended_the_kernel(
     assert VALUES in kernel.run(PRINT)
 
 
-def test_travel_displays_a_widget_and_a_static_copy(kernel: Kernel) -> None:
-    reply = kernel.run("%dd travel delays")
+def test_travel_displays_a_widget_and_a_static_copy(shared: Kernel) -> None:
+    reply = shared.run("%dd travel delays")
     assert reply.models
     assert "<details>" in reply.html
     assert "epoch 1" in reply
 
 
 def test_a_second_kernel_of_one_notebook_is_refused_with_the_remedy(
-    kernel: Kernel, tmp_path: Path
+    shared: Kernel, folder: Path
 ) -> None:
-    second = Kernel(tmp_path)
+    second = Kernel(folder)
     try:
         reply = second.run("1 + 1")
         assert reply.status == "ok"
         assert "FencedError" in reply
         assert "takeover" in reply
         assert "FencedError" in second.run("flights = nosync.session()['flights']")
-        assert kernel.run('flights.insert([("DL", 7)])').status == "ok"
+        assert shared.run('flights.insert([("DL", 7)])').status == "ok"
+        assert shared.run('flights.remove([("DL", 7)])').status == "ok"
     finally:
         second.close()
 

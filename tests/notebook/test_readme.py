@@ -22,12 +22,13 @@ def test_the_quick_start_runs_and_survives_a_kill(tmp_path: Path) -> None:
     assert len("".join(cells).splitlines()) <= 20
     kernel = Kernel(tmp_path)
     try:
-        for _ in range(2):
+        for run in range(2):
+            if run:
+                kernel.kill()
             for cell in cells:
                 reply = kernel.run(cell)
                 assert reply.status == "ok", reply.text
             assert "AA" in kernel.run('print(late.rows(at="day 2"))')
             assert "3" in kernel.run("print(nosync.session().now)")
-            kernel.kill()
     finally:
         kernel.close()
