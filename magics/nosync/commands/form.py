@@ -19,7 +19,7 @@ class Subcommand(NamedTuple):
 
     name: str
     summary: str
-    run: Callable[[Notebook, Namespace], Any]
+    run: Callable[[Notebook, Namespace], object]
     arguments: Sequence[Argument] = ()
 
 

@@ -9,7 +9,7 @@ import argparse
 import difflib
 import io
 import shlex
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from IPython.core.error import UsageError
 
@@ -32,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}. {self.format_usage().strip()}")
 
 
-def run(notebook: Notebook, line: str) -> Any:
+def run(notebook: Notebook, line: str) -> object:
     """Runs one line and returns what the cell should show.
 
     Raises:
@@ -45,7 +45,7 @@ def run(notebook: Notebook, line: str) -> Any:
         raise UsageError(formats.visible(str(error))) from None
 
 
-def _run(notebook: Notebook, line: str) -> Any:
+def _run(notebook: Notebook, line: str) -> object:
     __tracebackhide__ = True
     words = _split(line)
     if not words:
@@ -106,13 +106,13 @@ def _unknown(word: str) -> str:
     return f"%dd has no subcommand '{word}'; {meant}"
 
 
-def _overview() -> Any:
+def _overview() -> _Text:
     width = max(map(len, COMMANDS))
     lines = [f"%dd {name.ljust(width)}  {each.summary}" for name, each in COMMANDS.items()]
     return _Text("\n".join([*lines, "%%dd defines stages in a cell: see %%dd?"]))
 
 
-def _help(_notebook: Notebook, arguments: argparse.Namespace) -> Any:
+def _help(_notebook: Notebook, arguments: argparse.Namespace) -> _Text:
     if arguments.subcommand is None:
         return _overview()
     command = COMMANDS.get(arguments.subcommand)

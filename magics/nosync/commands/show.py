@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nosync_nb import Collection, Session
 
 
-def _status(notebook: Notebook, _arguments: Namespace) -> Any:
+def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     session = notebook.session()
     frontiers = session.frontiers
     rows = []
@@ -48,13 +48,13 @@ def _rows_now(session: Session, name: str) -> tuple[str | None, str]:
     return count, "taken over by another process" if session.fenced else "live"
 
 
-def _show(notebook: Notebook, arguments: Namespace) -> Any:
+def _show(notebook: Notebook, arguments: Namespace) -> Table:
     collection = _collection(notebook, arguments.stage)
     at, most = _epoch(notebook, arguments.at), _limit(notebook, arguments)
     return collection_table(collection, at=at, limit=most)
 
 
-def _diff(notebook: Notebook, arguments: Namespace) -> Any:
+def _diff(notebook: Notebook, arguments: Namespace) -> Table:
     session = notebook.session()
     collection = _collection(notebook, arguments.stage)
     upto = session.now if arguments.upto is None else epoch_of(session, arguments.upto)
@@ -80,7 +80,7 @@ def _sign(diff: int) -> str:
     return ("+" if diff > 0 else "−") + ("" if abs(diff) == 1 else f" ×{abs(diff):,}")
 
 
-def _travel(notebook: Notebook, arguments: Namespace) -> Any:
+def _travel(notebook: Notebook, arguments: Namespace) -> None:
     from IPython.display import display
 
     from nosync_widgets.travel import TravelView
@@ -109,7 +109,7 @@ def _has_widgets(notebook: Notebook) -> bool:
     return hasattr(notebook.shell, "kernel")
 
 
-def _layers(notebook: Notebook, arguments: Namespace) -> Any:
+def _layers(notebook: Notebook, arguments: Namespace) -> Table:
     session = notebook.session()
     names = [arguments.stage] if arguments.stage else [*session.inputs, *session.stages]
     rows = [[name, *_layer(layer)] for name in names for layer in session.layers(name)]
@@ -126,7 +126,7 @@ def _layer(layer: dict[str, Any]) -> list[str | None]:
     return [*ends, formats.size(layer["bytes"]), formats.value(layer["persistence"])]
 
 
-def _graph(notebook: Notebook, _arguments: Namespace) -> Any:
+def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture:
     session = notebook.session()
     names = [*session.inputs, *session.stages]
     details = {name: _node_detail(session, name) for name in names}
@@ -142,7 +142,7 @@ def _node_detail(session: Session, name: str) -> str:
     return "cannot be read" if count is None else f"{count} row{'' if count == '1' else 's'}"
 
 
-def _compare(notebook: Notebook, arguments: Namespace) -> Any:
+def _compare(notebook: Notebook, arguments: Namespace) -> Table:
     one, other = (_collection(notebook, name) for name in (arguments.a, arguments.b))
     most = _limit(notebook, arguments)
     sides = ((arguments.a, one.except_all(other)), (arguments.b, other.except_all(one)))
@@ -188,7 +188,7 @@ _MOMENT = "epoch, label (quoted if it is a number), negative offset, or '2026-01
 _AT = (["--at"], {"type": moment, "help": _MOMENT})
 
 
-def _trust(notebook: Notebook, _arguments: Namespace) -> Any:
+def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
     """Whose key signed the log, and what running its cells would define; nothing is run."""
     from nosync_nb.session.session import trust_report
 
