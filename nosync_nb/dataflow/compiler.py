@@ -9,22 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.identity import definition_fingerprint
 from nosync_nb.dataflow.flat import Call, flat
-from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node, Stage
+from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node
 from nosync_nb.dataflow.loops import check_stable, compile_loop
+from nosync_nb.dataflow.stage import Frozen, Stage
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Types
 from nosync_nb.operators import Concat, Kept, Linear, Operator
 from nosync_nb.operators.specs import chain, is_linear, operator
 from nosync_nb.rows import Schema
 from nosync_nb.trace.batch import Layout
-
-REMEMBERED = 1 << 14
-"""How many fingerprints of stages are remembered, in a kernel."""
 
 
 class Compiler:
@@ -86,37 +83,31 @@ class Compiler:
     def add(self, stage: Stage) -> Node:
         """Adds one named collection; what it refers to must be there already."""
         name = stage.name
-        self.live = not stage.frozen and stage.reason is None
-        self.keeping = bool(stage.options.get("nondeterministic"))
+        self.live = stage.live
+        self.keeping = stage.options.nondeterministic
         self.extending = name in self.extended
         self.schemas[name] = stage.schema
-        if stage.frozen:
-            node = self._frozen(stage)
+        if isinstance(stage.life, Frozen):
+            node = self._frozen(stage, stage.life)
             fingerprint = node.fingerprint
         elif stage.definition is None:
-            fingerprint = _input_print(stage.uid, stage.schema.types, stage.key)
+            fingerprint = stage.meaning(self.fingerprints)
             node = self._node(fingerprint, name, name, stage.schema.types)
         elif stage.held is not None or (not self.live and not self._fits(stage.definition)):
             node = self._halted(stage)
             fingerprint = node.fingerprint
         else:
-            fingerprint = self.stage_fingerprint(stage)
+            fingerprint = stage.meaning(self.fingerprints)
             self._count(stage.definition)
             self.prints = stage.definition.fingerprints(self.fingerprints)
             node = flat(self._operator(stage.definition, fingerprint, name, name))
         self.fingerprints[name] = fingerprint
         self.named[name] = node
-        node.frozen = stage.frozen or stage.reason is not None
+        node.frozen = not self.live
         self._keep(node, Layout(stage.schema.types, stage.key))
         if stage.key is not None:
             self._arranged(node, node.log_layout)
         return node
-
-    def stage_fingerprint(self, stage: Stage) -> str:
-        """What a stage computes, by the fingerprints of what it reads."""
-        assert stage.definition is not None
-        own = stage.definition.fingerprint(self.fingerprints)
-        return _stage_print(own, bool(stage.options.get("nondeterministic")))
 
     def _count(self, tree: Definition) -> None:
         """Counts how often each part is used, since only sole uses are fused."""
@@ -281,34 +272,15 @@ class Compiler:
             if layout not in node.traces:
                 node.traces[layout] = old[layout] if layout in old else self._number()
 
-    def _frozen(self, stage: Stage) -> Node:
+    def _frozen(self, stage: Stage, life: Frozen) -> Node:
         """A version that is only read: its log and one trace, no operator."""
-        fingerprint = _frozen_print(stage.options["log"])
-        node = self._node(fingerprint, stage.name, stage.name, stage.schema.types)
-        log, trace = stage.options["log"], stage.options["trace"]
-        key = stage.options["key"]
-        node.log = int(log)  # type: ignore[call-overload]
-        node.log_layout = Layout(stage.schema.types)
-        layout = Layout(stage.schema.types, None if key is None else tuple(key))  # type: ignore[arg-type]
-        node.traces = {layout: int(trace)}  # type: ignore[call-overload]
+        types = stage.schema.types
+        node = self._node(stage.meaning(self.fingerprints), stage.name, stage.name, types)
+        layout = Layout(types, life.key)
+        node.log, node.log_layout, node.traces = life.log, Layout(types), {layout: life.trace}
         self._arranged(node, layout)
         return node
 
     def _number(self) -> int:
         self.numbers += 1
         return self.numbers
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _input_print(uid: str, types: tuple[str, ...], key: tuple[int, ...] | None) -> str:
-    return definition_fingerprint({"input": uid, "types": types, "key": key})
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _stage_print(own: str, nondeterministic: bool) -> str:
-    return definition_fingerprint({"stage": own, "nondeterministic": nondeterministic})
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _frozen_print(log: int) -> str:
-    return definition_fingerprint({"frozen": log})

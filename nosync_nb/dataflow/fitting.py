@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition, reference
 from nosync_nb.dataflow.flat import Call, flat
-from nosync_nb.dataflow.graph import Stage
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
 from nosync_nb.operators.spec import Fit, Lost, Remains, UsedError, every_column, refuse_retyped
@@ -35,8 +35,13 @@ class _Fitted(NamedTuple):
     remains: Remains
 
 
-def rebased(stage: Stage, catalog: Mapping[str, Stage], types: Types | None) -> Stage:
-    """The stage over the present columns of what it reads; if it uses missing ones, it is stale.
+def rebased(
+    stage: Stage, catalog: Mapping[str, Stage], types: Types | None
+) -> tuple[Stage, str | None]:
+    """The stage over the present columns of what it reads; if it uses missing ones, as it is.
+
+    Returns:
+        also why it cannot go on, None if it can.
 
     Raises:
         StageError: if something that it reads is not there.
@@ -51,13 +56,13 @@ def rebased(stage: Stage, catalog: Mapping[str, Stage], types: Types | None) -> 
                 stage=stage.name,
             )
     if all(catalog[ref.name].schema == ref.schema for ref in tree.refs):
-        return stage
+        return stage, None
     try:
         fitted = flat(_Fitter(catalog, types).fit(tree))
         refuse_retyped(fitted.remains.lost)
     except UsedError as error:
-        return replace(stage, reason=str(error))
-    return replace(stage, definition=fitted.tree, schema=fitted.tree.schema)
+        return stage, str(error)
+    return replace(stage, definition=fitted.tree, schema=fitted.tree.schema), None
 
 
 def _read(tree: Definition) -> Definition | None:

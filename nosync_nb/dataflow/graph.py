@@ -11,53 +11,14 @@ state are traces that are logged themselves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.operators import Operator
-from nosync_nb.rows import Schema
 from nosync_nb.trace.batch import Layout
 
 NO_LAYOUT = Layout(())
-
-
-@dataclass
-class Stage:
-    """A named collection in the catalog: an input (no definition) or a stage.
-
-    `version` counts definitions of one name from 1; `frozen` versions do not advance any more;
-    `reason` says why a stage is stale, None if it is not. `signer` is the id of the key
-    of whoever described it, None if that is this user; `held` says why nothing of it may be
-    compiled or run before the user's own cell defines it.
-    """
-
-    name: str
-    schema: Schema
-    definition: Definition | None = None
-    key: tuple[int, ...] | None = None
-    version: int = 1
-    frozen: bool = False
-    reason: str | None = None
-    begin: int = 0
-    options: dict[str, object] = field(default_factory=dict)
-    signer: str | None = None
-    held: str | None = None
-
-    @property
-    def is_input(self) -> bool:
-        """Whether users insert into it."""
-        return self.definition is None
-
-    @property
-    def uid(self) -> str:
-        """What an input stays, whatever it is called: its first name, unless that was taken."""
-        return str(self.options.get("uid", self.name))
-
-    @property
-    def gaps(self) -> tuple[tuple[int, int], ...]:
-        """The epochs `[lower, upper)` that cannot be told apart, as it caught up in one step."""
-        return tuple((a, b) for a, b in self.options.get("gaps", ()))  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -156,11 +117,3 @@ class Graph:
                 if node.name:
                     found.append(node.name)
         return found
-
-
-def frozen_copy(stage: Stage, node: Node) -> Stage:
-    """An earlier version of a stage, readable and never advanced: `name@version`."""
-    layout, trace = next(iter(node.traces.items()))
-    key = None if layout.key is None else list(layout.key)
-    options = {**stage.options, "log": node.log, "trace": trace, "key": key}
-    return replace(stage, name=f"{stage.name}@{stage.version}", frozen=True, options=options)

@@ -20,8 +20,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from nosync_nb.dataflow.graph import Graph, Stage
+from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runner import Version
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import StageError
 from nosync_nb.trace import Trace
 from nosync_nb.trace.past.history import History
@@ -60,8 +61,7 @@ class Snapshot(NamedTuple):
 
     def last(self, stage: Stage) -> int:
         """The last epoch of a stage: that of the snapshot, unless it has stopped."""
-        last = stage.options.get("last")
-        return self.epoch if last is None else int(last)  # type: ignore[call-overload]
+        return stage.last(self.epoch)
 
     def contents(self, name: str) -> Trace:
         """Any trace of a named collection, as it is now."""

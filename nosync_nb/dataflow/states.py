@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nosync_nb.dataflow.graph import Stage
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
 from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout

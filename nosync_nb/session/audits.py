@@ -64,7 +64,7 @@ class Audits:
             stage = snapshot.catalog.get(node.stage)
             if node.frozen or node.stage in failed or stage is None:
                 continue
-            if stage.options.get("nondeterministic"):
+            if stage.options.nondeterministic:
                 continue  # which is what it was declared, or found, to be
             asked = _Asked(self._link.evaluate, node, snapshot.graph, snapshot.version.traces)
             told = asked.often(chance)
@@ -84,7 +84,7 @@ class Audits:
     def _demote(self, name: str, told: str) -> bool:
         """Goes on with a stage as one that keeps what its functions give; if it can."""
         stage = self._publisher.snapshot.catalog.get(name)
-        if stage is None or stage.options.get("nondeterministic"):
+        if stage is None or stage.options.nondeterministic:
             return False
         goes_on = "goes on as a new version that keeps what its functions give"
         declare = "declare it --nondeterministic"

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from nosync_nb.dataflow.delta import Delta
-from nosync_nb.dataflow.graph import Stage
 from nosync_nb.dataflow.runner import Draft
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import (
     DurabilityError,
     FencedError,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nosync_nb.dataflow.graph import Stage
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema, infer_schema
 from nosync_nb.session.gate import Gate, Outcome
@@ -72,8 +72,8 @@ class Declarations:
             if self._is_there(name, wanted, key):
                 return
             now, catalog = self._publisher.now, self._publisher.snapshot.catalog
-            options: dict[str, object] = {"uid": self._unused(name)}
-            stage = Stage(name, wanted, key=places, begin=now, options=options)
+            uid = self._unused(name)
+            stage = Stage(name, wanted, key=places, begin=now, uid=uid).identified({})
             self._installation.install(kept({**catalog, name: stage}), outcome=outcome)
 
     def _is_there(self, name: str, wanted: Schema | None, key: Any) -> bool:

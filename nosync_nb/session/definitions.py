@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition, check_name, reference, replaced
 from nosync_nb.collections.host import Host, definition_of
-from nosync_nb.dataflow.graph import Graph, Stage
+from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import unknown
+from nosync_nb.dataflow.stage import Options, Stage
 from nosync_nb.dataflow.states import state
 from nosync_nb.errors import StageError
 from nosync_nb.session import replay, versions
@@ -86,7 +87,7 @@ class Definitions:
     def define(
         self,
         collections: Mapping[str, Collection],
-        options: dict[str, Any],
+        options: Options,
         *,
         replay: int | None,
         again: bool,
@@ -110,14 +111,14 @@ class Definitions:
         """Goes on with a stage as one that is not deterministic, though its cell says nothing."""
         stage = self._publisher.snapshot.catalog[name]
         assert stage.definition is not None
-        options = {**stage.options, "nondeterministic": True, "demoted": True}
+        options = Options(stage.options.on, nondeterministic=True, demoted=True)
         collections = {name: Collection(self._host, stage.definition)}
         self.define(collections, options, replay=None, again=False)
 
     def _define(
         self,
         collections: Mapping[str, Collection],
-        options: dict[str, Any],
+        options: Options,
         first: int | None,
         outcome: Outcome,
         *,
@@ -330,15 +331,15 @@ def _defined(collections: Iterable[str]) -> str:
     return f"{what} and stand{'s' if one else ''}"
 
 
-def _demoted(old: Stage, tree: Definition, options: dict[str, Any]) -> dict[str, Any]:
+def _demoted(old: Stage, tree: Definition, options: Options) -> Options:
     """The options of a stage; one that was found not to be deterministic stays so till its edit."""
     assert old.definition is not None
-    if not old.options.get("demoted") or old.signer is not None:
-        return dict(options)
+    if not old.options.demoted or old.signer is not None:
+        return options
     names = {name: name for each in (tree, old.definition) for name in each.references}
     if tree.fingerprint(names) != old.definition.fingerprint(names):
-        return dict(options)
-    return {**options, "nondeterministic": True, "demoted": True}
+        return options
+    return replace(options, nondeterministic=True, demoted=True)
 
 
 def _refuse_inputs(catalog: Mapping[str, Stage], collections: Mapping[str, Any]) -> None:
@@ -364,8 +365,6 @@ def _catalog_with(catalog: Mapping[str, Stage], old: str, new: str) -> dict[str,
                 if p.is_ref and _renamed(p.name, old, new) != p.name
             }
             stage = replace(stage, definition=replaced(stage.definition, by_id))
-        elif name == old:
-            stage = replace(stage, options={**stage.options, "uid": stage.uid})
         name = _renamed(name, old, new)
         renamed[name] = replace(stage, name=name)
     return renamed

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.dataflow.graph import Stage
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import StageError, enough_memory
 from nosync_nb.rows import Schema
 from nosync_nb.session.gate import Gate

@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.graph import Graph, Stage
+from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Draft, Runner, Version, Work
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session import lag, replay
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.limits import Limits
@@ -74,7 +75,7 @@ class Installation:
         """
         publisher, status = self._publisher, decision.status
         before, now = publisher.snapshot, publisher.now
-        catalog = {name: _stopped(stage, now) for name, stage in decision.catalog.items()}
+        catalog = dict(decision.catalog)
         old, graph = self._compiled(decision, catalog, renamed or before.graph)
         runner = Runner(graph, self._link.evaluate, self._link.bulk())
         publisher.describe(catalog)
@@ -195,10 +196,3 @@ class Computed(NamedTuple):
     drafts: list[Draft]
     draft: Draft
     over: Past
-
-
-def _stopped(stage: Stage, now: int) -> Stage:
-    """A stage that stops now, if it does; the one that others see is left as it is."""
-    if stage.reason is None or "last" in stage.options:
-        return stage
-    return replace(stage, options={**stage.options, "last": now})

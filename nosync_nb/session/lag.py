@@ -20,10 +20,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nosync_nb.dataflow.graph import Graph, Node, Stage
+from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Draft, Runner, Version
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session import replay
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, arrange
@@ -187,6 +188,5 @@ def with_gaps(catalog: dict[str, Stage], graph: Graph, past: Past) -> None:
         found = past.gaps.get(node.log) if node.name and node.log is not None else None
         if node.name and found:
             stage = catalog[node.name]
-            gaps = sorted({*map(tuple, stage.gaps), *map(tuple, found)})
-            options = {**stage.options, "gaps": [list(gap) for gap in gaps]}
-            catalog[node.name] = replace(stage, options=options)
+            gaps = {*stage.gaps, *((lower, upper) for lower, upper in found)}
+            catalog[node.name] = replace(stage, gaps=tuple(sorted(gaps)))

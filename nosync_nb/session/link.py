@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from nosync_nb.dataflow.delta import Held
-from nosync_nb.dataflow.graph import Stage
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import ExpressionError, FencedError, NosyncError
 from nosync_nb.rows import Column, Schema
 from nosync_nb.session.gate import Gate

@@ -32,7 +32,7 @@ from nosync_nb.session.transactions import Change, Transaction, Transactions
 from nosync_nb.trace.batch import Updates
 
 if TYPE_CHECKING:
-    from nosync_nb.dataflow.graph import Stage
+    from nosync_nb.dataflow.stage import Stage
     from nosync_nb.trace.past.history import History
 
 EPOCHS_MAX = 64

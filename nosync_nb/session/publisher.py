@@ -24,9 +24,10 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.graph import Graph, Stage
+from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runner import Draft, Runner, Version, Work
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import FencedError
 from nosync_nb.session.garbage import Garbage
 from nosync_nb.session.gate import Gate, Outcome

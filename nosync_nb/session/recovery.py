@@ -18,8 +18,9 @@ from typing import Any, Protocol, TypeVar
 
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.fitting import rebased
-from nosync_nb.dataflow.graph import Graph, Stage
+from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runner import Runner, Version
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.expressions import refusal
 from nosync_nb.operators.specs import expressions_of
@@ -146,8 +147,10 @@ class Recovery:
         if store.log.mode == "r":
             store.release()
         else:
-            live = {each["name"]: each["reason"] is None for each in data["stages"]}
-            differs = any(live[n] != (s.reason is None) for n, s in catalog.items())
+            lives = {each["name"]: each["life"]["is"] for each in data["stages"]}
+            differs = any(
+                (lives[n] == "stale") != (s.reason is not None) for n, s in catalog.items()
+            )
             self._gate.first(lambda: self._complete(old, differs=differs, behind=behind))
             if behind:
                 self._gate.ready()
@@ -197,22 +200,21 @@ class Recovery:
         behind = False
         log_id = self._publisher.store.log.id
         catalog = journal.catalog_from_json(data, log_id, self._signer.unseal)
-        for stage in catalog.values():
+        for name, stage in catalog.items():
             if stage.definition is None or stage.frozen:
                 continue
-            stage.held = self._held(stage)
-            why = stage.held
+            held = self._held(stage)
+            why = held
             if why is None:
-                fresh = rebased(replace(stage, reason=None), catalog, self._link.types)
-                why = fresh.reason or versions.halted(stage, catalog)
+                _, why = rebased(stage, catalog, self._link.types)
+                why = why or versions.halted(stage, catalog)
             if why is not None:
-                stage.reason = why
-                stage.options.setdefault("last", epoch)
-            elif stage.options.get("last") == epoch:
-                stage.reason = None
-                del stage.options["last"]
+                stage = stage.stopped(why, epoch)
+            elif stage.last(epoch) == epoch:
+                stage = stage.resumed()
             else:
-                behind = behind or stage.reason is not None
+                behind = True
+            catalog[name] = replace(stage, held=held)
         return catalog, behind
 
     def _held(self, stage: Stage) -> str | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from nosync_nb.dataflow.graph import Stage
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import warn
 from nosync_nb.session.transactions import InputChanges, taken
 from nosync_nb.trace import glance

@@ -18,10 +18,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from nosync_nb.dataflow.compiler import Compiler
-from nosync_nb.dataflow.graph import Graph, Node, Stage
+from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Draft, Runner, Version
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
 from nosync_nb.expressions import Types
 from nosync_nb.session.upkeep import merged_parts
@@ -183,7 +184,7 @@ def earliest(snapshot: Snapshot, names: Iterable[str]) -> int:
     trees = {}
     for name in {each for n in names for each in (n, *graph.dependants(n))}:
         stage = catalog[name]
-        if stage.definition is not None and not stage.frozen and stage.reason is None:
+        if stage.definition is not None and stage.live:
             trees[name] = stage.definition
     read = {r for tree in trees.values() for r in tree.references} - trees.keys()
     begin = max((catalog[r].begin for r in read), default=snapshot.epoch)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.collections.functions.captured import Captured
-from nosync_nb.dataflow.graph import Graph, Stage
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError, warn
 from nosync_nb.store import journal, signing
 from nosync_nb.store.encoded import Pieces

@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.definition import check_name, reference
+from nosync_nb.dataflow.stage import Options
 from nosync_nb.errors import FencedError, StageError, enough_memory, one_line, warn
 from nosync_nb.session import loads, trusting, upkeep
 from nosync_nb.session.audits import Audits
@@ -239,7 +240,12 @@ class Session:
             nondeterministic: what functions give is kept; see `stage`.
             again: computes them anew even if nothing changed.
         """
-        options = {"on": on, "persist": persist, "nondeterministic": nondeterministic}
+        if persist is not None:
+            raise StageError(
+                f"persist={persist!r}: the level at which an epoch is safe cannot be chosen yet",
+                hint="leave it out, and wait where it matters: session.commit(wait='disk')",
+            )
+        options = Options(on, nondeterministic)
         return self._definitions.define(collections, options, replay=replay, again=again)
 
     def drop(self, *names: str, cascade: bool = False) -> None:
@@ -298,7 +304,7 @@ class Session:
     def epochs(self) -> Epochs:
         """The epochs readable for all live stages, with time and label."""
         seen = self._publisher.snapshot
-        live = [s for s in seen.catalog.values() if not s.frozen and s.reason is None]
+        live = [s for s in seen.catalog.values() if s.live]
         begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
         return self._publisher.ledger.epochs(max(begins, default=0), seen.epoch)
 
@@ -358,7 +364,7 @@ class Session:
     def stale(self) -> dict[str, str]:
         """The stages that have stopped, with the reason."""
         stages = self._publisher.snapshot.catalog.values()
-        return {s.name: str(s.reason) for s in stages if not s.frozen and s.reason is not None}
+        return {s.name: s.reason for s in stages if s.reason is not None}
 
     @property
     def spark_rows(self) -> int | None:

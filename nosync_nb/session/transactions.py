@@ -19,7 +19,7 @@ import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.dataflow.delta import Delta, Held
-from nosync_nb.dataflow.graph import Stage
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import SchemaError
 from nosync_nb.operators.functions import tuples
 from nosync_nb.operators.keys import group

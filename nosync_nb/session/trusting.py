@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions import trust
-from nosync_nb.dataflow.graph import Stage
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import one_line
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.sealing import Signer

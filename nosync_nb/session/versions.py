@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.captured import Unknown
-from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.fitting import rebased
-from nosync_nb.dataflow.graph import Graph, Stage, frozen_copy
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Frozen, Stage, Stale
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
 from nosync_nb.session import lag
@@ -49,6 +48,11 @@ class Decision(NamedTuple):
         """The stages that go on where they stopped, with the epochs that they missed."""
         return {name for name, status in self.status.items() if status == "extended"}
 
+    @property
+    def same(self) -> Catalog:
+        """What goes on as it was."""
+        return {n: s for n, s in self.catalog.items() if self.status.get(n, KEPT[0]) in KEPT}
+
     def changes(self, before: Mapping[str, Stage]) -> bool:
         """Whether anything changes for a catalog."""
         return any(
@@ -57,9 +61,35 @@ class Decision(NamedTuple):
         )
 
 
+KEPT = ("unchanged", "resumed", "extended")
+"""What stages go on as, of which the version, the rows and the state are kept."""
+
+
 def kept(catalog: Catalog) -> Decision:
     """That nothing changes for the stages of a catalog."""
     return Decision(catalog, {}, set(), {})
+
+
+def transition(before: Stage | None, *, equal: bool, missing: str | None, now: int) -> str:
+    """What becomes of a stage that can be computed.
+
+    Args:
+        before: what it was.
+        equal: what it held may be taken over, as it means the same.
+        missing: why epochs that it has missed cannot be had.
+        now: the last epoch.
+    """
+    match before:
+        case None:
+            return "new"
+        case Stage() if not equal:
+            return "changed"
+        case Stage(life=Stale()) if missing is not None:
+            return "changed"
+        case Stage(life=Stale(since=since)):
+            return "extended" if since < now else "resumed"
+        case _:
+            return "unchanged"
 
 
 def resumed(seen: Snapshot, types: Types | None, *, extend: bool) -> Decision:
@@ -68,25 +98,19 @@ def resumed(seen: Snapshot, types: Types | None, *, extend: bool) -> Decision:
     Args:
         extend: those go on that have missed epochs and can have them; the others need their cells.
     """
-    old = {n.name: n.fingerprint for n in seen.graph if n.name}
-    compiler = Compiler(Graph(), types)
-    made = kept({})
+    prints = {name: stage.fingerprint for name, stage in seen.catalog.items()}
+    decision = kept({})
     for name, stage in seen.catalog.items():
-        made.catalog[name] = stage
-        compiler.fingerprints[name] = old[name]
-        if stage.definition is None or stage.frozen or stage.reason is None or not extend:
+        decision.catalog[name] = stage
+        if stage.definition is None or stage.reason is None or not extend or stage.held is not None:
             continue
-        if stage.held is not None:
+        fresh, why = rebased(stage.resumed(), decision.catalog, types)
+        if why or halted(fresh, decision.catalog) or fresh.meaning(prints) != prints[name]:
             continue
-        fresh = rebased(replace(stage, reason=None), made.catalog, types)
-        if fresh.reason or halted(fresh, made.catalog):
-            continue
-        same = compiler.stage_fingerprint(fresh) == old[name]
-        if same and lag.unreadable(seen, stage, made.catalog) is None:
-            options = {k: v for k, v in stage.options.items() if k != "last"}
-            made.catalog[name] = replace(fresh, options=options)
-            made.status[name] = "extended"
-    return made
+        if lag.unreadable(seen, stage, decision.catalog) is None:
+            decision.catalog[name] = fresh
+            decision.status[name] = "extended"
+    return decision
 
 
 def decided(
@@ -108,102 +132,78 @@ def decided(
     Raises:
         StageError: if stages read each other in a circle, or something that cannot be computed.
     """
-    old = {n.name: n.fingerprint for n in seen.graph if n.name}
-    compiler = Compiler(Graph(), types)
-    prints = compiler.fingerprints
-    made = kept({})
+    decision = kept({})
     trees = {
         n: s.definition
         for n, s in catalog.items()
         if s.definition and not s.frozen and s.held is None
     }
-    for name in [*(n for n in catalog if n not in trees), *ordered(trees)]:
-        stage = catalog[name]
-        if name not in trees:
-            made.catalog[name] = stage
-            prints[name] = old[name]
-            continue
+    prints = {name: stage.fingerprint for name, stage in catalog.items() if name not in trees}
+    decision.catalog.update((name, catalog[name]) for name in prints)
+    for name in ordered(trees):
         before = seen.catalog.get(name)
-        fresh = stage if stage.reason is None else replace(stage, reason=None)
-        stage = rebased(fresh, made.catalog, types)
-        why = stage.reason or halted(stage, made.catalog)
+        stage, why = rebased(catalog[name].resumed(), decision.catalog, types)
+        why = why or halted(stage, decision.catalog)
         if why is None:
-            prints[name] = compiler.stage_fingerprint(stage)
-            redo = name in again or any(read in made.anew for read in trees_read(stage))
-            _live(seen, stage, before, made, old.get(name) == prints[name], redo, name in named)
-        else:
-            same = before is not None and (
-                name not in named or compiler.stage_fingerprint(stage) == old[name]
+            stage = stage.identified(prints)
+            prints[name] = stage.fingerprint
+            redo = name in again or any(read in decision.anew for read in trees[name].references)
+            stage = (
+                stage
+                if stage.fingerprint == prints[name]
+                else replace(stage, fingerprint=prints[name])
             )
-            if before is None or not same:
-                raise StageError(
-                    f"stage '{name}' cannot be computed: {why}",
-                    hint="run the cells of the stages it reads first",
-                    stage=name,
-                )
-            prints[name] = old[name]
-            made.catalog[name] = replace(before, reason=why)
-            made.status[name] = "stale"
-    return made
+            _go_on(decision, seen, stage, before, redo=redo, named=name in named)
+        elif before is None or (name in named and stage.meaning(prints) != before.fingerprint):
+            raise StageError(
+                f"stage '{name}' cannot be computed: {why}",
+                hint="run the cells of the stages it reads first",
+                stage=name,
+            )
+        else:
+            prints[name] = before.fingerprint
+            decision.catalog[name] = before.stopped(why, seen.epoch)
+            decision.status[name] = "stale"
+    return decision
 
 
-def _live(
+def _go_on(
+    decision: Decision,
     seen: Snapshot,
     stage: Stage,
     before: Stage | None,
-    made: Decision,
-    same: bool,
+    *,
     redo: bool,
     named: bool,
 ) -> None:
-    """Decides what becomes of a stage that can be computed."""
-    name = stage.name
-    if same and not redo and stage is before and "last" not in stage.options:
-        made.status[name] = "unchanged"
-        made.catalog[name] = stage
-        return
-    options = {k: v for k, v in stage.options.items() if k != "last"}
-    if before is None:
-        made.status[name] = "new"
-        made.catalog[name] = stage
-        return
-    options.update((k, v) for k, v in before.options.items() if k == "gaps")
-    stopped = before.reason is not None
-    redo = redo or before.signer is not None  # what another's stage held is not this one's
-    if same and not redo:
-        status = "unchanged"
-        if stopped:
-            missed = seen.last(before) < seen.epoch
-            status = "extended" if missed else "resumed"
-            why = lag.unreadable(seen, before, _as_it_was(made))
-            if why is not None:
-                made.lost[name] = why
-        if name not in made.lost:
-            made.status[name] = status
-            made.catalog[name] = replace(stage, version=before.version, options=options)
-            return
-    options.pop("gaps", None)
-    if same:
-        made.anew.add(name)
-    kept = frozen_copy(before, seen.graph.named[name])
-    kept.options["last"] = seen.last(before)
-    made.catalog[kept.name] = kept
-    made.status[name] = "changed" if named else "followed"
-    made.catalog[name] = replace(
-        stage, version=before.version + 1, begin=seen.epoch, options=options
-    )
+    """Decides on a stage that can be computed; what it was stays beside it if it is another."""
+    name, missing = stage.name, None
+    same = before is not None and before.fingerprint == stage.fingerprint
+    # What another's stage held is not this one's.
+    equal = same and not redo and before is not None and before.signer is None
+    if equal and before is not None and not before.live:
+        missing = lag.unreadable(seen, before, decision.same)
+    status = transition(before, equal=equal, missing=missing, now=seen.epoch)
+    if before is not None and status == "changed":
+        if missing is not None:
+            decision.lost[name] = missing
+        if same:
+            decision.anew.add(name)
+        earlier = _earlier(before, seen)
+        decision.catalog[earlier.name] = earlier
+        version = before.version + 1
+        stage = replace(stage, version=version, begin=seen.epoch, gaps=())
+        status = "changed" if named else "followed"
+    decision.status[name] = status
+    decision.catalog[name] = stage
 
 
-def _as_it_was(made: Decision) -> Catalog:
-    """What goes on as it was."""
-    kept = ("unchanged", "resumed", "extended")
-    return {n: s for n, s in made.catalog.items() if made.status.get(n, kept[0]) in kept}
-
-
-def trees_read(stage: Stage) -> tuple[str, ...]:
-    """The names a stage reads directly."""
-    assert stage.definition is not None
-    return stage.definition.references
+def _earlier(stage: Stage, seen: Snapshot) -> Stage:
+    """A stage as the earlier version that it becomes."""
+    node = seen.graph.named[stage.name]
+    layout, trace = next(iter(node.traces.items()))
+    assert node.log is not None  # it has a name
+    return stage.before(Frozen(seen.last(stage), node.log, trace, layout.key))
 
 
 def halted(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:

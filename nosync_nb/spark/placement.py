@@ -157,7 +157,7 @@ class Placement:
     def _forced(self, node: Node) -> Forced:
         """What the user said of a stage, or of all."""
         stage = self._way.catalog().get(node.stage)
-        asked = None if stage is None else stage.options.get("on")
+        asked = None if stage is None else stage.options.on
         if asked == "local":
             return "local"
         return "spark" if asked == "spark" else self._way.spark_rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
-from nosync_nb.dataflow.graph import Stage
+from nosync_nb.dataflow.stage import Stage
 
 
 class Way(Protocol):

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.captured import Captured, Function, Unknown
 from nosync_nb.dataflow.delta import Held
-from nosync_nb.dataflow.graph import NO_LAYOUT, Graph, Stage
+from nosync_nb.dataflow.graph import NO_LAYOUT, Graph
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError
-from nosync_nb.rows import Field, Schema
 from nosync_nb.store import encoded
 from nosync_nb.store.decoding import CRAFTED, damaged, decoding
 from nosync_nb.store.log import codec
@@ -222,9 +222,8 @@ def catalog_json(
     """
     stages = []
     for stage in catalog.values():
-        state = {**vars(stage), "options": dict(stage.options)}
         make = partial(_stage_json, stage, log_id, seal)
-        stages.append(pieces.piece(("stage", stage.name), state, make))
+        stages.append(pieces.piece(("stage", stage.name), stage, make))
     nodes = []
     for n in graph:
         traces = [[layout, number] for layout, number in n.traces.items()]
@@ -244,18 +243,7 @@ def _node_json(state: tuple[Any, ...]) -> dict[str, Any]:
 
 def _stage_json(stage: Stage, log_id: bytes, seal: Seal) -> dict[str, Any]:
     """A stage as a catalog has it."""
-    data: dict[str, Any] = {
-        "name": stage.name,
-        "schema": [list(f) for f in stage.schema.fields],
-        "key": stage.key,
-        "version": stage.version,
-        "frozen": stage.frozen,
-        "begin": stage.begin,
-        "reason": stage.reason,
-        "options": dict(stage.options),
-    }
-    if stage.signer is not None:
-        data["signer"] = stage.signer
+    data = stage.to_json()
     if stage.definition is not None:
         functions: list[Captured] = []
         data["definition"] = stage.definition.to_json(functions)
@@ -297,7 +285,7 @@ def catalog_from_json(
     catalog = {}
     for each in data["stages"]:
         signer = each.get("signer")
-        load = None if signer is not None or each["frozen"] else unseal
+        load = None if signer is not None or each["life"]["is"] == "frozen" else unseal
         definition = None
         if "definition" in each:
             name, listed = each["name"], each["functions"]
@@ -305,18 +293,7 @@ def catalog_from_json(
                 _captured(f, context_of(log_id, name, i, f[0]), load) for i, f in enumerate(listed)
             ]
             definition = Definition.from_json(each["definition"], given)
-        catalog[each["name"]] = Stage(
-            each["name"],
-            Schema([Field(*f) for f in each["schema"]]),
-            definition,
-            None if each["key"] is None else tuple(each["key"]),
-            each["version"],
-            each["frozen"],
-            each["reason"],
-            each["begin"],
-            dict(each["options"]),
-            signer,
-        )
+        catalog[each["name"]] = Stage.from_json(each, definition)
     return catalog
 
 

@@ -87,29 +87,21 @@ def stage_name(name: Any, *, frozen: bool) -> str:
 
 def _stage(data: Any, epoch: int, numbers: int) -> tuple[str, ...]:
     """Checks a stage; returns the types of its columns."""
-    frozen = _bool(data["frozen"])
-    name = stage_name(data["name"], frozen=frozen)
+    life = data["life"]
+    name = stage_name(data["name"], frozen=life["is"] == "frozen")
     what = f"stage '{name}'"
     types = _schema(data["schema"], what)
     _key(data["key"], types, what)
     _number(data["version"], f"{what}: its version")
     _number(data["begin"], f"{what}: its begin", epoch)
-    _optional(data["reason"], f"{what}: its reason")
+    check_text(data["uid"], f"{what}: its uid")
+    check_text(data["fingerprint"], f"{what}: its fingerprint")
     if not signing.is_key_id(data.get("signer", "")):
         raise _wrong(f"{what}: its signer is no key")
-    options = data["options"]
-    for each in options.keys() & {"uid", "on", "persist"}:
-        _optional(options[each], f"{what}: its {each}")
-    for each in options.keys() & {"log", "trace"}:
-        _number(options[each], f"{what}: its {each}", numbers)
-    if options.get("last") is not None:
-        _number(options["last"], f"{what}: its last epoch", epoch)
-    for lower, upper in _list(options.get("gaps", [])):
+    _options(data["options"], what)
+    _life(life, types, epoch, numbers, what)
+    for lower, upper in _list(data["gaps"]):
         _number(lower, f"{what}: its gaps", _number(upper, f"{what}: its gaps", epoch + 1))
-    if frozen:
-        _key(options["key"], types, what)
-        _number(options["log"], f"{what}: its log", numbers)
-        _number(options["trace"], f"{what}: its trace", numbers)
     if "definition" in data:
         functions = _list(data["functions"])
         for identity, text in functions:
@@ -117,6 +109,28 @@ def _stage(data: Any, epoch: int, numbers: int) -> tuple[str, ...]:
             _optional(text, f"{what}: a function")
         _definition(data["definition"], len(functions), what)
     return types
+
+
+def _options(data: Any, what: str) -> None:
+    check_text(data["on"], f"{what}: where it runs")
+    if data.keys() != {"on", "nondeterministic", "demoted"}:
+        raise _wrong(f"{what}: its options are {', '.join(data):.60}")
+    _bool(data["nondeterministic"])
+    _bool(data["demoted"])
+
+
+def _life(data: Any, types: Sequence[str], epoch: int, numbers: int, what: str) -> None:
+    """Checks whether a stage goes on, has stopped, or is an earlier version."""
+    if data["is"] not in ("live", "stale", "frozen"):
+        raise _wrong(f"{what} is {data['is']!r:.40}")
+    if data["is"] != "live":
+        _number(data["since"], f"{what}: its last epoch", epoch)
+    if data["is"] == "stale":
+        check_text(data["reason"], f"{what}: its reason")
+    if data["is"] == "frozen":
+        _key(data["key"], types, what)
+        _number(data["log"], f"{what}: its log", numbers)
+        _number(data["trace"], f"{what}: its trace", numbers)
 
 
 def _definition(data: Any, functions: int, what: str) -> None:

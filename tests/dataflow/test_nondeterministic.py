@@ -225,7 +225,7 @@ def test_an_audit_demotes_a_reducer_that_is_not_deterministic(
     numbers.insert([(k, n) for k in range(9) for n in range(3)])
     with pytest.warns(UserWarning, match="'tags' is not deterministic: reduce now gives"):
         commit_until_audited(session)
-    assert inside(session).catalog["tags"].options["nondeterministic"] is True
+    assert inside(session).catalog["tags"].options.nondeterministic is True
     assert session["tags@1"].rows(at=1), "what it gave before can be read"
     before = stage.rows()
     commit_until_audited(session)

@@ -20,8 +20,8 @@ import nosync_nb
 from nosync_nb import Session, StageError
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions import trust
-from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.expressions import refusal
 from nosync_nb.operators import spec
 from nosync_nb.operators.aggregates import spec as aggregates
@@ -129,15 +129,13 @@ def lagging(data: dict[str, Any], graph: Graph) -> None:
     """`big` calls reflect and stopped at an epoch that recovery would go on from."""
     numbers, big = (next(s for s in data["stages"] if s["name"] == n) for n in ("numbers", "big"))
     big["definition"][-1]["params"]["predicate"] = REFLECT
-    big["options"]["last"] = 1
-    big["reason"] = "its function was not restored"
-    compiler = Compiler(Graph())
-    compiler.fingerprints["numbers"] = graph.named["numbers"].fingerprint
+    big["life"] = {"is": "stale", "reason": "its function was not restored", "since": 1}
     tree = Definition.from_json(big["definition"], [])
-    stage = nosync_nb.dataflow.graph.Stage("big", Schema(numbers["schema"]), tree)
+    stage = Stage("big", Schema(numbers["schema"]), tree)
+    big["fingerprint"] = stage.meaning({"numbers": graph.named["numbers"].fingerprint})
     for node in data["nodes"]:
         if node["name"] == "big":
-            node["fingerprint"] = compiler.stage_fingerprint(stage)
+            node["fingerprint"] = big["fingerprint"]
             node["stopped"] = 1
 
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nosync_nb import Session
-from nosync_nb.dataflow.graph import Graph, Stage
+from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session.audits import Audits
 from nosync_nb.session.garbage import Garbage
 from nosync_nb.session.gate import Gate

@@ -1,0 +1,221 @@
+"""Stages: the named collections of a catalog, as values.
+
+A `Stage` is an input, or what a definition computes. Nothing of it is changed: what becomes of a
+stage is another value, beside the one that readers of an earlier snapshot go on with.
+
+What it *means* is its `fingerprint`: what is computed, of which columns. How that is done, with
+which nodes and arrangements, is the graph's, and another graph makes no other stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.functions.identity import definition_fingerprint
+from nosync_nb.rows import Field, Schema
+
+REMEMBERED = 1 << 14
+"""How many fingerprints of stages are remembered, in a kernel."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is said of a stage beside what it computes.
+
+    Attributes:
+        on: where it runs: auto, local or spark.
+        nondeterministic: what its functions gave is kept, as they may give something else.
+        demoted: it was found to be so, though its cell does not say it.
+    """
+
+    on: str = "auto"
+    nondeterministic: bool = False
+    demoted: bool = False
+
+
+@dataclass(frozen=True)
+class Live:
+    """It has every epoch."""
+
+
+@dataclass(frozen=True)
+class Stale:
+    """It has stopped, until nothing is missing: why, and its last epoch."""
+
+    reason: str
+    since: int
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """An earlier version, which is read and never advanced.
+
+    Attributes:
+        since: its last epoch.
+        log: the number of its log.
+        trace: that of one of its traces, which is arranged by `key`.
+    """
+
+    since: int
+    log: int
+    trace: int
+    key: tuple[int, ...] | None
+
+
+Life = Live | Stale | Frozen
+
+LIVE = Live()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A named collection in the catalog: an input (no definition) or a stage.
+
+    Attributes:
+        version: counts the definitions of one name from 1.
+        begin: its first epoch.
+        uid: what an input stays, whatever it is called: its first name, unless that was taken.
+        fingerprint: what it computes, as it was when it was last decided; see `meaning`.
+        gaps: the epochs `[lower, upper)` that cannot be told apart, as it caught up in one step.
+        signer: the id of the key of whoever described it, None if that is this user.
+        held: why nothing of it may be compiled or run before the user's own cell defines it.
+    """
+
+    name: str
+    schema: Schema
+    definition: Definition | None = None
+    key: tuple[int, ...] | None = None
+    version: int = 1
+    begin: int = 0
+    uid: str = ""
+    fingerprint: str = ""
+    options: Options = Options()
+    life: Life = LIVE
+    gaps: tuple[tuple[int, int], ...] = ()
+    signer: str | None = None
+    held: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.uid:
+            object.__setattr__(self, "uid", self.name)
+
+    @property
+    def is_input(self) -> bool:
+        """Whether users insert into it."""
+        return self.definition is None
+
+    @property
+    def live(self) -> bool:
+        """Whether it has every epoch."""
+        return isinstance(self.life, Live)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is an earlier version."""
+        return isinstance(self.life, Frozen)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is stale, None if it is not."""
+        return self.life.reason if isinstance(self.life, Stale) else None
+
+    def last(self, now: int) -> int:
+        """Its last epoch, where `now` is that of those that go on."""
+        return now if isinstance(self.life, Live) else self.life.since
+
+    def stopped(self, reason: str, now: int) -> Stage:
+        """The stage, stale; since now, or since it was."""
+        return replace(self, life=Stale(reason, self.last(now)))
+
+    def resumed(self) -> Stage:
+        """The stage, live."""
+        return self if self.live else replace(self, life=LIVE)
+
+    def before(self, life: Frozen) -> Stage:
+        """The stage as an earlier version, `name@version`."""
+        return replace(self, name=f"{self.name}@{self.version}", life=life)
+
+    def meaning(self, named: Mapping[str, str]) -> str:
+        """What it computes, now.
+
+        Args:
+            named: the meanings of what it reads, by name.
+        """
+        if isinstance(self.life, Frozen):
+            return _frozen_print(self.life.log)
+        if self.definition is None:
+            return _input_print(self.uid, self.schema.types, self.key)
+        return _stage_print(self.definition.fingerprint(named), self.options.nondeterministic)
+
+    def identified(self, named: Mapping[str, str]) -> Stage:
+        """The stage with the fingerprint of what it means now."""
+        fingerprint = self.meaning(named)
+        return self if fingerprint == self.fingerprint else replace(self, fingerprint=fingerprint)
+
+    def to_json(self) -> dict[str, Any]:
+        """The stage as a catalog has it, without its definition and functions."""
+        data = {
+            "name": self.name,
+            "schema": [list(f) for f in self.schema.fields],
+            "key": self.key,
+            "version": self.version,
+            "begin": self.begin,
+            "uid": self.uid,
+            "fingerprint": self.fingerprint,
+            "options": asdict(self.options),
+            "life": {"is": _NAMES[type(self.life)], **asdict(self.life)},
+            "gaps": self.gaps,
+        }
+        return data if self.signer is None else {**data, "signer": self.signer}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], definition: Definition | None) -> Stage:
+        """The stage that `to_json` wrote, with its definition."""
+        return cls(
+            data["name"],
+            Schema([Field(*f) for f in data["schema"]]),
+            definition,
+            _tuple(data["key"]),
+            data["version"],
+            data["begin"],
+            data["uid"],
+            data["fingerprint"],
+            Options(**data["options"]),
+            _life(data["life"]),
+            tuple((lower, upper) for lower, upper in data["gaps"]),
+            data.get("signer"),
+        )
+
+
+_NAMES = {Live: "live", Stale: "stale", Frozen: "frozen"}
+
+
+def _life(data: Mapping[str, Any]) -> Life:
+    if data["is"] == "stale":
+        return Stale(data["reason"], data["since"])
+    if data["is"] == "frozen":
+        return Frozen(data["since"], data["log"], data["trace"], _tuple(data["key"]))
+    return LIVE
+
+
+def _tuple(data: list[int] | None) -> tuple[int, ...] | None:
+    return None if data is None else tuple(data)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _input_print(uid: str, types: tuple[str, ...], key: tuple[int, ...] | None) -> str:
+    return definition_fingerprint({"input": uid, "types": types, "key": key})
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _stage_print(own: str, nondeterministic: bool) -> str:
+    return definition_fingerprint({"stage": own, "nondeterministic": nondeterministic})
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _frozen_print(log: int) -> str:
+    return definition_fingerprint({"frozen": log})
