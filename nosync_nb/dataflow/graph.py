@@ -10,7 +10,7 @@ state are traces that are logged themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,13 +26,15 @@ class Node:
     """A place in the dataflow.
 
     Attributes:
-        id: its number, stable while its fingerprint is.
+        id: its number, stable while its fingerprint and its plan are.
+        fingerprint: what it computes.
         name: the stage or input it is, None for a part of one.
         stage: the stage to blame in messages.
         inputs: the nodes it reads.
         log: the number of its log, None if nobody needs its output later.
         traces: layout -> number of the trace.
         state: numbers of the operator's own traces.
+        plan: how those came about and are laid out; empty if it has none.
         frozen: it does not advance; since the epoch `stopped`.
     """
 
@@ -47,8 +49,55 @@ class Node:
     log_layout: Layout = NO_LAYOUT
     traces: dict[Layout, int] = field(default_factory=dict)
     state: tuple[int, ...] = ()
+    plan: str = ""
     frozen: bool = False
     stopped: int | None = None
+
+    def again(self, types: tuple[str, ...], stage: str) -> Node:
+        """The node for another graph, before it is known what runs it there."""
+        node = Node.__new__(Node)  # copy.copy takes three times as long
+        vars(node).update(vars(self))
+        node.types, node.stage, node.operator, node.inputs = types, stage, None, ()
+        node.frozen = False
+        return node
+
+    def elsewise(self, number: int, types: tuple[str, ...], stage: str, plan: str) -> Node:
+        """A node that has the log and the traces of this one, and comes by them otherwise."""
+        node = self.again(types, stage)
+        node.id, node.plan, node.state = number, plan, ()
+        return node
+
+    def run_by(self, operator: Operator, inputs: Iterable[int], number: Callable[[], int]) -> None:
+        """Gives it what computes it, with traces of its own."""
+        self.operator, self.inputs = operator, tuple(inputs)
+        if len(self.state) != len(operator.state):
+            self.state = tuple([number() for _ in operator.state])
+
+    def logged(self, layout: Layout, number: Callable[[], int]) -> None:
+        """Gives it a log, if it has none."""
+        if self.log is None:
+            self.log, self.log_layout = number(), layout
+
+    def arranged(self, layouts: Sequence[Layout], number: Callable[[], int]) -> None:
+        """Gives it the traces that are asked for, at least one if it has a log.
+
+        Any one arrangement can be read as a collection, so the plain one goes when there is
+        another.
+        """
+        if not layouts and self.log is not None:
+            layouts = (self.log_layout,)
+        had, self.traces = self.traces, {}
+        for layout in layouts:
+            if layout not in self.traces:
+                self.traces[layout] = had[layout] if layout in had else number()
+
+    def stand(self, now: int, *, still: bool) -> None:
+        """Stands still from `now` on, if it has not before; or goes on."""
+        self.frozen = still
+        if not still:
+            self.stopped = None
+        elif self.stopped is None:
+            self.stopped = now
 
 
 class Made(NamedTuple):
@@ -57,13 +106,15 @@ class Made(NamedTuple):
     Attributes:
         tree: what it was compiled from, held so that its `id` is not another's.
         fingerprint: what it computes; another one if what it reads is another.
-        outside: what a loop reads, in its order.
+        plan: of its own traces; see `Node`.
+        inputs: what it reads, in its order.
     """
 
     tree: Definition
     fingerprint: str
+    plan: str
     operator: Operator
-    outside: tuple[Definition, ...] = ()
+    inputs: tuple[Definition, ...]
 
 
 MadeBy = tuple[int, int, bool]

@@ -50,7 +50,7 @@ Active = tuple[tuple[int, Scope, tuple[int, ...]], ...]
 
 def compile_loop(
     tree: Definition, prints: Mapping[int, str], types: Types | None
-) -> tuple[Loop, list[Definition]]:
+) -> tuple[Loop, tuple[Definition, ...]]:
     """The operator of a loop, and the definitions of its inputs, one for each layout.
 
     Args:
@@ -61,7 +61,7 @@ def compile_loop(
     leave = flat(_loop(plan, tree, (), scope))
     layouts = [layout for _, layout in plan.outside]
     loop = Loop(plan.nodes, scope, layouts, plan.states, leave)
-    return loop, [definition for definition, _ in plan.outside]
+    return loop, tuple(definition for definition, _ in plan.outside)
 
 
 def check_stable(loop: Loop, stage: str, *, keeping: bool) -> None:

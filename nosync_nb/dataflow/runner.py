@@ -155,17 +155,18 @@ class Runner:
         """Runs the nodes that `old` has not over everything their inputs hold now.
 
         The epoch does not advance. Traces that nodes of `old` were newly asked for are arranged
-        from what they hold.
+        from what they hold. A new node with a log of `old` has its rows, and gets its state.
         """
         new = self.graph.nodes.keys() - old.nodes.keys()
         nodes = (held or old).nodes
+        logged: dict[int | None, Node] = {n.log: n for n in old if n.log is not None}
         draft = Draft(version, version.epoch)
         whole: dict[int, Delta] = {}
         for node in self.graph:
+            before = nodes.get(node.id) if node.id not in new else logged.get(node.log)
+            if before is not None:
+                self._rearrange(node, before, draft)
             if node.id not in new:
-                before = nodes.get(node.id)
-                if before is not None:
-                    self._rearrange(node, before, draft)
                 continue
             if node.operator is None or node.frozen:
                 continue
@@ -173,7 +174,7 @@ class Runner:
             first = node.operator.global_row
             if first or any(d is not None for d in deltas):
                 try:
-                    self._run(node, deltas, {}, draft, first=True)
+                    self._run(node, deltas, {}, draft, first=True, there=before is not None)
                 except CountError as error:
                     raise of_stage(error, node.stage, node.operator.name) from None
         return draft
@@ -220,8 +221,13 @@ class Runner:
         draft: Draft,
         *,
         first: bool,
+        there: bool = False,
     ) -> None:
-        """Runs one operator, extends its own traces and publishes its output."""
+        """Runs one operator, extends its own traces and publishes its output.
+
+        Args:
+            there: its output is published already.
+        """
         start = time.perf_counter()
         operator = node.operator
         assert operator is not None
@@ -253,7 +259,11 @@ class Runner:
                 self._append(number, layer_of(held, layout, draft.epoch), draft)
         if step.memo is not None and node.state[0] in draft.traces:
             draft.traces[node.state[0]].memos = [step.memo]
-        rows_out = self._publish(node, done.delta, draft) if done.delta else 0
+        rows_out = 0
+        if there and done.delta:
+            draft.deltas[node.id] = done.delta
+        elif done.delta:
+            rows_out = self._publish(node, done.delta, draft)
         self._account(node, done, chosen, rows_out, time.perf_counter() - start, draft)
 
     def _account(

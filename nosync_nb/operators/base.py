@@ -142,6 +142,7 @@ class Operator:
         stable: whether its expressions give the same whenever they are evaluated.
         asks: whether it calls a function of the user again to retract what that gave.
         combines: whether equal rows may be added up before they get to it.
+        plan: raised when its own traces come to mean something else; see `form`.
     """
 
     name = "operator"
@@ -159,6 +160,11 @@ class Operator:
     stable = True
     asks = False
     combines = False
+    plan = 1
+
+    def form(self) -> list[Any]:
+        """How it keeps what it remembers, as data: from another form nothing is taken over."""
+        return [self.name, self.plan, *self.state]
 
     def step(self, step: Step) -> Updates | None:
         """Computes the change of the output; None or no rows if there is none."""

@@ -229,10 +229,18 @@ class Publisher:
         """Makes visible what was read from the log."""
         self.snapshot = Snapshot(version, graph, catalog, seen(self.store.history))
 
-    def compiled(self, runner: Runner, version: Version) -> None:
-        """Makes visible what was compiled of a catalog that was read, with all of its state."""
-        self.runner = runner
-        self.snapshot = self.snapshot._replace(version=version, graph=runner.graph)
+    def compiled(
+        self, runner: Runner | None, version: Version, graph: Graph, catalog: Catalog
+    ) -> None:
+        """Makes visible what was compiled of a catalog that was read, with all of its state.
+
+        Args:
+            runner: of the graph; None: a definition that follows brings one.
+        """
+        if runner is not None:
+            self.runner = runner
+        self.described = catalog
+        self.snapshot = self.snapshot._replace(version=version, graph=graph, catalog=catalog)
 
 
 class UnfinishedEpoch(NamedTuple):

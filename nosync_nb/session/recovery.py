@@ -166,13 +166,22 @@ class Recovery:
             differs: not the stages go on that the log says.
             behind: some have missed epochs and may have them.
         """
-        store, version = self._publisher.store, self._publisher.snapshot.version
-        compiler = Compiler(old, self._link.types, now=version.epoch)
-        graph = compiler.compile(self._publisher.snapshot.catalog)
+        store, snapshot = self._publisher.store, self._publisher.snapshot
+        version, catalog = snapshot.version, dict(snapshot.catalog)
+        types, runner = self._link.types, None
+        graph = Compiler(old, types, now=version.epoch).compile(catalog)
+        if _hold(catalog, graph, old, version.epoch):
+            graph = Compiler(old, types, now=version.epoch).compile(catalog)
+            self._tell(catalog)
+        if graph.nodes.keys() <= old.nodes.keys():
+            runner = Runner(graph, self._link.evaluate, self._link.bulk())
+        else:
+            differs = True
+            nodes = [graph.nodes.get(node.id, node) for node in old]
+            graph = Graph(nodes, old.numbers, graph.made)
         traces = store.restored(graph)
         traces.update((n, t) for n, t in version.traces.items() if n in traces)
-        runner = Runner(graph, self._link.evaluate, self._link.bulk())
-        self._publisher.compiled(runner, Version(version.epoch, traces))
+        self._publisher.compiled(runner, Version(version.epoch, traces), graph, catalog)
         self._gate.first(lambda: self._resume(differs=differs, behind=behind))
         self._gate.ready()
 
@@ -232,10 +241,14 @@ class Recovery:
     def _begin(self, data: Mapping[str, Any], catalog: dict[str, Stage], graph: Graph) -> None:
         """Makes a catalog that of the session, except for readers."""
         self._publisher.describes(data, catalog, graph)
-        live = {n: s for n, s in catalog.items() if not s.is_input and not s.frozen}
+        self._tell(catalog)
+
+    def _tell(self, catalog: Mapping[str, Stage]) -> None:
+        """Says which stages go on and which do not."""
+        stages = [s for s in catalog.values() if not s.is_input and not s.frozen]
         self._report.restored(
-            {n: STALE if s.reason else READ for n, s in live.items()},
-            {n: s.reason for n, s in catalog.items() if s.reason},
+            {s.name: STALE if s.reason else READ for s in stages},
+            {s.name: s.reason for s in stages if s.reason},
         )
 
     def follow(self) -> None:
@@ -305,3 +318,27 @@ class Recovery:
         except CorruptLogError:
             self.reload()
             return read()
+
+
+def _hold(catalog: dict[str, Stage], graph: Graph, old: Graph, epoch: int) -> bool:
+    """Stops stages of which what operators remember cannot be made again in another form.
+
+    What functions gave that may give something else is not had again, nor is what was remembered
+    at an epoch that has passed. All others are run for it once.
+
+    Args:
+        graph: as this release plans it, `old` as it was planned.
+    """
+    why = "what it remembers is not in the form of this release: run the stage's cell"
+    new = [node for node in graph if node.id not in old.nodes and node.state]
+    names = [n for n in {n.stage: None for n in new} if _once_only(catalog[n])]
+    for name in names:
+        stage = catalog[name].stopped(why, epoch)
+        catalog[name] = replace(stage, held=why)
+        for reader in graph.dependants(name):
+            catalog[reader] = catalog[reader].stopped(f"it reads '{name}', which is stale", epoch)
+    return bool(names)
+
+
+def _once_only(stage: Stage) -> bool:
+    return stage.options.nondeterministic or not stage.live

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.captured import Captured, Function, Unknown
 from nosync_nb.dataflow.delta import Held
-from nosync_nb.dataflow.graph import NO_LAYOUT, Graph
+from nosync_nb.dataflow.graph import NO_LAYOUT, Graph, Node
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError
 from nosync_nb.store import encoded
@@ -227,13 +227,23 @@ def catalog_json(
     nodes = []
     for n in graph:
         traces = [[layout, number] for layout, number in n.traces.items()]
-        node = (n.id, n.fingerprint, n.name, n.log, n.log_layout, traces, n.state, n.stopped)
+        node = (
+            n.id,
+            n.fingerprint,
+            n.name,
+            n.log,
+            n.log_layout,
+            traces,
+            n.state,
+            n.plan,
+            n.stopped,
+        )
         nodes.append(pieces.piece(("node", n.id), node, partial(_node_json, node)))
     pieces.done()
     return encoded.Catalog({"stages": stages, "nodes": nodes, "numbers": graph.numbers})
 
 
-_NODE = ("id", "fingerprint", "name", "log", "log_layout", "traces", "state", "stopped")
+_NODE = ("id", "fingerprint", "name", "log", "log_layout", "traces", "state", "plan", "stopped")
 
 
 def _node_json(state: tuple[Any, ...]) -> dict[str, Any]:
@@ -315,10 +325,8 @@ def layout_of(data: Sequence[Any]) -> Layout:
     return Layout(tuple(types), None if key is None else tuple(key), order)
 
 
-def restored_nodes(data: Mapping[str, Any]) -> Iterable[Any]:
+def restored_nodes(data: Mapping[str, Any]) -> Iterable[Node]:
     """The nodes of a catalog as the compiler can reuse them: numbers without operators."""
-    from nosync_nb.dataflow.graph import Node
-
     for n in data["nodes"]:
         yield Node(
             n["id"],
@@ -330,5 +338,6 @@ def restored_nodes(data: Mapping[str, Any]) -> Iterable[Any]:
             log_layout=layout_of(n["log_layout"]),
             traces={layout_of(layout): number for layout, number in n["traces"]},
             state=tuple(n["state"]),
-            stopped=n.get("stopped"),
+            plan=n["plan"],
+            stopped=n["stopped"],
         )

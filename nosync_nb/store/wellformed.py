@@ -165,6 +165,7 @@ def _node(data: Any, epoch: int, numbers: int) -> None:
     """Checks a node."""
     what = f"node {_number(data['id'], 'a node', numbers)}"
     check_text(data["fingerprint"], f"{what}: its fingerprint")
+    check_text(data["plan"], f"{what}: its plan")
     _optional(data["name"], f"{what}: its name")
     _layout(data["log_layout"], what)
     if data["log"] is not None:

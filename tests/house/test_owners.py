@@ -23,7 +23,7 @@ NOTEBOOK = (TOP / "magics", TOP / "widgets")
 USES_MAX = 11
 """Uses of a private attribute of an object of another module."""
 
-ASSIGNMENTS_MAX = 59
+ASSIGNMENTS_MAX = 43
 """Assignments to an attribute, private or not, of an object of another module."""
 
 NOTEBOOK_USES_MAX = 2

@@ -10,6 +10,7 @@ so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -65,6 +66,13 @@ class Loop(Operator):
         self.scopes = _scopes(scope, ())
         self.inside, self.outside = readers(list(nodes))
         self.shape = Shape(self)
+
+    def form(self) -> list[Any]:
+        inner = [
+            [n.kind, n.ports, n.depth, n.states, n.operator and [n.operator.name, n.operator.plan]]
+            for n in self.nodes
+        ]
+        return [*super().form(), inner]
 
     def step(self, step: Step) -> Updates | None:
         effort: Effort = step.memo or Effort()
