@@ -7,6 +7,7 @@ they were given, and identified by `nosync_nb.collections.functions.identity`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any
@@ -51,6 +52,7 @@ class Definition:
         "_known",
         "_names",
         "_refs",
+        "_uses",
         "captured",
         "inputs",
         "levels",
@@ -76,6 +78,7 @@ class Definition:
         self.levels = self._free()
         self._names: tuple[str, ...] | None = None
         self._refs: tuple[Definition, ...] | None = None
+        self._uses: dict[int, int] | None = None
         self._captures: tuple[Captured, ...] | None = None
         self._known: tuple[tuple[str, ...], dict[int, str]] | None = None
         if len(inputs) < 2:
@@ -151,6 +154,13 @@ class Definition:
         if self._refs is None:
             self._refs = tuple(part for part in self.walk() if part.is_ref)
         return self._refs
+
+    @property
+    def uses(self) -> Mapping[int, int]:
+        """How often each part, by `id`, is used in it. Cost: O(size), once."""
+        if self._uses is None:
+            self._uses = Counter(id(each) for part in self.walk() for each in part.inputs)
+        return self._uses
 
     def walk(self) -> Iterator[Definition]:
         """This definition and all below it, each once, inputs first."""

@@ -7,7 +7,6 @@ definition costs nothing. An operator is compiled once for each definition, whic
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
@@ -111,7 +110,7 @@ class Compiler:
         else:
             fingerprint = stage.meaning(self.fingerprints)
             prints = stage.definition.fingerprints(self.fingerprints)
-            purpose = purpose._replace(prints=prints, uses=_uses(stage.definition))
+            purpose = purpose._replace(prints=prints, uses=stage.definition.uses)
             node = flat(self._operator(stage.definition, fingerprint, name, purpose))
         self.fingerprints[name] = node.fingerprint
         self.named[name] = node
@@ -263,11 +262,6 @@ class Compiler:
     def _number(self) -> int:
         self.numbers += 1
         return self.numbers
-
-
-def _uses(tree: Definition) -> dict[int, int]:
-    """How often each part of a definition is used in it."""
-    return Counter(id(each) for part in tree.walk() for each in part.inputs)
 
 
 def _links(tree: Definition, uses: Mapping[int, int]) -> list[Definition]:

@@ -161,10 +161,10 @@ class Graph:
     def dependants(self, name: str) -> list[str]:
         """The stages that read a named collection, directly or not, in order."""
         reached = {self.named[name].id}
-        found = []
+        names = []
         for node in self:
             if reached.intersection(node.inputs):
                 reached.add(node.id)
                 if node.name:
-                    found.append(node.name)
-        return found
+                    names.append(node.name)
+        return names

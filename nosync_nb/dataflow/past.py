@@ -43,10 +43,9 @@ class Past:
 
     def skip(self, logs: Iterable[int], first: int, steps: Sequence[int]) -> None:
         """Notes the gaps of logs that were computed from an epoch on, in steps."""
-        found = [Interval(a + 1, b) for a, b in pairwise([first, *steps]) if b > a + 1]
-        for log in logs:
-            if found:
-                self.gaps.setdefault(log, []).extend(found)
+        gaps = [Interval(a + 1, b) for a, b in pairwise([first, *steps]) if b > a + 1]
+        for log in logs if gaps else ():
+            self.gaps.setdefault(log, []).extend(gaps)
 
     def readable(self, nodes: Iterable[Node]) -> Ranges:
         """The epochs at which all of some collections can be read."""
@@ -75,11 +74,11 @@ class Past:
             return None
         return Delta(node.types, batch.updates, {batch.layout: Held((batch,))})
 
-    def _sum(self, node: Node, found: list[Batch], after: int, upto: int) -> Batch:
+    def _sum(self, node: Node, batches: list[Batch], after: int, upto: int) -> Batch:
         assert node.log is not None
         added = self._added.get(node.log, ())
-        found = found + [batch for epoch, batch in added if after < epoch <= upto]
-        return total(found) if found else empty_batch(node.log_layout)
+        batches = batches + [batch for epoch, batch in added if after < epoch <= upto]
+        return total(batches) if batches else empty_batch(node.log_layout)
 
 
 def _single(epochs: Iterable[range]) -> Iterator[range]:

@@ -54,10 +54,10 @@ class Snapshot(NamedTuple):
         Raises:
             StageError: if there is none; names a near one.
         """
-        found = self.catalog.get(name)
-        if found is None:
+        stage = self.catalog.get(name)
+        if stage is None:
             raise unknown(self.catalog, name)
-        return found
+        return stage
 
     def last(self, stage: Stage) -> int:
         """The last epoch of a stage: that of the snapshot, unless it has stopped."""
