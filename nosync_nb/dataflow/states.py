@@ -5,8 +5,8 @@ from __future__ import annotations
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
-from nosync_nb.trace import Layer, Trace, empty_batch
-from nosync_nb.trace.batch import Batch, Layout
+from nosync_nb.trace import Trace, empty_batch
+from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.epochs import Ranges, check_readable
 from nosync_nb.trace.past.archive import total
 
@@ -43,12 +43,7 @@ def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
             if trace is not None:
                 return epoch, trace
     batch = state(seen, name, epoch)
-    return epoch, traced(batch.layout, batch, epoch)
-
-
-def traced(layout: Layout, batch: Batch, epoch: int) -> Trace:
-    """Rows as a trace of one layer."""
-    return Trace(layout, (Layer(epoch, epoch + 1, (batch,)),)) if len(batch) else Trace(layout)
+    return epoch, Trace.of(batch, epoch)
 
 
 def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:

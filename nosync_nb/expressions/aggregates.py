@@ -170,27 +170,27 @@ class _Compiler:
         self, sql: str, written: str, texts: list[str], distinct: bool, condition: str | None
     ) -> int:
         """Returns the number of a call, made once for equal ones."""
-        found = AGGREGATORS[written]
+        aggregator = AGGREGATORS[written]
         shown = f"{written}({'distinct ' if distinct else ''}{', '.join(texts)})"
         texts = shown_as = _gathered(sql, written, texts, distinct)
         if condition is not None:
             shown += " filter (...)"
             texts = _conditional(texts, condition, distinct)
         compiled = [self.expression(text) for text in texts]
-        type_ = found.result(compiled[0].type)
+        type_ = aggregator.result(compiled[0].type)
         if type_ is None:
             what = f"there is no {written} of a {compiled[0].type} ('{shown_as[0]}')"
-            raise _failure(sql, what, found.hint(written, shown_as[0], compiled[0].type))
+            raise _failure(sql, what, aggregator.hint(written, shown_as[0], compiled[0].type))
         maps = [t for t, each in zip(shown_as, compiled, strict=True) if "map<" in each.type]
         if distinct and maps:
             what = f"there are no distinct values of a map ('{maps[0]}')"
             raise _failure(sql, what, f"take a value of it, as in {maps[0]}['key']")
-        if found.arguments == 2 and "map<" in compiled[1].type:
+        if aggregator.arguments == 2 and "map<" in compiled[1].type:
             what = f"there is no {written} by a {compiled[1].type} ('{shown_as[1]}')"
             raise _failure(sql, what, f"maps have no order; take a value, {shown_as[1]}['key']")
-        kernel, weighed = found.kernel, distinct
-        if distinct and found.distinct:
-            kernel, weighed = found.distinct, False
+        kernel, weighed = aggregator.kernel, distinct
+        if distinct and aggregator.distinct:
+            kernel, weighed = aggregator.distinct, False
         if kernel == "count_if":
             compiled = [self.expression(f"case when ({text}) then 1 end") for text in texts]
             type_, kernel = "bigint", "count"

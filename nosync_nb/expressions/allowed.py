@@ -114,7 +114,7 @@ def _is_plain(sql: str) -> bool:
         return True
     if "--" in sql or "/*" in sql or not _PLAIN.match(sql) or _QUERY.search(sql):
         return False
-    return all(_is_known(sql, found.start()) for found in re.finditer(r"\(", sql))
+    return all(_is_known(sql, opening.start()) for opening in re.finditer(r"\(", sql))
 
 
 def _is_known(sql: str, at: int) -> bool:

@@ -14,7 +14,7 @@ from sqlglot import exp
 from nosync_nb.errors import SchemaError
 from nosync_nb.expressions import conditions
 from nosync_nb.expressions.coerce import NotProvedError, cast
-from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, Node
+from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, ValueNode
 from nosync_nb.expressions.table import FUNCTIONS, OPERATORS, Function
 from nosync_nb.expressions.typing_rules import VOID
 from nosync_nb.rows import Schema
@@ -71,7 +71,7 @@ class Binder:
         self.utc = utc
         self.mixes = False
 
-    def bind(self, tree: exp.Expression) -> Node:
+    def bind(self, tree: exp.Expression) -> ValueNode:
         """Returns the node of a tree.
 
         Raises:
@@ -85,7 +85,7 @@ class Binder:
             raise NotProvedError(f"{type(tree).__name__.lower()}")
         return special(self, tree)
 
-    def _operator(self, name: str, *operands: Any) -> Node:
+    def _operator(self, name: str, *operands: Any) -> ValueNode:
         nodes = [self.bind(operand) for operand in operands]
         if name not in _PLAIN:
             self._meet(node.type for node in nodes)
@@ -95,7 +95,7 @@ class Binder:
         """Notes whether Spark makes one type of several as its mode says."""
         self.mixes |= len({_kind(type_) for type_ in types} - {VOID}) > 1
 
-    def _call(self, name: str, *arguments: Any) -> Node:
+    def _call(self, name: str, *arguments: Any) -> ValueNode:
         entry = FUNCTIONS.get(name.lower())
         if entry is None:
             raise NotProvedError(f"function {name}")
@@ -110,7 +110,7 @@ class Binder:
             self._meet([*types, lower] if lower in _TYPE_NAMES else types)
         return entry(lower, nodes, self.utc)
 
-    def _column(self, tree: Any) -> Node:
+    def _column(self, tree: Any) -> ValueNode:
         if tree.args.get("table") is not None or isinstance(tree.this, exp.Star):
             raise NotProvedError("a field of a struct")
         try:
@@ -119,20 +119,20 @@ class Binder:
             raise NotProvedError(f"function {tree.name}") from None
         return ColumnNode(place, self.schema.types[place])
 
-    def _literal(self, tree: Any) -> Node:
+    def _literal(self, tree: Any) -> ValueNode:
         return LiteralNode(tree.this, "string") if tree.is_string else number(tree.this)
 
-    def _bytes(self, tree: Any) -> Node:
+    def _bytes(self, tree: Any) -> ValueNode:
         digits = str(tree.this)
         return LiteralNode(bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2)), "binary")
 
-    def _negative(self, tree: Any) -> Node:
+    def _negative(self, tree: Any) -> ValueNode:
         inner = tree.this
         if isinstance(inner, exp.Literal) and not inner.is_string:
             return number("-" + inner.this)
         return self._operator("neg", inner)
 
-    def _cast(self, tree: Any) -> Node:
+    def _cast(self, tree: Any) -> ValueNode:
         if tree.args.get("safe") or tree.args.get("format"):
             raise NotProvedError("try_cast")
         type_ = _TYPES.get(tree.to.this.name)
@@ -142,34 +142,34 @@ class Binder:
         self._meet((node.type, type_))
         return cast(node, type_, utc=self.utc)
 
-    def _is(self, tree: Any) -> Node:
+    def _is(self, tree: Any) -> ValueNode:
         if isinstance(tree.expression, exp.Null):
             return conditions.is_null("is null", [self.bind(tree.this)], self.utc)
         if isinstance(tree.expression, exp.Boolean):
             return self._operator(f"is {str(tree.expression.this).lower()}", tree.this)
         raise NotProvedError("is")
 
-    def _in(self, tree: Any) -> Node:
+    def _in(self, tree: Any) -> ValueNode:
         if any(v for k, v in tree.args.items() if k not in ("this", "expressions")):
             raise NotProvedError("in a subquery or array")
         return self._operator("in", tree.this, *tree.expressions)
 
-    def _between(self, tree: Any) -> Node:
+    def _between(self, tree: Any) -> ValueNode:
         if tree.args.get("symmetric"):
             raise NotProvedError("between symmetric")
         low = self._operator(">=", tree.this, tree.args["low"])
         high = self._operator("<=", tree.this, tree.args["high"])
         return OPERATORS["and"]("and", [low, high], self.utc)
 
-    def _like(self, tree: Any) -> Node:
-        found = self._operator("like", tree.this, tree.expression)
-        return conditions.not_("not", [found], self.utc) if tree.args.get("negate") else found
+    def _like(self, tree: Any) -> ValueNode:
+        node = self._operator("like", tree.this, tree.expression)
+        return conditions.not_("not", [node], self.utc) if tree.args.get("negate") else node
 
-    def _if(self, tree: Any) -> Node:
+    def _if(self, tree: Any) -> ValueNode:
         parts = [tree.this, tree.args.get("true"), tree.args.get("false")]
         return self._call("if", *(part for part in parts if part is not None))
 
-    def _case(self, tree: Any) -> Node:
+    def _case(self, tree: Any) -> ValueNode:
         branches = []
         for branch in tree.args["ifs"]:
             if tree.this is None:
@@ -183,16 +183,16 @@ class Binder:
         self._meet(result.type for result in results)
         return conditions.case(branches, last, self.utc)
 
-    def _trim(self, tree: Any) -> Node:
+    def _trim(self, tree: Any) -> ValueNode:
         if any(v for k, v in tree.args.items() if k != "this"):
             raise NotProvedError("trim of other characters")
         return self._call("trim", tree.this)
 
-    def _substring(self, tree: Any) -> Node:
+    def _substring(self, tree: Any) -> ValueNode:
         parts = (tree.this, tree.args.get("start"), tree.args.get("length"))
         return self._call("substring", *(part for part in parts if part is not None))
 
-    def _extract(self, tree: Any) -> Node:
+    def _extract(self, tree: Any) -> ValueNode:
         unit = tree.this.name.lower()
         if unit not in _EXTRACTED:
             raise NotProvedError(f"extract {unit}")
@@ -237,7 +237,7 @@ def number(text: str) -> LiteralNode:
     return LiteralNode(exact, f"decimal({max(len(digits), scale)},{scale})")
 
 
-_SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], Node]] = {
+_SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], ValueNode]] = {
     exp.Paren: lambda binder, tree: binder.bind(tree.this),
     exp.Column: Binder._column,
     exp.Literal: Binder._literal,

@@ -160,10 +160,10 @@ def _to_boolean(text: str) -> bool:
 
 
 def _to_date(text: str) -> int:
-    found = dates.parse_date(text.strip(_BLANKS))
-    if found is None:
+    day = dates.parse_date(text.strip(_BLANKS))
+    if day is None:
         raise _refuse(text, "date")
-    return found
+    return day
 
 
 _FROM_TEXT: dict[str, TextKernel] = {

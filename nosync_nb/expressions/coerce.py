@@ -9,7 +9,7 @@ import numpy as np
 
 from nosync_nb.expressions import casts, dates
 from nosync_nb.expressions.kernel import InvalidError, TextKernel
-from nosync_nb.expressions.nodes import LiteralNode, Node, StrictNode
+from nosync_nb.expressions.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.numbers import limits
 from nosync_nb.expressions.typing_rules import KNOWN, NUMBERS, VOID, common_of
 from nosync_nb.rows.types import FLOATS, INTEGERS
@@ -32,7 +32,7 @@ _IMPLICIT: dict[str, tuple[str, ...]] = {
 """Which types an argument may have beside the one asked for."""
 
 
-def implicit(node: Node, wanted: str, *, utc: bool) -> Node:
+def implicit(node: ValueNode, wanted: str, *, utc: bool) -> ValueNode:
     """Returns the argument as a function wants it.
 
     Raises:
@@ -43,7 +43,7 @@ def implicit(node: Node, wanted: str, *, utc: bool) -> Node:
     raise NotProvedError(f"a {node.type} as {wanted}")
 
 
-def cast(node: Node, target: str, *, utc: bool) -> Node:
+def cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
     """Returns the node cast; literals are cast at once.
 
     Raises:
@@ -55,9 +55,9 @@ def cast(node: Node, target: str, *, utc: bool) -> Node:
     if target not in KNOWN or target == VOID:
         raise NotProvedError(f"cast to {target}")
     if isinstance(node, LiteralNode):
-        found = _literal(node, target, utc=utc)
-        if found is not None:
-            return found
+        literal = _literal(node, target, utc=utc)
+        if literal is not None:
+            return literal
     if "timestamp" in (source, target) and not utc and not {source, target} & set(NUMBERS):
         raise NotProvedError("timestamps in a time zone other than UTC")
     kernel = casts.cast(source, target) if source in KNOWN else None
@@ -96,10 +96,10 @@ def _decimal_literal(value: Decimal, target: str) -> LiteralNode | None:
 def _text_literal(text: str, target: str, *, utc: bool) -> LiteralNode | None:
     """The literal cast; None if it cannot be, which is an error on each row that asks for it."""
     if target in ("timestamp", "timestamp_ntz"):
-        found = dates.parse_timestamp(text.strip())
-        if found is None or (found[1] if target == "timestamp_ntz" else not (utc or found[1])):
+        moment = dates.parse_timestamp(text.strip())
+        if moment is None or (moment[1] if target == "timestamp_ntz" else not (utc or moment[1])):
             raise NotProvedError(f"the {target} {text!r}")
-        return LiteralNode(found[0], target)
+        return LiteralNode(moment[0], target)
     kernel = casts.cast("string", target)
     if not isinstance(kernel, TextKernel):
         raise NotProvedError(f"cast of string to {target}")
@@ -109,19 +109,19 @@ def _text_literal(text: str, target: str, *, utc: bool) -> LiteralNode | None:
         return None
 
 
-def to_common(nodes: list[Node], *, utc: bool) -> list[Node]:
+def to_common(nodes: list[ValueNode], *, utc: bool) -> list[ValueNode]:
     """Returns the nodes cast to their common type.
 
     Raises:
         NotProvedError: if there is none here.
     """
-    found = common_of(node.type for node in nodes)
-    if found is None or found not in KNOWN or found == VOID:
+    type_ = common_of(node.type for node in nodes)
+    if type_ is None or type_ not in KNOWN or type_ == VOID:
         raise NotProvedError(f"{' with '.join(node.type for node in nodes)}")
-    return [cast(node, found, utc=utc) for node in nodes]
+    return [cast(node, type_, utc=utc) for node in nodes]
 
 
-def literal_value(node: Node, what: str) -> Any:
+def literal_value(node: ValueNode, what: str) -> Any:
     """Returns the value of an argument that has to be a literal.
 
     Raises:

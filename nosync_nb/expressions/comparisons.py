@@ -16,9 +16,9 @@ from nosync_nb.expressions.nodes import (
     ExtremeNode,
     InNode,
     LiteralNode,
-    Node,
     SameNode,
     StrictNode,
+    ValueNode,
 )
 from nosync_nb.expressions.rules import Rule, count
 from nosync_nb.expressions.typing_rules import KNOWN, VOID
@@ -28,7 +28,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 def comparison(kernels: numbers.Kernels, text: TextKernel) -> Rule:
     """A comparison of two values of any fixed type, of two texts, decimals or byte strings."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
         left, right = arguments
         if isinstance(left, LiteralNode) and not isinstance(right, LiteralNode):
@@ -78,14 +78,14 @@ def _beside_decimal(name: str, literal: LiteralNode) -> LiteralNode | None:
     return LiteralNode(number, type_)
 
 
-def same(name: str, arguments: list[Node], utc: bool) -> Node:
+def same(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`<=>`."""
     equal = COMPARISONS["="]("=", arguments, utc)
     assert isinstance(equal, StrictNode)
     return SameNode(equal)
 
 
-def null_if(name: str, arguments: list[Node], utc: bool) -> Node:
+def null_if(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`nullif(a, b)`: of the type of a."""
     count(name, arguments, 2)
     if arguments[0].type not in KNOWN or arguments[0].type == VOID:
@@ -97,7 +97,7 @@ def null_if(name: str, arguments: list[Node], utc: bool) -> Node:
 _FEW = 8
 
 
-def in_(name: str, arguments: list[Node], utc: bool) -> Node:
+def in_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`x in (...)` of literals."""
     if len(arguments) < 2:
         raise NotProvedError("in nothing")
@@ -123,15 +123,15 @@ def _member(values: Any) -> Kernel:
         return Kernel(lambda a: np.isin(a, values))
 
     def run(a: Any) -> Any:
-        found = np.zeros(np.shape(a), np.bool_)
+        inside = np.zeros(np.shape(a), np.bool_)
         for value in values:
-            found = found | (a == value)
-        return found
+            inside = inside | (a == value)
+        return inside
 
     return Kernel(run)
 
 
-def like(name: str, arguments: list[Node], utc: bool) -> Node:
+def like(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`like` with a literal pattern; the parser sees to it that nothing is escaped."""
     count(name, arguments, 2)
     text = implicit(arguments[0], "string", utc=utc)
@@ -144,7 +144,7 @@ def like(name: str, arguments: list[Node], utc: bool) -> Node:
 def extreme(choices: Callable[[str], Any]) -> Rule:
     """`greatest` and `least` of fixed types."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if len(arguments) < 2:
             raise NotProvedError(f"{name} of {len(arguments)} arguments")
         operands = to_common(arguments, utc=utc)

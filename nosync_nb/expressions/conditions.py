@@ -12,14 +12,16 @@ from nosync_nb.expressions.nodes import (
     IsNullNode,
     LiteralNode,
     LogicNode,
-    Node,
     StrictNode,
+    ValueNode,
 )
 from nosync_nb.expressions.rules import Rule, count
 from nosync_nb.expressions.typing_rules import VOID
 
 
-def case(branches: list[tuple[Node, Node]], default: Node | None, utc: bool) -> Node:
+def case(
+    branches: list[tuple[ValueNode, ValueNode]], default: ValueNode | None, utc: bool
+) -> ValueNode:
     """`case when`; also what `if` and its kin become."""
     conditions = [condition for condition, _ in branches]
     if any(condition.type != "boolean" for condition in conditions):
@@ -30,20 +32,20 @@ def case(branches: list[tuple[Node, Node]], default: Node | None, utc: bool) -> 
     return CaseNode(list(zip(conditions, results[:-1], strict=True)), results[-1])
 
 
-def _condition(node: Node, utc: bool) -> Node:
+def _condition(node: ValueNode, utc: bool) -> ValueNode:
     """Returns what Spark takes for a boolean; a bare null too, but for `case when null`."""
     if node.type not in ("boolean", VOID):
         raise NotProvedError(f"a {node.type} as condition")
     return cast(node, "boolean", utc=utc)
 
 
-def if_(name: str, arguments: list[Node], utc: bool) -> Node:
+def if_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`if(condition, then, else)`."""
     count(name, arguments, 3)
     return case([(_condition(arguments[0], utc), arguments[1])], arguments[2], utc)
 
 
-def nvl2(name: str, arguments: list[Node], utc: bool) -> Node:
+def nvl2(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`nvl2(x, if not null, if null)`."""
     count(name, arguments, 3)
     return case([(IsNullNode(arguments[0]), arguments[2])], arguments[1], utc)
@@ -52,7 +54,7 @@ def nvl2(name: str, arguments: list[Node], utc: bool) -> Node:
 def coalesce(wanted: int | None = None) -> Rule:
     """The first argument that is not null."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not arguments or (wanted is not None and len(arguments) != wanted):
             raise NotProvedError(f"{name} of {len(arguments)} arguments")
         operands = to_common(arguments, utc=utc)
@@ -61,13 +63,13 @@ def coalesce(wanted: int | None = None) -> Rule:
     return rule
 
 
-def is_null(name: str, arguments: list[Node], utc: bool) -> Node:
+def is_null(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`x is null`, of any type."""
     count(name, arguments, 1)
     return IsNullNode(arguments[0])
 
 
-def is_not_null(name: str, arguments: list[Node], utc: bool) -> Node:
+def is_not_null(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`x is not null`."""
     return not_("not", [is_null(name, arguments, utc)], utc)
 
@@ -75,7 +77,7 @@ def is_not_null(name: str, arguments: list[Node], utc: bool) -> Node:
 def logic(*, conjunction: bool) -> Rule:
     """`and` and `or`."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
         left, right = (_condition(argument, utc) for argument in arguments)
         return LogicNode(left, right, conjunction=conjunction)
@@ -83,7 +85,7 @@ def logic(*, conjunction: bool) -> Rule:
     return rule
 
 
-def not_(name: str, arguments: list[Node], utc: bool) -> Node:
+def not_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`not`."""
     count(name, arguments, 1)
     condition = _condition(arguments[0], utc)
@@ -93,11 +95,11 @@ def not_(name: str, arguments: list[Node], utc: bool) -> Node:
 def is_truth(*, wanted: bool) -> Rule:
     """`is true` and `is false`: false of null."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
-        found = _condition(arguments[0], utc)
+        node = _condition(arguments[0], utc)
         if not wanted:
-            found = not_("not", [found], utc)
-        return CoalesceNode("boolean", (found, LiteralNode(False, "boolean")))
+            node = not_("not", [node], utc)
+        return CoalesceNode("boolean", (node, LiteralNode(False, "boolean")))
 
     return rule

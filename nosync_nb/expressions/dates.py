@@ -170,10 +170,10 @@ _TIME = re.compile(
 
 def parse_date(text: str) -> int | None:
     """Returns the day that Spark reads in trimmed text, None if it refuses the text."""
-    found = _DATE.fullmatch(text)
-    if found is None:
+    match = _DATE.fullmatch(text)
+    if match is None:
         return None
-    sign, year_text, month_text, day_text = found.groups()
+    sign, year_text, month_text, day_text = match.groups()
     year_number = int(sign + year_text)
     month_number, day_number = int(month_text or 1), int(day_text or 1)
     if not (1 <= month_number <= 12 and day_number >= 1):
@@ -188,16 +188,16 @@ def parse_date(text: str) -> int | None:
         .astype("M8[D]")
         .astype(np.int64)
     )
-    found_day = start + day_number - 1
-    return found_day if found_day < after and -(2**31) <= found_day < 2**31 else None
+    days = start + day_number - 1
+    return days if days < after and -(2**31) <= days < 2**31 else None
 
 
 def parse_timestamp(text: str) -> tuple[int, bool] | None:
     """Returns the microseconds of a plain literal and whether it names UTC; None: ask Spark."""
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         return None
-    date_text, hours, minutes, seconds, fraction, zone = found.groups()
+    date_text, hours, minutes, seconds, fraction, zone = match.groups()
     start = parse_date(date_text)
     if start is None:
         return None

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.expressions.kernel import TextKernel
-from nosync_nb.expressions.nodes import LiteralNode, Node
+from nosync_nb.expressions.nodes import LiteralNode, ValueNode
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows import bridge
 from nosync_nb.rows.types import decimal_parts
@@ -27,7 +27,7 @@ _WHOLE = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 """The digits of a whole number beside a decimal."""
 
 
-def fits(nodes: Sequence[Node]) -> bool:
+def fits(nodes: Sequence[ValueNode]) -> bool:
     """Tells whether values of these types are compared here; no literal may be null."""
     if any(isinstance(node, LiteralNode) and node.value is None for node in nodes):
         return False
@@ -68,10 +68,10 @@ def one_of(wanted: Sequence[Any]) -> TextKernel:
     """`x in (...)` of literals."""
 
     def large(values: Any) -> Any:
-        found = None
+        inside = None
         for each in wanted:
             same = pc.equal(_arrow(values), _arrow(each))
-            found = same if found is None else pc.or_(found, same)
-        return found
+            inside = same if inside is None else pc.or_(inside, same)
+        return inside
 
     return TextKernel(frozenset(wanted).__contains__, large)

@@ -24,12 +24,12 @@ from nosync_nb.expressions.bind import Binder
 from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.examine import Examined, examine
 from nosync_nb.expressions.fast import Fast, compile_fast, is_loud
-from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, Node
+from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, ValueNode
 from nosync_nb.expressions.parse import Parsed, agrees_with_spark, canonical, parse
 from nosync_nb.expressions.roomy import roomy
 from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Settings, needs_zone
 from nosync_nb.expressions.typing_rules import KNOWN, VOID
-from nosync_nb.expressions.vectors import Frame, RowError, quiet, to_column
+from nosync_nb.expressions.vectors import RowError, VectorFrame, quiet, to_column
 from nosync_nb.rows import Column, Schema, canonical_type
 from nosync_nb.rows.ddl import quoted
 
@@ -118,15 +118,15 @@ class Expression:
         """
         fast = self._fast
         if fast is not None and n:
-            found = quiet.run(fast, columns, n) if self._loud else fast(columns, n)
-            if found is not None:
-                return found
+            column = quiet.run(fast, columns, n) if self._loud else fast(columns, n)
+            if column is not None:
+                return column
         node = self._node
         if node is None:
             raise ExpressionError(f"expression {self.sql!r}: only Spark knows {self.why}")
         if self.is_column:
             return columns[self.columns[0]]
-        frame = Frame(columns, self.schema.types, n)
+        frame = VectorFrame(columns, self.schema.types, n)
         try:
             return to_column(quiet.run(node.evaluate, frame), self.type, n)
         except RowError as error:
@@ -159,7 +159,7 @@ class _Compiled(NamedTuple):
     text: str
     parsed: Parsed
     examined: Examined
-    node: Node | None
+    node: ValueNode | None
     why: str
     fast: Fast | None
     loud: bool
@@ -207,7 +207,7 @@ def compile_shown(
 def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
     parsed = parse(sql)
     examined = examine(parsed.tree, schema, parsed.sql)
-    node, depends, why = _found(parsed, schema, examined)
+    node, depends, why = _node_of(parsed, schema, examined)
     if depends.time_zone and not utc and node is not None:
         node, why = None, "timestamps in a time zone other than UTC"
     if depends.ansi and not ansi and node is not None:
@@ -222,7 +222,9 @@ def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
     return _Compiled(sql, parsed, examined, node, why, fast, loud, depends)
 
 
-def _found(parsed: Parsed, schema: Schema, examined: Examined) -> tuple[Node | None, Depends, str]:
+def _node_of(
+    parsed: Parsed, schema: Schema, examined: Examined
+) -> tuple[ValueNode | None, Depends, str]:
     """The node of an expression, if there is one; what it depends on; what only Spark knows."""
     for utc in (False, True):
         try:
@@ -234,7 +236,7 @@ def _found(parsed: Parsed, schema: Schema, examined: Examined) -> tuple[Node | N
     return None, Depends(needs_zone(parsed.tree, schema, examined.columns), ansi=True), why
 
 
-def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[Node, bool]:
+def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, bool]:
     """Returns the node of an expression, and whether values of different types meet in it.
 
     Raises:
@@ -264,12 +266,12 @@ def _asked_type(compiled: _Compiled, schema: Schema, types: Types | None) -> str
             f"expression {sql!r}: only Spark knows {compiled.why}, and there is no Spark session",
             hint="open with spark=..., or write it with other functions",
         )
-    found = types([sql], schema)[0]
+    type_ = types([sql], schema)[0]
     try:
-        return canonical_type(found)
+        return canonical_type(type_)
     except SchemaError:
         raise ExpressionError(
-            f"expression {sql!r}: a column cannot hold its type {found}",
+            f"expression {sql!r}: a column cannot hold its type {type_}",
             hint="cast it, as in 'cast(... as string)'",
         ) from None
 
@@ -301,18 +303,18 @@ def expand_select(expressions: Sequence[str], schema: Schema) -> list[str]:
     Raises:
         ExpressionError: if an expression cannot be read or an excepted column is not there.
     """
-    found: list[str] = []
+    texts: list[str] = []
     for sql in expressions:
         tree = parse(sql).tree
         if not isinstance(tree, exp.Star):
-            found.append(sql)
+            texts.append(sql)
             continue
         gone = {_excepted(c.name, schema, sql) for c in tree.args.get("except_") or ()}
         if tree.args.get("replace") or tree.args.get("rename"):
             raise ExpressionError(f"select {sql!r}: only except is known after *")
         kept = (name for i, name in enumerate(schema.names) if i not in gone)
-        found += [quoted(name) for name in kept]
-    return found
+        texts += [quoted(name) for name in kept]
+    return texts
 
 
 def _excepted(name: str, schema: Schema, sql: str) -> int:

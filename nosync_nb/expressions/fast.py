@@ -27,9 +27,9 @@ from nosync_nb.expressions.nodes import (
     IsNullNode,
     LiteralNode,
     LogicNode,
-    Node,
     SameNode,
     StrictNode,
+    ValueNode,
 )
 from nosync_nb.expressions.numbers import extent, is_zero, limits
 from nosync_nb.expressions.vectors import canonical
@@ -47,7 +47,7 @@ class _ExceedsError(Exception):
     """An intermediate result may leave its type."""
 
 
-def compile_fast(node: Node) -> Fast | None:
+def compile_fast(node: ValueNode) -> Fast | None:
     """Returns the fast form of a node, None if it has none."""
     try:
         return _Code(_limit(node)).function(node)
@@ -55,7 +55,7 @@ def compile_fast(node: Node) -> Fast | None:
         return None
 
 
-def is_loud(node: Node) -> bool:
+def is_loud(node: ValueNode) -> bool:
     """Tells whether numpy may warn about floats on the way."""
     own = isinstance(node, StrictNode) and isinstance(node.kernel, Kernel) and node.kernel.floats
     return own or any(is_loud(argument) for argument in node.arguments)
@@ -86,7 +86,7 @@ class _Code:
         self.names: dict[str, Any] = {"ndarray": np.ndarray, "fromiter": np.fromiter}
         self.loaded: dict[int, str] = {}
 
-    def function(self, node: Node) -> Fast:
+    def function(self, node: ValueNode) -> Fast:
         """Compiles the function of a root node."""
         if isinstance(node, ColumnNode | LiteralNode) or not _spans(node):
             raise _NotFastError
@@ -97,8 +97,8 @@ class _Code:
             result = f"{self.name(canonical)}({result})"
         body = "\n    ".join([*self.lines, f"return {result}"])
         exec(f"def fast(columns, n):\n    {body}\n", self.names)
-        found: Fast = self.names["fast"]
-        return found
+        function: Fast = self.names["fast"]
+        return function
 
     def name(self, value: Any) -> str:
         """Returns the name under which the source finds a value."""
@@ -112,7 +112,7 @@ class _Code:
         self.lines.append(f"{name} = {source}")
         return name
 
-    def value(self, node: Node) -> str:
+    def value(self, node: ValueNode) -> str:
         """Returns the source of a node's values."""
         if isinstance(node, ColumnNode):
             return self.column(node)
@@ -127,9 +127,9 @@ class _Code:
         return self.special(node)
 
     def column(self, node: ColumnNode) -> str:
-        found = self.loaded.get(node.place)
-        if found is not None:
-            return found
+        name = self.loaded.get(node.place)
+        if name is not None:
+            return name
         name = self.loaded[node.place] = f"c{node.place}"
         self.lines.append(f"{name} = columns[{node.place}]")
         dtype = FIXED.get(node.type, np.dtype(object) if node.type == "string" else None)
@@ -191,7 +191,7 @@ class _Code:
         dtype = FIXED.get(node.type)
         return made if dtype is None else f"fromiter({made}, {self.name(dtype)}, n)"
 
-    def special(self, node: Node) -> str:
+    def special(self, node: ValueNode) -> str:
         arguments = node.arguments
         if isinstance(node, LogicNode):
             sign = "&" if node.conjunction else "|"
@@ -204,28 +204,28 @@ class _Code:
         if isinstance(node, SameNode):
             return self.value(node.equal)
         if isinstance(node, ExtremeNode):
-            found = self.value(arguments[0])
+            code = self.value(arguments[0])
             for argument in arguments[1:]:
-                found = f"{self.name(node.choose)}({found}, {self.value(argument)})"
-            return found
+                code = f"{self.name(node.choose)}({code}, {self.value(argument)})"
+            return code
         if isinstance(node, InNode) and not node.with_null:
             return self.value(arguments[0])
         if isinstance(node, CaseNode) and node.type in FIXED:
-            found = self.value(node.default)
+            code = self.value(node.default)
             where = self.name(np.where)
             for condition, result in reversed(node.branches):
-                found = f"{where}({self.value(condition)}, {self.value(result)}, {found})"
-            return found
+                code = f"{where}({self.value(condition)}, {self.value(result)}, {code})"
+            return code
         raise _NotFastError
 
 
-def _plain(node: Node) -> Any:
+def _plain(node: ValueNode) -> Any:
     if not isinstance(node, LiteralNode) or node.value is None:
         raise _NotFastError
     return node.value
 
 
-def _spans(node: Node) -> bool:
+def _spans(node: ValueNode) -> bool:
     """Tells whether the fast value of a node has one entry for each row."""
     if isinstance(node, CoalesceNode):
         return _spans(node.arguments[0])
@@ -237,7 +237,7 @@ def _spans(node: Node) -> bool:
 _LIMITS = (63, 62, 61, 60, 58, 56, 53, 48, 40, 31, 30, 29, 28, 24, 20, 15, 14, 12, 10, 7, 6, 5)
 
 
-def _limit(node: Node) -> int | None:
+def _limit(node: ValueNode) -> int | None:
     """Returns the largest limit of inputs under which nothing overflows, None if there is none."""
     for bits in _LIMITS:
         limit: int = 2**bits - 1
@@ -249,7 +249,7 @@ def _limit(node: Node) -> int | None:
     return None
 
 
-def _bounds(node: Node, limit: int) -> Bounds:
+def _bounds(node: ValueNode, limit: int) -> Bounds:
     """Returns between what an integer node lies if its inputs keep the limit."""
     inner = [_bounds(argument, limit) for argument in node.arguments]
     if node.type not in INTEGERS:

@@ -82,21 +82,21 @@ def run_small(
     lists = [_listed(v, n) for v in values]
     dead = nulls.tolist() if nulls is not None else None
     filler = None if type_ not in FIXED else 0
-    found: list[Any] = []
+    results: list[Any] = []
     try:
         if dead is None and len(lists) == 1:
             for value in lists[0]:
-                found.append(f(value))
+                results.append(f(value))
         elif dead is None:
             for arguments in zip(*lists, strict=True):
-                found.append(f(*arguments))
+                results.append(f(*arguments))
         else:
             for null, *row in zip(dead, *lists, strict=True):
-                found.append(filler if null else f(*row))
+                results.append(filler if null else f(*row))
     except InvalidError as error:
-        raise RefusedRowError(str(error), len(found)) from None
+        raise RefusedRowError(str(error), len(results)) from None
     dtype = FIXED.get(type_)
-    return objects(found) if dtype is None else np.array(found, dtype)
+    return objects(results) if dtype is None else np.array(results, dtype)
 
 
 class RefusedRowError(Exception):
@@ -123,9 +123,9 @@ def run_large(
         RefusedRowError: at the first row that the kernel refuses.
     """
     if kernel.large is not None:
-        found = kernel.large(*(bridge.text(v) if isinstance(v, str) else v for v in values))
-        if found is not None:
-            return _from_large(found, type_)
+        array = kernel.large(*(bridge.text(v) if isinstance(v, str) else v for v in values))
+        if array is not None:
+            return _from_large(array, type_)
     if not any(isinstance(v, pa.Array) for v in values):
         return run_by_value(kernel, values, nulls, n, type_)
     place = next(i for i, v in enumerate(values) if isinstance(v, pa.Array))
@@ -180,15 +180,15 @@ def _spread(results: list[Any], codes: Array, coded: pa.DictionaryArray, type_: 
     return np.array(results, dtype)[codes] if results else np.zeros(n, dtype)
 
 
-def _from_large(found: Any, type_: str) -> Any:
-    if isinstance(found, pa.ChunkedArray):
-        found = found.combine_chunks()
+def _from_large(array: Any, type_: str) -> Any:
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
     dtype = FIXED.get(type_)
-    if dtype is None or not isinstance(found, pa.Array):
-        return found
-    if found.null_count:
-        found = pc.fill_null(found, bridge.of_list([0], pa.int32()).cast(found.type)[0])
-    return bridge.values_of(found).astype(dtype, copy=False)
+    if dtype is None or not isinstance(array, pa.Array):
+        return array
+    if array.null_count:
+        array = pc.fill_null(array, bridge.of_list([0], pa.int32()).cast(array.type)[0])
+    return bridge.values_of(array).astype(dtype, copy=False)
 
 
 def _codes(coded: pa.DictionaryArray) -> Array:

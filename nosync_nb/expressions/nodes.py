@@ -22,36 +22,36 @@ from nosync_nb.expressions.kernel import (
     run_small,
 )
 from nosync_nb.expressions.numbers import extent, limits
-from nosync_nb.expressions.vectors import Array, Frame, RowError, Vector, full, merge_nulls
+from nosync_nb.expressions.vectors import Array, RowError, Vector, VectorFrame, full, merge_nulls
 from nosync_nb.rows import bridge
 from nosync_nb.rows.types import FIXED, INTEGERS
 
 
-class Node:
+class ValueNode:
     """An expression: its type, its arguments and whether a row may make it raise."""
 
-    def __init__(self, type_: str, arguments: Sequence[Node], *, raises: bool = False) -> None:
+    def __init__(self, type_: str, arguments: Sequence[ValueNode], *, raises: bool = False) -> None:
         self.type = type_
         self.arguments = tuple(arguments)
         self.raises: bool = raises or any(argument.raises for argument in arguments)
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         """Returns the values on the rows of a frame."""
         raise AssertionError("a node implements evaluate")
 
 
-class ColumnNode(Node):
+class ColumnNode(ValueNode):
     """A column of the input."""
 
     def __init__(self, place: int, type_: str) -> None:
         super().__init__(type_, ())
         self.place = place
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         return frame.vector(self.place)
 
 
-class LiteralNode(Node):
+class LiteralNode(ValueNode):
     """A constant; None is null."""
 
     def __init__(self, value: Any, type_: str) -> None:
@@ -63,7 +63,7 @@ class LiteralNode(Node):
         else:
             self.scalar = dtype.type(0 if value is None else value)
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         if self.value is not None:
             return Vector(self.scalar, None)
         if self.type in FIXED:
@@ -73,11 +73,11 @@ class LiteralNode(Node):
         return Vector(pa.nulls(frame.n, pa.string()), np.ones(frame.n, np.bool_))
 
 
-class StrictNode(Node):
+class StrictNode(ValueNode):
     """A function that is null where an argument is."""
 
     def __init__(
-        self, name: str, type_: str, kernel: Kernel | TextKernel, arguments: Sequence[Node]
+        self, name: str, type_: str, kernel: Kernel | TextKernel, arguments: Sequence[ValueNode]
     ) -> None:
         raises = bool(kernel.checks) if isinstance(kernel, Kernel) else kernel.raises
         super().__init__(type_, arguments, raises=raises)
@@ -88,7 +88,7 @@ class StrictNode(Node):
             order.reverse()
         self._order = order
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         values: list[Any] = [None] * len(self.arguments)
         nulls: Array | None = None
         for i in self._order:
@@ -103,7 +103,9 @@ class StrictNode(Node):
             return Vector(self._numbers(self.kernel, values, nulls, frame), nulls)
         return self._text(self.kernel, values, nulls, frame)
 
-    def _numbers(self, kernel: Kernel, values: list[Any], nulls: Array | None, frame: Frame) -> Any:
+    def _numbers(
+        self, kernel: Kernel, values: list[Any], nulls: Array | None, frame: VectorFrame
+    ) -> Any:
         for check in () if self._fits(kernel, values) else kernel.checks:
             bad = check.bad(*values)
             if nulls is not None:
@@ -122,25 +124,25 @@ class StrictNode(Node):
         return least <= low and high <= greatest
 
     def _text(
-        self, kernel: TextKernel, values: list[Any], nulls: Array | None, frame: Frame
+        self, kernel: TextKernel, values: list[Any], nulls: Array | None, frame: VectorFrame
     ) -> Vector:
         run = run_small if frame.small or not any(map(_is_column, values)) else run_large
         try:
-            found = run(kernel, values, nulls, frame.n, self.type)
+            result = run(kernel, values, nulls, frame.n, self.type)
         except RefusedRowError as error:
             raise frame.fail(str(error), error.row) from None
-        if not frame.small and isinstance(found, np.ndarray) and found.dtype.hasobject:
-            found = bridge.of_list(found.tolist(), pa.string())
-        if nulls is not None and isinstance(found, pa.Array) and not found.null_count:
-            found = pc.if_else(bridge.of_numpy(~nulls), found, pa.nulls(1, found.type)[0])
-        return Vector(found, nulls)
+        if not frame.small and isinstance(result, np.ndarray) and result.dtype.hasobject:
+            result = bridge.of_list(result.tolist(), pa.string())
+        if nulls is not None and isinstance(result, pa.Array) and not result.null_count:
+            result = pc.if_else(bridge.of_numpy(~nulls), result, pa.nulls(1, result.type)[0])
+        return Vector(result, nulls)
 
 
 def _is_column(values: Any) -> bool:
     return isinstance(values, pa.Array) or (isinstance(values, np.ndarray) and values.ndim > 0)
 
 
-def evaluate_where(node: Node, frame: Frame, keep: Array) -> Vector:
+def evaluate_where(node: ValueNode, frame: VectorFrame, keep: Array) -> Vector:
     """Evaluates where only some rows may raise; the values of the others are not to be looked at.
 
     All rows at once are cheaper than a part of them, so the part is taken when one of all raises.
@@ -166,14 +168,14 @@ def evaluate_where(node: Node, frame: Frame, keep: Array) -> Vector:
     return Vector(spread, nulls)
 
 
-class LogicNode(Node):
+class LogicNode(ValueNode):
     """`and` / `or` of two booleans, three-valued; the right side is looked at only if needed."""
 
-    def __init__(self, left: Node, right: Node, *, conjunction: bool) -> None:
+    def __init__(self, left: ValueNode, right: ValueNode, *, conjunction: bool) -> None:
         super().__init__("boolean", (left, right))
         self.conjunction = conjunction
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         left, right = self.arguments
         a, a_null = left.evaluate(frame)
         if right.raises:
@@ -201,13 +203,13 @@ class LogicNode(Node):
         return Vector(decided, nulls & ~decided)
 
 
-class IsNullNode(Node):
+class IsNullNode(ValueNode):
     """`x is null`, never null itself; also of columns whose values are not computed here."""
 
-    def __init__(self, argument: Node) -> None:
+    def __init__(self, argument: ValueNode) -> None:
         super().__init__("boolean", (argument,))
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         argument = self.arguments[0]
         if isinstance(argument, ColumnNode):
             nulls = frame.null_mask(argument.place)
@@ -216,14 +218,14 @@ class IsNullNode(Node):
         return Vector(np.zeros(frame.n, np.bool_) if nulls is None else nulls, None)
 
 
-class SameNode(Node):
+class SameNode(ValueNode):
     """`<=>`: like `=`, but null is the same as null."""
 
     def __init__(self, equal: StrictNode) -> None:
         super().__init__("boolean", equal.arguments)
         self.equal = equal
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         (a, a_null), (b, b_null) = (x.evaluate(frame) for x in self.arguments)
         nulls = merge_nulls(a_null, b_null)
         inner = [_Given(v, x.type) for v, x in zip((a, b), self.arguments, strict=True)]
@@ -237,7 +239,7 @@ class SameNode(Node):
         return Vector((values & ~nulls) | both, None)
 
 
-class _Given(Node):
+class _Given(ValueNode):
     """Values computed before."""
 
     def __init__(self, values: Any, type_: str) -> None:
@@ -245,20 +247,20 @@ class _Given(Node):
         self.values = values
         self.nulls: Array | None = None
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         return Vector(self.values, self.nulls)
 
 
-class CaseNode(Node):
+class CaseNode(ValueNode):
     """`case when ... then ... else ... end`, and `if`; the default may be a null literal."""
 
-    def __init__(self, branches: Sequence[tuple[Node, Node]], default: Node) -> None:
+    def __init__(self, branches: Sequence[tuple[ValueNode, ValueNode]], default: ValueNode) -> None:
         flat = [node for branch in branches for node in branch]
         super().__init__(default.type, (*flat, default))
         self.branches = tuple(branches)
         self.default = default
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         n = frame.n
         left = np.ones(n, np.bool_)
         pieces: list[tuple[Array, Vector]] = []
@@ -272,10 +274,10 @@ class CaseNode(Node):
         return _merged(pieces, evaluate_where(self.default, frame, left), self.type, frame)
 
 
-class CoalesceNode(Node):
+class CoalesceNode(ValueNode):
     """`coalesce`: the first argument that is not null."""
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         left = np.ones(frame.n, np.bool_)
         pieces: list[tuple[Array, Vector]] = []
         for argument in self.arguments[:-1]:
@@ -289,7 +291,7 @@ class CoalesceNode(Node):
 
 
 def _merged(
-    pieces: list[tuple[Array, Vector]], default: Vector, type_: str, frame: Frame
+    pieces: list[tuple[Array, Vector]], default: Vector, type_: str, frame: VectorFrame
 ) -> Vector:
     """Returns each piece's values where it was taken, the default elsewhere."""
     n = frame.n
@@ -304,7 +306,9 @@ def _merged(
     return Vector(values, nulls if nulls.any() else None)
 
 
-def _merged_arrow(pieces: list[tuple[Array, Vector]], default: Vector, frame: Frame) -> Vector:
+def _merged_arrow(
+    pieces: list[tuple[Array, Vector]], default: Vector, frame: VectorFrame
+) -> Vector:
     values = default.values
     for taken, vector in pieces:
         values = pc.if_else(bridge.of_numpy(taken), vector.values, values)
@@ -314,17 +318,17 @@ def _merged_arrow(pieces: list[tuple[Array, Vector]], default: Vector, frame: Fr
     return Vector(values, nulls)
 
 
-class ExtremeNode(Node):
+class ExtremeNode(ValueNode):
     """`greatest` / `least` of fixed types: nulls are passed over."""
 
     def __init__(
-        self, arguments: Sequence[Node], choose: Callable[[Any, Any], Any], name: str
+        self, arguments: Sequence[ValueNode], choose: Callable[[Any, Any], Any], name: str
     ) -> None:
         super().__init__(arguments[0].type, arguments)
         self.choose = choose
         self.name = name
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         values, nulls = self.arguments[0].evaluate(frame)
         for argument in self.arguments[1:]:
             other, other_nulls = argument.evaluate(frame)
@@ -338,14 +342,14 @@ class ExtremeNode(Node):
         return Vector(values, nulls)
 
 
-class InNode(Node):
+class InNode(ValueNode):
     """`x in (...)` of literals; with a null in the list, null where nothing matched."""
 
     def __init__(self, matches: StrictNode, *, with_null: bool) -> None:
         super().__init__("boolean", (matches,))
         self.with_null = with_null
 
-    def evaluate(self, frame: Frame) -> Vector:
+    def evaluate(self, frame: VectorFrame) -> Vector:
         values, nulls = self.arguments[0].evaluate(frame)
         if not self.with_null:
             return Vector(values, nulls)

@@ -223,15 +223,15 @@ def rounder(scale: int) -> Kernel:
         units = a * power
         floor = np.floor(units)
         n = floor + (a >= (2 * floor + 1) / (2 * power))
-        found = np.copysign(n / power, x)
+        rounded = np.copysign(n / power, x)
         long = ~(units < _EXACT)
         if long.any():
-            found = np.where(long, x, found)
+            rounded = np.where(long, x, rounded)
             doubtful = long & (a < 2.0**53)
             if doubtful.any():
-                wide = np.broadcast_to(x, np.shape(found))
-                found[doubtful] = [slow(v) for v in wide[doubtful].tolist()]
-        return found
+                wide = np.broadcast_to(x, np.shape(rounded))
+                rounded[doubtful] = [slow(v) for v in wide[doubtful].tolist()]
+        return rounded
 
     return Kernel(run, floats=True)
 

@@ -76,8 +76,8 @@ def parse(sql: str) -> Parsed:
     if not isinstance(select, exp.Select) or _has_clauses(select):
         raise _failure(sql, "it is more than one expression", "give one expression, no clauses")
     if len(select.expressions) != 1:
-        found = len(select.expressions)
-        what = f"it is {found} expressions" if found else "it is empty"
+        number = len(select.expressions)
+        what = f"it is {number} expressions" if number else "it is empty"
         raise _failure(sql, what, "give each expression as a string of its own")
     tree = select.expressions[0]
     if not isinstance(tree, exp.Alias):
@@ -95,13 +95,13 @@ def tokens(sql: str) -> tuple[Word, ...]:
         ExpressionError: if a string or a comment does not end.
     """
     try:
-        found = _Dialect().tokenize(sql)
+        parts = _Dialect().tokenize(sql)
     except TokenError:
         quote = next((q for q in "'\"`" if sql.count(q) % 2), None)
         at = f" at position {sql.rindex(quote) + 1}" if quote else ""
         raise _failure(sql, f"a string does not end{at}", "close the quotes") from None
     words: list[Word] = []
-    for token in found:
+    for token in parts:
         source = sql[token.start : token.end + 1]
         if words and words[-1].start == token.start:
             continue  # a number with a suffix comes as three tokens

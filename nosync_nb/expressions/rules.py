@@ -15,38 +15,33 @@ import numpy as np
 from nosync_nb.expressions import numbers, texts
 from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value
 from nosync_nb.expressions.kernel import Kernel
-from nosync_nb.expressions.nodes import (
-    CoalesceNode,
-    LiteralNode,
-    Node,
-    StrictNode,
-)
+from nosync_nb.expressions.nodes import CoalesceNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_type
 from nosync_nb.rows.types import FLOATS, INTEGERS
 
-Rule = Callable[[str, list[Node], bool], Node]
+Rule = Callable[[str, list[ValueNode], bool], ValueNode]
 """name, arguments, whether timestamps are in UTC -> node"""
 
 
-def count(name: str, arguments: list[Node], wanted: int) -> None:
+def count(name: str, arguments: list[ValueNode], wanted: int) -> None:
     """Refuses another number of arguments."""
     if len(arguments) != wanted:
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
 
 
-def _numeric(name: str, arguments: list[Node], utc: bool) -> list[Node]:
+def _numeric(name: str, arguments: list[ValueNode], utc: bool) -> list[ValueNode]:
     """Returns both arguments cast to the common number type; text beside a number becomes one."""
     count(name, arguments, 2)
-    found = common_type(arguments[0].type, arguments[1].type)
-    if found not in NUMBERS:
+    type_ = common_type(arguments[0].type, arguments[1].type)
+    if type_ not in NUMBERS:
         raise NotProvedError(f"{arguments[0].type} {name} {arguments[1].type}")
-    return [cast(argument, found, utc=utc) for argument in arguments]
+    return [cast(argument, type_, utc=utc) for argument in arguments]
 
 
 def arithmetic(kernels: numbers.Kernels) -> Rule:
     """A binary operator whose result has the type of its operands."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         operands = _numeric(name, arguments, utc)
         return StrictNode(name, operands[0].type, kernels(operands[0].type), operands)
 
@@ -58,12 +53,12 @@ _minus = arithmetic(numbers.subtract)
 _DAYS = ("tinyint", "smallint", "int")
 
 
-def _shifted(name: str, day: Node, days: Node, operation: Any) -> Node:
+def _shifted(name: str, day: ValueNode, days: ValueNode, operation: Any) -> ValueNode:
     kernel = Kernel(lambda a, b: operation(a, b.astype(np.int32)))
     return StrictNode(name, "date", kernel, (day, days))
 
 
-def plus(name: str, arguments: list[Node], utc: bool) -> Node:
+def plus(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`+`, also of a date and days."""
     count(name, arguments, 2)
     left, right = arguments
@@ -74,7 +69,7 @@ def plus(name: str, arguments: list[Node], utc: bool) -> Node:
     return _plus(name, arguments, utc)
 
 
-def minus(name: str, arguments: list[Node], utc: bool) -> Node:
+def minus(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`-`, also of a date and days."""
     count(name, arguments, 2)
     if arguments[0].type == "date" and arguments[1].type in _DAYS:
@@ -82,14 +77,14 @@ def minus(name: str, arguments: list[Node], utc: bool) -> Node:
     return _minus(name, arguments, utc)
 
 
-def divided(name: str, arguments: list[Node], utc: bool) -> Node:
+def divided(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`/`: a double, unless of decimals."""
     operands = _numeric(name, arguments, utc)
     operands = [cast(operand, "double", utc=utc) for operand in operands]
     return StrictNode(name, "double", numbers.divide("double"), operands)
 
 
-def integral_divided(name: str, arguments: list[Node], utc: bool) -> Node:
+def integral_divided(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`div`: a bigint."""
     return integers(numbers.integral_divide, "bigint")(name, arguments, utc)
 
@@ -97,7 +92,7 @@ def integral_divided(name: str, arguments: list[Node], utc: bool) -> Node:
 def integers(kernels: numbers.Kernels, type_: str | None = None) -> Rule:
     """A binary operator of integers, computed in `type_` or their common type."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         operands = _numeric(name, arguments, utc)
         if not all(argument.type in (*INTEGERS, VOID) for argument in arguments):
             raise NotProvedError(f"{arguments[0].type} {name} {arguments[1].type}")
@@ -111,7 +106,7 @@ def integers(kernels: numbers.Kernels, type_: str | None = None) -> Rule:
 def same_type(kernels: numbers.Kernels) -> Rule:
     """A function of one number, of its type."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
         if arguments[0].type not in NUMBERS:
             raise NotProvedError(f"{name} of {arguments[0].type}")
@@ -120,7 +115,7 @@ def same_type(kernels: numbers.Kernels) -> Rule:
     return rule
 
 
-def positive(name: str, arguments: list[Node], utc: bool) -> Node:
+def positive(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`positive(x)` is x."""
     count(name, arguments, 1)
     if arguments[0].type not in NUMBERS:
@@ -131,7 +126,7 @@ def positive(name: str, arguments: list[Node], utc: bool) -> Node:
 def whole(function: Any) -> Rule:
     """`floor` and `ceil`: a bigint."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
         if arguments[0].type in INTEGERS:
             return cast(arguments[0], "bigint", utc=utc)
@@ -141,7 +136,7 @@ def whole(function: Any) -> Rule:
     return rule
 
 
-def rounded(name: str, arguments: list[Node], utc: bool) -> Node:
+def rounded(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`round(x, scale)` of doubles and integers, scale a literal from 0 to 9."""
     if len(arguments) not in (1, 2):
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
@@ -155,32 +150,32 @@ def rounded(name: str, arguments: list[Node], utc: bool) -> Node:
     return StrictNode(name, "double", numbers.rounder(scale), arguments[:1])
 
 
-def is_nan(name: str, arguments: list[Node], utc: bool) -> Node:
+def is_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`isnan`: false of null."""
     count(name, arguments, 1)
     if arguments[0].type not in FLOATS:
         raise NotProvedError(f"isnan of {arguments[0].type}")
-    found = StrictNode(name, "boolean", numbers.is_nan("double"), arguments)
-    return CoalesceNode("boolean", (found, LiteralNode(False, "boolean")))
+    node = StrictNode(name, "boolean", numbers.is_nan("double"), arguments)
+    return CoalesceNode("boolean", (node, LiteralNode(False, "boolean")))
 
 
 def cast_to(type_: str) -> Rule:
     """`int(x)` and its kin."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
         return cast(arguments[0], type_, utc=utc)
 
     return rule
 
 
-def to_date(name: str, arguments: list[Node], utc: bool) -> Node:
+def to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`to_date(x)`, without a format."""
     count(name, arguments, 1)
     return implicit(arguments[0], "date", utc=utc)
 
 
-def concat(name: str, arguments: list[Node], utc: bool) -> Node:
+def concat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`concat` and `||` of text."""
     if not arguments:
         raise NotProvedError("concat of nothing")
@@ -191,7 +186,7 @@ def concat(name: str, arguments: list[Node], utc: bool) -> Node:
 def clock(function: Callable[[Any], Any]) -> Rule:
     """`hour` and its kin: of the wall clock."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
         time = arguments[0]
         if time.type != "timestamp_ntz":
@@ -206,7 +201,7 @@ def clock(function: Callable[[Any], Any]) -> Rule:
 def micros(source: str, result: str) -> Rule:
     """`unix_micros` and `timestamp_micros`, in any time zone."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
         if arguments[0].type != source:
             raise NotProvedError(f"{name} of {arguments[0].type}")
@@ -218,7 +213,7 @@ def micros(source: str, result: str) -> Rule:
 def truncated(kernels: Callable[[str], Kernel | None], type_: str, place: int) -> Rule:
     """`trunc(date, unit)` and `date_trunc(unit, timestamp)`."""
 
-    def rule(name: str, arguments: list[Node], utc: bool) -> Node:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
         time = implicit(arguments[place], type_, utc=utc)
         kernel = kernels(str(literal_value(arguments[1 - place], "a unit")))

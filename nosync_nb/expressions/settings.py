@@ -76,10 +76,10 @@ def zone(name: str) -> str:
 
 def noted(given: Iterable[Settings]) -> dict[str, Any]:
     """What a definition keeps of its expressions' settings, as further parameters."""
-    found = Settings()
+    settings = Settings()
     for each in given:
-        found = found.over(each)
-    return {} if found == Settings() else {"settings": list(found)}
+        settings = settings.over(each)
+    return {} if settings == Settings() else {"settings": list(settings)}
 
 
 def of_params(params: Mapping[str, Any]) -> Settings:

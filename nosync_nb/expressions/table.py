@@ -17,7 +17,7 @@ import numpy as np
 from nosync_nb.expressions import comparisons, conditions, dates, numbers, rules, texts
 from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
 from nosync_nb.expressions.kernel import Kernel, TextKernel
-from nosync_nb.expressions.nodes import Node, StrictNode
+from nosync_nb.expressions.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule
 
 
@@ -36,7 +36,7 @@ class Function:
     optional: int = 0
     literals: tuple[int, ...] = ()
 
-    def bind(self, name: str, arguments: Sequence[Node], utc: bool) -> Node:
+    def bind(self, name: str, arguments: Sequence[ValueNode], utc: bool) -> ValueNode:
         """Returns the call.
 
         Raises:

@@ -47,8 +47,8 @@ def _if_ascii(function: Any) -> Callable[[Any], Any]:
     """Returns a kernel for text all of ASCII; None for other text."""
 
     def large(array: Any) -> Any:
-        found = pc.all(pc.string_is_ascii(array), min_count=0).as_py()
-        return function(array) if found is not False else None
+        plain = pc.all(pc.string_is_ascii(array), min_count=0).as_py()
+        return function(array) if plain is not False else None
 
     return large
 

@@ -59,9 +59,9 @@ def _from_text(other: str) -> str | None:
 
 def common_of(types: Iterable[str]) -> str | None:
     """Returns the common type of several branches, folded from the left as Spark does."""
-    found: str | None = VOID
+    common: str | None = VOID
     for type_ in types:
-        if found is None:
+        if common is None:
             return None
-        found = common_type(found, type_)
-    return found
+        common = common_type(common, type_)
+    return common

@@ -42,7 +42,7 @@ class RowError(Exception):
         self.row = row
 
 
-class Frame:
+class VectorFrame:
     """Rows on which an expression is evaluated; vectors of columns are made when asked for."""
 
     def __init__(self, columns: Sequence[Column], types: Sequence[str], n: int) -> None:
@@ -51,19 +51,19 @@ class Frame:
         self._columns = columns
         self._types = types
         self._vectors: dict[int, Vector] = {}
-        self._parent: Frame | None = None
+        self._parent: VectorFrame | None = None
         self._at: Array | None = None
 
     def vector(self, i: int) -> Vector:
         """Returns the vector of column `i`."""
-        found = self._vectors.get(i)
-        if found is None:
+        vector = self._vectors.get(i)
+        if vector is None:
             if self._parent is None or self._at is None:
-                found = load(self._columns[i], self._types[i], small=self.small)
+                vector = load(self._columns[i], self._types[i], small=self.small)
             else:
-                found = select(self._parent.vector(i), self._at)
-            self._vectors[i] = found
-        return found
+                vector = select(self._parent.vector(i), self._at)
+            self._vectors[i] = vector
+        return vector
 
     def null_mask(self, i: int) -> Array | None:
         """Returns where column `i` is null, also of types that have no vectors."""
@@ -71,13 +71,13 @@ class Frame:
             return self.vector(i).nulls
         if self._parent is None or self._at is None:
             return rows.null_mask(self._columns[i])
-        found = self._parent.null_mask(i)
-        return None if found is None else found[self._at]
+        mask = self._parent.null_mask(i)
+        return None if mask is None else mask[self._at]
 
-    def subset(self, keep: Array) -> Frame:
+    def subset(self, keep: Array) -> VectorFrame:
         """Returns the frame of the rows where `keep` is true."""
         at = keep.nonzero()[0]
-        frame = Frame(self._columns, self._types, len(at))
+        frame = VectorFrame(self._columns, self._types, len(at))
         frame.small = self.small
         frame._parent = self
         frame._at = at
@@ -107,7 +107,7 @@ def load(column: Column, type_: str, *, small: bool) -> Vector:
     if dtype is None:
         return _load_text(column, type_, small)
     if type(column) is not _ndarray:
-        return _load_arrow(column, dtype)
+        return Vector(bridge.fixed(column, dtype), rows.null_mask(column))
     if not column.dtype.hasobject:
         return Vector(column, None)
     values = column.tolist()
@@ -125,18 +125,6 @@ def _load_text(column: Column, type_: str, small: bool) -> Vector:
     return Vector(column, rows.null_mask(column))
 
 
-def _load_arrow(array: pa.Array, dtype: np.dtype[Any]) -> Vector:
-    n, offset = len(array), array.offset
-    if not n:
-        return Vector(np.empty(0, dtype), None)
-    nulls = rows.null_mask(array)
-    data = array.buffers()[1]
-    if dtype.kind == "b":
-        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=offset + n, bitorder="little")
-        return Vector(bits[offset:].view(np.bool_), nulls)
-    return Vector(np.frombuffer(data, dtype, n, offset * dtype.itemsize), nulls)
-
-
 def full(vector: Vector, n: int, type_: str) -> Any:
     """Returns the values as one array of `n`, also of a literal."""
     values = vector.values
@@ -145,9 +133,9 @@ def full(vector: Vector, n: int, type_: str) -> Any:
     dtype = FIXED.get(type_, np.dtype(object))
     if isinstance(values, _ndarray) and values.ndim:
         return values
-    found = np.empty(n, dtype)
-    found[:] = values
-    return found
+    spread = np.empty(n, dtype)
+    spread[:] = values
+    return spread
 
 
 def to_column(vector: Vector, type_: str, n: int) -> Column:
@@ -166,9 +154,9 @@ def to_column(vector: Vector, type_: str, n: int) -> Column:
     if nulls is None:
         return values
     if n <= SMALL:
-        found = values.astype(object)
-        found[nulls] = None
-        return found
+        column = values.astype(object)
+        column[nulls] = None
+        return column
     array = bridge.of_numpy(values, nulls=nulls)
     return array if array.type == arrow_type(type_) else array.view(arrow_type(type_))
 

@@ -27,7 +27,7 @@ from typing import NoReturn
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.descriptor import REACHED, Descriptor, Folder
-from nosync_nb.files.mapping import Map
+from nosync_nb.files.mapping import MappedFile
 
 Buffer = bytes | bytearray | memoryview
 
@@ -152,9 +152,9 @@ class File(Descriptor):
         """Returns the size in bytes."""
         return os.fstat(self._fd).st_size
 
-    def mapped(self, *, write: bool) -> Map:
+    def mapped(self, *, write: bool) -> MappedFile:
         """Maps all of it; what can go wrong is left to the caller."""
-        return Map(self._fd, self.size(), self.path, write=write)
+        return MappedFile(self._fd, self.size(), self.path, write=write)
 
     def deleted(self) -> bool:
         """Tells whether the file has lost its last name: what is written to it is lost."""
@@ -244,7 +244,7 @@ class Files:
         """Opens an existing plain file for reading, or for `write_at`."""
         return File(path, os.O_RDWR if write else os.O_RDONLY)
 
-    def mapped(self, path: str, *, write: bool = False) -> Map:
+    def mapped(self, path: str, *, write: bool = False) -> MappedFile:
         """Maps a whole existing file; for reading, that keeps no descriptor open."""
         file = self.open(path, write=write)
         try:

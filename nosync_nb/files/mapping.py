@@ -15,13 +15,14 @@ import weakref
 _PROT_READ, _MAP_SHARED = 1, 1
 _FAILED = ctypes.c_void_p(-1).value
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_ssize_t]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_address, _size, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_mmap = ctypes.CFUNCTYPE(
+    _address, _address, _size, _int, _int, _int, ctypes.c_ssize_t, use_errno=True
+)(("mmap", ctypes.CDLL(None)))
+_munmap = ctypes.CFUNCTYPE(_int, _address, _size)(("munmap", ctypes.CDLL(None)))
 
 
-class Map:
+class MappedFile:
     """A file in memory: `words` are its 8-byte words, shared with every process that maps it.
 
     Args:
@@ -52,12 +53,12 @@ class Map:
 
 def _read_only(fd: int, size_bytes: int) -> memoryview:
     """The bytes of a file, unmapped when no view of them is left."""
-    address = _libc.mmap(None, size_bytes, _PROT_READ, _MAP_SHARED, fd, 0)
+    address = _mmap(None, size_bytes, _PROT_READ, _MAP_SHARED, fd, 0)
     if address is None or address == _FAILED:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     held = (ctypes.c_char * size_bytes).from_address(address)
     # Views hold `held`, and it is let go with the last of them. At the end of the process threads
     # may still read: there the system unmaps.
-    weakref.finalize(held, _libc.munmap, address, size_bytes).atexit = False
+    weakref.finalize(held, _munmap, address, size_bytes).atexit = False
     return memoryview(held).toreadonly().cast("B")

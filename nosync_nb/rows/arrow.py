@@ -49,8 +49,8 @@ def canonical_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         greatest = values[values.argmax()]  # NaN if there is one: the cheapest way to know
         if greatest != greatest:
             values = np.where(np.isnan(values), values.dtype.type(np.nan), values)
-    found: np.ndarray[Any, Any] = values + values.dtype.type(0)
-    return found
+    floats: np.ndarray[Any, Any] = values + values.dtype.type(0)
+    return floats
 
 
 def from_arrow(array: Any, type: str) -> Column:
@@ -95,12 +95,7 @@ def single(array: Any) -> pa.Array:
 
 def plain(array: pa.Array, type: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Returns the values of a null-free Arrow array of a fixed type."""
-    n = len(array)
-    if not n:
-        return np.empty(0, dtype)
-    if type == "boolean":
-        return bridge.bools(array)
-    values = np.frombuffer(array.buffers()[1], dtype, n, array.offset * dtype.itemsize)
+    values = bridge.fixed(array, dtype)
     return canonical_floats(values) if dtype.kind == "f" else values
 
 

@@ -72,11 +72,13 @@ def _of_texts(values: Sequence[Any], type_: pa.DataType, nulls: Values | None) -
 def bools(array: pa.Array) -> Values:
     """Returns the values of a boolean array; null counts as false."""
     n = len(array)
+    if not n:
+        return np.zeros(0, np.bool_)
     valid, data = array.buffers()
-    found = _unpacked(data, array.offset, n)
+    flags = _unpacked(data, array.offset, n)
     if array.null_count:
-        found = found & _unpacked(valid, array.offset, n)
-    return found
+        flags = flags & _unpacked(valid, array.offset, n)
+    return flags
 
 
 def null_mask_of(array: pa.Array) -> Values:
@@ -85,11 +87,24 @@ def null_mask_of(array: pa.Array) -> Values:
 
 
 def numbers(array: pa.Array, dtype: Any) -> Values:
-    """Returns the values of a null-free array of numbers, in its own memory."""
+    """Returns an array's numbers in its own memory, whatever stands where it is null."""
     dtype = np.dtype(dtype)
     if not len(array):
         return np.zeros(0, dtype)
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+def fixed(array: pa.Array, dtype: np.dtype[Any]) -> Values:
+    """Returns the values of an array of numbers or booleans, anything where it is null."""
+    return bools(array) if dtype.kind == "b" else numbers(array, dtype)
+
+
+def bounds(array: pa.Array, dtype: Any = np.int32) -> Values:
+    """Returns where each value of texts or lists begins, and where the last one ends."""
+    dtype, n = np.dtype(dtype), len(array)
+    if not n:
+        return np.zeros(1, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, n + 1, array.offset * dtype.itemsize)
 
 
 def values_of(array: pa.Array) -> Values:

@@ -93,9 +93,9 @@ def mask(column: Column, keep: np.ndarray[Any, Any]) -> Column:
     """Returns the values where `keep` is true, in their order."""
     if type(column) is _ndarray:
         return column[keep]
-    found = keep.nonzero()[0]
-    if len(found) <= _FEW:
-        return take(column, found)
+    at = keep.nonzero()[0]
+    if len(at) <= _FEW:
+        return take(column, at)
     return column.filter(bridge.of_numpy(keep))
 
 
@@ -118,10 +118,10 @@ def concat(columns: Sequence[Column], type_: str) -> Column:
     for column in columns:
         if type(column) is not _ndarray:
             return _concat_arrow(columns, type_)
-    found = np.concatenate(columns)
-    if len(found) > SMALL and found.dtype.hasobject:
-        return from_arrow(to_arrow(found, type_), type_)
-    return found
+    column = np.concatenate(columns)
+    if len(column) > SMALL and column.dtype.hasobject:
+        return from_arrow(to_arrow(column, type_), type_)
+    return column
 
 
 def _concat_arrow(columns: Sequence[Column], type_: str) -> Column:
@@ -176,24 +176,24 @@ def _equal_plain(left: Any, right: Any) -> np.ndarray[Any, Any]:
     if left.dtype.kind == "f":
         bits = np.int64 if left.dtype.itemsize == 8 else np.int32
         left, right = left.view(bits), right.view(bits)
-    found: np.ndarray[Any, Any] = left == right
-    return found
+    same: np.ndarray[Any, Any] = left == right
+    return same
 
 
 def _equal_objects(left: Any, right: Any, type_: str) -> np.ndarray[Any, Any]:
     """Compares objects of one type, where Python's equality is the right one but for NaN."""
-    found: np.ndarray[Any, Any] = np.equal(left, right).astype(np.bool_, copy=False)
-    if type_ in ("double", "float") and not found.all():
-        found = found | (np.not_equal(left, left) & np.not_equal(right, right)).astype(np.bool_)
-    return found
+    same: np.ndarray[Any, Any] = np.equal(left, right).astype(np.bool_, copy=False)
+    if type_ in ("double", "float") and not same.all():
+        same = same | (np.not_equal(left, left) & np.not_equal(right, right)).astype(np.bool_)
+    return same
 
 
 def _equal_arrow(left: pa.Array, right: pa.Array, type_: str) -> np.ndarray[Any, Any]:
     """Compares large scalar Arrow columns."""
-    found = pc.equal(left, right)
+    equals = pc.equal(left, right)
     if type_ in ("double", "float"):
-        found = pc.or_(found, pc.and_(pc.is_nan(left), pc.is_nan(right)))
-    same = bridge.bools(found)
+        equals = pc.or_(equals, pc.and_(pc.is_nan(left), pc.is_nan(right)))
+    same = bridge.bools(equals)
     if left.null_count and right.null_count:
         same = same | bridge.bools(pc.and_(left.is_null(), right.is_null()))
     return same

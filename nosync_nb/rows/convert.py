@@ -68,33 +68,51 @@ def is_pandas(rows: Any) -> bool:
 
 def _from_other(rows: Any, schema: Schema) -> tuple[list[Column], int]:
     """Takes what is neither a list nor Arrow."""
-    if is_pandas(rows):
-        found = _named(list(rows.columns), schema)
-        series = [rows.iloc[:, i] for i in found]
-        return _columns(series, schema, adopt_pandas), len(rows)
-    if isinstance(rows, Mapping):
-        return _from_mapping(rows, schema)
-    if isinstance(rows, np.ndarray):
-        if rows.dtype.names:
-            return _from_mapping(named_columns(rows), schema)
-        return _from_rows(_rows_of_array(rows), schema)
-    refuse_unready(rows)
-    if hasattr(rows, "__arrow_c_stream__") and not is_spark(rows):
-        return _from_arrow(as_table(rows), schema)
-    if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable) or is_spark(rows):
+    source = source_of(rows)
+    if source is None:
         raise SchemaError(
             f"{_shown(rows)} is no rows",
             hint="pass a list of tuples or dicts, a pandas or an Arrow table",
         )
-    return _from_rows(list(rows), schema)
+    if isinstance(source, list):
+        return _from_rows(source, schema)
+    if isinstance(source, Mapping):
+        return _from_mapping(source, schema)
+    if not is_pandas(source):
+        return _from_arrow(source, schema)
+    order = _named(list(source.columns), schema)
+    series = [source.iloc[:, i] for i in order]
+    return _columns(series, schema, adopt_pandas), len(source)
 
 
-def is_spark(rows: Any) -> bool:
+def source_of(rows: Any) -> Any:
+    """Returns people's rows as one of four: a list, a dict of columns, a pandas or an Arrow table.
+
+    None: they are nothing of that kind.
+
+    Raises:
+        SchemaError: if they describe a table without holding its rows, or cannot be read.
+    """
+    if isinstance(rows, (list, Mapping, pa.Table, pa.RecordBatch)) or is_pandas(rows):
+        return rows
+    if isinstance(rows, np.ndarray):
+        if rows.dtype.names:
+            return named_columns(rows)
+        return [tuple(row) for row in rows.tolist()] if rows.ndim == 2 else list(rows)
+    _refuse_unready(rows)
+    if _is_spark(rows) or isinstance(rows, (str, bytes)):
+        return None
+    if hasattr(rows, "__arrow_c_stream__"):
+        return _as_table(rows)
+    return list(rows) if isinstance(rows, Iterable) else None
+
+
+def _is_spark(rows: Any) -> bool:
     """Tells whether `rows` is a thing of PySpark, without importing it."""
     return type(rows).__module__.partition(".")[0] == "pyspark"
 
 
-def refuse_unready(rows: Any) -> None:
+def _refuse_unready(rows: Any) -> None:
     """Raises if `rows` describes a table without holding its rows.
 
     Raises:
@@ -106,7 +124,7 @@ def refuse_unready(rows: Any) -> None:
         raise SchemaError(f"a {kind.__name__} is no rows yet", hint=f"pass .{remedy} of it")
 
 
-def as_table(rows: Any) -> Any:
+def _as_table(rows: Any) -> Any:
     """Returns what exports an Arrow stream as an Arrow table.
 
     Raises:
@@ -179,7 +197,7 @@ def _named(names: Sequence[Any], schema: Schema) -> list[int]:
     """
     if tuple(names) == schema.names:
         return list(range(len(names)))
-    found: dict[int, int] = {}
+    positions: dict[int, int] = {}
     unknown = []
     for at, name in enumerate(names):
         try:
@@ -188,20 +206,20 @@ def _named(names: Sequence[Any], schema: Schema) -> list[int]:
             own = -1
         if own < 0:
             unknown.append(name)
-        elif own in found:
+        elif own in positions:
             raise SchemaError(f"column {schema.names[own]!r} is there twice")
         else:
-            found[own] = at
+            positions[own] = at
     if unknown:
         raise SchemaError(
             f"unknown column {unknown[0]!r}", hint=f"the columns are {', '.join(schema.names)}"
         )
-    missing = [name for i, name in enumerate(schema.names) if i not in found]
+    missing = [name for i, name in enumerate(schema.names) if i not in positions]
     if missing:
         raise SchemaError(
             f"column {missing[0]!r} is missing", hint="add it; fill it with None if it is unknown"
         )
-    return [found[i] for i in range(len(schema.names))]
+    return [positions[i] for i in range(len(schema.names))]
 
 
 def _from_arrow(table: Any, schema: Schema) -> tuple[list[Column], int]:
@@ -222,7 +240,7 @@ def _from_arrow(table: Any, schema: Schema) -> tuple[list[Column], int]:
 def _from_mapping(rows: Mapping[Any, Any], schema: Schema) -> tuple[list[Column], int]:
     """Takes a dict of columns: lists, numpy, Arrow or pandas."""
     parts = list(rows.values())
-    found = _named(list(rows), schema)
+    order = _named(list(rows), schema)
     for name, part in zip(rows, parts, strict=True):
         if isinstance(part, (str, bytes, Mapping)) or not hasattr(part, "__len__"):
             raise SchemaError(
@@ -233,7 +251,7 @@ def _from_mapping(rows: Mapping[Any, Any], schema: Schema) -> tuple[list[Column]
     if len(lengths) > 1:
         sizes = ", ".join(f"{name} {len(part)}" for name, part in rows.items())
         raise SchemaError(f"columns differ in length: {sizes}")
-    return _columns([parts[i] for i in found], schema, _from_part), max(lengths, default=0)
+    return _columns([parts[i] for i in order], schema, _from_part), max(lengths, default=0)
 
 
 def _from_part(part: Any, type_: str) -> Column:
@@ -245,11 +263,6 @@ def _from_part(part: Any, type_: str) -> Column:
     if isinstance(part, np.ndarray) and part.dtype.kind in "biufM" and part.ndim == 1:
         return adopt(pa.array(own_columns(part)), type_)
     return build(list(part), type_)
-
-
-def _rows_of_array(rows: np.ndarray[Any, Any]) -> list[Any]:
-    """Returns the rows of a two-dimensional numpy array, or its values."""
-    return [tuple(row) for row in rows.tolist()] if rows.ndim == 2 else list(rows)
 
 
 def _from_rows(rows: list[Any], schema: Schema) -> tuple[list[Column], int]:
@@ -291,11 +304,11 @@ def _as_tuple(row: Any, at: int, schema: Schema) -> tuple[Any, ...]:
         row = dict(zip(own, row, strict=True))
     if isinstance(row, Mapping):
         try:
-            found = _named(list(row), schema)
+            order = _named(list(row), schema)
         except SchemaError as error:
             raise SchemaError(f"row {at}: {error}", hint=error.hint) from None
         values = list(row.values())
-        return tuple(values[i] for i in found)
+        return tuple(values[i] for i in order)
     raise _no_row(row, at, schema)
 
 

@@ -46,12 +46,12 @@ def converter(type_: str) -> Convert:
 
     It raises `MisfitError`, and returns None for pandas' NaT and NA.
     """
-    found = _make(type_)
+    convert_value = _make(type_)
 
     def convert(value: Any) -> Any:
         if type(value).__name__ in _MISSING or _is_nat(value):
             return None
-        return found(value)
+        return convert_value(value)
 
     return convert
 
@@ -182,10 +182,10 @@ def _from_numpy(value: Any, type_: str) -> datetime:
     micros = value.astype("datetime64[us]")
     if micros != value:
         raise MisfitError(f"is not exactly {type_}", hint="times are kept in microseconds")
-    found = micros.item()
-    if not isinstance(found, datetime):
+    time = micros.item()
+    if not isinstance(time, datetime):
         raise MisfitError(f"does not fit {type_}", hint="years are 1 to 9999")
-    return found
+    return time
 
 
 def _times(type_: str) -> Convert:
@@ -227,15 +227,15 @@ def _decimals(type_: str) -> Convert:
         elif abs(exact.adjusted()) > _FAR or int(exact.as_tuple().exponent) < -_FAR:
             raise MisfitError(f"does not fit {type_}", hint="declare double")
         number = unscaled(exact, scale)
-        found = Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
-        if found != exact:
+        decimal = Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))
+        if decimal != exact:
             raise MisfitError(
                 f"is not exactly {type_}",
                 hint="write Decimal('...'), or round it to the digits of the type",
             )
         if abs(number) >= limit:
             raise MisfitError(f"does not fit {type_}", hint="declare more digits")
-        return found
+        return decimal
 
     return convert
 
@@ -259,16 +259,16 @@ def _maps(type_: str, key_type: str, value_type: str) -> Convert:
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if not isinstance(value, (Mapping, list, tuple)):
             raise _wrong(type_, hint="write a dict")
-        found: dict[bytes, tuple[Any, Any]] = {}
+        entries: dict[bytes, tuple[Any, Any]] = {}
         items = list(value.items() if isinstance(value, Mapping) else value)
         for key, item in items:
             kept = None if key is None else convert_key(key)
             if kept is None:
                 raise MisfitError("has a null key")
-            found[encode(kept, key_type)] = kept, None if item is None else convert_value(item)
-        if len(found) < len(items):
+            entries[encode(kept, key_type)] = kept, None if item is None else convert_value(item)
+        if len(entries) < len(items):
             raise MisfitError("has a key twice")
-        return [entry for _, entry in sorted(found.items(), key=lambda pair: pair[0])]
+        return [entry for _, entry in sorted(entries.items(), key=lambda pair: pair[0])]
 
     return convert
 

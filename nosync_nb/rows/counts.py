@@ -53,7 +53,7 @@ def add_runs(diff: Counts, starts: Counts) -> Counts:
         most = (float(max(int(diff.max()), -int(diff.min()))) * n) ** 2
     if most >= 2.0**125:
         exact = np.add.reduceat(diff.astype(object), starts)
-        _same(exact, sums)
+        _check(exact, sums)
     return sums
 
 
@@ -67,7 +67,7 @@ def sums(left: Counts, right: Counts) -> Counts:
     if _small(left, right):
         return made
     if len(made) and _greatest(left) + _greatest(right) >= _LIMIT:
-        _same(left.astype(object) + right.astype(object), made)
+        _check(left.astype(object) + right.astype(object), made)
     return made
 
 
@@ -86,7 +86,7 @@ def add_at(target: Counts, index: Counts, values: Counts) -> None:
     exact = target.astype(object)
     np.add.at(exact, index, values.astype(object))
     np.add.at(target, index, values)
-    _same(exact, target)
+    _check(exact, target)
 
 
 def products(left: Counts, right: Counts) -> Counts:
@@ -99,7 +99,7 @@ def products(left: Counts, right: Counts) -> Counts:
     if _small(left, right):
         return made
     if len(made) and _greatest(left) * _greatest(right) >= _LIMIT:
-        _same(left.astype(object) * right.astype(object), made)
+        _check(left.astype(object) * right.astype(object), made)
     return made
 
 
@@ -119,7 +119,7 @@ def _greatest(counts: Counts) -> int:
     return max(int(counts.max()), -int(counts.min()))
 
 
-def _same(exact: npt.NDArray[np.object_], made: Counts) -> None:
+def _check(exact: npt.NDArray[np.object_], made: Counts) -> None:
     """Raises if 64 bits were too few."""
     wrong = (exact != made).nonzero()[0]
     if len(wrong):

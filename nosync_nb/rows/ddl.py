@@ -64,15 +64,15 @@ class TypeReader:
 
     def _advance(self) -> None:
         """Moves to the next token: (kind, text), kind one of name, text, word, sign, end."""
-        found = _TOKEN.match(self.text, self._at)
-        if found is None:
+        match = _TOKEN.match(self.text, self._at)
+        if match is None:
             if self.text[self._at :].strip():
                 self.fail(self.text[self._at :].strip()[0])
             self._next = ("end", "")
             return
-        self._at = found.end()
-        kind = ("name", "text", "word", "sign")[(found.lastindex or 1) - 1]
-        self._next = (kind, found.group(found.lastindex or 1))
+        self._at = match.end()
+        kind = ("name", "text", "word", "sign")[(match.lastindex or 1) - 1]
+        self._next = (kind, match.group(match.lastindex or 1))
 
     def fail(self, seen: str) -> None:
         """Raises the error that points at what was not understood."""
@@ -151,15 +151,15 @@ class TypeReader:
 
     def fields(self, close: str) -> list[tuple[str, str]]:
         """Reads `name type` or `name: type`, up to `close` ('' for the end)."""
-        found: list[tuple[str, str]] = []
+        fields: list[tuple[str, str]] = []
         while not (self.take(close) if close else self._next[0] == "end"):
-            if found:
+            if fields:
                 self.expect(",")
             name = self.word()
             self.take(":")
-            found.append((name, self.type()))
+            fields.append((name, self.type()))
             self._skip_remarks()
-        return found
+        return fields
 
     def _skip_remarks(self) -> None:
         """Skips `not null` and `comment '...'`, which carry no meaning for rows here."""

@@ -135,12 +135,12 @@ def encode_array(array: pa.Array, type: str) -> list[bytes]:
             encode_array(array.field(i), inner) for i, (_, inner) in enumerate(nested_parts(type))
         ]
         rows = zip(*columns, strict=True) if columns else [()] * len(array)
-        found: Iterable[bytes] = (b"\x01" + b"".join(row) for row in rows)
+        codes: Iterable[bytes] = (b"\x01" + b"".join(row) for row in rows)
     else:
-        found = _encode_lists(array, type)
+        codes = _encode_lists(array, type)
     if valid is None:
-        return list(found)
-    return [code if ok else _NULL for code, ok in zip(found, valid, strict=True)]
+        return list(codes)
+    return [code if ok else _NULL for code, ok in zip(codes, valid, strict=True)]
 
 
 def _encode_lists(array: pa.Array, type: str) -> Iterable[bytes]:

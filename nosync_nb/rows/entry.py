@@ -98,9 +98,9 @@ def _cast(array: pa.Array, type_: str) -> Column:
     """Returns the column of an array of another Arrow type, if its values are exactly of ours."""
     if _casts(array.type, type_):
         try:
-            found = checked(array.cast(arrow_type(type_)))
-            if not pa.types.is_floating(found.type) or not _overflows(found, array):
-                return adopt_same(found, type_)
+            column = checked(array.cast(arrow_type(type_)))
+            if not pa.types.is_floating(column.type) or not _overflows(column, array):
+                return adopt_same(column, type_)
         except _INSIDE_OUT:
             pass
     try:
@@ -110,11 +110,11 @@ def _cast(array: pa.Array, type_: str) -> Column:
     return build(values, type_)
 
 
-def _overflows(found: pa.Array, array: pa.Array) -> bool:
+def _overflows(column: pa.Array, array: pa.Array) -> bool:
     """Tells whether rounding floats made one infinite that was not."""
     if not pa.types.is_floating(array.type):
         return False
-    return bool(pc.sum(pc.is_inf(found)) != pc.sum(pc.is_inf(array)))
+    return bool(pc.sum(pc.is_inf(column)) != pc.sum(pc.is_inf(array)))
 
 
 def _casts(source: pa.DataType, type_: str) -> bool:

@@ -180,7 +180,7 @@ def _nested_blobs(array: pa.Array, type_: str) -> list[bytes | None]:
 def _hash_many(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashes:
     """Hashes rows column by column with numpy."""
     nulls = [null_mask(column) for column in columns]
-    if any(found is not None for found in nulls):
+    if any(mask is not None for mask in nulls):
         hashes = _bitmap_hashes(nulls, n)
     else:
         hashes = np.full(n, _no_nulls(len(columns)), np.uint64)
@@ -193,16 +193,16 @@ def _hash_many(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashe
 def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
     """Hashes one column with a seed per row; where it is null the result is of no use."""
     if type_ in FIXED:
-        values = column if type(column) is _ndarray else _values(column, type_)
+        values = column if type(column) is _ndarray else bridge.fixed(column, FIXED[type_])
         if values.dtype.hasobject:
-            values = _values(to_arrow(values, type_), type_)
+            values = bridge.fixed(to_arrow(values, type_), FIXED[type_])
         if type_ not in _LONGS:
             return hash_ints(values if type_ == "float" else values.astype(np.int32), seeds)
         return hash_longs(values if values.itemsize == 8 else values.astype(np.int64), seeds)
     if type(column) is _ndarray and len(column) <= SMALL:
         pairs = zip(_blobs(column, type_), seeds.tolist(), strict=True)
-        found = (seed if blob is None else _digest(blob, seed) for blob, seed in pairs)
-        return np.fromiter(found, np.uint64, len(column))
+        digests = (seed if blob is None else _digest(blob, seed) for blob, seed in pairs)
+        return np.fromiter(digests, np.uint64, len(column))
     if is_nested(type_):
         column = bridge.of_list(_nested_blobs(column, type_), pa.binary())
     else:
@@ -215,18 +215,10 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
     return hash_bytes(*_text(column), seeds)
 
 
-def _values(array: pa.Array, type_: str) -> np.ndarray[Any, Any]:
-    """Returns the values of a fixed column, whatever stands where it is null."""
-    if type_ == "boolean":
-        return bridge.bools(array)
-    dtype = FIXED[type_]
-    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
-
-
 def _halves(array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Returns the lower and upper 64 bits of a decimal column."""
-    words = np.frombuffer(array.buffers()[1], np.int64, 2 * len(array), array.offset * 16)
-    return words[0::2], words[1::2]
+    words = bridge.numbers(array, "2i8")
+    return words[:, 0], words[:, 1]
 
 
 def _hash_wide(low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], seeds: Hashes) -> Hashes:
@@ -249,8 +241,7 @@ def _text(
     array: pa.Array,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Returns the bytes of a string or binary column, the start and the length of each value."""
-    _, offsets, data = array.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
+    ends, data = bridge.bounds(array), array.buffers()[2]
     held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, "u1")
     return held, ends[:-1].astype(np.int64), np.diff(ends)
 

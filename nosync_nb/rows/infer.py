@@ -16,14 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows.convert import (
-    as_table,
-    is_pandas,
-    is_spark,
-    named_columns,
-    own_columns,
-    refuse_unready,
-)
+from nosync_nb.rows.convert import is_pandas, own_columns, source_of
 from nosync_nb.rows.ddl import quote
 from nosync_nb.rows.entry import is_series
 from nosync_nb.rows.schema import Schema, spark_type
@@ -40,21 +33,17 @@ def infer_schema(rows: Any) -> Schema:
 
     Cost: O(1) for Arrow, O(n) else.
     """
-    if isinstance(rows, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
-        return Schema.from_arrow(rows.schema)
-    if is_pandas(rows):
-        columns = enumerate(rows.columns)
-        return Schema((str(name), _of_series(name, rows.iloc[:, i])) for i, name in columns)
-    if isinstance(rows, Mapping):
-        return Schema((str(name), _of_part(name, part)) for name, part in rows.items())
-    refuse_unready(rows)
-    if isinstance(rows, np.ndarray) and rows.dtype.names:
-        return infer_schema(named_columns(rows))
-    if hasattr(rows, "__arrow_c_stream__") and not is_spark(rows):
-        return Schema.from_arrow(as_table(rows).schema)
-    if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
+    source = rows if isinstance(rows, pa.RecordBatchReader) else source_of(rows)
+    if source is None:
         raise SchemaError(f"{rows!r:.60} has no columns", hint=_DDL)
-    return _of_rows(list(rows))
+    if isinstance(source, list):
+        return _of_rows(source)
+    if isinstance(source, Mapping):
+        return Schema((str(name), _of_part(name, part)) for name, part in source.items())
+    if not is_pandas(source):
+        return Schema.from_arrow(source.schema)
+    columns = enumerate(source.columns)
+    return Schema((str(name), _of_series(name, source.iloc[:, i])) for i, name in columns)
 
 
 def _of_rows(rows: Sequence[Any]) -> Schema:
@@ -63,10 +52,10 @@ def _of_rows(rows: Sequence[Any]) -> Schema:
         raise SchemaError("no rows to take columns from", hint=_DDL)
     dicts = []
     for at, row in enumerate(rows):
-        found = _as_dict(row)
-        if found is None:
+        named = _as_dict(row)
+        if named is None:
             raise SchemaError(f"row {at} has no names: {row!r:.60}", hint=_DDL)
-        dicts.append(found)
+        dicts.append(named)
     names = list(dicts[0])
     for at, row in enumerate(dicts):
         if set(row) != set(names):
@@ -122,12 +111,12 @@ def _of_arrow(name: Any, type_: pa.DataType) -> str:
 def _of_values(name: Any, values: Sequence[Any]) -> str:
     """Infers the one type of Python values; an error names the column."""
     try:
-        found = _common(values)
+        type_ = _common(values)
     except SchemaError as error:
         raise SchemaError(f"column {name!r}: {error}", hint=error.hint) from None
-    if found is None:
+    if type_ is None:
         raise SchemaError(f"column {name!r} has no value to take a type from", hint=_DDL)
-    return found
+    return type_
 
 
 def _common(values: Iterable[Any]) -> str | None:
@@ -136,16 +125,16 @@ def _common(values: Iterable[Any]) -> str | None:
     Raises:
         SchemaError: if they have several types, or one that rows cannot hold.
     """
-    found: str | None = None
+    common: str | None = None
     for value in values:
         if value is None or type(value).__name__ in ("NaTType", "NAType"):
             continue
         own = _type_of(value)
-        if found is None or {found, own} == {"bigint", "double"}:
-            found = own if found is None else "double"
-        elif own is not None and own != found:
-            raise SchemaError(f"its values are {found} and {own}", hint=_DDL)
-    return found
+        if common is None or {common, own} == {"bigint", "double"}:
+            common = own if common is None else "double"
+        elif own is not None and own != common:
+            raise SchemaError(f"its values are {common} and {own}", hint=_DDL)
+    return common
 
 
 def _type_of(value: Any) -> str | None:

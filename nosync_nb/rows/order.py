@@ -83,13 +83,12 @@ def _fixed_codes(column: Column, type_: str) -> Codes:
         column = _filled(column, type_, np.zeros(len(column), np.bool_))
     if column.dtype.kind == "f":
         bits = column.astype(np.float64).view(np.int64)
-        codes = (bits ^ ((bits >> 63) | np.int64(-(1 << 63)))).view(np.uint64)
+        codes: Codes = (bits ^ ((bits >> 63) | np.int64(-(1 << 63)))).view(np.uint64)
     else:
         codes = column.astype(np.int64, copy=False).view(np.uint64) ^ _SIGN
     if missing is not None:
         codes[missing] = 0
-    found: Codes = codes
-    return found
+    return codes
 
 
 def _filled(column: Column, type_: str, missing: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -97,10 +96,7 @@ def _filled(column: Column, type_: str, missing: np.ndarray[Any, Any]) -> np.nda
     dtype = FIXED[type_]
     if type(column) is _ndarray:
         return np.array([0 if value is None else value for value in column.tolist()], dtype)
-    if type_ == "boolean":
-        return bridge.bools(column)
-    start = column.offset * dtype.itemsize
-    return np.frombuffer(column.buffers()[1], dtype, len(column), start)
+    return bridge.fixed(column, dtype)
 
 
 def _decimal_codes(column: Column, type_: str) -> Codes:
@@ -118,11 +114,10 @@ def _text_codes(array: pa.Array, skip: int = 0) -> Codes:
 
     What a value has not is 0. Cost: one unaligned read a value, some 10 ns.
     """
-    _, offsets, data = array.buffers()
     n = len(array)
     if not n:
         return np.zeros(0, np.uint64)
-    ends = np.frombuffer(offsets, np.int32, n + 1, array.offset * 4)
+    ends, data = bridge.bounds(array), array.buffers()[2]
     first, size = int(ends[0]), int(ends[-1] - ends[0])
     held = np.zeros(size + 8, np.uint8)
     if size:
@@ -184,10 +179,7 @@ def _present(column: Column) -> Codes:
 
 def _lengths(text: pa.Array) -> np.ndarray[Any, Any]:
     """Returns how many bytes each value has."""
-    offsets = text.buffers()[1]
-    if not len(text):
-        return np.zeros(0, np.int32)
-    return np.diff(np.frombuffer(offsets, np.int32, len(text) + 1, text.offset * 4))
+    return np.diff(bridge.bounds(text))
 
 
 def ordered(
@@ -233,8 +225,8 @@ def sort_indices(columns: Sequence[Column], types: Sequence[str]) -> np.ndarray[
     arrays = [bridge.of_numpy(key) if type(key) is _ndarray else key for key in flat]
     table = pa.Table.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])
     order = [(name, "ascending") for name in table.column_names]
-    found = pc.sort_indices(table, sort_keys=order)
-    return bridge.numbers(found, np.uint64).astype(np.int64)
+    indices = pc.sort_indices(table, sort_keys=order)
+    return bridge.numbers(indices, np.uint64).astype(np.int64)
 
 
 def _keys(column: Column, type_: str) -> list[Any]:

@@ -57,9 +57,9 @@ def is_nested(type: str) -> bool:
 @lru_cache(maxsize=4096)
 def arrow_type(type: str) -> pa.DataType:
     """Returns the Arrow type in which columns of `type` are kept."""
-    found = _ARROW.get(type)
-    if found is not None:
-        return found
+    scalar = _ARROW.get(type)
+    if scalar is not None:
+        return scalar
     if type.startswith("decimal"):
         return pa.decimal128(*decimal_parts(type))
     parts = nested_parts(type)

@@ -63,10 +63,10 @@ def _fast(values: Sequence[Any], type_: str, plain: type) -> Column | None:
         if nulls:
             return None
         try:
-            found = np.array(values, FIXED[type_])
+            column = np.array(values, FIXED[type_])
         except OverflowError:
             return None
-        return canonical_floats(found) if plain is float else found
+        return canonical_floats(column) if plain is float else column
     return form(values, type_)
 
 
@@ -82,12 +82,12 @@ def form(values: Sequence[Any], type_: str) -> Column:
 
 def _convert_all(values: Sequence[Any], convert: Convert) -> list[Any]:
     """Returns the checked values, or says which one does not fit."""
-    found: list[Any] = []
+    converted: list[Any] = []
     value: Any = None
     try:
         for value in values:
-            found.append(None if value is None else convert(value))
+            converted.append(None if value is None else convert(value))
     except MisfitError as misfit:
-        misfit.row, misfit.value = len(found), value
+        misfit.row, misfit.value = len(converted), value
         raise
-    return found
+    return converted

@@ -122,8 +122,8 @@ def _words(data: np.ndarray[Any, Any], dtype: str, at: np.ndarray[Any, Any]) -> 
     """Returns the little-endian numbers that begin at any bytes `at` of `data`."""
     size = np.dtype(dtype).itemsize
     view = np.ndarray((len(data) - size + 1,), dtype, data, strides=(1,))
-    found: Hashes = view[at].astype(np.uint64, copy=False)
-    return found
+    words: Hashes = view[at].astype(np.uint64, copy=False)
+    return words
 
 
 def _hash_run(data: np.ndarray[Any, Any], at: np.ndarray[Any, Any], size: int, h: Hashes) -> Hashes:

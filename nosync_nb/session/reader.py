@@ -14,7 +14,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runner import Runner, Version
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.dataflow.states import check_epoch, state, traced
+from nosync_nb.dataflow.states import check_epoch, state
 from nosync_nb.errors import StageError, one_line
 from nosync_nb.expressions import kept
 from nosync_nb.operators import Evaluate
@@ -147,7 +147,7 @@ class SnapshotReader:
         for name in catalog:
             batch = state(seen, name, epoch)
             (layout, number), *_ = existing.named[name].traces.items()
-            traces[number] = traced(layout, arrange(layout, batch.updates), epoch)
+            traces[number] = Trace.of(arrange(layout, batch.updates), epoch)
         graph = Compiler(existing, self._types).compile(
             {**catalog, "": Stage("", definition.schema, definition)}
         )

@@ -275,7 +275,7 @@ def run(
 def whole(layout: Layout, batch: Batch, epoch: int) -> Trace:
     """All that a collection holds at an epoch, as a trace of one layer."""
     arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
-    return Trace(layout, (Layer(epoch, epoch + 1, (arranged,)),) if len(arranged) else ())
+    return Trace.of(arranged, epoch)
 
 
 def kept(draft: Draft, logs: set[int]) -> Draft:

@@ -2,8 +2,8 @@
 
 Promises: the same kernels over blocks of rows on executors, the same rows; jobs are tagged and can
 be cancelled; a session of the user's is used and never stopped. Owns: sessions that it started,
-what executors were sent, views and their leases. Imports: store, dataflow, collections, operators,
-expressions, trace, rows, files, errors.
+what executors were sent, views and the answers to their readers. Imports: store, dataflow,
+collections, operators, expressions, trace, rows, files, errors.
 """
 
 from nosync_nb.spark.sessions import is_session, require

@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ranges:
+class HashRanges:
     """A division of all key hashes into `count` ranges of equal width, ascending."""
 
     count: int
@@ -50,8 +50,8 @@ class Ranges:
 
     def places(self, khash: Hashes) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The range of each hash."""
-        found = ((khash >> _ONE) * np.uint64(self.count)) >> _ONE
-        return found.astype(np.int64)
+        numbers = ((khash >> _ONE) * np.uint64(self.count)) >> _ONE
+        return numbers.astype(np.int64)
 
 
 def key_hash(layout: Layout, updates: Updates) -> Hashes:
@@ -63,7 +63,7 @@ def key_hash(layout: Layout, updates: Updates) -> Hashes:
     return rows.hash_columns(columns, types, len(updates.diff))
 
 
-def cut(updates: Updates, layout: Layout, ranges: Ranges, port: int) -> Iterator[Block]:
+def cut(updates: Updates, layout: Layout, ranges: HashRanges, port: int) -> Iterator[Block]:
     """Sends each row to the range of its key hash.
 
     Cost: one hash and one copy of the rows.
@@ -126,7 +126,7 @@ def from_records(records: Iterable[pa.RecordBatch]) -> Iterator[Block]:
 
 def by_place(blocks: Iterable[Block]) -> dict[int, dict[int, list[Any]]]:
     """Payloads by range, then by port."""
-    found: dict[int, dict[int, list[Any]]] = {}
+    payloads: dict[int, dict[int, list[Any]]] = {}
     for place, port, payload in blocks:
-        found.setdefault(place, {}).setdefault(port, []).append(payload)
-    return dict(sorted(found.items()))
+        payloads.setdefault(place, {}).setdefault(port, []).append(payload)
+    return dict(sorted(payloads.items()))

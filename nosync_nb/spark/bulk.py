@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark import blocks, chains, failures, tasks
-from nosync_nb.spark.blocks import BLOCKS_DDL, ERROR, MARK, REPORT, Ranges
+from nosync_nb.spark.blocks import BLOCKS_DDL, ERROR, MARK, REPORT, HashRanges
 from nosync_nb.spark.sessions import Jobs, described, tagged
 from nosync_nb.spark.shipping import Shipping, Source, unlink
 from nosync_nb.spark.starting import Spark
-from nosync_nb.spark.tasks import Input, Piece, Plan
+from nosync_nb.spark.tasks import Slice, TaskInput, TaskPlan
 from nosync_nb.spark.workers import check
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
@@ -120,12 +120,12 @@ def run(
     with Shipping(folder, stem, thorough=thorough) as shipping:
         plan, pieces = planned(
             operator, inputs, state, outputs, folder, shipping,
-            stage=stage, first=first, stem=stem, ranges=Ranges(count),
+            stage=stage, first=first, stem=stem, ranges=HashRanges(count),
         )  # fmt: skip
         with described(spark, stage, operator.name or "linear") as jobs:
             frame = _frame(spark, plan, pieces, slots)
-            found = collected(spark, frame, stage, folder, plan.token)
-    return result(plan, found, jobs)
+            reports = collected(spark, frame, stage, folder, plan.token)
+    return result(plan, reports, jobs)
 
 
 def _fused(given: BulkInput, operator: Linear) -> BulkInput:
@@ -161,8 +161,8 @@ def planned(
     stage: str,
     first: bool,
     stem: str,
-    ranges: Ranges,
-) -> tuple[Plan, list[tuple[int, Piece]]]:
+    ranges: HashRanges,
+) -> tuple[TaskPlan, list[tuple[int, Slice]]]:
     """The plan of a run, and the pieces of input that must be exchanged, each with its port."""
     given = []
     pieces = []
@@ -174,13 +174,13 @@ def planned(
         if sources and exchange is not None and each.pre is None and each.layout == exchange:
             direct = tasks.Stored(exchange, (tuple(sources),), shipping.thorough)  # type: ignore[arg-type]
         else:
-            pieces += [(port, Piece(s, each.types, each.layout, 0, size(s))) for s in sources]
+            pieces += [(port, Slice(s, each.types, each.layout, 0, size(s))) for s in sources]
         before = None
         if layout is not None:
             before = shipping.trace(each.before or Trace(layout))
-        given.append(Input(exchange, layout, each.pre, direct, before))
+        given.append(TaskInput(exchange, layout, each.pre, direct, before))
     own = tuple(shipping.trace(trace) for trace in state)
-    plan = Plan(
+    plan = TaskPlan(
         stage, operator, first, folder, stem, ranges, tuple(given), own, tuple(outputs),
         shipping.thorough,
     )  # fmt: skip
@@ -192,7 +192,7 @@ def size(source: Source) -> int:
     return source.rows if isinstance(source, PartRef) else len(source.diff)
 
 
-def _frame(spark: Spark, plan: Plan, pieces: list[tuple[int, Piece]], slots: int) -> Any:
+def _frame(spark: Spark, plan: TaskPlan, pieces: list[tuple[int, Slice]], slots: int) -> Any:
     """The query of a run: a frame of blocks that hold reports and errors alone."""
     count = plan.ranges.count
     asking = {port for port, each in enumerate(plan.inputs) if each.pre and not each.pre.local}
@@ -208,26 +208,26 @@ def _frame(spark: Spark, plan: Plan, pieces: list[tuple[int, Piece]], slots: int
         marks = _marks(spark, count)
     if not frames and marks is None:
         return None
-    found = _union([*frames, marks] if marks is not None else frames)
+    frame = _union([*frames, marks] if marks is not None else frames)
     if plan.exchanges:
         if frames:
-            found = exchanged(found, count)
-        found = mapped(found, _kernel(plan))
+            frame = exchanged(frame, count)
+        frame = mapped(frame, _kernel(plan))
     own = range(len(plan.operator.state))
     if plan.outputs or not all(tasks.keyed_alike(plan, i) for i in own):
-        found = mapped(exchanged(found, count), writer(plan))
-    return found
+        frame = mapped(exchanged(frame, count), writer(plan))
+    return frame
 
 
 def _union(frames: Sequence[Any]) -> Any:
     return functools.reduce(lambda a, b: a.union(b), frames)
 
 
-def grouped(pieces: Sequence[tuple[int, Piece]], slots: int) -> list[list[tuple[int, Piece]]]:
+def grouped(pieces: Sequence[tuple[int, Slice]], slots: int) -> list[list[tuple[int, Slice]]]:
     """Cuts and gathers pieces so that each task has about the same number of rows."""
     total = sum(p.stop - p.start for _, p in pieces)
     target = min(max(-(-total // slots), PIECE_ROWS_MIN), PIECE_ROWS_MAX)
-    work: list[list[tuple[int, Piece]]] = []
+    work: list[list[tuple[int, Slice]]] = []
     room = 0
     for port, piece in pieces:
         start = piece.start
@@ -260,7 +260,7 @@ def exchanged(frame: Any, count: int) -> Any:
     return frame.repartition(count, "place")
 
 
-def _map(plan: Plan, work: list[list[tuple[int, Piece]]]) -> Any:
+def _map(plan: TaskPlan, work: list[list[tuple[int, Slice]]]) -> Any:
     def map_(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for record in records:
             for number in record.column(0).to_pylist():
@@ -269,14 +269,14 @@ def _map(plan: Plan, work: list[list[tuple[int, Piece]]]) -> Any:
     return map_
 
 
-def _kernel(plan: Plan) -> Any:
+def _kernel(plan: TaskPlan) -> Any:
     def kernel(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from blocks.to_records(tasks.kernel_task(plan, blocks.from_records(records)))
 
     return kernel
 
 
-def writer(plan: Plan) -> Any:
+def writer(plan: TaskPlan) -> Any:
     """The write step as a function of record batches."""
 
     def write(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -299,8 +299,8 @@ def collected(
         try:
             rows = frame.collect()
         except Exception as error:
-            found = failures.failed(error, stage, token)
-            raise found from (found.__cause__ or error)
+            failure = failures.failed(error, stage, token)
+            raise failure from (failure.__cause__ or error)
     rows.sort(key=lambda row: row["place"])
     reports = [(row["place"], bytes(row["payload"])) for row in rows if row["port"] == REPORT]
     for row in rows:
@@ -319,9 +319,9 @@ def _written(payload: bytes) -> list[PartRef]:
     return [PartRef(*ref) for refs in every for ref in refs]
 
 
-def result(plan: Plan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> BulkResult:
+def result(plan: TaskPlan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> BulkResult:
     """Adds up what the steps reported."""
-    found: list[list[PartRef]] = [[] for _ in plan.layouts]
+    parts: list[list[PartRef]] = [[] for _ in plan.layouts]
     loose = []
     touched = 0
     for _, payload in reports:
@@ -330,13 +330,13 @@ def result(plan: Plan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> Bulk
         if report.get("loose"):
             loose.append(PartRef(*report["loose"]))
         if "port" in report:
-            found[report["port"]] += [PartRef(*ref) for ref in report["refs"]]
+            parts[report["port"]] += [PartRef(*ref) for ref in report["refs"]]
         for number, refs in report.get("state", {}).items():
-            found[len(plan.outputs) + int(number)] += [PartRef(*ref) for ref in refs]
-    for refs in found:
+            parts[len(plan.outputs) + int(number)] += [PartRef(*ref) for ref in refs]
+    for refs in parts:
         refs.sort(key=lambda ref: ref.low)
         assert all(a.high <= b.low for a, b in itertools.pairwise(refs))
-    outputs = found[: len(plan.outputs)]
+    outputs = parts[: len(plan.outputs)]
     rows = sum(ref.rows for ref in (outputs[0] if outputs else loose))
-    emitted = [refs or None for refs in found[len(plan.outputs) :]]
+    emitted = [refs or None for refs in parts[len(plan.outputs) :]]
     return BulkResult(outputs, loose, emitted, rows, touched, jobs)

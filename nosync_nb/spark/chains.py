@@ -18,19 +18,21 @@ from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import blocks, failures, tasks
 from nosync_nb.spark.sessions import agree
 from nosync_nb.spark.starting import Spark
-from nosync_nb.spark.tasks import Piece, Plan
+from nosync_nb.spark.tasks import Slice, TaskPlan
 from nosync_nb.trace.batch import Updates
 
 Records = Iterable[pa.RecordBatch]
 
 
-def frame(spark: Spark, plan: Plan, port: int, work: Sequence[Sequence[tuple[int, Piece]]]) -> Any:
+def frame(
+    spark: Spark, plan: TaskPlan, port: int, work: Sequence[Sequence[tuple[int, Slice]]]
+) -> Any:
     """A frame of the blocks of one input whose linear operator needs Spark."""
     pre = plan.inputs[port].pre
     assert pre is not None
     types: tuple[str, ...] = work[0][0][1].types
-    found = spark.range(0, len(work), 1, len(work))
-    found = found.mapInArrow(_reader(plan, work), _ddl(types))
+    query = spark.range(0, len(work), 1, len(work))
+    query = query.mapInArrow(_reader(plan, work), _ddl(types))
     local: list[Row] = []
     start = types
     for piece in pre.pieces:
@@ -39,28 +41,28 @@ def frame(spark: Spark, plan: Plan, port: int, work: Sequence[Sequence[tuple[int
             types = piece.types_after(types)
             continue
         if local:
-            found = found.mapInArrow(_applier(plan, local, start, types), _ddl(types))
-        found = _asked(spark, found, piece)
+            query = query.mapInArrow(_applier(plan, local, start, types), _ddl(types))
+        query = _asked(spark, query, piece)
         local, types = [], piece.types_after(types)
         start = types
-    return found.mapInArrow(_cutter(plan, port, local, start, types), blocks.BLOCKS_DDL)
+    return query.mapInArrow(_cutter(plan, port, local, start, types), blocks.BLOCKS_DDL)
 
 
-def _asked(spark: Spark, found: Any, piece: Row) -> Any:
+def _asked(spark: Spark, frame: Any, piece: Row) -> Any:
     """The frame after a piece that Spark evaluates."""
     agree(spark, piece.expressions)
     names = piece.schema.names
     diff = piece.schema.unused("diff")
-    found = found.toDF(*names, diff)
+    frame = frame.toDF(*names, diff)
     if piece.outputs is None:
         (predicate,) = piece.expressions
-        found = found.where(predicate.sql)
+        frame = frame.where(predicate.sql)
         count = len(names)
     else:
         texts = [quoted(names[o]) if isinstance(o, int) else o.sql for o in piece.outputs]
-        found = found.selectExpr(*texts, quoted(diff))
+        frame = frame.selectExpr(*texts, quoted(diff))
         count = len(texts)
-    return found.toDF(*(f"c{i}" for i in range(count)), "diff")
+    return frame.toDF(*(f"c{i}" for i in range(count)), "diff")
 
 
 def _ddl(types: Sequence[str]) -> str:
@@ -79,7 +81,7 @@ def _record(updates: Updates, types: Sequence[str]) -> pa.RecordBatch:
 
 
 def _reader(
-    plan: Plan, work: Sequence[Sequence[tuple[int, Piece]]]
+    plan: TaskPlan, work: Sequence[Sequence[tuple[int, Slice]]]
 ) -> Callable[[Records], Iterator[pa.RecordBatch]]:
     def read(records: Records) -> Iterator[pa.RecordBatch]:
         for record in records:
@@ -91,7 +93,7 @@ def _reader(
 
 
 def _applier(
-    plan: Plan, pieces: Sequence[Row], before: tuple[str, ...], after: tuple[str, ...]
+    plan: TaskPlan, pieces: Sequence[Row], before: tuple[str, ...], after: tuple[str, ...]
 ) -> Callable[[Records], Iterator[pa.RecordBatch]]:
     chain = Linear(tuple(pieces), after)
 
@@ -108,7 +110,11 @@ def _applier(
 
 
 def _cutter(
-    plan: Plan, port: int, pieces: Sequence[Row], before: tuple[str, ...], after: tuple[str, ...]
+    plan: TaskPlan,
+    port: int,
+    pieces: Sequence[Row],
+    before: tuple[str, ...],
+    after: tuple[str, ...],
 ) -> Callable[[Records], Iterator[pa.RecordBatch]]:
     chain = Linear(tuple(pieces), after)
 
@@ -122,5 +128,5 @@ def _cutter(
     return cut
 
 
-def _after(plan: Plan, chain: Linear, updates: Updates) -> Updates | None:
+def _after(plan: TaskPlan, chain: Linear, updates: Updates) -> Updates | None:
     return chain.step(Step([updates], [None], [None], (), stage=plan.stage))

@@ -30,9 +30,9 @@ def types(spark: Spark, sqls: Sequence[str], schema: Schema) -> list[str]:
     """
     frame = frame_of(spark, schema.arrow.empty_table(), schema)
     try:
-        found = frame.selectExpr(*sqls)
-        fields = found.schema.fields
-        asks_others = _has_subquery(found)
+        answer = frame.selectExpr(*sqls)
+        fields = answer.schema.fields
+        asks_others = _has_subquery(answer)
     except Exception as error:
         if len(sqls) == 1:
             raise translated(error, sqls[0]) from error
@@ -56,12 +56,12 @@ def _has_subquery(frame: Any) -> bool:
     return plan is not None and not plan.queryExecution().analyzed().subqueriesAll().isEmpty()
 
 
-def _type(found: str, sql: str) -> str:
+def _type(type_: str, sql: str) -> str:
     try:
-        return rows.canonical_type(found)
+        return rows.canonical_type(type_)
     except SchemaError as error:
         raise ExpressionError(
-            f"expression {sql!r} is a {found}, which no column can hold",
+            f"expression {sql!r} is a {type_}, which no column can hold",
             hint="cast it: cast(... as string)",
         ) from error
 
@@ -117,8 +117,8 @@ def _ask(
     """Evaluates expressions over a table; row numbers restore its order."""
     texts = [quoted(own.names[-1]), *(e.sql for e in expressions)]
     frame = frame_of(spark, table, own).selectExpr(*texts)
-    found = frame.toDF(*(f"_{i}" for i in range(len(texts)))).toArrow()
-    order = found.column(0).to_numpy()
+    answer = frame.toDF(*(f"_{i}" for i in range(len(texts)))).toArrow()
+    order = answer.column(0).to_numpy()
     n = table.num_rows
     if len(order) != n:
         sqls = ", ".join(repr(e.sql) for e in expressions)
@@ -126,7 +126,7 @@ def _ask(
             f"{sqls} gives {len(order)} rows for {n}",
             hint="an expression gives one value for each row; use flat_map to make rows",
         )
-    values = [rows.from_arrow(found.column(i + 1), e.type) for i, e in enumerate(expressions)]
+    values = [rows.from_arrow(answer.column(i + 1), e.type) for i, e in enumerate(expressions)]
     if bool((order[1:] > order[:-1]).all()):
         return values
     back = order.argsort()

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
+import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from nosync_nb.errors import ExpressionError, NosyncError, StageError, titled
@@ -23,6 +26,8 @@ _RAISED = re.compile(r"^\s*([\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$", re.
 _LOST = re.compile(r"most recent failure: [^\n]*?: [\w.]*(?:Exception|Error): ([^\n]+)")
 _CALLED = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 _CONDITION = re.compile(r"^\s*\[([A-Z_.0-9]+)\]\s*")
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_here = threading.local()
 
 
 class RemoteError(RuntimeError):
@@ -108,19 +113,21 @@ def from_text(text: str, token: str | None) -> NosyncError | None:
     if match is None:
         return None
     try:
-        told = json.loads(base64.b64decode(match.group(1)))
+        data = json.loads(base64.b64decode(match.group(1)))
     except ValueError:  # cut short on its way
         return None
     kinds = {kind.kind: kind for kind in _tree(NosyncError)}
-    found = kinds.get(told["kind"], StageError)(told["message"], hint=told["hint"])
-    if isinstance(found, StageError):
-        found.stage = told["stage"]
-        found.row = tuple(told["row"]) if isinstance(told["row"], list) else told["row"]
-    if told["cause"] is not None:
-        cause = RemoteError(told["cause"])
-        cause.add_note(f"On a Spark executor:\n{told['where'].rstrip()}")
-        found.__cause__ = cause
-    return found
+    kind = kinds.get(data["kind"], StageError)
+    where: dict[str, Any] = {}
+    if issubclass(kind, StageError):
+        row = tuple(data["row"]) if isinstance(data["row"], list) else data["row"]
+        where = {"stage": data["stage"], "row": row}
+    error = kind(data["message"], hint=data["hint"], **where)
+    if data["cause"] is not None:
+        cause = RemoteError(data["cause"])
+        cause.add_note(f"On a Spark executor:\n{data['where'].rstrip()}")
+        error.__cause__ = cause
+    return error
 
 
 def _tree(kind: type[NosyncError]) -> Iterator[type[NosyncError]]:
@@ -183,9 +190,9 @@ def failed(error: Exception, stage: str, token: str | None = None) -> NosyncErro
         token: of the run, if tasks may have put an error of ours into the message.
     """
     text = str(error)
-    found = from_text(text, token)
-    if found is not None:
-        return found
+    own = from_text(text, token)
+    if own is not None:
+        return own
     condition, message = explained(error)
     if condition == "PYTHON_EXCEPTION" or "from the Python worker" in text:
         raised = _RAISED.findall(text)
@@ -209,3 +216,28 @@ def _fragment(error: Exception) -> str:
         return str(contexts[0].fragment()) if contexts else ""
     except Exception:
         return ""
+
+
+def _heard(record: logging.LogRecord) -> bool:
+    return not getattr(_here, "depth", 0)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A block in which PySpark logs no errors of this thread: they are told once, by us.
+
+    It writes every error that knows its expression to standard error, as JSON with the whole stack
+    of the JVM, before anybody can catch it. Of what the user's own code makes Spark do it goes on.
+    """
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:
+        yield
+        return
+    for name in _LOGGERS:
+        PySparkLogger.getLogger(name).addFilter(_heard)  # the second time it is there
+    _here.depth = getattr(_here, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _here.depth -= 1

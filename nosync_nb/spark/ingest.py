@@ -20,11 +20,11 @@ from nosync_nb.rows.ddl import quoted
 from nosync_nb.rows.entry import adopt_same
 from nosync_nb.rows.types import is_nested
 from nosync_nb.spark import blocks, bulk, failures, tasks
-from nosync_nb.spark.blocks import Ranges
+from nosync_nb.spark.blocks import HashRanges
 from nosync_nb.spark.bulk import BulkResult
 from nosync_nb.spark.sessions import described, estimated_bytes, spelled, tagged
 from nosync_nb.spark.starting import Spark
-from nosync_nb.spark.tasks import Input, Plan
+from nosync_nb.spark.tasks import TaskInput, TaskPlan
 from nosync_nb.spark.workers import check
 from nosync_nb.trace.batch import Layout, Updates
 from nosync_nb.trace.parts import FRAME
@@ -47,12 +47,12 @@ def schema_of(given: Any) -> Schema:
     struct = getattr(given, "schema", given)
     fields = []
     for field in struct.fields:
-        found = spelled(field.dataType)
+        type_ = spelled(field.dataType)
         try:
-            fields.append((field.name, rows.canonical_type(found)))
+            fields.append((field.name, rows.canonical_type(type_)))
         except SchemaError as error:
             raise SchemaError(
-                f"column {field.name!r} is a {found}, which no column can hold",
+                f"column {field.name!r} is a {type_}, which no column can hold",
                 hint="cast it, or leave it out with drop()",
             ) from error
     return Schema(fields)
@@ -88,12 +88,14 @@ def ingest(
     frame = frame.selectExpr(*_casts(frame, schema, name))
     count = ranges or _ranges_count(frame, check(spark).slots)
     identity = Linear((), schema.types)
-    given = Input(None, None, None, None, None)
-    plan = Plan(name, identity, False, folder, stem, Ranges(count), (given,), (), tuple(layouts))
+    source = TaskInput(None, None, None, None, None)
+    plan = TaskPlan(
+        name, identity, False, folder, stem, HashRanges(count), (source,), (), tuple(layouts)
+    )
     with described(spark, name, "ingest") as jobs:
-        found = frame.mapInArrow(_cutter(plan, schema.types, sign), blocks.BLOCKS_DDL)
-        found = bulk.mapped(bulk.exchanged(found, count), bulk.writer(plan))
-        reports = bulk.collected(spark, found, name, folder)
+        query = frame.mapInArrow(_cutter(plan, schema.types, sign), blocks.BLOCKS_DDL)
+        query = bulk.mapped(bulk.exchanged(query, count), bulk.writer(plan))
+        reports = bulk.collected(spark, query, name, folder)
     return bulk.result(plan, reports, jobs)
 
 
@@ -125,7 +127,7 @@ def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
     Raises:
         SchemaError: if a column is missing, unknown, there twice, or does not fit.
     """
-    found: dict[int, str] = {}
+    casts: dict[int, str] = {}
     have = [(f.name, spelled(f.dataType)) for f in frame.schema.fields]
     wrong = ""
     for own, type_ in have:
@@ -135,12 +137,12 @@ def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
             wrong = wrong or f"unknown column {own!r}"
             continue
         wanted = schema.types[at]
-        if at in found:
+        if at in casts:
             wrong = wrong or f"column {schema.names[at]!r} is there twice"
         elif not _fits(type_, wanted):
             wrong = wrong or f"column {own!r} is {type_}, which is not exactly {wanted}"
-        found[at] = f"cast({quoted(own)} as {wanted}) as c{at}"
-    missing = [each for at, each in enumerate(schema.names) if at not in found]
+        casts[at] = f"cast({quoted(own)} as {wanted}) as c{at}"
+    missing = [each for at, each in enumerate(schema.names) if at not in casts]
     if missing and not wrong:
         wrong = f"column {missing[0]!r} is missing"
     if wrong:
@@ -149,20 +151,20 @@ def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
             f"stage '{name}': {wrong}: the DataFrame has ({ddl}), wanted is ({schema.ddl})",
             hint="select, rename or cast columns of the DataFrame",
         )
-    return [found[at] for at in range(len(schema.names))]
+    return [casts[at] for at in range(len(schema.names))]
 
 
-def _fits(found: str, wanted: str) -> bool:
-    if found == "void" or found.startswith(("varchar(", "char(")):
-        return found == "void" or wanted == "string"
+def _fits(type_: str, wanted: str) -> bool:
+    if type_ == "void" or type_.startswith(("varchar(", "char(")):
+        return type_ == "void" or wanted == "string"
     try:
-        return widens(rows.canonical_type(found), wanted)
+        return widens(rows.canonical_type(type_), wanted)
     except SchemaError:
         return False
 
 
 def _cutter(
-    plan: Plan, types: tuple[str, ...], sign: int
+    plan: TaskPlan, types: tuple[str, ...], sign: int
 ) -> Callable[[Records], Iterator[pa.RecordBatch]]:
     def cut(records: Records) -> Iterator[pa.RecordBatch]:
         given = (_updates(record, types, sign) for record in records)

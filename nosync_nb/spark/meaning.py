@@ -45,36 +45,38 @@ class SparkTypes:
                 self._known.clear()  # types depend on the mode
             sessions.refuse_other(text, recorded, have)
             return recorded.over(have)
-        found = recorded.over(_expected(self._way.conf))
-        if depends.time_zone and found.time_zone is None:
-            found = found.over(sessions.settings(self._way.require(f"the expression {text!r}")))
-        return found
+        settings = recorded.over(_expected(self._way.conf))
+        if depends.time_zone and settings.time_zone is None:
+            settings = settings.over(
+                sessions.settings(self._way.require(f"the expression {text!r}"))
+            )
+        return settings
 
     def in_utc(self) -> bool:
         """Whether what depends on the time zone is described in UTC, as far as that is known."""
-        found = self.recorded()
-        if found.time_zone is None:
+        settings = self.recorded()
+        if settings.time_zone is None:
             from nosync_nb.spark import sessions
 
             spark = self._way.present()
-            found = _expected(self._way.conf) if spark is None else sessions.settings(spark)
-        return found.time_zone == UTC
+            settings = _expected(self._way.conf) if spark is None else sessions.settings(spark)
+        return settings.time_zone == UTC
 
     def recorded(self) -> Settings:
         """The settings that the log's definitions were described under, as far as they depend.
 
         What another key signed decides nothing.
         """
-        found = Settings()
+        settings = Settings()
         for stage in self._way.catalog().values():
-            if None not in found:
+            if None not in settings:
                 break
             if stage.definition is not None and stage.signer is None:
                 known = self._noted.get(stage.definition)
                 if known is None:
                     known = self._noted[stage.definition] = _noted(stage.definition)
-                found = found.over(known)
-        return found
+                settings = settings.over(known)
+        return settings
 
     def __call__(self, sqls: Sequence[str], schema: Schema) -> list[str]:
         """Asks Spark for the types of expressions, once."""
@@ -90,10 +92,10 @@ class SparkTypes:
 
 def _noted(tree: Definition) -> Settings:
     """The settings of a definition's expressions."""
-    found = Settings()
+    settings = Settings()
     for part in tree.walk():
-        found = found.over(kept(part.params))
-    return found
+        settings = settings.over(kept(part.params))
+    return settings
 
 
 def _expected(conf: Mapping[str, str]) -> Settings:

@@ -206,18 +206,18 @@ class Placement:
                 inputs.append(bulk.BulkInput([updates], types, None, None, before))
         folder = self._store.parts
         with reached(spark, titled(node.stage)):
-            found = bulk.run(
+            result = bulk.run(
                 spark, operator, inputs, step.state, [], folder,
                 stage=node.stage, first=step.first,
                 stem=f"bulk{node.id}-{self._way.epoch}-{number}",
                 thorough=self._store.foreign,
             )  # fmt: skip
-        self._temporary += [*found.loose, *(r for refs in found.emitted for r in refs or ())]
-        step.touched += found.touched
-        if not found.loose:
-            return None, found.jobs.text
-        parts = [open_updates(folder, ref, operator.types) for ref in found.loose]
-        return concat_updates(parts, operator.types), found.jobs.text
+        self._temporary += [*result.loose, *(r for refs in result.emitted for r in refs or ())]
+        step.touched += result.touched
+        if not result.loose:
+            return None, result.jobs.text
+        parts = [open_updates(folder, ref, operator.types) for ref in result.loose]
+        return concat_updates(parts, operator.types), result.jobs.text
 
     def run(
         self,
@@ -255,28 +255,28 @@ class Placement:
         if any(delta is not None and delta.from_frame for delta in deltas):
             stem = FRAME + stem  # what is made of such rows stays there, too
         with reached(spark, titled(node.stage)):
-            found = bulk.run(
+            result = bulk.run(
                 spark, operator, inputs, step.state, outputs, folder,
                 stage=node.stage, first=step.first, stem=stem,
                 thorough=self._store.foreign,
             )  # fmt: skip
-        self._written += [r for refs in (*found.outputs, *found.emitted) for r in refs or ()]
+        self._written += [r for refs in (*result.outputs, *result.emitted) for r in refs or ()]
         emitted = [
             None if refs is None else self._held(refs, trace.layout)
-            for refs, trace in zip(found.emitted, step.state, strict=True)
+            for refs, trace in zip(result.emitted, step.state, strict=True)
         ]
-        made: Delta | None = None
-        if outputs and found.rows:
+        output: Delta | None = None
+        if outputs and result.rows:
             held = {
                 layout: self._held(refs, layout)
-                for layout, refs in zip(outputs, found.outputs, strict=True)
+                for layout, refs in zip(outputs, result.outputs, strict=True)
             }
-            made = Delta(operator.types, None, held)
-        elif found.loose:
-            self._temporary += found.loose
-            updates = tuple(open_updates(folder, ref, operator.types) for ref in found.loose)
-            made = Delta(operator.types, loose=Loose(updates, tuple(found.loose)))
-        return Done(made, emitted, found.touched, found.jobs.text)
+            output = Delta(operator.types, None, held)
+        elif result.loose:
+            self._temporary += result.loose
+            updates = tuple(open_updates(folder, ref, operator.types) for ref in result.loose)
+            output = Delta(operator.types, loose=Loose(updates, tuple(result.loose)))
+        return Done(output, emitted, result.touched, result.jobs.text)
 
     def cleanup(self, *, failed: bool) -> None:
         """Deletes what was written between two operators of one run; if it failed, everything."""
@@ -347,9 +347,9 @@ class Inside:
     ) -> Updates | None:
         """Runs one kernel there."""
         self._number += 1
-        found, jobs = self._placement.run_inside(self._node, operator, step, types, self._number)
+        updates, jobs = self._placement.run_inside(self._node, operator, step, types, self._number)
         self._step.placement = joined_placement(self._step.placement, jobs)
-        return found
+        return updates
 
 
 def _admitted(node: Node, chosen: Choice) -> Choice:

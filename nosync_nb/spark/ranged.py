@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark import bulk, failures, tasks
-from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, Ranges
+from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, HashRanges
 from nosync_nb.spark.bulk import BulkInput, BulkResult
 from nosync_nb.spark.evaluate import evaluate
 from nosync_nb.spark.sessions import Jobs, described
@@ -57,20 +57,22 @@ def run_here(
         with shipped as shipping, described(spark, stage, operator.name) as jobs:
             plan, _ = bulk.planned(
                 operator, given, state, (), folder, shipping,
-                stage=stage, first=first, stem=stem, ranges=Ranges(ranges),
+                stage=stage, first=first, stem=stem, ranges=HashRanges(ranges),
             )  # fmt: skip
-            found = bulk.result(plan, _reports(plan, spark), jobs)
+            result = bulk.result(plan, _reports(plan, spark), jobs)
         if not outputs:
-            return found
-        temporary += found.loose
-        loose = [BulkInput(found.loose, operator.types)]
+            return result
+        temporary += result.loose
+        loose = [BulkInput(result.loose, operator.types)]
         moved = arrange(Linear((), operator.types), loose, (), outputs)
-        return moved._replace(emitted=found.emitted, touched=found.touched, jobs=_both(jobs, moved))
+        return moved._replace(
+            emitted=result.emitted, touched=result.touched, jobs=_both(jobs, moved)
+        )
     finally:
         unlink(temporary, folder)
 
 
-def _reports(plan: tasks.Plan, spark: Spark) -> list[tuple[int, bytes]]:
+def _reports(plan: tasks.TaskPlan, spark: Spark) -> list[tuple[int, bytes]]:
     """Runs the kernel on every range, one after the other."""
     ask = functools.partial(evaluate, spark)
     made = []

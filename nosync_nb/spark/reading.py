@@ -10,7 +10,7 @@ import pyarrow as pa
 from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError, StageError
 from nosync_nb.rows import Schema
-from nosync_nb.spark.blocks import Ranges
+from nosync_nb.spark.blocks import HashRanges
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch
@@ -20,7 +20,7 @@ RECORD_ROWS = 1 << 16
 
 
 def ranged(
-    stored: Stored, folder: str, schema: Schema, ranges: Ranges, place: int
+    stored: Stored, folder: str, schema: Schema, ranges: HashRanges, place: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one range of a trace.
 
@@ -57,7 +57,7 @@ def expanded(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
 
 
 def reader(
-    stored: Stored, folder: str, schema: Schema, ranges: Ranges, *, kept: bool
+    stored: Stored, folder: str, schema: Schema, ranges: HashRanges, *, kept: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function that turns numbers of ranges into their rows.
 

@@ -36,7 +36,7 @@ from nosync_nb.errors import FencedError, NosyncError
 from nosync_nb.files.disk import Files
 from nosync_nb.rows import Schema
 from nosync_nb.spark import failures
-from nosync_nb.spark.leases import Lease, Leases
+from nosync_nb.spark.answers import Answer, Answers
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.store import reading
 from nosync_nb.store.ledger import Ledger
@@ -54,7 +54,7 @@ _CREDENTIALS = struct.Struct("3i")
 _REQUEST_MAX = 1 << 16
 
 
-class Snapshot(NamedTuple):
+class StageSnapshot(NamedTuple):
     """A stage at an epoch, as a session gives it; `folder` holds the part files.
 
     `thorough`: this user has not signed the log they are of.
@@ -78,16 +78,16 @@ class Served(NamedTuple):
 
 def snapshot_of(
     store: Store, ledger: Ledger, seen: dataflow.Snapshot, stage: str, at: Any
-) -> Snapshot:
+) -> StageSnapshot:
     """A stage at an epoch, a label or a time, of what is there; `at` None for its last epoch."""
     if isinstance(at, str) and ledger.labelled(at) is None:
         with contextlib.suppress(ValueError):  # the option of a data source is a text
             at = datetime.fromisoformat(at)
     number, trace = trace_at(seen, stage, None if at is None else ledger.resolve(at, seen.epoch))
-    return Snapshot(number, seen.stage(stage).schema, trace, store.parts, store.foreign)
+    return StageSnapshot(number, seen.stage(stage).schema, trace, store.parts, store.foreign)
 
 
-Provider = Callable[[str, Any], Snapshot]
+Provider = Callable[[str, Any], StageSnapshot]
 """Gives the snapshot of a stage: `(stage, at)`, `at` None for now."""
 
 
@@ -131,7 +131,7 @@ class Server:
         self._provider = provider
         self._pins: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
-        self._leases = Leases()
+        self._answers = Answers()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._bind(addresses(folder, generation))
@@ -160,12 +160,12 @@ class Server:
         self._socket.close()
         self._thread.join()
         with self._lock:
-            self._leases.close()
+            self._answers.close()
 
     def forget(self, stage: str) -> None:
         """Lets go of what was served of a stage."""
         with self._lock:
-            self._leases.forget(stage)
+            self._answers.forget(stage)
 
     def _accept(self) -> None:
         while True:
@@ -177,7 +177,7 @@ class Server:
 
     def _answer(self, connection: socket.socket) -> None:
         """Answers one request; what it names stays until the reader has hung up."""
-        lease = None
+        answer = None
         with connection, contextlib.suppress(OSError):
             connection.settimeout(WAIT_S)
             if not _same_user(connection):
@@ -185,7 +185,7 @@ class Server:
             with connection.makefile("rb") as stream:
                 asked = stream.readline(_REQUEST_MAX)
             try:
-                payload, lease = self._payload(asked)
+                payload, answer = self._payload(asked)
             except FencedError:
                 connection.close()
                 self.close()
@@ -195,48 +195,50 @@ class Server:
                 connection.settimeout(None)
                 connection.recv(1)
             finally:
-                if lease is not None:
+                if answer is not None:
                     with self._lock:
-                        lease.end()
+                        answer.end()
 
-    def _payload(self, asked: bytes) -> tuple[bytes, Lease | None]:
+    def _payload(self, asked: bytes) -> tuple[bytes, Answer | None]:
         """The answer to a request as it travels: a snapshot, or an error."""
-        lease = None
+        answer = None
         try:
             request = json.loads(asked)
             with self._lock:
-                found = self._found(request)
-                lease = self._leases.lease(
-                    request["stage"], found.trace, found.folder, thorough=found.thorough
+                snapshot = self._snapshot(request)
+                answer = self._answers.answer(
+                    request["stage"], snapshot.trace, snapshot.folder, thorough=snapshot.thorough
                 )
-            answer = Served(found.schema, lease.trace, found.folder, found.trace.rows_count)
-            return pickle.dumps(answer), lease
+            served = Served(
+                snapshot.schema, answer.trace, snapshot.folder, snapshot.trace.rows_count
+            )
+            return pickle.dumps(served), answer
         except FencedError:
             raise
         except NosyncError as error:
-            return pickle.dumps(failures.pack(error)), lease
+            return pickle.dumps(failures.pack(error)), answer
         except Exception as error:
             text = NosyncError(f"the session cannot answer: {type(error).__name__}: {error}")
-            return pickle.dumps(failures.pack(text)), lease
+            return pickle.dumps(failures.pack(text)), answer
 
-    def _found(self, request: dict[str, Any]) -> Snapshot:
+    def _snapshot(self, request: dict[str, Any]) -> StageSnapshot:
         """The snapshot for a request; the first one of a query pins its epoch."""
         stage, at, query = request["stage"], request["at"], request["query"]
         if at is None and query is not None:
             at = self._pins.get(query)
-        found = self._provider(stage, at)
+        snapshot = self._provider(stage, at)
         if request["at"] is None and query is not None:
-            self._pins[query] = found.epoch
+            self._pins[query] = snapshot.epoch
             self._pins.move_to_end(query)
             while len(self._pins) > PINS_MAX:
                 self._pins.popitem(last=False)
-        return found
+        return snapshot
 
 
 def ask(folder: str, stage: str, at: Any = None) -> Served:
     """Asks the session of a folder about a stage; the files may be gone when this returns."""
-    with asked(folder, stage, at) as found:
-        return found
+    with asked(folder, stage, at) as served:
+        return served
 
 
 @contextlib.contextmanager
@@ -254,12 +256,12 @@ def asked(folder: str, stage: str, at: Any = None, query: str | None = None) -> 
         yield _read(folder, stage, at)
         return
     with connection:
-        found = pickle.loads(payload)
-        if isinstance(found, bytes):
-            raise failures.unpack(found)
-        assert isinstance(found, Served)
+        served = pickle.loads(payload)
+        if isinstance(served, bytes):
+            raise failures.unpack(served)
+        assert isinstance(served, Served)
         try:
-            yield found
+            yield served
         finally:
             with contextlib.suppress(OSError):  # until the other end has heard of it
                 connection.shutdown(socket.SHUT_WR)
@@ -289,16 +291,16 @@ def _read(folder: str, stage: str, at: Any) -> Served:
     store = Store.open(os.path.realpath(folder), mode="r")
     try:
         ledger, seen = reading.read(store)
-        found = snapshot_of(store, ledger, seen, stage, at)
-        trace = found.trace
+        snapshot = snapshot_of(store, ledger, seen, stage, at)
+        trace = snapshot.trace
         layers = tuple(layer.files or layer.parts for layer in trace.layers)
-        stored = Stored(trace.layout, layers, found.thorough)
-        return Served(found.schema, stored, found.folder, trace.rows_count)
+        stored = Stored(trace.layout, layers, snapshot.thorough)
+        return Served(snapshot.schema, stored, snapshot.folder, trace.rows_count)
     finally:
         store.close()
 
 
 def _same_user(connection: socket.socket) -> bool:
     """Whether the other end is a process of this user."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())

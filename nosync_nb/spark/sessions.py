@@ -95,8 +95,8 @@ def find(given: Spark | None = None, namespace: Mapping[str, Any] | None = None)
         return named
     if "pyspark.sql" not in sys.modules:
         return None
-    found = _active() or _default()
-    return found if found is not None and alive(found) else None
+    spark = _active() or _default()
+    return spark if spark is not None and alive(spark) else None
 
 
 def _active() -> Spark | None:
@@ -113,11 +113,11 @@ def _default() -> Spark | None:
     """The default session of this process, which another thread may have made."""
     from pyspark.sql import SparkSession
 
-    found = getattr(SparkSession, "_instantiatedSession", None)
-    if found is None and "pyspark.sql.connect.session" in sys.modules:
+    session = getattr(SparkSession, "_instantiatedSession", None)
+    if session is None and "pyspark.sql.connect.session" in sys.modules:
         connect = sys.modules["pyspark.sql.connect.session"].SparkSession
-        found = getattr(connect, "_default_session", None)
-    return found
+        session = getattr(connect, "_default_session", None)
+    return session
 
 
 def require(
@@ -134,8 +134,8 @@ def require(
     Raises:
         NosyncError: if pyspark is not installed, or Spark does not start.
     """
-    found = find(given, namespace)
-    return start(conf) if found is None else found
+    spark = find(given, namespace)
+    return start(conf) if spark is None else spark
 
 
 def settings(spark: Spark) -> Settings:
@@ -168,13 +168,13 @@ def agree(spark: Spark, expressions: Iterable[Expression]) -> None:
 
 def refuse_other(text: str, wanted: Settings, have: Settings) -> None:
     """Raises if settings are not what an expression needs; None: it does not matter."""
-    for key, what, own, found in (
+    for key, what, own, other in (
         (TIME_ZONE, "the time zone is", wanted.time_zone, have.time_zone),
         (ANSI, "ANSI mode is", wanted.ansi, have.ansi),
     ):
-        if None in (own, found) or own == found:
+        if None in (own, other) or own == other:
             continue
-        shown = [_ON[each] if isinstance(each, bool) else repr(each) for each in (own, found)]
+        shown = [_ON[each] if isinstance(each, bool) else repr(each) for each in (own, other)]
         value = str(own).lower() if isinstance(own, bool) else own
         raise ExpressionError(
             f"expression {text!r}: {what} {shown[0]} in this log, and {shown[1]} in the Spark"
@@ -213,8 +213,8 @@ def cancel(spark: Spark, tag: str = TAG) -> None:
 
 
 def _tags(spark: Spark) -> set[str]:
-    found: set[str] = spark.getTags() if is_connect(spark) else spark.sparkContext.getJobTags()
-    return found
+    tags: set[str] = spark.getTags() if is_connect(spark) else spark.sparkContext.getJobTags()
+    return tags
 
 
 def _add_tag(spark: Spark, tag: str) -> None:
@@ -255,13 +255,13 @@ def estimated_bytes(frame: Any) -> int | None:
     Spark tells it in a text for people alone.
     """
     try:
-        told = frame.sparkSession.sql("EXPLAIN COST SELECT * FROM {frame}", frame=frame).collect()
+        plan = frame.sparkSession.sql("EXPLAIN COST SELECT * FROM {frame}", frame=frame).collect()
     except Exception:  # it is not needed; what is wrong with a DataFrame shows when it is executed
         return None
-    found = _SIZE.search(told[0][0])
-    if found is None:
+    match = _SIZE.search(plan[0][0])
+    if match is None:
         return None
-    return math.ceil(math.ldexp(float(found[1]), 10 * _UNITS.index(found[2])))
+    return math.ceil(math.ldexp(float(match[1]), 10 * _UNITS.index(match[2])))
 
 
 @contextmanager

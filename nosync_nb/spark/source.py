@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from nosync_nb.errors import NosyncError, SchemaError
 from nosync_nb.spark import reading, serving
-from nosync_nb.spark.blocks import Ranges
+from nosync_nb.spark.blocks import HashRanges
 
 SINGLE_ROWS = 100_000
 PARTITIONS_MAX = 16
@@ -63,8 +63,10 @@ class StageReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         place, count = partition.value
         asked = serving.asked(self.folder, self.stage, self.at, _query())
-        with _short(), asked as found:
-            yield from reading.ranged(found.trace, found.folder, found.schema, Ranges(count), place)
+        with _short(), asked as served:
+            yield from reading.ranged(
+                served.trace, served.folder, served.schema, HashRanges(count), place
+            )
 
 
 @contextmanager

@@ -23,8 +23,7 @@ from weakref import WeakSet
 
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.disk import Files
-from nosync_nb.spark.failures import explained
-from nosync_nb.spark.silence import quiet
+from nosync_nb.spark.failures import explained, quiet
 
 Spark: TypeAlias = Any
 """A `SparkSession`, classic or Connect."""

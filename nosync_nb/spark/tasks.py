@@ -5,7 +5,7 @@
     write    arranges its range of an output and writes it as part files
 
 Nothing here knows Spark: each step is a generator over blocks, so the driver can run it as well.
-Everything a step needs is in the `Plan`. What a step wrote is named in a `REPORT`; files of a
+Everything a step needs is in the `TaskPlan`. What a step wrote is named in a `REPORT`; files of a
 failed or repeated attempt are named by nobody. An error of ours travels as an `ERROR` block.
 """
 
@@ -21,7 +21,7 @@ from nosync_nb import rows
 from nosync_nb.errors import NosyncError
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.spark import blocks, failures
-from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, Ranges
+from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, HashRanges
 from nosync_nb.spark.narrowing import narrowed
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
@@ -36,7 +36,7 @@ from nosync_nb.trace.parts import (
 GATHER_BYTES = 64 << 20
 
 
-class Piece(NamedTuple):
+class Slice(NamedTuple):
     """Rows `[start, stop)` of a part file, or of rows that travel with the plan.
 
     `layout` is how the part is arranged, None for loose updates.
@@ -76,10 +76,10 @@ class Stored(NamedTuple):
         """The slice of the trace with key hash in `[low, high)`; other files stay closed."""
         layers = []
         for at, sources in enumerate(self.layers):
-            parts = (self._cut(source, folder, low, high) for source in sources)
-            found = tuple(part for part in parts if part is not None)
-            if found:
-                layers.append(Layer(at, at + 1, found))
+            cuts = (self._cut(source, folder, low, high) for source in sources)
+            parts = tuple(part for part in cuts if part is not None)
+            if parts:
+                layers.append(Layer(at, at + 1, parts))
         return Trace(self.layout, tuple(layers))
 
     def _cut(self, source: PartRef | Batch, folder: str, low: int, high: int) -> Batch | None:
@@ -113,7 +113,7 @@ def looked(folder: str, ref: PartRef, layout: Layout, *, thorough: bool) -> Batc
 
 
 @dataclass(frozen=True)
-class Input:
+class TaskInput:
     """An input of a bulk run.
 
     Attributes:
@@ -132,7 +132,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TaskPlan:
     """A bulk run of one operator, as its tasks see it.
 
     `outputs` are the layouts to write the output in; none: loose updates, a file a task. `token` is
@@ -144,8 +144,8 @@ class Plan:
     first: bool
     folder: str
     stem: str
-    ranges: Ranges
-    inputs: tuple[Input, ...]
+    ranges: HashRanges
+    inputs: tuple[TaskInput, ...]
     state: tuple[Stored, ...]
     outputs: tuple[Layout, ...]
     thorough: bool = False
@@ -162,19 +162,19 @@ class Plan:
         return (*self.outputs, *self.operator.state)
 
 
-def map_task(plan: Plan, items: Sequence[tuple[int, Piece]]) -> Iterator[Block]:
+def map_task(plan: TaskPlan, items: Sequence[tuple[int, Slice]]) -> Iterator[Block]:
     """Reads pieces of inputs and sends their rows to the ranges of their keys."""
     return guarded(0, _mapped(plan, items))
 
 
-def _mapped(plan: Plan, items: Sequence[tuple[int, Piece]]) -> Iterator[Block]:
+def _mapped(plan: TaskPlan, items: Sequence[tuple[int, Slice]]) -> Iterator[Block]:
     for port, piece in items:
         yield from cut_task(
             plan, port, prepared(plan, port, piece.read(plan.folder, thorough=plan.thorough))
         )
 
 
-def prepared(plan: Plan, port: int, updates: Updates) -> Updates | None:
+def prepared(plan: TaskPlan, port: int, updates: Updates) -> Updates | None:
     """Rows of an input after its linear operator."""
     pre = plan.inputs[port].pre
     if pre is None:
@@ -183,7 +183,7 @@ def prepared(plan: Plan, port: int, updates: Updates) -> Updates | None:
     return pre.step(step)
 
 
-def cut_task(plan: Plan, port: int, updates: Updates | None) -> Iterator[Block]:
+def cut_task(plan: TaskPlan, port: int, updates: Updates | None) -> Iterator[Block]:
     """Sends prepared rows on: to their ranges, or through an operator that needs none."""
     if updates is None or not updates:
         return
@@ -214,7 +214,7 @@ def gathered(given: Iterable[Updates], types: Sequence[str]) -> Iterator[Updates
 
 
 def kernel_task(
-    plan: Plan, given: Iterable[Block], evaluate: Evaluate | None = None
+    plan: TaskPlan, given: Iterable[Block], evaluate: Evaluate | None = None
 ) -> Iterator[Block]:
     """Runs the kernel on each range that has a change, and sends what comes out on."""
     for place, ports in blocks.by_place(given).items():
@@ -225,7 +225,7 @@ def kernel_task(
 
 
 def _kernel(
-    plan: Plan, place: int, ports: dict[int, list[Any]], evaluate: Evaluate | None
+    plan: TaskPlan, place: int, ports: dict[int, list[Any]], evaluate: Evaluate | None
 ) -> Iterator[Block]:
     low, high = plan.ranges.bounds(place)
     deltas: list[Updates | Batch | None] = []
@@ -246,7 +246,7 @@ def _kernel(
     yield from _finished(plan, place, output, step)
 
 
-def _owns_global_row(plan: Plan, place: int) -> bool:
+def _owns_global_row(plan: TaskPlan, place: int) -> bool:
     """Whether the first row of a global aggregate, which needs no input, is of this range."""
     if not (plan.first and plan.operator.global_row):
         return False
@@ -254,7 +254,7 @@ def _owns_global_row(plan: Plan, place: int) -> bool:
 
 
 def _delta(
-    plan: Plan, given: Input, payloads: list[Any], low: int, high: int
+    plan: TaskPlan, given: TaskInput, payloads: list[Any], low: int, high: int
 ) -> Updates | Batch | None:
     """The change of an input in a range, in the order the kernel wants."""
     assert given.exchange is not None
@@ -272,7 +272,7 @@ def _delta(
     return batch if batch is not None and len(batch) else None
 
 
-def _finished(plan: Plan, place: int, output: Updates | None, step: Step) -> Iterator[Block]:
+def _finished(plan: TaskPlan, place: int, output: Updates | None, step: Step) -> Iterator[Block]:
     """Sends output and emitted state on, writes what needs no further exchange, reports."""
     report: dict[str, Any] = {"touched": step.touched, "state": {}}
     if output is not None and output:
@@ -296,7 +296,7 @@ def _finished(plan: Plan, place: int, output: Updates | None, step: Step) -> Ite
     yield Block(place, REPORT, json.dumps(report).encode())
 
 
-def keyed_alike(plan: Plan, number: int) -> bool:
+def keyed_alike(plan: TaskPlan, number: int) -> bool:
     """Tells whether an own trace has the operator's key, so that ranges of both are the same."""
     exchange, own = plan.operator.exchange(), plan.operator.state[number]
     return exchange is not None and _key_types(exchange) == _key_types(own)
@@ -306,7 +306,7 @@ def _key_types(layout: Layout) -> tuple[str, ...]:
     return tuple(layout.types[place] for place in layout.places)
 
 
-def write_task(plan: Plan, given: Iterable[Block]) -> Iterator[Block]:
+def write_task(plan: TaskPlan, given: Iterable[Block]) -> Iterator[Block]:
     """Arranges each range of each output and writes it; reports and errors pass through."""
     for place, ports in blocks.by_place(given).items():
         for port in (ERROR, REPORT):
@@ -314,7 +314,7 @@ def write_task(plan: Plan, given: Iterable[Block]) -> Iterator[Block]:
         yield from guarded(place, _written(plan, place, ports))
 
 
-def _written(plan: Plan, place: int, ports: dict[int, list[Any]]) -> Iterator[Block]:
+def _written(plan: TaskPlan, place: int, ports: dict[int, list[Any]]) -> Iterator[Block]:
     for port, payloads in ports.items():
         if port == MARK:
             continue

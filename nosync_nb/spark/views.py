@@ -15,13 +15,13 @@ import pyarrow as pa
 from nosync_nb.rows import Schema
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark import reading
-from nosync_nb.spark.blocks import Ranges
+from nosync_nb.spark.blocks import HashRanges
 from nosync_nb.spark.serving import Provider, Server
 from nosync_nb.spark.sessions import frame_of
 from nosync_nb.spark.shipping import Shipping
 from nosync_nb.spark.starting import Spark, alive, stopped
 from nosync_nb.spark.workers import check
-from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
 
 SMALL_ROWS = 100_000
@@ -52,19 +52,15 @@ def to_spark(
             DataFrame is executed.
         StageError: when the DataFrame is executed, if the caller did not keep the files.
     """
-    trace = given if isinstance(given, Trace) else _of(given)
+    trace = given if isinstance(given, Trace) else Trace.of(given)
     folder = shipping.folder
     if trace.rows_count <= SMALL_ROWS:
         records = list(reading.expanded(trace.consolidated(), schema))
         return frame_of(spark, pa.Table.from_batches(records, schema.arrow), schema)
     stored = shipping.trace(trace)
     count = check(spark).slots
-    read = reading.reader(stored, folder, schema, Ranges(count), kept=kept)
+    read = reading.reader(stored, folder, schema, HashRanges(count), kept=kept)
     return spark.range(0, count, 1, count).mapInArrow(read, schema.ddl)
-
-
-def _of(batch: Batch) -> Trace:
-    return Trace(batch.layout, (Layer(0, 1, (batch,)),))
 
 
 def register(spark: Spark) -> None:

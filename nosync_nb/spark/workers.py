@@ -49,8 +49,8 @@ def check(spark: Spark) -> Workers:
 
     Cost: one small job the first time, which also starts the workers.
     """
-    found = _known.get(spark)
-    if found is None:
+    workers = _known.get(spark)
+    if workers is None:
         python, arrow, problem, slots = _probe(spark)
         if problem == "nosync_nb":
             _ship(spark)
@@ -61,8 +61,8 @@ def check(spark: Spark) -> Workers:
                 hint="install nosync where the workers run, or start Spark with"
                 f" PYSPARK_PYTHON={sys.executable}",
             )
-        found = _known[spark] = Workers(python, arrow, slots)
-    return found
+        workers = _known[spark] = Workers(python, arrow, slots)
+    return workers
 
 
 def slots(spark: Spark | None) -> int | None:

@@ -67,7 +67,7 @@ class Prefixes(NamedTuple):
         return int(getattr(self, failure.value))
 
 
-class Node(NamedTuple):
+class Vertex(NamedTuple):
     """One stage or input, as the calculus sees it.
 
     Args:
@@ -100,7 +100,7 @@ class Survival(NamedTuple):
     kept: int
 
 
-def survivals(nodes: Mapping[str, Node], failure: Failure) -> dict[str, Survival]:
+def survivals(nodes: Mapping[str, Vertex], failure: Failure) -> dict[str, Survival]:
     """Solves the calculus: what each stage has after a failure. Cycles are allowed.
 
     Cost: O(edges + stages log stages); a bound travels downstream once, the lowest first.
@@ -125,7 +125,7 @@ def survivals(nodes: Mapping[str, Node], failure: Failure) -> dict[str, Survival
     }
 
 
-def recovery_upper(nodes: Mapping[str, Node], failure: Failure) -> int:
+def recovery_upper(nodes: Mapping[str, Vertex], failure: Failure) -> int:
     """The upper of the epochs that all stages have again after a failure; UNBOUNDED if all do."""
     return min((s.exact for s in survivals(nodes, failure).values()), default=UNBOUNDED)
 
@@ -162,7 +162,7 @@ class Saved(NamedTuple):
     since: int = 0
 
 
-class Step(NamedTuple):
+class RecoveryStep(NamedTuple):
     """What recovery does with a stage.
 
     Args:
@@ -182,7 +182,7 @@ class Step(NamedTuple):
 
 def plan(
     stages: Mapping[str, Saved], target: int, wanted: Iterable[str] | None = None
-) -> dict[str, Step]:
+) -> dict[str, RecoveryStep]:
     """Decides the least work that brings stages to the upper `target`.
 
     A stage whose log reaches the target is read, and what only it needs is left alone. One that
@@ -198,21 +198,21 @@ def plan(
     Cost: O(edges).
     """
     order = TopologicalSorter({name: stage.inputs for name, stage in stages.items()})
-    steps: dict[str, Step] = {}
+    steps: dict[str, RecoveryStep] = {}
     for name in order.static_order():
         stage = stages[name]
         assert stage.resumable <= stage.output
         lowest = max((steps[q].since for q in stage.inputs), default=0)
         assert lowest < target
         if stage.resumable >= target:
-            steps[name] = Step("read", target, stage.since, 0)
+            steps[name] = RecoveryStep("read", target, stage.since, 0)
             continue
         assert stage.inputs, f"input '{name}' ends at {stage.output}, before {target}"
         if stage.resumable > 0 and lowest <= inclusive(stage.resumable):
             runs = target - stage.resumable
-            steps[name] = Step("extend", stage.resumable, stage.since, runs)
+            steps[name] = RecoveryStep("extend", stage.resumable, stage.since, runs)
         else:
-            steps[name] = Step("recompute", lowest, lowest, target - lowest)
+            steps[name] = RecoveryStep("recompute", lowest, lowest, target - lowest)
     if wanted is None:
         return steps
     needed: set[str] = set()

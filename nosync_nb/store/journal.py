@@ -167,10 +167,10 @@ def changes(payload: Payload) -> Iterator[tuple[int, Entry]]:
 def filed(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
     """The files of a log's batch, and how they are arranged; `layout` is the log's own."""
     with decoding("what a frame says of files"):
-        found = json.loads(bytes(data))
-        if isinstance(found, dict):
-            layout, found = layout_of(found["layout"]), found["refs"]
-        return refs_from_json(found), layout
+        value = json.loads(bytes(data))
+        if isinstance(value, dict):
+            layout, value = Layout.from_json(value["layout"]), value["refs"]
+        return refs_from_json(value), layout
 
 
 def named(entry: Entry) -> tuple[PartRef, ...]:
@@ -319,12 +319,6 @@ def _captured(data: Sequence[Any], context: str, unseal: Unseal | None) -> Captu
     return Captured(function, identity, text, context)
 
 
-def layout_of(data: Sequence[Any]) -> Layout:
-    """A layout from JSON."""
-    types, key, order = data
-    return Layout(tuple(types), None if key is None else tuple(key), order)
-
-
 def restored_nodes(data: Mapping[str, Any]) -> Iterable[Node]:
     """The nodes of a catalog as the compiler can reuse them: numbers without operators."""
     for n in data["nodes"]:
@@ -335,8 +329,8 @@ def restored_nodes(data: Mapping[str, Any]) -> Iterable[Node]:
             "",
             n["name"],
             log=n["log"],
-            log_layout=layout_of(n["log_layout"]),
-            traces={layout_of(layout): number for layout, number in n["traces"]},
+            log_layout=Layout.from_json(n["log_layout"]),
+            traces={Layout.from_json(layout): number for layout, number in n["traces"]},
             state=tuple(n["state"]),
             plan=n["plan"],
             stopped=n["stopped"],

@@ -97,11 +97,11 @@ class Store:
         self._inline: dict[int, list[Entry]] = {}
         payload = log.checkpoint
         if payload is not None:
-            found = journal.unpack(payload)
-            self.meta = found.meta
-            self.retired = tuple(plain(n, PART, PACK) for n in found.meta.get("retired", ()))
-            self.epoch = found.epoch
-            for each in found.entries:
+            checkpoint = journal.unpack(payload)
+            self.meta = checkpoint.meta
+            self.retired = tuple(plain(n, PART, PACK) for n in checkpoint.meta.get("retired", ()))
+            self.epoch = checkpoint.epoch
+            for each in checkpoint.entries:
                 if each.kind != journal.INLINE:
                     raise CorruptLogError(
                         f"the checkpoint holds an entry of kind {each.kind}, not a layer",
@@ -293,7 +293,7 @@ class Store:
         Returns:
             each with the layer that takes its place.
         """
-        found = []
+        pairs = []
         for layer in trace.layers:
             if layer.files or not layer.rows_count:
                 continue
@@ -301,17 +301,17 @@ class Store:
             size = len(encoded(trace.layout, layer))
             if size > (SETTLED_BYTES if again else SPILL_BYTES):
                 stem = f"trace{number}-{layer.lower}-{layer.upper}"
-                held = self.spill(layer.parts, trace.layout, stem)
-                filed = Layer(layer.lower, layer.upper, held.parts, held.refs)
-                filed.seen = layer.seen if len(filed.parts) == len(layer.parts) else None
-                found.append((layer, filed))
-        return found
+                spill = self.spill(layer.parts, trace.layout, stem)
+                seen = layer.seen if len(spill.parts) == len(layer.parts) else None
+                filed = Layer(layer.lower, layer.upper, spill.parts, spill.refs, seen=seen)
+                pairs.append((layer, filed))
+        return pairs
 
     @property
     def times(self) -> bytes:
         """The checkpoint's times of epochs."""
-        found = self._inline.get(TIMES)
-        return bytes(found[0].data) if found else b""
+        entries = self._inline.get(TIMES)
+        return bytes(entries[0].data) if entries else b""
 
     # -- restoring ---------------------------------------------------------------------------
 

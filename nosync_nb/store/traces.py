@@ -80,9 +80,9 @@ def of_checkpoint(
         layers: by trace: log, layout, and for each layer its interval and files (None: inline).
         inline: the inline layers of each trace, in order.
     """
-    found = {}
+    traces = {}
     for number, (log, shape, listed) in layers.items():
-        layout = journal.layout_of(shape)
+        layout = Layout.from_json(shape)
         entries = iter(inline.get(int(number), ()))
         made = []
         for lower, upper, files in listed:
@@ -91,8 +91,8 @@ def of_checkpoint(
             else:
                 refs = refs_from_json(files)
                 made.append(_filed(lower, upper, refs, layout, open_part))
-        found[int(number)] = Known(log, Trace(layout, tuple(made)))
-    return found
+        traces[int(number)] = Known(log, Trace(layout, tuple(made)))
+    return traces
 
 
 def of_version(version: Version, graph: Graph) -> dict[int, Known]:
@@ -139,11 +139,11 @@ def share(draft: Draft, graph: Graph) -> None:
 
 def changes_of(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, Entry]]]:
     """The entries of payloads by log or trace."""
-    found: dict[int, list[tuple[int, Entry]]] = {}
+    changes: dict[int, list[tuple[int, Entry]]] = {}
     for payload in payloads:
         for epoch, entry in journal.changes(payload):
-            found.setdefault(entry.number, []).append((epoch, entry))
-    return found
+            changes.setdefault(entry.number, []).append((epoch, entry))
+    return changes
 
 
 def extended(

@@ -61,7 +61,7 @@ def load(array: pa.Array, type_: str) -> Column:
     dtype = FIXED.get(type_)
     if dtype is None or array.null_count:
         return array
-    return view(array, dtype)
+    return bridge.numbers(array, dtype)
 
 
 def map_file(folder: str, name: str, files: Files = DISK) -> pa.Buffer:
@@ -179,19 +179,10 @@ def open_arrow(
     if checked:
         _check_blocks(data, table, folder, name)
     record = pa.ipc.open_file(pa.BufferReader(data)).get_batch(0)
-    found: dict[str, Any] = json.loads(record.schema.metadata[b"nosync"])
-    if found["format"] != _FORMAT:
-        raise damaged(folder, name, f"its format {found['format']} is not {_FORMAT}")
-    return found, record
-
-
-def view(array: pa.Array, dtype: Any) -> np.ndarray[Any, Any]:
-    """The values of a null-free fixed array, in its own memory."""
-    dtype = np.dtype(dtype)
-    if not len(array):
-        return np.zeros(0, dtype)
-    offset = array.offset * dtype.itemsize
-    return np.frombuffer(array.buffers()[1], dtype, len(array), offset)
+    header: dict[str, Any] = json.loads(record.schema.metadata[b"nosync"])
+    if header["format"] != _FORMAT:
+        raise damaged(folder, name, f"its format {header['format']} is not {_FORMAT}")
+    return header, record
 
 
 class _Table(NamedTuple):
@@ -237,12 +228,12 @@ def _head(chunks: Sequence[Any]) -> bytes:
 
 def _first(chunks: Sequence[Any], size: int) -> bytes:
     """The first `size` bytes of chunks."""
-    found = b""
+    head = b""
     for chunk in chunks:
-        found += bytes(memoryview(chunk)[: size - len(found)])
-        if len(found) == size:
+        head += bytes(memoryview(chunk)[: size - len(head)])
+        if len(head) == size:
             break
-    return found
+    return head
 
 
 def _checksums(chunks: Sequence[Any]) -> np.ndarray[Any, Any]:

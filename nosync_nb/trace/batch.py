@@ -52,6 +52,12 @@ class Layout(NamedTuple):
         """The positions of the key columns: all, if the whole row is the key."""
         return tuple(range(len(self.types))) if self.key is None else self.key
 
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Layout:
+        """A layout as JSON has it: lists for tuples."""
+        types, key, order = data
+        return cls(tuple(types), None if key is None else tuple(key), order)
+
 
 class Updates(NamedTuple):
     """Rows with signed counts, in any order; a row may occur several times."""
@@ -149,7 +155,7 @@ class Batch:
         stop = len(self) if high > 2**64 - 1 else int(self.khash.searchsorted(np.uint64(high)))
         return self.slice(start, stop)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Asserts the invariants of a batch (used by tests and after reading a file)."""
         assert len(self.khash) == len(self.rhash) == len(self.diff)
         assert bool(self.diff.all()), "a diff is 0"

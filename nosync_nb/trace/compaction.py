@@ -128,9 +128,8 @@ def _merged(layout: Layout, layers: tuple[Layer, ...], start: int, stop: int) ->
     """The layers with those of `[start, stop)` as one."""
     run = layers[start:stop]
     batch = merge(layout, [part for each in run for part in each.parts])
-    made = Layer(run[0].lower, run[-1].upper, (batch,))
-    made.wary = run[-1].wary
-    return (*layers[:start], made, *layers[stop:])
+    layer = Layer(run[0].lower, run[-1].upper, (batch,), wary=run[-1].wary)
+    return (*layers[:start], layer, *layers[stop:])
 
 
 def _run(layers: Sequence[Layer], rows_max: int) -> int:

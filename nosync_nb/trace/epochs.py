@@ -74,13 +74,13 @@ class Ranges:
     """
 
     def __init__(self, epochs: Iterable[int] = ()) -> None:
-        found: list[range] = []
+        ranges: list[range] = []
         for epoch in sorted(set(epochs)):
-            if found and found[-1].stop == epoch:
-                found[-1] = range(found[-1].start, epoch + 1)
+            if ranges and ranges[-1].stop == epoch:
+                ranges[-1] = range(ranges[-1].start, epoch + 1)
             else:
-                found.append(range(epoch, epoch + 1))
-        self.ranges: tuple[range, ...] = tuple(found)
+                ranges.append(range(epoch, epoch + 1))
+        self.ranges: tuple[range, ...] = tuple(ranges)
 
     @classmethod
     def of(cls, *ranges: range) -> Ranges:
@@ -88,15 +88,15 @@ class Ranges:
 
         Cost: O(ranges log ranges), whatever they hold.
         """
-        found: list[range] = []
+        joined: list[range] = []
         for each in sorted((r for r in ranges if r), key=lambda r: r.start):
-            if found and each.start <= found[-1].stop:
-                found[-1] = range(found[-1].start, max(found[-1].stop, each.stop))
+            if joined and each.start <= joined[-1].stop:
+                joined[-1] = range(joined[-1].start, max(joined[-1].stop, each.stop))
             else:
-                found.append(each)
-        made = cls()
-        made.ranges = tuple(found)
-        return made
+                joined.append(each)
+        result = cls()
+        result.ranges = tuple(joined)
+        return result
 
     def __bool__(self) -> bool:
         return bool(self.ranges)

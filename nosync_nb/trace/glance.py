@@ -126,12 +126,12 @@ def _totals(trace: Trace, wanted: Batch, index: Index) -> Diffs | None:
     for part in trace.parts():
         at = _places(part, khash, rhash, code)
         hit = (at < len(part)).nonzero()[0]
-        hit = hit[_found(part, at[hit], khash[hit], rhash[hit])]
+        hit = hit[_hits(part, at[hit], khash[hit], rhash[hit])]
         if not len(hit):
             continue
         row = at[hit]
         after = np.minimum(row + 1, len(part) - 1)
-        twice = (after > row) & _found(part, after, khash[hit], rhash[hit])
+        twice = (after > row) & _hits(part, after, khash[hit], rhash[hit])
         diff = part.diff[row]
         if twice.any() or int(np.abs(diff).max()) > _LARGE:
             return None
@@ -145,10 +145,10 @@ def _totals(trace: Trace, wanted: Batch, index: Index) -> Diffs | None:
     return total
 
 
-def _found(part: Batch, row: Index, khash: Any, rhash: Any) -> npt.NDArray[np.bool_]:
+def _hits(part: Batch, row: Index, khash: Any, rhash: Any) -> npt.NDArray[np.bool_]:
     """Where rows have the hashes looked for."""
-    found: npt.NDArray[np.bool_] = (part.rhash[row] == rhash) & (part.khash[row] == khash)
-    return found
+    same: npt.NDArray[np.bool_] = (part.rhash[row] == rhash) & (part.khash[row] == khash)
+    return same
 
 
 def _places(part: Batch, khash: Any, rhash: Any, code: Any) -> Index:
@@ -189,10 +189,10 @@ def first(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
     types = trace.layout.types
     want = max(n, 1)
     while want * len(trace.layers) * _SHORTER <= trace.rows_count + _TIES_MAX:
-        found = [each for layer in trace.layers for each in _of_layer(layer, ordering, want)]
-        made = _added(found, types, ordering)
-        if int(np.minimum(made.diff, n).sum()) >= n or not any(each.more for each in found):
-            return made
+        firsts = [each for layer in trace.layers for each in _of_layer(layer, ordering, want)]
+        updates = _added(firsts, types, ordering)
+        if int(np.minimum(updates.diff, n).sum()) >= n or not any(each.more for each in firsts):
+            return updates
         want *= _MORE
     return None
 
@@ -269,26 +269,28 @@ def _least(
     return rows_[codes < most], rows_[codes == most]
 
 
-def _added(found: Sequence[First], types: Sequence[str], ordering: Ordering) -> Updates:
+def _added(firsts: Sequence[First], types: Sequence[str], ordering: Ordering) -> Updates:
     """Adds the first rows of parts up, so far as none can have been missed; in order."""
-    held = concat_updates([each.updates for each in found], types) if found else no_updates(types)
-    if not len(held.diff):
-        return held
-    order = ordered(held.columns, types, ordering)
-    held = held.take(order)
+    updates = (
+        concat_updates([each.updates for each in firsts], types) if firsts else no_updates(types)
+    )
+    if not len(updates.diff):
+        return updates
+    order = ordered(updates.columns, types, ordering)
+    updates = updates.take(order)
     every = np.arange(len(order) - 1)
     same = np.ones(len(every), np.bool_)
-    for column, type_ in zip(held.columns, types, strict=True):
+    for column, type_ in zip(updates.columns, types, strict=True):
         same &= rows.equal(rows.take(column, every), rows.take(column, every + 1), type_)
     run = np.concatenate(([0], (~same).cumsum()))
     starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
-    ends = np.cumsum([len(each.updates.diff) for each in found]) - 1
-    last = ends[[each.more and len(each.updates.diff) > 0 for each in found]]
+    ends = np.cumsum([len(each.updates.diff) for each in firsts]) - 1
+    last = ends[[each.more and len(each.updates.diff) > 0 for each in firsts]]
     if len(last):
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         starts = starts[: int(run[place[last].min()]) + 1]
     stop = int((run < len(starts)).sum())
-    diff = add_runs(held.diff[:stop], starts)
+    diff = add_runs(updates.diff[:stop], starts)
     kept = diff.nonzero()[0]
-    return Updates([rows.take(c, starts[kept]) for c in held.columns], diff[kept])
+    return Updates([rows.take(c, starts[kept]) for c in updates.columns], diff[kept])

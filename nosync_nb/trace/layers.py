@@ -84,7 +84,14 @@ class Layer:
     )
 
     def __init__(
-        self, lower: int, upper: int, parts: tuple[Batch, ...], files: tuple[PartRef, ...] = ()
+        self,
+        lower: int,
+        upper: int,
+        parts: tuple[Batch, ...],
+        files: tuple[PartRef, ...] = (),
+        *,
+        wary: int = 0,
+        seen: Seen | None = None,
     ) -> None:
         assert lower < upper, (lower, upper)
         self.lower = lower
@@ -92,8 +99,8 @@ class Layer:
         self.files = files
         self.full = False
         self.claimed = False
-        self.seen: Seen | None = None
-        self.wary = 0
+        self.seen = seen
+        self.wary = wary
         self.encoded: bytes | None = None
         self._parts = parts
         self._source: Layer | None = None
@@ -211,6 +218,12 @@ class Trace:
             return self.memos.pop() if self.memos else None
         except IndexError:  # another thread was faster
             return None
+
+    @classmethod
+    def of(cls, batch: Batch, epoch: int = 0) -> Trace:
+        """The trace of one batch, the change of an epoch; without layers if it is empty."""
+        layers = (Layer(epoch, epoch + 1, (batch,)),) if len(batch) else ()
+        return cls(batch.layout, layers)
 
     @property
     def rows_count(self) -> int:
@@ -330,5 +343,5 @@ def ranges(start: Index, count: Index) -> Index:
     """Concatenates `arange(start[i], start[i] + count[i])`."""
     ends = count.cumsum()
     total = int(ends[-1]) if len(ends) else 0
-    found: Index = np.arange(total) + (start - ends + count).repeat(count)
-    return found
+    positions: Index = np.arange(total) + (start - ends + count).repeat(count)
+    return positions

@@ -29,7 +29,6 @@ from nosync_nb.trace.arrow_file import (
     open_arrow,
     store,
     verify,
-    view,
     write_arrow,
 )
 from nosync_nb.trace.batch import Batch, Diffs, Layout, Updates
@@ -109,7 +108,7 @@ def write_part(
     Raises:
         DurabilityError: if the disk refuses; no usable file is left.
     """
-    batch._check()
+    batch.check()
     names = [f"c{i}" for i in range(len(batch.columns))]
     arrays = [store(c, t) for c, t in zip(batch.columns, batch.layout.types, strict=True)]
     extra: dict[str, Any] = {"khash": batch.khash}
@@ -192,18 +191,19 @@ def _mapped(
     folder: str, ref: PartRef, layout: Layout, files: Files, *, checked: bool, thorough: bool
 ) -> Batch:
     """Maps a part; what is no part raises one of `UNSOUND`."""
-    found, record = _open(folder, ref, files, checked=checked)
-    if _layout(found) != layout:
-        raise damaged(folder, ref.path, f"it is ordered by {found.get('layout')}, not by {layout}")
+    header, record = _open(folder, ref, files, checked=checked)
+    own = header.get("layout")  # none: it holds loose updates
+    if own is None or Layout.from_json(own) != layout:
+        raise damaged(folder, ref.path, f"it is ordered by {own}, not by {layout}")
     if checked:
         check_record(record, layout.types, thorough=thorough)
     columns = [load(record.column(i), t) for i, t in enumerate(layout.types)]
     extra = {name: record.column(name) for name in record.schema.names[len(columns) :]}
     n = record.num_rows
-    khash = view(extra["khash"], np.uint64)
-    rhash = view(extra["rhash"], np.uint64) if "rhash" in extra else khash
-    diff = view(extra["diff"], np.int64) if "diff" in extra else _ones(n)
-    code = view(extra["code"], np.uint64) if "code" in extra else None
+    khash = bridge.numbers(extra["khash"], np.uint64)
+    rhash = bridge.numbers(extra["rhash"], np.uint64) if "rhash" in extra else khash
+    diff = bridge.numbers(extra["diff"], np.int64) if "diff" in extra else _ones(n)
+    code = bridge.numbers(extra["code"], np.uint64) if "code" in extra else None
     batch = Batch(layout, columns, khash, rhash, diff, code)
     if n and (int(khash[0]), int(khash[-1]) + 1) != (ref.low, ref.high):
         raise damaged(folder, ref.path, "its hashes are not in the range the log names")
@@ -234,12 +234,12 @@ def open_updates(
     folder: str, ref: PartRef, types: Sequence[str], *, files: Files = DISK
 ) -> Updates:
     """Maps updates written by `write_updates`. Cost: O(1) in their rows."""
-    found, record = _open(folder, ref, files)
-    if found.get("types") != list(types):
-        raise damaged(folder, ref.path, f"its columns are {found.get('types')}, not {types}")
+    header, record = _open(folder, ref, files)
+    if header.get("types") != list(types):
+        raise damaged(folder, ref.path, f"its columns are {header.get('types')}, not {types}")
     columns = [load(record.column(i), t) for i, t in enumerate(types)]
     if "diff" in record.schema.names:
-        return Updates(columns, view(record.column("diff"), np.int64))
+        return Updates(columns, bridge.numbers(record.column("diff"), np.int64))
     return Updates(columns, _ones(record.num_rows))
 
 
@@ -266,15 +266,9 @@ def _open(
     folder: str, ref: PartRef, files: Files, *, checked: bool = False
 ) -> tuple[dict[str, Any], pa.RecordBatch]:
     """Maps the part that a reference names."""
-    found, record = open_arrow(folder, ref.path, ref.size_bytes, ref.digest, files, checked=checked)
-    if not record.num_rows == found["rows"] == ref.rows:
+    header, record = open_arrow(
+        folder, ref.path, ref.size_bytes, ref.digest, files, checked=checked
+    )
+    if not record.num_rows == header["rows"] == ref.rows:
         raise damaged(folder, ref.path, f"it has {record.num_rows} rows, not {ref.rows}")
-    return found, record
-
-
-def _layout(found: dict[str, Any]) -> Layout | None:
-    """The layout in the header of a part; None if it holds loose updates."""
-    if "layout" not in found:
-        return None
-    types, key, order = found["layout"]
-    return Layout(tuple(types), None if key is None else tuple(key), order)
+    return header, record

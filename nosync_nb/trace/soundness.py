@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from nosync_nb.rows import arrow_type
+from nosync_nb.rows import arrow_type, bridge
 
 UNSOUND = (
     pa.ArrowException,
@@ -82,8 +82,7 @@ def _check_offsets(array: pa.Array) -> None:
         return
     if len(array):
         dtype = np.dtype(np.int64 if wide else np.int32)
-        start = array.offset * dtype.itemsize
-        offsets = np.frombuffer(array.buffers()[1], dtype, len(array) + 1, start)
+        offsets = bridge.bounds(array, dtype)
         if (offsets[1:] < offsets[:-1]).any():
             raise ValueError("offsets lead outside")
     if nested and kinds.is_map(type_):

@@ -23,7 +23,7 @@ from nosync_nb.expressions import compile_aggregates, compile_expression
 from nosync_nb.operators import Aggregate
 from nosync_nb.rows import Schema
 from nosync_nb.spark import bulk, evaluate, ingest, sessions, views, workers
-from nosync_nb.spark.serving import Snapshot
+from nosync_nb.spark.serving import StageSnapshot
 from nosync_nb.spark.shipping import Shipping
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.parts import open_part
@@ -61,7 +61,7 @@ odd = compile_expression("hash(k)", schema, types=types)
 (values,) = evaluate.evaluate(spark, [odd], schema, [parts[0].columns[0], None], len(parts[0]))
 assert len(values) == len(parts[0])
 
-made = views.Views(spark, folder, lambda stage, at: Snapshot(0, counts, trace, folder))
+made = views.Views(spark, folder, lambda stage, at: StageSnapshot(0, counts, trace, folder))
 assert made.create("counts")
 assert spark.sql("select sum(n) t from counts").collect()[0].t == 1000
 made.close()

@@ -16,7 +16,7 @@ from inside import inside
 import nosync_nb
 from nosync_nb.rows import Schema
 from nosync_nb.spark import serving
-from nosync_nb.spark.serving import Server, Snapshot
+from nosync_nb.spark.serving import Server, StageSnapshot
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
@@ -39,8 +39,8 @@ class Session:
         self.epoch = 0
         self.traces: dict[str, Trace] = {}
 
-    def snapshot(self, stage: str, at: Any) -> Snapshot:
-        return Snapshot(self.epoch, SCHEMA, self.traces[stage], self.folder)
+    def snapshot(self, stage: str, at: Any) -> StageSnapshot:
+        return StageSnapshot(self.epoch, SCHEMA, self.traces[stage], self.folder)
 
     def commit(self, stage: str, *batches: Batch) -> None:
         self.epoch += 1

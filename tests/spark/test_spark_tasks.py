@@ -20,7 +20,7 @@ from nosync_nb.expressions import compile_aggregates
 from nosync_nb.operators import Aggregate, Filter, Join, Linear, Negate, Operator, Step
 from nosync_nb.rows import Schema
 from nosync_nb.spark import blocks, bulk, failures, shipping, tasks
-from nosync_nb.spark.blocks import ERROR, MARK, Block, Ranges
+from nosync_nb.spark.blocks import ERROR, MARK, Block, HashRanges
 from nosync_nb.spark.bulk import BulkInput, BulkResult
 from nosync_nb.spark.narrowing import narrowed
 from nosync_nb.spark.sessions import Jobs
@@ -58,7 +58,7 @@ def run_here(
     with Shipping(str(folder), "t") as shipping:
         plan, pieces = bulk.planned(
             operator, inputs, state, outputs, str(folder), shipping,
-            stage="s", first=first, stem="t", ranges=Ranges(ranges),
+            stage="s", first=first, stem="t", ranges=HashRanges(ranges),
         )  # fmt: skip
         plan, pieces = pickle.loads(pickle.dumps((plan, pieces)))
         made = [b for p in bulk.grouped(pieces, 2) for b in tasks.map_task(plan, p)]
@@ -74,7 +74,7 @@ def run_here(
 
 @given(st.integers(1, 1000), st.lists(st.integers(0, 2**64 - 1), min_size=1))
 def test_ranges_divide_all_hashes(number: int, hashes: list[int]) -> None:
-    ranges = Ranges(number)
+    ranges = HashRanges(number)
     khash = np.array([*hashes, 0, 2**64 - 1], np.uint64)
     places = ranges.places(khash).tolist()
     for value, place in zip(khash.tolist(), places, strict=True):
@@ -88,7 +88,7 @@ def test_ranges_divide_all_hashes(number: int, hashes: list[int]) -> None:
 def test_blocks_carry_rows_to_their_ranges(size: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", size)
     delta = updates(1, 100)
-    made = list(blocks.cut(delta, Layout(TYPES, (0,)), Ranges(5), 3))
+    made = list(blocks.cut(delta, Layout(TYPES, (0,)), HashRanges(5), 3))
     assert (len(made) > 50) == (size == 10)
     places = blocks.by_place(over_the_wire(made))
     assert list(places) == sorted(places)
@@ -96,7 +96,7 @@ def test_blocks_carry_rows_to_their_ranges(size: int, monkeypatch: Any) -> None:
     for place, ports in places.items():
         part = blocks.join(ports[3], TYPES)
         found = blocks.key_hash(Layout(TYPES, (0,)), part)
-        assert set(Ranges(5).places(found).tolist()) == {place}
+        assert set(HashRanges(5).places(found).tolist()) == {place}
         total.append(part)
     assert count(concat_updates(total, TYPES), TYPES) == count(delta, TYPES)
 
@@ -178,8 +178,8 @@ def test_what_is_not_used_does_not_travel() -> None:
 
 def test_pieces_are_cut_and_gathered_to_even_work() -> None:
     batch = arrange(Layout(TYPES), updates(1, 100))
-    big = tasks.Piece(batch, TYPES, batch.layout, 0, 10 * bulk.PIECE_ROWS_MAX)
-    small = tasks.Piece(batch, TYPES, batch.layout, 0, 10)
+    big = tasks.Slice(batch, TYPES, batch.layout, 0, 10 * bulk.PIECE_ROWS_MAX)
+    small = tasks.Slice(batch, TYPES, batch.layout, 0, 10)
     work = bulk.grouped([(0, big), (1, small), (1, small)], 2)
     assert len(work) == 11
     assert [port for port, _ in work[-1]] == [1, 1]
@@ -203,7 +203,7 @@ def test_errors_travel_as_data_and_bugs_do_not(tmp_path: Path) -> None:
         with Shipping(str(tmp_path), "t") as shipping:
             plan, pieces = bulk.planned(
                 Linear((), TYPES), [BulkInput([delta], TYPES, None, pre)], (), (), str(tmp_path),
-                shipping, stage="s", first=False, stem="t", ranges=Ranges(2),
+                shipping, stage="s", first=False, stem="t", ranges=HashRanges(2),
             )  # fmt: skip
         return list(tasks.map_task(plan, pieces))
 
@@ -281,7 +281,7 @@ def test_a_message_that_has_the_token_of_the_run_is_read_as_data(tmp_path: Path)
 
 
 def test_each_run_has_a_token_of_its_own() -> None:
-    plans = [tasks.Plan("s", None, False, "", "", Ranges(1), (), (), ()) for _ in range(2)]  # type: ignore[arg-type]
+    plans = [tasks.TaskPlan("s", None, False, "", "", HashRanges(1), (), (), ()) for _ in range(2)]  # type: ignore[arg-type]
     assert len({plan.token for plan in plans}) == 2
 
 
@@ -349,6 +349,6 @@ def test_a_batch_out_of_order_is_never_merged(tmp_path: Path) -> None:
     stored = tasks.Stored(layout, ((batch,),))
     found: list[Batch] = []
     for place in range(4):
-        found += stored.cut(str(tmp_path), *Ranges(4).bounds(place)).parts()
+        found += stored.cut(str(tmp_path), *HashRanges(4).bounds(place)).parts()
     assert sum(map(len, found)) == len(batch)
     assert counted(found) == counted([batch])

@@ -15,7 +15,7 @@ from nosync_nb import rows
 from nosync_nb.errors import NegativeMultiplicityError, TimeError
 from nosync_nb.rows import Schema
 from nosync_nb.spark import serving, views
-from nosync_nb.spark.serving import Snapshot
+from nosync_nb.spark.serving import StageSnapshot
 from nosync_nb.spark.shipping import Shipping
 from nosync_nb.spark.views import Views, to_spark
 from nosync_nb.trace import Layer, Trace
@@ -48,11 +48,11 @@ class Session:
         self.folder = str(folder)
         self.batches = [batch([1, 2, 2], [1, 1, 1])]
 
-    def snapshot(self, stage: str, at: Any) -> Snapshot:
+    def snapshot(self, stage: str, at: Any) -> StageSnapshot:
         epoch = len(self.batches) - 1 if at is None else at
         if epoch >= len(self.batches):
             raise TimeError(f"stage '{stage}': epoch {at} is not readable")
-        return Snapshot(epoch, SCHEMA, trace(*self.batches[: epoch + 1]), self.folder)
+        return StageSnapshot(epoch, SCHEMA, trace(*self.batches[: epoch + 1]), self.folder)
 
 
 @pytest.fixture

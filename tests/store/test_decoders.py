@@ -35,6 +35,7 @@ from nosync_nb.rows import Schema
 from nosync_nb.store import journal, store
 from nosync_nb.store.log import Log, checkpoint, codec
 from nosync_nb.store.wellformed import check_catalog
+from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts import open_part, refs_from_json
 from nosync_nb.trace.past import packs
 
@@ -320,7 +321,7 @@ def test_a_part_is_read_or_refused(corpus: Corpus, tmp_path: Path, data: st.Data
     (tmp_path / ref.path).write_bytes(content)
     with bounded():
         sized = ref._replace(size_bytes=len(content))
-        part = open_part(str(tmp_path), sized, journal.layout_of(shape), checked=True)
+        part = open_part(str(tmp_path), sized, Layout.from_json(shape), checked=True)
         for column, type_ in zip(part.columns, part.layout.types, strict=True):
             rows.to_pylist(column, type_)
 

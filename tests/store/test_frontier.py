@@ -15,9 +15,9 @@ from nosync_nb.store.frontier import (
     UNBOUNDED,
     Failure,
     Frontier,
-    Node,
     Prefixes,
     Saved,
+    Vertex,
     droppable,
     plan,
     recovery_upper,
@@ -105,7 +105,7 @@ def both(upper: int) -> Prefixes:
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> dict[str, Node]:
+def graphs(draw: st.DrawFn) -> dict[str, Vertex]:
     """Graphs of 2 to 7 stages, a third of the edges going back."""
     names = [f"s{i}" for i in range(draw(st.integers(2, 7)))]
     uppers = st.integers(0, LAST).map(both)
@@ -113,7 +113,7 @@ def graphs(draw: st.DrawFn) -> dict[str, Node]:
     for i, name in enumerate(names):
         near = draw(st.sets(st.sampled_from(names[:i]), max_size=3)) if i else set()
         back = draw(st.sets(st.sampled_from(names), max_size=1)) if near else set()
-        nodes[name] = Node(
+        nodes[name] = Vertex(
             tuple(sorted(near | back)),
             draw(uppers),
             draw(st.booleans()),
@@ -131,7 +131,7 @@ def fresh(nodes: Iterable[str], what: str) -> World:
     return {(name, epoch): (what, name, epoch) for name in nodes for epoch in range(LAST)}
 
 
-def world(nodes: dict[str, Node], dice: World, sources: World, known: dict[Any, int]) -> World:
+def world(nodes: dict[str, Vertex], dice: World, sources: World, known: dict[Any, int]) -> World:
     """Every stage's value at every epoch: a function of its inputs, its past and its dice.
 
     Loops settle for a fixed number of turns. `known` numbers the values of all worlds, so two
@@ -161,7 +161,7 @@ def kept_or(lost: World, held: World, uppers: dict[str, int]) -> World:
 
 
 @given(graphs())
-def test_what_is_kept_is_consistent_exact_and_maximal(nodes: dict[str, Node]) -> None:
+def test_what_is_kept_is_consistent_exact_and_maximal(nodes: dict[str, Vertex]) -> None:
     found = survivals(nodes, Failure.POWER)
     dice, sources, known = fresh(nodes, "dice"), fresh(nodes, "source"), {}
     before = world(nodes, dice, sources, known)
@@ -180,7 +180,7 @@ def test_what_is_kept_is_consistent_exact_and_maximal(nodes: dict[str, Node]) ->
 
 
 @given(graphs())
-def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, Node]) -> None:
+def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, Vertex]) -> None:
     exact = dict.fromkeys(nodes, UNBOUNDED)
     for _ in range(len(nodes) + 1):
         for name, node in nodes.items():
@@ -192,10 +192,7 @@ def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, Node]) -> None:
 
 
 def test_each_failure_has_its_own_prefix() -> None:
-    nodes = {
-        "input": Node((), Prefixes(9, 7, 4)),
-        "total": Node(("input",), Prefixes(9, 9, 2)),
-    }
+    nodes = {"input": Vertex((), Prefixes(9, 7, 4)), "total": Vertex(("input",), Prefixes(9, 9, 2))}
     uppers = [recovery_upper(nodes, failure) for failure in Failure]
     kept = [survivals(nodes, failure)["total"].kept for failure in Failure]
     assert uppers == [9, 7, 4]
@@ -204,8 +201,8 @@ def test_each_failure_has_its_own_prefix() -> None:
 
 def test_determinate_stages_over_replayable_inputs_lose_nothing() -> None:
     nodes = {
-        "input": Node((), both(0), replayable=UNBOUNDED),
-        "loop": Node(("input", "loop"), both(0)),
+        "input": Vertex((), both(0), replayable=UNBOUNDED),
+        "loop": Vertex(("input", "loop"), both(0)),
     }
     assert recovery_upper(nodes, Failure.DISK) == UNBOUNDED
     assert recovery_upper({}, Failure.DISK) == UNBOUNDED

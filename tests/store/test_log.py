@@ -14,7 +14,7 @@ from logs import everything
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, TrustError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import Log, Position, frames, log, recover, segments, writer
-from nosync_nb.store.log.machine import Identity, Machine, _started
+from nosync_nb.store.log.machine import Machine, Process, _started
 
 
 @pytest.fixture
@@ -849,7 +849,7 @@ def test_a_pid_that_came_back_does_not_lock_the_log_of_a_dead_owner(path: str, l
     parent = os.getppid()
 
     class Parent(Machine):
-        def identity(self) -> Identity:
+        def identity(self) -> Process:
             me = super().identity()
             return me._replace(pid=parent, started=(_started(parent) or 0) + later)
 

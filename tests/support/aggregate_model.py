@@ -25,9 +25,9 @@ WEIGHED = ("count", "sum", "avg", "bit_xor", "collect_list", *SPREADS)
 
 def aggregated(held: Bag, keys: Sequence[int], calls: Sequence[Call]) -> Bag:
     """SQL aggregates by key; without keys one row, also over nothing."""
-    found = model.groups(held, keys) if keys else {(): held}
+    by_key = model.groups(held, keys) if keys else {(): held}
     return model.summed(
-        ((*key, *(aggregate(group, *call) for call in calls)), 1) for key, group in found.items()
+        ((*key, *(aggregate(group, *call) for call in calls)), 1) for key, group in by_key.items()
     )
 
 

@@ -50,7 +50,7 @@ def nonzero(total: Count) -> Count:
 
 def check(batch: Batch) -> None:
     """Asserts all that a batch promises: order, hashes of its rows, each row once."""
-    batch._check()
+    batch.check()
     kinds, key, order = batch.layout
     n = len(batch)
     held = encoded(batch.columns, kinds, n)

@@ -18,21 +18,21 @@ def both_ways(edges: Collection) -> Collection:
         return side.join(edges, on={"node": "src"}).select("dst AS node")
 
     start = edges.filter("src = 0").select("src AS node").distinct()
-    found = iterate_together(
+    sides = iterate_together(
         host_of(edges),
         lambda even, odd: (step(odd).concat(start).distinct(), step(even).distinct()),
         None,
         {"even": start, "odd": start.filter("false")},
     )
-    return found["even"].concat(found["odd"], found["odd"])
+    return sides["even"].concat(sides["odd"], sides["odd"])
 
 
 def traces(session: Session) -> dict[int, Any]:
     """What every trace holds."""
     inside(session).gate.ready()
-    found = {}
+    sums = {}
     for number, trace in inside(session).traces.items():
         batch = trace.consolidated()
         if len(batch):
-            found[number] = (batch.layout, batch.khash.tolist(), batch.rhash.tolist(), *batch.diff)
-    return found
+            sums[number] = (batch.layout, batch.khash.tolist(), batch.rhash.tolist(), *batch.diff)
+    return sums

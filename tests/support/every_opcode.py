@@ -100,11 +100,11 @@ def strike(act: Callable[[], Any], at: int, error: BaseException) -> BaseExcepti
 @cache
 def left_out(code: CodeType) -> frozenset[int]:
     """The places of a code where nothing comes: mostly the ways out of its `with` blocks."""
-    found: set[int] = set()
+    places: set[int] = set()
     every = list(dis.get_instructions(code))
     for i, each in enumerate(every):
         if each.opname in _NEVER:
-            found.add(each.offset)
+            places.add(each.offset)
         at = i - 1
         while at >= 0 and every[at].opname in _SHUFFLES:
             at -= 1
@@ -116,11 +116,11 @@ def left_out(code: CodeType) -> frozenset[int]:
         at -= 3
         while at >= 0 and every[at].opname in _SHUFFLES:
             at -= 1
-        found.update(one.offset for one in every[at + 1 : i + 1])
-    return frozenset(found)
+        places.update(one.offset for one in every[at + 1 : i + 1])
+    return frozenset(places)
 
 
 def _causes(error: BaseException) -> list[BaseException]:
     """The errors in whose wake an error was raised."""
-    found = [each for each in (error.__cause__, error.__context__) if each is not None]
-    return [*found, *(one for each in found for one in _causes(each))]
+    causes = [each for each in (error.__cause__, error.__context__) if each is not None]
+    return [*causes, *(one for each in causes for one in _causes(each))]

@@ -103,8 +103,8 @@ def _fine_rows(e: Expression, cols: list[Any]) -> Mask:
 
 def null_mask(column: Any, n: int) -> Mask:
     """Returns where a column is null."""
-    found = rows.null_mask(column)
-    return np.zeros(n, np.bool_) if found is None else found
+    mask = rows.null_mask(column)
+    return np.zeros(n, np.bool_) if mask is None else mask
 
 
 RECORD = Path(__file__).parents[1] / "data" / "expressions.json"
@@ -112,14 +112,14 @@ RECORD = Path(__file__).parents[1] / "data" / "expressions.json"
 
 def digests() -> dict[str, str]:
     """For each case its type and a digest of its values and of the rows that raise."""
-    found = {case.sql: "left to Spark" for case in all_cases()}
+    digests = {case.sql: "left to Spark" for case in all_cases()}
     for case, e, column, fine in results():
         array = rows.to_arrow(column, e.type)
         if pa.types.is_temporal(array.type):  # years beyond Python's are among them
             array = array.view(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
         text = repr((array.to_pylist(), None if fine is None else np.flatnonzero(~fine).tolist()))
-        found[case.sql] = f"{e.type} {blake2b(text.encode(), digest_size=6).hexdigest()}"
-    return found
+        digests[case.sql] = f"{e.type} {blake2b(text.encode(), digest_size=6).hexdigest()}"
+    return digests
 
 
 if __name__ == "__main__":

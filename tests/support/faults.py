@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Buffer, File, Files, fail
-from nosync_nb.store.log.machine import Identity, Machine
+from nosync_nb.store.log.machine import Machine, Process
 
 Phase = Literal["before", "inside", "after"]
 SECTOR_BYTES = 512
@@ -289,11 +289,11 @@ class FaultyFiles(Files):
         """
         if folder in self._durable_names or not os.path.isdir(folder):
             return
-        found = self._durable_names[folder] = {}
+        durable = self._durable_names[folder] = {}
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
             if os.path.isfile(path) and path not in self._inodes:
-                inode = found[name] = self._inodes[path] = _Inode(path)
+                inode = durable[name] = self._inodes[path] = _Inode(path)
                 inode.synced = inode.now()
         self._durable_folders[folder] = _folders_in(folder)
 
@@ -416,18 +416,18 @@ class FakeMachine(Machine):
     _pids = iter(range(1000, 1_000_000))
 
     def __init__(self, *, host: str = "here", boot: str = "boot-1", namespace: str = "") -> None:
-        self.me = Identity(host, boot, namespace, next(self._pids), 1)
+        self.me = Process(host, boot, namespace, next(self._pids), 1)
         self.dead = False
         self.clock_ms = 1_700_000_000_000
         self.others: list[FakeMachine] = []
 
-    def identity(self) -> Identity:
+    def identity(self) -> Process:
         return self.me
 
     def now_ms(self) -> int:
         return self.clock_ms
 
-    def alive(self, other: Identity) -> bool | None:
+    def alive(self, other: Process) -> bool | None:
         if other.host != self.me.host or other.namespace != self.me.namespace:
             return None
         if other.boot != self.me.boot:

@@ -22,7 +22,7 @@ _CODE = (types.ModuleType, types.CodeType, types.BuiltinFunctionType)
 
 def entries(*roots: Any) -> Counter[str]:
     """How many entries the containers at each place have, all together."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     seen: set[int] = set()
     waiting: list[tuple[str, Any]] = [(type(root).__name__, root) for root in roots]
     while waiting:
@@ -31,17 +31,17 @@ def entries(*roots: Any) -> Counter[str]:
             continue
         seen.add(id(value))
         if isinstance(value, Mapping):
-            found[place] += len(value)
+            counts[place] += len(value)
             waiting += [(f"{place}[]", each) for pair in list(value.items()) for each in pair]
         elif isinstance(value, list | tuple | set | frozenset | deque) and not _fields(value):
-            found[place] += len(value)
+            counts[place] += len(value)
             waiting += [(f"{place}[]", each) for each in list(value)]
         elif isinstance(value, array | bytearray):
-            found[place] += len(value)
+            counts[place] += len(value)
         else:
             name = type(value).__name__
             waiting += [(f"{place}.{key}" if key else name, each) for key, each in _parts(value)]
-    return found
+    return counts
 
 
 def _fields(value: Any) -> Any:

@@ -53,15 +53,15 @@ def at_every_line(
     modules: Collection[str], act: Callable[[], Any], other: Callable[[], Any]
 ) -> list[Any]:
     """Acts once, and before each line lets another thread do something; what that gave."""
-    found = []
+    results = []
     with ThreadPoolExecutor(1) as pool:
 
         def visit(_: int) -> None:
-            found.append(pool.submit(other).result(PATIENCE_S))
+            results.append(pool.submit(other).result(PATIENCE_S))
 
         with lines(modules, visit):
             act()
-    return found
+    return results
 
 
 def at_one_line_after_the_other(
@@ -71,10 +71,10 @@ def at_one_line_after_the_other(
 
     As often as there were lines at first: what the other does may make them more and more.
     """
-    found: list[Any] = []
+    results: list[Any] = []
     met: list[int] = []
     with lines(modules, met.append):
-        found.append(act())
+        results.append(act())
     with ThreadPoolExecutor(1) as pool:
         for wanted in met:
 
@@ -83,5 +83,5 @@ def at_one_line_after_the_other(
                     pool.submit(other).result(PATIENCE_S)
 
             with lines(modules, visit):
-                found.append(act())
-    return found
+                results.append(act())
+    return results

@@ -185,16 +185,16 @@ def _key(row: Row, places: Sequence[int]) -> Row | None:
 
 def _keys(held: Bag, places: Sequence[int]) -> set[Row]:
     """The keys with a positive count."""
-    found = summed((key, n) for row, n in held.items() if (key := _key(row, places)) is not None)
-    return {key for key, n in found.items() if n > 0}
+    counts = summed((key, n) for row, n in held.items() if (key := _key(row, places)) is not None)
+    return {key for key, n in counts.items() if n > 0}
 
 
 def groups(held: Bag, keys: Sequence[int]) -> dict[Row, Bag]:
     """The rows by key; a group whose counts do not sum to more than 0 is not there."""
-    found: dict[Row, Bag] = {}
+    groups: dict[Row, Bag] = {}
     for row, n in held.items():
-        found.setdefault(tuple(row[i] for i in keys), Counter())[row] = n
-    return {key: group for key, group in found.items() if sum(group.values()) > 0}
+        groups.setdefault(tuple(row[i] for i in keys), Counter())[row] = n
+    return {key: group for key, group in groups.items() if sum(group.values()) > 0}
 
 
 def aggregated(held: Bag, keys: Sequence[int], calls: Sequence[tuple[str, int]]) -> Bag:
@@ -203,9 +203,9 @@ def aggregated(held: Bag, keys: Sequence[int], calls: Sequence[tuple[str, int]])
     Args:
         calls: (count_star | count | sum | min | max | avg, position of the argument).
     """
-    found: Mapping[Row, Bag] = groups(held, keys) if keys else {(): held}
+    by_key: Mapping[Row, Bag] = groups(held, keys) if keys else {(): held}
     return summed(
-        ((*key, *(aggregate(group, *call) for call in calls)), 1) for key, group in found.items()
+        ((*key, *(aggregate(group, *call) for call in calls)), 1) for key, group in by_key.items()
     )
 
 

@@ -201,7 +201,7 @@ def test_epochs_that_nobody_looks_into_are_sorted_once() -> None:
     (layer,) = trace.layers
     assert (layer.lower, layer.upper, layer.rows_count) == (0, JOINED_MAX - 1, 4 * (JOINED_MAX - 1))
     assert len(layer.parts[0]) == layer.rows_count
-    layer.parts[0]._check()
+    layer.parts[0].check()
     trace, _ = append(trace, young(200, numbers(LAYOUT, [((0, 0), -1)])))
     assert len(trace.layers) == 2, "what somebody looked into stays as it is"
 

@@ -300,7 +300,7 @@ def part_of(log: Path) -> tuple[PartRef, Layout]:
 
 def works(folder: str, ref: PartRef, layout: Layout, *, thorough: bool) -> dict[str, bytes]:
     """Each kind of work of an executor that reads a part, as it travels."""
-    ranges = blocks.Ranges(2)
+    ranges = blocks.HashRanges(2)
     made: dict[str, Any] = {}
     operator: Any = Linear((), layout.types)
     outputs = [Layout(layout.types, (0,))]
@@ -394,11 +394,11 @@ def test_what_is_served_says_whose_log_it_is_of(log: Path, monkeypatch: pytest.M
                 found = inside(session).link.snapshot("rows", None)
                 assert found.thorough is foreign
         assert serving._read(str(log), "rows", None).trace.thorough is foreign
-    leases = serving.Leases()
-    lease = leases.lease("rows", found.trace, found.folder, thorough=True)
-    assert lease.trace.thorough
-    lease.end()
-    leases.close()
+    answers = serving.Answers()
+    answer = answers.answer("rows", found.trace, found.folder, thorough=True)
+    assert answer.trace.thorough
+    answer.end()
+    answers.close()
 
 
 def test_an_executor_looks_through_a_part_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,10 @@ def register(notebook: Notebook) -> Callable[[], None]:
 
 def candidates(notebook: Notebook, line: str) -> list[str]:
     """What may stand at the end of a line, without regard to what is typed of it."""
-    found = _LINE.match(line)
-    if found is None:
+    match = _LINE.match(line)
+    if match is None:
         return []
-    kind, rest = found.groups()
+    kind, rest = match.groups()
     if kind == "%%":
         return list(_CELL_OPTIONS)
     from nosync.commands.run import COMMANDS, options_of

@@ -146,16 +146,16 @@ def _compare(notebook: Notebook, arguments: Namespace) -> Table:
     one, other = (_collection(notebook, name) for name in (arguments.a, arguments.b))
     most = _limit(notebook, arguments)
     sides = ((arguments.a, one.except_all(other)), (arguments.b, other.except_all(one)))
-    found = [(name, difference.rows(limit=max(most, 1))) for name, difference in sides]
+    differences = [(name, difference.rows(limit=max(most, 1))) for name, difference in sides]
     rows = [
         [name, *(formats.value(item) for item in row)]
-        for name, only in found
+        for name, only in differences
         for row in only[:most]
     ]
     caption = f"rows of only one of {arguments.a} and {arguments.b}"
     schema = one.schema
     return Table(
-        caption=caption if any(only for _, only in found) else "no difference",
+        caption=caption if any(only for _, only in differences) else "no difference",
         columns=("only in", *schema.names),
         types=("string", *schema.types),
         rows=rows,

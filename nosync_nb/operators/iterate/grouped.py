@@ -19,7 +19,7 @@ from nosync_nb.operators.iterate.plan import Inner
 from nosync_nb.operators.iterate.rounds import State, Time
 from nosync_nb.operators.keys import first_of_keys, group
 from nosync_nb.rows import Column
-from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import (
     Batch,
     Hashes,
@@ -138,13 +138,12 @@ def from_scratch(
             before.append(None)
             after.append(None)
             continue
-        empty = Trace(layout)
         batch = None if updates is None else arrange(layout, updates)
         if batch is not None and not len(batch):
             batch = None
         deltas.append(batch)
-        before.append(empty)
-        after.append(empty if batch is None else Trace(layout, (Layer(0, 1, (batch,)),)))
+        before.append(Trace(layout))
+        after.append(Trace(layout) if batch is None else Trace.of(batch))
     state = [Trace(layout) for layout in operator.state]
     if not operator.global_row and all(d is None or not len(d.diff) for d in deltas):
         return None

@@ -116,9 +116,9 @@ def decode_many(
         CorruptLogError: one of them is no batch of these types.
     Cost: 2 us for a batch of 10 rows, if all columns are plain numbers without nulls.
     """
-    found = _plain_many(data, types) if len(data) > 1 else None
-    if found is not None:
-        return found
+    plain = _plain_many(data, types) if len(data) > 1 else None
+    if plain is not None:
+        return plain
     each = [decode(one, types) for one in data]
     columns = [concat([c[i] for c, _ in each], t) for i, t in enumerate(types)]
     return columns, np.concatenate([diff for _, diff in each]) if each else _EMPTY_DIFF

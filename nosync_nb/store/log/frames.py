@@ -120,7 +120,7 @@ def scan(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | 
     Returns the frames that follow `before` without a gap, and what stopped the reading; None
     if the data ended exactly after a frame. Cost: 5 us a frame of 500 bytes.
     """
-    found: list[Frame] = []
+    frames: list[Frame] = []
     view = memoryview(data)
     size, generation_min = len(data), 0
     seq, offset, chain = before
@@ -133,7 +133,7 @@ def scan(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | 
     while (at := offset - origin) < size:
         start = at + HEADER_BYTES
         if start > size:
-            return found, _damage(data, at, before=Mark(seq, offset, chain))
+            return frames, _damage(data, at, before=Mark(seq, offset, chain))
         magic, version, kind, flags, length, generation, number, place, durable, crc = unpack(
             view, at
         )
@@ -150,17 +150,17 @@ def scan(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | 
             or generation < generation_min
             or end + TRAILER_BYTES > size
         ):
-            return found, _damage(data, at, before=Mark(seq, offset, chain))
+            return frames, _damage(data, at, before=Mark(seq, offset, chain))
         payload = data[start:stop]
         running = blake2b(chain, digest_size=DIGEST_BYTES)
         running.update(view[at:end])
         if unpack_end(view, end) != (running.digest(), crc32(payload), _END):
-            return found, _damage(data, at, before=Mark(seq, offset, chain))
+            return frames, _damage(data, at, before=Mark(seq, offset, chain))
         position = Position(number, offset)
         chain, seq, generation_min = running.digest(), number, generation
         offset += end + TRAILER_BYTES - at
-        found.append(Frame(position, kind, payload, generation, Mark(seq, offset, chain)))
-    return found, None
+        frames.append(Frame(position, kind, payload, generation, Mark(seq, offset, chain)))
+    return frames, None
 
 
 def check_one(data: bytes, position: Position) -> Frame | int:

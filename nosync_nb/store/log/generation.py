@@ -26,7 +26,7 @@ import sys
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.disk import Files, Lock
-from nosync_nb.files.mapping import Map
+from nosync_nb.files.mapping import MappedFile
 from nosync_nb.store.log import owner as owners
 from nosync_nb.store.log.frames import FORMAT, check_format
 from nosync_nb.store.log.machine import Machine
@@ -47,7 +47,7 @@ _TAG_BITS, _PLACE_BITS = 20, 44
 class Words:
     """The shared words of a log, as any process sees them."""
 
-    def __init__(self, mapped: Map) -> None:
+    def __init__(self, mapped: MappedFile) -> None:
         self._map = mapped
         self.words = mapped.words
         if len(self.words) < _WORDS or self.words[_HEAD] != _MAGIC:
@@ -104,7 +104,7 @@ class Lease(Words):
         self,
         files: Files,
         folder: str,
-        mapped: Map,
+        mapped: MappedFile,
         owner: Owner,
         machine: Machine,
         before: Owner | None,

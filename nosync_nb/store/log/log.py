@@ -51,23 +51,23 @@ class Log:
         files: Files,
         path: str,
         words: Words,
-        found: Recovered,
+        recovered: Recovered,
         writer: Writer | None,
         owner: Owner | None,
     ) -> None:
         self._files, self._words, self._writer, self._owner = files, words, writer, owner
         self.path = path
         self.mode: Literal["r", "w"] = "w" if writer else "r"
-        self.clean = found.clean
-        self.fresh = found.checkpoint is None and found.tail.end.seq == 0
-        self.notes = found.notes
-        self.noted = found.noted
-        self.unread = found.unread
-        self._checkpoint = found.checkpoint
+        self.clean = recovered.clean
+        self.fresh = recovered.checkpoint is None and recovered.tail.end.seq == 0
+        self.notes = recovered.notes
+        self.noted = recovered.noted
+        self.unread = recovered.unread
+        self._checkpoint = recovered.checkpoint
         self._before: Mark | None = None  # that of the checkpoint before the newest one
-        self._tail = found.tail.frames
-        self._end = found.tail.end
-        self._live = found.live
+        self._tail = recovered.tail.frames
+        self._end = recovered.tail.end
+        self._live = recovered.live
         self._lookup = Lookup(files, path)
         self._closed = self._owned = False
 
@@ -107,8 +107,8 @@ class Log:
         if mode == "r":
             words = Words(disk.mapped(os.path.join(where, "generation")))
             owner = owners.read(disk, where)
-            found = recover.recover(disk, where, words, owner, host, follow=True)
-            return cls(disk, where, words, found, None, owner)
+            recovered = recover.recover(disk, where, words, owner, host, follow=True)
+            return cls(disk, where, words, recovered, None, owner)
         lock = generation.opening(disk, where)
         try:
             newest = segments.listed(disk.names(where))[-1:]
@@ -116,11 +116,11 @@ class Log:
             lease = generation.claim(disk, where, host, takeover=takeover, generation_min=least)
             try:
                 lease.take()
-                found = recover.recover(disk, where, lease, lease.before, host)
+                recovered = recover.recover(disk, where, lease, lease.before, host)
                 writer = recover.begin(
-                    disk, where, lease, found, delay_s=delay_s, background=background
+                    disk, where, lease, recovered, delay_s=delay_s, background=background
                 )
-                log = cls(disk, where, lease, found, writer, lease.owner)
+                log = cls(disk, where, lease, recovered, writer, lease.owner)
                 if start:
                     log.start()
                 return log
@@ -310,9 +310,9 @@ class Log:
                 f"'{self.path}' was rolled back behind frame {self._end.seq}, which was read here",
                 hint="open it again",
             )
-        found = tail.read(self._files, self.path, chain, start, upto=upto)
-        self._end, self._live = found.end, chain.live
-        return found.frames
+        rest = tail.read(self._files, self.path, chain, start, upto=upto)
+        self._end, self._live = rest.end, chain.live
+        return rest.frames
 
     def verify(self) -> int:
         """Reads and verifies every frame that is kept; returns the number of the last one.

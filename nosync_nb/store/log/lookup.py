@@ -43,10 +43,10 @@ class Lookup:
             at = segment.local(position.offset)
             try:
                 file = self._file(segment.name)
-                found = frames.check_one(file.read_at(at, _GUESS_BYTES), position)
-                if isinstance(found, int):
-                    found = frames.check_one(file.read_at(at, found), position)
-                if isinstance(found, int):
+                frame = frames.check_one(file.read_at(at, _GUESS_BYTES), position)
+                if isinstance(frame, int):
+                    frame = frames.check_one(file.read_at(at, frame), position)
+                if isinstance(frame, int):
                     raise CorruptLogError(f"frame {position.seq}: the file ends inside it")
             except CorruptLogError as error:
                 path = os.path.join(self._folder, segment.name)
@@ -54,7 +54,7 @@ class Lookup:
                     f"'{path}' is damaged at byte {at}: {error}",
                     hint="restore the file from a copy",
                 ) from None
-            return found
+            return frame
 
     def close(self) -> None:
         """Closes the files."""

@@ -20,7 +20,7 @@ from nosync_nb.files.disk import Files
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "glusterfs")
 
 
-class Identity(NamedTuple):
+class Process(NamedTuple):
     """One process, in the whole world; `started` in clock ticks since boot, 0 if unknown."""
 
     host: str
@@ -33,16 +33,16 @@ class Identity(NamedTuple):
 class Machine:
     """This machine. A test replaces it to play another host, a restart, another time."""
 
-    def identity(self) -> Identity:
+    def identity(self) -> Process:
         """Returns who this process is."""
         pid = os.getpid()
-        return Identity(socket.gethostname(), _boot(), _namespace(), pid, _started(pid) or 0)
+        return Process(socket.gethostname(), _boot(), _namespace(), pid, _started(pid) or 0)
 
     def now_ms(self) -> int:
         """Returns the wall clock in milliseconds; used for display and for silent hosts only."""
         return time.time_ns() // 1_000_000
 
-    def alive(self, other: Identity) -> bool | None:
+    def alive(self, other: Process) -> bool | None:
         """Tells whether a process lives; None if that cannot be known from here."""
         me = self.identity()
         if other.host != me.host:

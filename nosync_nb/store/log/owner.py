@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log.frames import FORMAT, check_format
-from nosync_nb.store.log.machine import Identity
+from nosync_nb.store.log.machine import Process
 
 _BYTES_MAX = 1 << 16
 
@@ -32,7 +32,7 @@ class Owner(NamedTuple):
     `wrote` tells of the one before, whose frames are still the newest.
     """
 
-    identity: Identity
+    identity: Process
     generation: int
     since_ms: int
     command: str
@@ -72,7 +72,7 @@ def read(files: Files, folder: str) -> Owner | None:
             raise ValueError("checksum")
         fields: dict[str, Any] = json.loads(text)
         check_format(int(fields.pop("format")), FORMAT, f"'{path}'")
-        named = {"identity": Identity(**fields["identity"]), "wrote": Wrote(**fields["wrote"])}
+        named = {"identity": Process(**fields["identity"]), "wrote": Wrote(**fields["wrote"])}
         return Owner(**{**fields, **named})
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptLogError(

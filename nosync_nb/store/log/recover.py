@@ -69,32 +69,32 @@ def recover(
             hint="restore the missing files from a copy",
         )
     known = max(known, start.seq)
-    found = tail.read(files, folder, chain, start, known=known, strict=same_boot, upto=published)
-    closed = owner is not None and last.closed and owner.known == found.end.seq
+    rest = tail.read(files, folder, chain, start, known=known, strict=same_boot, upto=published)
+    closed = owner is not None and last.closed and owner.known == rest.end.seq
     noted = words.noted(_newest_generation(names)) or 0
-    return Recovered(state, found, chain.live, closed, notes + found.notes, noted, unread)
+    return Recovered(state, rest, chain.live, closed, notes + rest.notes, noted, unread)
 
 
 def begin(
     files: Files,
     where: str,
     lease: Lease,
-    found: Recovered,
+    recovered: Recovered,
     *,
     delay_s: float,
     background: bool,
 ) -> Writer:
     """Makes the segment of a new owner: what is not known to be synced is written again."""
-    start, live = found.tail.durable, found.live
+    start, live = recovered.tail.durable, recovered.live
     if live:
         segment = segments.following(live, start, lease.number, start.seq)
     else:
         log_id = os.urandom(16)
         start = genesis(log_id)
         segment = Segment(log_id, lease.number, 1, start, None, 0)
-    kept = found.tail.bytes_after(start)
+    kept = recovered.tail.bytes_after(start)
     file = segments.create(files, where, segment, kept, sync=True)
-    head = found.tail.end if live else start
+    head = recovered.tail.end if live else start
     empty = [one.name for one in live if one.start.offset >= head.offset]
     for name in files.names(where):
         if name in empty or name.endswith(".tmp"):

@@ -82,8 +82,8 @@ def following(live: Sequence[Segment], start: Mark, generation: int, durable: in
 
 def listed(names: Sequence[str]) -> list[tuple[int, int]]:
     """Returns (generation, number) of the segments among the names of a folder, ascending."""
-    found = (_NAME.match(name) for name in names)
-    return sorted((int(match[1]), int(match[2])) for match in found if match)
+    matches = (_NAME.match(name) for name in names)
+    return sorted((int(match[1]), int(match[2])) for match in matches if match)
 
 
 def encode(segment: Segment) -> bytes:

@@ -62,7 +62,7 @@ def read(
     Raises:
         CorruptLogError: a frame that was on disk is missing or damaged; names file and place.
     """
-    found: list[Frame] = []
+    verified: list[Frame] = []
     pieces: list[tuple[int, bytes]] = []
     end, damage, cut = start, None, 0
     for index, segment in enumerate(chain.live):
@@ -76,7 +76,7 @@ def read(
         data = _content(files, folder, segment, end.offset, limit)
         more, damage = frames.scan(data, end.offset, end)
         pieces.append((end.offset, data))
-        found += more
+        verified += more
         end = more[-1].end if more else end
         if damage is None and limit is not None and end.offset < limit:
             damage = Damage(end.offset, "the file is too short")
@@ -84,8 +84,8 @@ def read(
             break
     notes = _judge(files, folder, chain, cut, end, damage, pieces, known, strict)
     headers = [segment.durable for segment in chain.live]
-    durable = _at_most(max([known, *headers]), start, found)
-    return Tail(found, end, durable, pieces, notes)
+    durable = _at_most(max([known, *headers]), start, verified)
+    return Tail(verified, end, durable, pieces, notes)
 
 
 def holds(files: Files, folder: str, chain: Chain, mark: Mark) -> bool:
@@ -183,8 +183,8 @@ def _testimony(files: Files, folder: str, name: str, end: Mark) -> tuple[int, in
     return count + 1, max(durable, segment.durable)
 
 
-def _at_most(seq: int, start: Mark, found: list[Frame]) -> Mark:
+def _at_most(seq: int, start: Mark, verified: list[Frame]) -> Mark:
     """Returns the mark after frame `seq`, or the nearest of those that were read."""
-    if seq <= start.seq or not found:
+    if seq <= start.seq or not verified:
         return start
-    return found[min(seq - start.seq, len(found)) - 1].end
+    return verified[min(seq - start.seq, len(verified)) - 1].end

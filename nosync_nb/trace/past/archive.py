@@ -17,7 +17,7 @@ from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_update
 from nosync_nb.trace.parts import PartRef, open_part
 from nosync_nb.trace.past.packs import Pack
 from nosync_nb.trace.past.sections import Large
-from nosync_nb.trace.past.tree import Node
+from nosync_nb.trace.past.tree import PackNode
 
 OPEN_MAX = 256
 
@@ -44,9 +44,9 @@ class Archive:
         self._open: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def pack(self, node: Node) -> Pack:
+    def pack(self, node: PackNode) -> Pack:
         """The opened pack of a node."""
-        found: Pack = self._kept(
+        pack: Pack = self._kept(
             node.name,
             lambda: Pack(
                 self.folder,
@@ -57,19 +57,19 @@ class Archive:
                 thorough=self.thorough,
             ),
         )
-        return found
+        return pack
 
     def part(self, ref: PartRef, layout: Layout) -> Batch:
         """A mapped part."""
-        found: Batch = self._kept(
+        batch: Batch = self._kept(
             (ref.path, layout),
             lambda: open_part(
                 self.parts, ref, layout, files=self.files, checked=True, thorough=self.thorough
             ),
         )
-        return found
+        return batch
 
-    def read(self, tree: Iterable[Node], trace: int, lower: int, upper: int) -> Sums:
+    def read(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Sums:
         """What the tree holds of a trace over `[lower, upper)`, from as few packs as possible."""
         sums = Sums({}, {})
         for node in _within(tree, trace, lower, upper):
@@ -85,24 +85,24 @@ class Archive:
 
     def batches(self, sums: Sums) -> list[Batch]:
         """The batches to be merged into the sum. Cost: files are mapped, the rest arranged."""
-        found = [b for layout, some in sums.updates.items() if len(b := added(layout, some))]
+        batches = [b for layout, some in sums.updates.items() if len(b := added(layout, some))]
         for layout, large in sums.large.items():
-            found += [self.part(ref, layout) for _, refs in large for ref in refs]
-        return found
+            batches += [self.part(ref, layout) for _, refs in large for ref in refs]
+        return batches
 
     def _kept(self, key: Any, make: Callable[[], Any]) -> Any:
         """What is kept under a key; the one not used for longest makes room for a new one."""
         with self._lock:
-            found = self._open.get(key)
-            if found is not None:
+            file = self._open.get(key)
+            if file is not None:
                 self._open.move_to_end(key)
-                return found
-        found = make()
+                return file
+        file = make()
         with self._lock:
-            self._open[key] = found
+            self._open[key] = file
             while len(self._open) > OPEN_MAX:
                 self._open.popitem(last=False)
-        return found
+        return file
 
 
 def added(layout: Layout, updates: Sequence[Updates]) -> Batch:
@@ -116,7 +116,7 @@ def total(batches: Sequence[Batch]) -> Batch:
     return merge(layout, [b if b.layout == layout else arrange(layout, b.updates) for b in batches])
 
 
-def _within(tree: Iterable[Node], trace: int, lower: int, upper: int) -> Iterator[Node]:
+def _within(tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Iterator[PackNode]:
     """The nodes to read for `[lower, upper)`: sums that lie inside, and leaves that overlap."""
     for node in tree:
         low, high = node.extent(trace)

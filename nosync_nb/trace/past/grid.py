@@ -13,7 +13,7 @@ SHIFTS = (4, 8)
 WHOLE = 62
 
 
-class Run(NamedTuple):
+class GroupRun(NamedTuple):
     """The groups `[first, end)` of a level."""
 
     shift: int
@@ -23,7 +23,7 @@ class Run(NamedTuple):
 
 def cover(
     lower: int, upper: int, start: int, stop: int, shifts: tuple[int, ...]
-) -> list[Run] | None:
+) -> list[GroupRun] | None:
     """Covers `[lower, upper)`, as far as the section has it, by few groups of the given levels.
 
     Args:
@@ -36,7 +36,7 @@ def cover(
     lower, upper = max(lower, start), min(upper, stop)
     if lower >= upper:
         return []
-    found: list[Run] = []
+    runs: list[GroupRun] = []
     todo = [(lower, upper, len(shifts) - 1)]
     while todo:
         low, high, k = todo.pop()
@@ -48,12 +48,12 @@ def cover(
         if first >= end:
             todo.append((low, high, k - 1))
             continue
-        found.append(Run(shift, first, end))
+        runs.append(GroupRun(shift, first, end))
         if low < first << shift:
             todo.append((low, first << shift, k - 1))
         if end << shift < high:
             todo.append((end << shift, high, k - 1))
-    return found
+    return runs
 
 
 def readable(spans: list[tuple[int, int]], grains: list[tuple[int, int, int]]) -> list[range]:
@@ -67,27 +67,27 @@ def readable(spans: list[tuple[int, int]], grains: list[tuple[int, int, int]]) -
     Returns:
         ascending ranges, the step being the grain.
     """
-    found: list[range] = []
+    ranges: list[range] = []
     for begin, end in spans:
         at = begin
         for lower, upper, grain in grains:
             if upper <= at or lower >= end or grain == 1:
                 continue
-            _add(found, range(at, lower))
+            _add(ranges, range(at, lower))
             first = -(-(max(lower, begin) + 1) // grain) * grain - 1
-            _add(found, range(first, min(upper, end), grain))
+            _add(ranges, range(first, min(upper, end), grain))
             at = min(upper, end)
-        _add(found, range(at, end))
-    return found
+        _add(ranges, range(at, end))
+    return ranges
 
 
-def _add(found: list[range], more: range) -> None:
+def _add(ranges: list[range], more: range) -> None:
     """Appends a range, as part of the last one if it continues it."""
     if not more:
         return
-    if found and found[-1].step == more.step and found[-1][-1] + more.step == more[0]:
-        more = range(found.pop()[0], more.stop, more.step)
-    found.append(more)
+    if ranges and ranges[-1].step == more.step and ranges[-1][-1] + more.step == more[0]:
+        more = range(ranges.pop()[0], more.stop, more.step)
+    ranges.append(more)
 
 
 def neighbours(ranges: list[range], at: int) -> tuple[int | None, int | None]:

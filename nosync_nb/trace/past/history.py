@@ -44,7 +44,7 @@ from nosync_nb.trace.past.packing import (
     SumPlan,
     ThinPlan,
 )
-from nosync_nb.trace.past.tree import Node
+from nosync_nb.trace.past.tree import PackNode
 
 _FORMAT = 1
 
@@ -52,7 +52,7 @@ _FORMAT = 1
 class _View(NamedTuple):
     """What a reader sees: packs, the tail of each trace (only ever appended to), hidden epochs."""
 
-    tree: tuple[Node, ...]
+    tree: tuple[PackNode, ...]
     tails: dict[int, list[Entry]]
     hidden: Mapping[int, tuple[tuple[int, int], ...]]
     packed: int
@@ -186,7 +186,7 @@ class History:
         """
         view = self._view
 
-        def gone(node: Node) -> set[str]:
+        def gone(node: PackNode) -> set[str]:
             sections = self._archive.pack(node).sections(trace)
             return {ref.path for s in sections for _, refs in s.large for ref in refs}
 
@@ -252,21 +252,21 @@ class History:
             self._check(view, trace, after)
         lower = -1 if after is None else after
         sums = self._archive.read(view.tree, trace, lower + 1, upto + 1)
-        found = []
+        batches = []
         encoded: dict[tuple[Layout, Decode], list[Any]] = {}
         tail = view.tails.get(trace, ())
         for epoch, change in tail[_end(tail, lower) : _end(tail, upto)]:
             if isinstance(change, Batch):
-                found.append(change)
+                batches.append(change)
             elif isinstance(change, Encoded):
                 encoded.setdefault((change.layout, change.decode), []).append(change.data)
             elif change.parts:
-                found += change.parts
+                batches += change.parts
             else:
                 sums.large.setdefault(change.layout, []).append((epoch, change.refs))
         for (layout, decode), data in encoded.items():
             sums.updates.setdefault(layout, []).append(decode(data, layout.types))
-        return self._archive.batches(sums) + found
+        return self._archive.batches(sums) + batches
 
     def _check(self, view: _View, trace: int, at: int) -> None:
         """Raises if an epoch of a trace cannot be told apart."""
@@ -283,7 +283,7 @@ class History:
             hint=f"the nearest epochs that can be read are {near}",
         )
 
-    def _check_cut(self, top: Node, upper: int) -> None:
+    def _check_cut(self, top: PackNode, upper: int) -> None:
         """Raises if a thinned leaf cannot be cut there."""
         for node in top.walk():
             bounds = [(node.lower, node.upper), *node.own.values()]
@@ -368,7 +368,7 @@ def _epoch(entry: Entry) -> int:
     return entry[0]
 
 
-def _grains(tree: Iterable[Node], trace: int) -> list[tuple[int, int, int]]:
+def _grains(tree: Iterable[PackNode], trace: int) -> list[tuple[int, int, int]]:
     """Where the epochs of a trace were thinned out: (lower, upper, grain)."""
     leaves = (node for top in tree for node in top.walk() if node.grain > 1)
     return sorted((*leaf.extent(trace), leaf.grain) for leaf in leaves)

@@ -15,7 +15,7 @@ from nosync_nb.trace.parts import PartRef, write_parts
 from nosync_nb.trace.past.archive import Archive, added
 from nosync_nb.trace.past.packs import write_pack
 from nosync_nb.trace.past.sections import LARGE, Large, Section, build, summed, thinned
-from nosync_nb.trace.past.tree import Node
+from nosync_nb.trace.past.tree import PackNode
 
 _REST_S = 0.0002
 _WORK_S = 0.0005
@@ -52,8 +52,8 @@ Pause: TypeAlias = Callable[[], None]
 class Packed(NamedTuple):
     """What a plan made: `new` in place of the siblings `old`, or of `taken` entries of tails."""
 
-    new: Node
-    old: tuple[Node, ...] = ()
+    new: PackNode
+    old: tuple[PackNode, ...] = ()
     taken: Mapping[int, int] = {}
     cuts: int = 0
 
@@ -105,7 +105,7 @@ class SumPlan(NamedTuple):
     """Writes the sums of siblings."""
 
     archive: Archive
-    children: tuple[Node, ...]
+    children: tuple[PackNode, ...]
 
     def perform(self, pause: Pause | None = None) -> Packed:
         """Writes the pack of sums; sums above `LARGE` rows become part files."""
@@ -113,7 +113,7 @@ class SumPlan(NamedTuple):
         archive, children = self.archive, self.children
         lower = min(node.lower for node in children)
         upper = max(min(node.upper, node.clip) for node in children)
-        holders: dict[int, list[Node]] = {}
+        holders: dict[int, list[PackNode]] = {}
         for node in children:
             for trace in archive.pack(node).numbers:
                 holders.setdefault(trace, []).append(node)
@@ -131,7 +131,7 @@ class SumPlan(NamedTuple):
         node = _written(archive, sections, stem, lower, upper, children[0].level + 1)
         return Packed(node._replace(own=own, children=children), children)
 
-    def _sums(self, nodes: list[Node], trace: int, start: int, stop: int) -> Iterable[Section]:
+    def _sums(self, nodes: list[PackNode], trace: int, start: int, stop: int) -> Iterable[Section]:
         """The sections of a trace, one for each layout it had."""
         archive = self.archive
         sums = archive.read(nodes, trace, start, stop)
@@ -151,7 +151,7 @@ class ThinPlan(NamedTuple):
     """Writes a leaf again without the levels below a grain."""
 
     archive: Archive
-    leaf: Node
+    leaf: PackNode
     grain: int
 
     def perform(self, pause: Pause | None = None) -> Packed:
@@ -203,9 +203,9 @@ def _written(
     lower: int,
     upper: int,
     level: int = 0,
-) -> Node:
+) -> PackNode:
     """Writes sections as a pack and makes its node."""
     name, size, digest = write_pack(archive.folder, sections, stem, files=archive.files)
     refs = [ref for _, s in sections for _, refs in s.large for ref in refs]
     parts = tuple(ref.path for ref in refs)
-    return Node(name, size, digest, lower, upper, upper, level, parts=parts)
+    return PackNode(name, size, digest, lower, upper, upper, level, parts=parts)

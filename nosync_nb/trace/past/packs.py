@@ -93,12 +93,12 @@ class Pack:
         Raises:
             CorruptLogError: if its bytes are not what was written.
         """
-        found = self._sections.get(number)
-        if found is None:
+        sections = self._sections.get(number)
+        if sections is None:
             entries = [each for each in self._directory if each[0] == number]
-            found = tuple(self._section(*each) for each in entries)
-            self._sections[number] = found
-        return found
+            sections = tuple(self._section(*each) for each in entries)
+            self._sections[number] = sections
+        return sections
 
     def _section(self, number: int, offset: int, size: int, checksum: int, head: int) -> Section:
         """Reads a section, after checking its bytes."""
@@ -174,19 +174,18 @@ def _encode(section: Section) -> tuple[int, list[Any]]:
 def _decode(data: pa.Buffer, head: int, *, thorough: bool) -> Section:
     """Makes a section of its bytes; columns and levels stay in them."""
     header = json.loads(bytes(data.slice(0, head)))
-    types, key, order = header["layout"]
-    layout = Layout(tuple(types), None if key is None else tuple(key), order)
+    layout = Layout.from_json(header["layout"])
     bools = header["bytes"]
     schema = pa.schema(
         [
             pa.field(f"c{i}", pa.uint8() if i in bools else arrow_type(t))
-            for i, t in enumerate(types)
+            for i, t in enumerate(layout.types)
         ]
     )
     body = data.slice(head)
     record = pa.ipc.read_record_batch(body, schema)
     check_record(record, layout.types, thorough=thorough)
-    columns = [load(record.column(i), t) for i, t in enumerate(types)]
+    columns = [load(record.column(i), t) for i, t in enumerate(layout.types)]
     levels = []
     for shift, places in header["levels"]:
         arrays = [None if p is None else np.frombuffer(body, p[0], p[2], p[1]) for p in places]

@@ -17,7 +17,7 @@ from nosync_nb.files.names import PACK, PART, plain
 FANOUT = 16
 
 
-class Node(NamedTuple):
+class PackNode(NamedTuple):
     """A pack in its place.
 
     Args:
@@ -39,14 +39,14 @@ class Node(NamedTuple):
     grain: int = 1
     own: Mapping[int, tuple[int, int]] = {}
     parts: tuple[str, ...] = ()
-    children: tuple[Node, ...] = ()
+    children: tuple[PackNode, ...] = ()
 
     def extent(self, trace: int) -> tuple[int, int]:
         """The epochs in which it may hold changes of a trace."""
         lower, upper = self.own.get(trace, (self.lower, self.upper))
         return lower, min(upper, self.clip)
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[PackNode]:
         """This node and all below."""
         yield self
         for child in self.children:
@@ -58,7 +58,7 @@ class Node(NamedTuple):
         return [*self[:8], own, list(self.parts), [c.to_json() for c in self.children]]
 
 
-def node_from_json(data: Sequence[Any]) -> Node:
+def node_from_json(data: Sequence[Any]) -> PackNode:
     """The node of which `to_json` made these values.
 
     Raises:
@@ -68,10 +68,10 @@ def node_from_json(data: Sequence[Any]) -> Node:
     parts = tuple(plain(part, PART) for part in data[9])
     own = {trace: (lower, upper) for trace, lower, upper in data[8]}
     children = tuple(map(node_from_json, data[10]))
-    return Node._make((name, *data[1:8], own, parts, children))
+    return PackNode._make((name, *data[1:8], own, parts, children))
 
 
-def without(node: Node, trace: int, gone: Callable[[Node], AbstractSet[str]]) -> Node:
+def without(node: PackNode, trace: int, gone: Callable[[PackNode], AbstractSet[str]]) -> PackNode:
     """A node that does not refer to the part files of a trace any more, nor does one below.
 
     Args:
@@ -86,7 +86,7 @@ def without(node: Node, trace: int, gone: Callable[[Node], AbstractSet[str]]) ->
     return node._replace(parts=parts, own=own, children=below)
 
 
-def cut(nodes: Sequence[Node], upper: int) -> Iterator[Node]:
+def cut(nodes: Sequence[PackNode], upper: int) -> Iterator[PackNode]:
     """The nodes without the epochs from `upper` on: sums that cross it are taken apart."""
     for node in nodes:
         bounds = [(node.lower, node.upper), *node.own.values()]
@@ -100,7 +100,9 @@ def cut(nodes: Sequence[Node], upper: int) -> Iterator[Node]:
             yield node._replace(clip=upper)
 
 
-def replaced(nodes: tuple[Node, ...], old: tuple[Node, ...], new: Node) -> tuple[Node, ...] | None:
+def replaced(
+    nodes: tuple[PackNode, ...], old: tuple[PackNode, ...], new: PackNode
+) -> tuple[PackNode, ...] | None:
     """The nodes with a run of siblings replaced, or None if it is not there any more."""
     for i, node in enumerate(nodes):
         if node is old[0]:
@@ -115,7 +117,7 @@ def replaced(nodes: tuple[Node, ...], old: tuple[Node, ...], new: Node) -> tuple
     return None
 
 
-def to_sum(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
+def to_sum(nodes: Sequence[PackNode]) -> tuple[PackNode, ...] | None:
     """The next run of `FANOUT` nodes of one level whose sums should get a file, if any."""
     for start in range(len(nodes) - FANOUT + 1):
         run = nodes[start : start + FANOUT]
@@ -124,7 +126,7 @@ def to_sum(nodes: Sequence[Node]) -> tuple[Node, ...] | None:
     return None
 
 
-def to_thin(nodes: Sequence[Node], now: int, retain: int) -> tuple[Node, int] | None:
+def to_thin(nodes: Sequence[PackNode], now: int, retain: int) -> tuple[PackNode, int] | None:
     """The next leaf which is finer than it has to be, with the grain it should get.
 
     Single epochs are kept for the last `retain` epochs, groups of 16 for 16 times as many.

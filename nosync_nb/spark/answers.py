@@ -1,4 +1,4 @@
-"""Leases: the files that a server of snapshots writes for its readers, and when they may go.
+"""Answers: the files that a server of snapshots writes for its readers, and when they may go.
 
 Layers that a session holds in memory alone are spilled, so that Spark's processes can read them.
 Such a file is needed by the newest answer for its stage, as the tasks of a query ask one after the
@@ -36,13 +36,13 @@ class Spill:
             unlink((s for s in self.sources if isinstance(s, PartRef)), self._folder)
 
 
-class Lease(NamedTuple):
+class Answer(NamedTuple):
     """An answer, and what must stay as long as it is read."""
 
     trace: Stored
     spills: tuple[Spill, ...] = ()
 
-    def taken(self) -> Lease:
+    def taken(self) -> Answer:
         """The same answer, needed by one more."""
         for spill in self.spills:
             spill.take()
@@ -54,13 +54,13 @@ class Lease(NamedTuple):
             spill.release()
 
 
-class Leases:
+class Answers:
     """The answers of one server, the newest of each stage; its owner takes care of threads."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, Lease] = {}
+        self._newest: dict[str, Answer] = {}
 
-    def lease(self, stage: str, trace: Trace, folder: str, *, thorough: bool = False) -> Lease:
+    def answer(self, stage: str, trace: Trace, folder: str, *, thorough: bool = False) -> Answer:
         """An answer for a reader, who ends it.
 
         Cost: layers that were in the stage's answer before are not written again.
@@ -80,17 +80,17 @@ class Leases:
                 sources = spill.sources
                 spills.append(spill)
             layers.append(sources)
-        made = Lease(Stored(trace.layout, tuple(layers), thorough), tuple(spills))
-        self._newest[stage] = made.taken()
+        answer = Answer(Stored(trace.layout, tuple(layers), thorough), tuple(spills))
+        self._newest[stage] = answer.taken()
         if before is not None:
             before.end()
-        return made.taken()
+        return answer.taken()
 
     def forget(self, stage: str) -> None:
         """Drops the newest answer for a stage."""
-        found = self._newest.pop(stage, None)
-        if found is not None:
-            found.end()
+        answer = self._newest.pop(stage, None)
+        if answer is not None:
+            answer.end()
 
     def close(self) -> None:
         """Drops all answers; what is being read stays until it was."""
