@@ -27,8 +27,8 @@ def state(seen: Snapshot, name: str, epoch: int) -> Batch:
         return empty_batch(node.log_layout)
     assert node.log is not None
     check_epoch(seen, stage, epoch)
-    found = seen.history.state(node.log, epoch)
-    return total(found) if found else empty_batch(node.log_layout)
+    batches = seen.history.state(node.log, epoch)
+    return total(batches) if batches else empty_batch(node.log_layout)
 
 
 def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:

@@ -154,22 +154,22 @@ class _Asked:
                 return f"{operator.name} now gives {_shown(one)}, which the stage does not hold"
         return None
 
-    def _keyed(self, operator: Operator, found: _Sample) -> str | None:
+    def _keyed(self, operator: Operator, sample: _Sample) -> str | None:
         """Compares what a group gives now with what was kept of it, else with a second time."""
-        made = self._scratch(operator, found)
+        made = self._scratch(operator, sample)
         if made is None:
             return None
         if operator.state:
             state = self.traces.get(self.node.state[0])
-            kept = None if state is None else state.lookup(found.khash, found.keys)
+            kept = None if state is None else state.lookup(sample.khash, sample.keys)
             rest = no_updates(operator.types)
             if kept is not None:
                 rest = Updates(kept.columns, kept.diff)
             return _differing(operator, made, arrange(made.layout, rest))
         held = self._held(self.node)
         if held is None:
-            return _unequal(operator, made, self._scratch(operator, found))
-        one = arrange(Layout(operator.types), found.row)
+            return _unequal(operator, made, self._scratch(operator, sample))
+        one = arrange(Layout(operator.types), sample.row)
         given, has = int(made.diff.sum()), _count(held, one)
         if given == has:
             return None
@@ -201,11 +201,11 @@ class _Asked:
                     return told
         return None
 
-    def _scratch(self, operator: Operator, found: _Sample) -> Batch | None:
+    def _scratch(self, operator: Operator, sample: _Sample) -> Batch | None:
         """What an operator makes of a group that is all there is; None if it fails."""
         step = Step((), (), (), (), stage=self.node.stage, evaluate=self.evaluate)
         try:
-            output = from_scratch(operator, [found.updates], step)
+            output = from_scratch(operator, [sample.updates], step)
         except NosyncError:
             return None
         layout = Layout(operator.types, operator.output_key)

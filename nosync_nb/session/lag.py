@@ -100,8 +100,8 @@ class _Lagging:
         stop: their last epoch, before `now`.
     """
 
-    def __init__(self, past: Past, found: replay.Span, old: Graph, stop: int, now: int) -> None:
-        self.past, self.found, self.old, self.stop, self.now = past, found, old, stop, now
+    def __init__(self, past: Past, span: replay.Span, old: Graph, stop: int, now: int) -> None:
+        self.past, self.span, self.old, self.stop, self.now = past, span, old, stop, now
 
     def run(
         self, whole: Runner, traces: Mapping[int, Trace], rows_max: int
@@ -115,31 +115,31 @@ class _Lagging:
         Returns:
             a draft for each step in which something changed, and the group's traces as of now.
         """
-        past, found, stop = self.past, self.found, self.stop
-        missed = {n.id: past.changes(n, stop, self.now) for n in found.sources}
+        past, span, stop = self.past, self.span, self.stop
+        missed = {n.id: past.changes(n, stop, self.now) for n in span.sources}
         steps = self._steps(missed, rows_max)
         start: dict[int, Trace] = {}
-        for node in found.sources:
+        for node in span.sources:
             start.update(self._undone(node, traces, missed[node.id]))
-        for i in found.new:
-            start.update(self._kept(found.graph.nodes[i], traces))
-        there = Graph([*found.sources, *(found.graph.nodes[i] for i in found.new)])
-        runner = Runner(found.graph, whole.evaluate, whole.bulk)
+        for i in span.new:
+            start.update(self._kept(span.graph.nodes[i], traces))
+        there = Graph([*span.sources, *(span.graph.nodes[i] for i in span.new)])
+        runner = Runner(span.graph, whole.evaluate, whole.bulk)
         draft = runner.first_run(Version(stop, start), there)
         if len(steps) > 1:
-            runner = Runner(found.graph, whole.evaluate)
+            runner = Runner(span.graph, whole.evaluate)
         drafts = []
         before = stop
         for epoch in steps:
-            deltas = {node.id: past.delta(node, before, epoch) for node in found.sources}
+            deltas = {node.id: past.delta(node, before, epoch) for node in span.sources}
             inputs = {i: delta for i, delta in deltas.items() if delta is not None}
             if inputs:
                 draft = runner.epoch(draft.version(), inputs, epoch)
-                drafts.append(replay.kept(draft, found.logs))
+                drafts.append(replay.kept(draft, span.logs))
                 replay.compact(draft)
             before = epoch
-        past.skip(found.logs, stop, steps)
-        own = found.traces
+        past.skip(span.logs, stop, steps)
+        own = span.traces
         return drafts, {n: t for n, t in draft.traces.items() if n in own}
 
     def _steps(self, missed: Mapping[int, Batch], rows_max: int) -> list[int]:
@@ -147,7 +147,7 @@ class _Lagging:
         rows = sum(map(len, missed.values()))
         if rows > rows_max or self.now - self.stop > replay.EPOCHS_MAX:
             return [self.now]
-        return [e for e in self.past.readable(self.found.sources) if e > self.stop]
+        return [e for e in self.past.readable(self.span.sources) if e > self.stop]
 
     def _undone(self, node: Node, traces: Mapping[int, Trace], missed: Batch) -> dict[int, Trace]:
         """The traces of a collection at `stop`: those of now without what came since.
@@ -185,8 +185,8 @@ class _Lagging:
 def with_gaps(catalog: dict[str, Stage], graph: Graph, past: Past) -> None:
     """Notes in the catalog which epochs of its stages cannot be told apart."""
     for node in graph:
-        found = past.gaps.get(node.log) if node.name and node.log is not None else None
-        if node.name and found:
+        spans = past.gaps.get(node.log) if node.name and node.log is not None else None
+        if node.name and spans:
             stage = catalog[node.name]
-            gaps = {*stage.gaps, *((lower, upper) for lower, upper in found)}
+            gaps = {*stage.gaps, *((lower, upper) for lower, upper in spans)}
             catalog[node.name] = replace(stage, gaps=tuple(sorted(gaps)))

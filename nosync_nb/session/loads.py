@@ -84,15 +84,15 @@ class Repeats:
         if now >= state.upto + EPOCHS_MAX:
             self._state = None
             return {}
-        found = state.known.get(number)
-        if found is None:
-            found = {}
+        epochs = state.known.get(number)
+        if epochs is None:
+            epochs = {}
             for epoch in _compared(history, number, state.upto):
                 digest = _of_epoch(history, number, epoch)
                 if digest is not None:
-                    found.setdefault(digest.rows, {})[digest] = epoch
-            found = state.known.setdefault(number, found)
-        return found
+                    epochs.setdefault(digest.rows, {})[digest] = epoch
+            epochs = state.known.setdefault(number, epochs)
+        return epochs
 
 
 class _State(NamedTuple):
@@ -203,8 +203,8 @@ class Loads:
 def loaded(transaction: Transaction) -> str:
     """What a transaction loads, all inputs together."""
     inputs = transaction.inputs.values()
-    found = {each.stage.name: _load(each.stage, each.changes) for each in inputs if each.changes}
-    return json.dumps(found, sort_keys=True) if found else ""
+    loads = {each.stage.name: _load(each.stage, each.changes) for each in inputs if each.changes}
+    return json.dumps(loads, sort_keys=True) if loads else ""
 
 
 def _differ(before: str, now: str) -> bool:

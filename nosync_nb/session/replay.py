@@ -98,13 +98,13 @@ def compiled(
 
 def _hollow(graph: Graph, old: Graph) -> set[int]:
     """The nodes of before that hold nothing, and of which all is needed now."""
-    found: set[int] = set()
+    hollow: set[int] = set()
     for node in graph:
         if node.id not in old.nodes:
-            found.update(i for i in node.inputs if _forgets(old.nodes.get(i)))
+            hollow.update(i for i in node.inputs if _forgets(old.nodes.get(i)))
         elif node.log is not None and _forgets(old.nodes[node.id]):
-            found.add(node.id)
-    return found
+            hollow.add(node.id)
+    return hollow
 
 
 def _forgets(node: Node | None) -> bool:
@@ -143,7 +143,7 @@ def span(graph: Graph, new: set[int]) -> Span:
 
 def first_epoch(
     base: Base,
-    found: Span,
+    span: Span,
     catalog: Mapping[str, Stage],
     asked: int | None,
     rows_max: int,
@@ -158,8 +158,8 @@ def first_epoch(
         TimeError: if the user asks for an epoch that a source cannot be read at.
     """
     now = base.version.epoch
-    begin = max((catalog[n.name].begin for n in found.sources if n.name), default=now)
-    readable = base.past.readable(found.sources)
+    begin = max((catalog[n.name].begin for n in span.sources if n.name), default=now)
+    readable = base.past.readable(span.sources)
     first = readable.neighbours(begin)[1] or begin
     if asked is not None:
         if not begin <= asked <= now or asked not in readable:
@@ -170,7 +170,7 @@ def first_epoch(
         return asked
     rows = sum(
         base.version.traces[number].rows_count
-        for node in found.sources
+        for node in span.sources
         for number in list(base.graph.nodes[node.id].traces.values())[:1]
         if number in base.version.traces
     )
@@ -239,7 +239,7 @@ def told(
 
 
 def run(
-    definition: Runner, past: Past, found: Span, first: int
+    definition: Runner, past: Past, span: Span, first: int
 ) -> tuple[list[Draft], dict[int, Trace]]:
     """Replays the epochs from `first` to now.
 
@@ -249,20 +249,20 @@ def run(
     Returns:
         a draft for each epoch in which something changed, and the new nodes' traces at the end.
     """
-    own, logs = found.traces, found.logs
-    sources = Graph(found.sources, found.graph.numbers)
+    own, logs = span.traces, span.logs
+    sources = Graph(span.sources, span.graph.numbers)
     traces: dict[int, Trace] = {}
-    for node in found.sources:
+    for node in span.sources:
         batch = past.state(node, first)
         for layout, number in node.traces.items():
             traces[number] = whole(layout, batch, first)
-    runner = Runner(found.graph, definition.evaluate, definition.bulk)
+    runner = Runner(span.graph, definition.evaluate, definition.bulk)
     draft = runner.first_run(Version(first, traces), sources)
     drafts = [kept(draft, logs)]
-    runner = Runner(found.graph, definition.evaluate)
-    steps = [e for e in past.readable(found.sources) if e > first]
+    runner = Runner(span.graph, definition.evaluate)
+    steps = [e for e in past.readable(span.sources) if e > first]
     for before, epoch in pairwise([first, *steps]):
-        deltas = {node.id: past.delta(node, before, epoch) for node in found.sources}
+        deltas = {node.id: past.delta(node, before, epoch) for node in span.sources}
         inputs = {i: delta for i, delta in deltas.items() if delta is not None}
         if inputs:
             draft = runner.epoch(draft.version(), inputs, epoch)

@@ -314,10 +314,10 @@ def _keyed(stage: Stage, updates: Updates) -> Updates:
                 f"input '{stage.name}': key '{name}' is null in row {int(null.argmax())}",
                 hint="drop the rows without a key, or use an input without key",
             )
-    found = group(keys, [stage.schema.types[i] for i in stage.key], len(updates.diff))
-    if len(found.starts) < len(updates.diff):
-        ends = np.append(found.starts[1:], len(found.order)) - 1
-        updates = updates.take(np.sort(found.order[ends]))
+    groups = group(keys, [stage.schema.types[i] for i in stage.key], len(updates.diff))
+    if len(groups.starts) < len(updates.diff):
+        ends = np.append(groups.starts[1:], len(groups.order)) - 1
+        updates = updates.take(np.sort(groups.order[ends]))
     if not (updates.diff == 1).all():  # equal rows of a DataFrame come as one, counted
         updates = Updates(updates.columns, np.ones(len(updates.diff), np.int64))
     return updates

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ENGINE = Path(__file__).resolve().parents[2] / "nosync_nb"
 
-FOUND_MAX = 140
+FOUND_MAX = 60
 """Uses of the name `found`, which says nothing of what it holds."""
 
 
