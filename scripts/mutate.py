@@ -292,7 +292,7 @@ class Results:
     def __init__(self, top: Path, seconds: float) -> None:
         self.seconds = seconds
         self.path = HOME / "results.jsonl"
-        tests = sorted((top / "tests").glob("*.py"))
+        tests = sorted((top / "tests").rglob("*.py"))
         self.tests = digest("".join(path.read_text() for path in tests))
         self.known: dict[str, dict[str, str]] = {}
         if self.path.exists():

@@ -2,8 +2,9 @@
 
 A session can end in two ways. It is *stopped*, by `spark.stop()`: PySpark knows, and the next one
 starts in the same JVM. Or its JVM *dies* (out of memory, kill -9): PySpark goes on to hold what is
-left of it, so that every later call fails, and so does starting another. Then what is left has to
-be forgotten first; nothing in it can be used by anybody.
+left of it, so that every later call fails, and so does starting another; of a Connect server it
+asks again and again for ten minutes. Then what is left has to be forgotten first; nothing in it can
+be used by anybody.
 
 Our own session is for this user alone: it listens on this machine only, asks for a secret that it
 made up, and keeps its blocks in a folder that nobody else can read.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import socket
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -39,8 +41,12 @@ LOCAL_CONF: Mapping[str, str] = {
 }
 """How a session is started when there is none; the time zone stays the machine's."""
 
+CONNECT_S = 2.0
+"""How long a Connect server is waited for, to see whether it is there."""
+
 _LOCAL = re.compile(r"local(\[[^\]]*\])?$")
 _ours: WeakSet[Any] = WeakSet()
+_forgotten: WeakSet[Any] = WeakSet()  # of Connect servers that died: another one knows them not
 
 
 def is_connect(spark: Spark) -> bool:
@@ -49,30 +55,44 @@ def is_connect(spark: Spark) -> bool:
 
 
 def stopped(spark: Spark) -> bool:
-    """Tells whether a session was stopped in this process; asks nobody."""
+    """Tells whether a session was stopped in this process, or forgotten; asks nobody."""
     if is_connect(spark):
-        return bool(spark.is_stopped)
+        return spark in _forgotten or bool(spark.is_stopped)
     return spark.sparkContext._jsc is None
 
 
 def alive(spark: Spark) -> bool:
     """Tells whether a session can be used: it was not stopped, and its JVM answers.
 
-    Cost: one call of the JVM, some 0.3 ms; a Connect server is not asked.
+    Cost: one call of the JVM, some 0.3 ms; for a Connect server a connection.
     """
-    return not stopped(spark) and (is_connect(spark) or _answers(spark))
+    return not stopped(spark) and _answers(spark)
 
 
 def died(spark: Spark) -> bool:
     """Tells whether a session was not stopped, but its JVM is gone."""
-    return not stopped(spark) and not is_connect(spark) and not _answers(spark)
+    return not stopped(spark) and not _answers(spark)
 
 
 def _answers(spark: Spark) -> bool:
+    if is_connect(spark):
+        return not _refuses(spark.client._builder.endpoint)
     try:
         return not spark.sparkContext._jsc.sc().isStopped()
     except Exception:  # py4j's own, of sockets, of whatever was half sent
         return False
+
+
+def _refuses(endpoint: str) -> bool:
+    """Whether nobody listens there; what else may be wrong is left to gRPC, and to its proxies."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 def started_here(spark: Spark) -> bool:
@@ -143,6 +163,29 @@ def forget_dead() -> bool:
 
     Returns: whether there was one.
     """
+    return _forget_server() | _forget_gateway()
+
+
+def _forget_server() -> bool:
+    """Lets it forget the session of a Connect server that is gone."""
+    module = sys.modules.get("pyspark.sql.connect.session")
+    if module is None:
+        return False
+    sessions = module.SparkSession
+    default, active = sessions._default_session, getattr(sessions._active_session, "session", None)
+    dead = {each for each in (default, active) if each is not None and died(each)}
+    for each in dead:
+        each.release_session_on_close = False  # `stop` would ask the server for ten minutes
+        _forgotten.add(each)
+    if default in dead:
+        sessions._default_session = None
+    if active in dead:
+        sessions._active_session.session = None
+    return bool(dead)
+
+
+def _forget_gateway() -> bool:
+    """Lets it forget the JVM of a classic session that is gone."""
     context = sys.modules.get("pyspark.core.context")
     gateway = None if context is None else context.SparkContext._gateway
     if context is None or gateway is None or _reached(gateway):

@@ -139,6 +139,93 @@ session.close()
 print("folder", folder)
 """
 
+SERVER = """
+import sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+builder = builder.config("spark.driver.extraJavaOptions", sys.argv[2])
+builder.config("spark.connect.grpc.binding.port", sys.argv[1]).getOrCreate()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+CONNECT = """
+import os, signal, socket, subprocess, sys
+import nosync_nb
+from nosync_nb import NosyncError
+from pyspark.sql import SparkSession
+
+folder, short, server = sys.argv[1:]
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+env = dict(os.environ)  # PySpark puts what a client needs into this one's
+
+def serve():
+    process = subprocess.Popen(
+        [sys.executable, "-c", server, str(port), short], env=env, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+    )
+    assert process.stdout.readline() == "ready\\n"
+    return process
+
+def kill(process):
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()  # ends when the JVM does, which has the pipe too
+    try:
+        socket.create_connection(("localhost", port)).close()
+    except ConnectionRefusedError:
+        return
+    raise AssertionError("the server is still there")
+
+def refused(call, *texts):
+    try:
+        call()
+    except NosyncError as error:
+        told = str(error) + " " + str(error.hint)
+        assert all(text in told for text in texts), told
+    else:
+        raise AssertionError(texts)
+
+first = serve()
+builder = SparkSession.builder.remote(f"sc://localhost:{port}")
+users = builder.getOrCreate()
+session = nosync_nb.open(folder)
+names, others = session.input("names", "s string"), session.input("others", "i int")
+session.stage("sounds", names.select("soundex(s) AS code"))
+names.insert([("Robert",)])
+session.commit()
+assert session.spark is users
+frame = users.range(3).selectExpr("cast(id as int) AS i")
+
+kill(first)
+session.define({"small": others.filter("i > 1")}, on="local")
+session.rename("small", "few")
+session.define({"gone": others.filter("i > 2")})
+session.drop("gone")
+others.insert([(5,)])
+session.commit()
+assert session["few"].rows() == [(5,)]
+refused(lambda: others.insert(frame), "input 'others'", "make the DataFrame again")
+names.insert([("Rupert",), ("Anna",)])
+for _ in range(2):
+    refused(session.commit, "JVM of the Spark session has died", "make your Spark session again")
+assert session.pending
+
+second = serve()
+again = builder.getOrCreate()
+assert again is not users
+session.commit()
+assert session.spark is again
+assert again.table("sounds").count() == 3
+users.stop()  # at once, though there is nobody to tell
+session.close()
+again.stop()
+kill(second)
+print("all is well")
+"""
+
 
 def run(code: str, *arguments: str, **env: str) -> str:
     tests = Path(nosync_nb.__file__).parent.parent
@@ -167,3 +254,9 @@ def test_a_jvm_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
     folder = told.partition("folder ")[2].strip()
     assert folder
     assert not Path(folder).exists()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_connect_server_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
+    assert "all is well" in run(CONNECT, str(tmp_path / "log"), SHORT, SERVER)
