@@ -7,13 +7,13 @@ from typing import Any
 
 from nosync_nb.collections import loops
 from nosync_nb.collections.definition import Definition
+from nosync_nb.session.follower import Follower
 from nosync_nb.session.frames import Frames
 from nosync_nb.session.limits import Limits
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.reader import SnapshotReader
-from nosync_nb.session.recovery import Recovery
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
@@ -30,7 +30,7 @@ class SessionHost:
         self,
         publisher: Publisher,
         reader: SnapshotReader,
-        recovery: Recovery,
+        follower: Follower,
         frames: Frames,
         names: Names,
         listeners: Listeners,
@@ -40,7 +40,7 @@ class SessionHost:
         self.types = types
         self._publisher = publisher
         self._reader = reader
-        self._following = recovery.following
+        self._following = follower.following
         self._frames = frames
         self._names = names
         self._listeners = listeners

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.session.session import Session, link_of, recover
+from nosync_nb.session.session import Session, catch_up, link_of
 from nosync_nb.store.store import Store
 
 _open: WeakValueDictionary[str, Session] = WeakValueDictionary()
@@ -75,7 +75,7 @@ def _begun(
     session = None
     try:
         session = Session(store, spark=spark, spark_rows=spark_rows)
-        recover(session)
+        catch_up(session)
         verified, restored = store.verified, time.perf_counter()
         session.recovery.took(verified - started, read - verified, restored - read)
         if mode == "w":

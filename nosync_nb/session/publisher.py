@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runner import Draft, Runner, Version, Work
-from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
+from nosync_nb.dataflow.snapshot import Snapshot, named_logs, seen
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import FencedError
 from nosync_nb.session.garbage import Garbage
@@ -37,6 +37,7 @@ from nosync_nb.session.works import Works
 from nosync_nb.store import signing
 from nosync_nb.store.ledger import Ledger, Record
 from nosync_nb.store.log import Position
+from nosync_nb.store.reading import Recovered
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
 from nosync_nb.trace.past.history import History
@@ -207,27 +208,17 @@ class Publisher:
 
     # -- opening -----------------------------------------------------------------------------
 
-    def reopen(self, store: Store) -> None:
-        """Goes on with a folder that was opened again."""
-        self.store = store
-
-    def begin(self, ledger: Ledger, position: Position | None) -> None:
-        """Takes what a log says of epochs, before any of its stages is known."""
-        self.ledger = ledger
-        self.position = position
-
-    def describes(self, data: Mapping[str, Any], catalog: Catalog, graph: Graph) -> None:
-        """Takes a catalog that was read from the log, before there is anything to see of it."""
-        self.described = catalog
-        self.catalog = data
-        if self.store.log.mode == "w":
-            self.digest = signing.digest(data)
-        self._logs = named_logs(graph)
-        hide(self.store.history, self._logs, catalog)
-
-    def show(self, version: Version, graph: Graph, catalog: Catalog) -> None:
-        """Makes visible what was read from the log."""
-        self.snapshot = Snapshot(version, graph, catalog, seen(self.store.history))
+    def show(self, recovered: Recovered) -> None:
+        """Makes visible what a log says."""
+        self.store = recovered.store
+        self.position = self.store.position
+        self.ledger = recovered.ledger
+        self.described = recovered.snapshot.catalog
+        self.catalog = recovered.data
+        if self.store.log.mode == "w" and recovered.data:
+            self.digest = signing.digest(recovered.data)
+        self._logs = named_logs(recovered.snapshot.graph)
+        self.snapshot = recovered.snapshot
 
     def compiled(
         self, runner: Runner | None, version: Version, graph: Graph, catalog: Catalog

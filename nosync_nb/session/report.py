@@ -47,19 +47,6 @@ class RecoveryReport:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def begin(self, *, fresh: bool, clean: bool, notes: Sequence[str]) -> None:
-        """Begins anew, with what the log's end looks like."""
-        self.__init__(fresh=fresh, clean=clean, notes=list(notes))  # type: ignore[misc]
-
-    def missed(self, lost: Iterable[int], files: Iterable[str]) -> None:
-        """Notes epochs and files that are gone."""
-        self.lost = list(lost)
-        self.notes += [f"'{name}' is missing: what it holds cannot be read" for name in files]
-
-    def resume(self, epoch: int) -> None:
-        """Notes the epoch that the session goes on from."""
-        self.resumed_at = epoch
-
     def note(self, text: str) -> None:
         """Notes what else is worth telling."""
         self.notes.append(text)

@@ -17,7 +17,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError, warn
 from nosync_nb.store import journal, signing
 from nosync_nb.store.encoded import Pieces
-from nosync_nb.store.reading import Said
+from nosync_nb.store.reading import Recovered, Said
 
 
 class Sealed(NamedTuple):
@@ -49,13 +49,10 @@ class Signer:
         self._unsigned = False  # whether it was told that there is no key
         self._pieces = Pieces()  # of the catalog that was written last, as they are written
 
-    def heard(self, said: Said) -> None:
-        """Notes what a log says."""
-        self.said = said
-
-    def believed(self, key: bytes | None, origin: signing.Origin) -> None:
-        """Takes the key that is there already, and what it tells of the log's catalog."""
-        self._key, self.origin = key, origin
+    def believe(self, recovered: Recovered) -> None:
+        """Takes what a log says, the key that is there already, and what it tells of that."""
+        self.said = recovered.said
+        self._key, self.origin = recovered.judged
 
     def signed(self, epoch: int, digest: bytes) -> list[str] | None:
         """The signature of a catalog at an epoch, by its digest; None without a key."""
@@ -67,16 +64,6 @@ class Signer:
         content = journal.catalog_json(catalog, graph, self._log_id, self._function, self._pieces)
         digest = signing.digest(content)
         return Sealed(content, digest, {"catalog": content, "signed": self.signed(epoch, digest)})
-
-    def unseal(self, text: str, context: str, identity: str) -> Any:
-        """A function of a catalog that this key has signed.
-
-        Raises:
-            TrustError: if the function's own signature does not hold.
-        """
-        assert self._key is not None
-        data = base64.b64decode(text)
-        return trust.unseal(data, key=self._key, context=context, fingerprint=identity)
 
     def _function(self, captured: Captured, context: str) -> str | None:
         """A function as text that is signed for a place; None, and a warning, if there is none."""

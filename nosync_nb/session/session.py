@@ -27,11 +27,12 @@ from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.definition import check_name, reference
 from nosync_nb.dataflow.stage import Options
 from nosync_nb.errors import FencedError, StageError, enough_memory, one_line, warn
-from nosync_nb.session import loads, trusting, upkeep
+from nosync_nb.session import loads, recovery, trusting, upkeep
 from nosync_nb.session.audits import Audits
 from nosync_nb.session.commits import Commits
 from nosync_nb.session.declarations import Declarations
 from nosync_nb.session.definitions import Definitions, StageReport
+from nosync_nb.session.follower import Follower
 from nosync_nb.session.frames import Frames
 from nosync_nb.session.garbage import Garbage
 from nosync_nb.session.gate import Gate
@@ -45,8 +46,7 @@ from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.reader import SnapshotReader
-from nosync_nb.session.recovery import Recovery
-from nosync_nb.session.report import RecoveryReport
+from nosync_nb.session.recovery import Completion
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.transactions import InputChanges, Transaction, Transactions
 from nosync_nb.session.upkeep import Upkeep
@@ -71,7 +71,6 @@ class Session:
         spark: Any = None,
         spark_rows: int | None = None,
     ) -> None:
-        self.recovery = report = RecoveryReport()
         self._limits = limits = Limits(spark_rows)
         self._works = Works()
         self._listeners = listeners = Listeners()
@@ -84,13 +83,17 @@ class Session:
         self._signer = signer = Signer(store.log.id)
         self._link = link = Sparks(gate, publisher, listeners, limits, spark)
         types = link.types
+        recovered, report, differs, behind = recovery.recover(store, types)
+        publisher.show(recovered)
+        signer.believe(recovered)
+        self.recovery = report
         self._upkeep = Upkeep(gate, publisher, signer, self._worker)
-        repeats = loads.Repeats()
-        self._recovery = Recovery(gate, publisher, signer, self._upkeep, link, repeats, report)
+        reads = store.log.mode == "r"
+        self._follower = follower = Follower(gate, publisher, recovered if reads else None)
         reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
         frames = Frames(publisher, reader, names, link)
         self._host = SessionHost(
-            publisher, reader, self._recovery, frames, names, listeners, types, limits
+            publisher, reader, follower, frames, names, listeners, types, limits
         )
         installation = Installation(
             gate, publisher, link, types, signer, self._upkeep, listeners, limits
@@ -105,7 +108,19 @@ class Session:
             gate, publisher, transactions, link, listeners, self._upkeep, audits
         )
         self._inputs = Inputs(gate, publisher, transactions, link)
+        repeats = loads.Repeats()
         self._loads = loads.Loads(repeats, publisher, transactions, listeners, link.is_frame)
+        self._behind = behind
+        if reads:
+            return
+        if report.resumed_at:
+            repeats.begin(report.resumed_at)
+        if not store.foreign:  # by what somebody else wrote nothing is deleted
+            garbage.expire(store.retired)
+        if recovered.said is not None:
+            resume = self._definitions.resume
+            completion = Completion(gate, publisher, self._upkeep, link, report, resume)
+            completion.begin(differs=differs, behind=behind)
 
     # -- inputs and epochs -------------------------------------------------------------------
 
@@ -435,7 +450,7 @@ class Session:
 
     def refresh(self) -> int:
         """With `mode="r"`, takes in what the owner has committed, as reading does; gives `now`."""
-        self._recovery.refresh()
+        self._follower.refresh()
         return self.now
 
     def tell(self) -> None:
@@ -503,9 +518,10 @@ def trust_report(session: Session) -> trusting.TrustReport:
     return trusting.report(session._publisher, session._signer)
 
 
-def recover(session: Session) -> None:
-    """Brings a new session to the state after the last frame of its log, before it is used."""
-    session._recovery.recover(session._definitions.resume)
+def catch_up(session: Session) -> None:
+    """Brings stages to now that had stopped and can have what they missed, before it is used."""
+    if session._behind:
+        session._gate.ready()
 
 
 def link_of(session: Session) -> Sparks:

@@ -290,8 +290,8 @@ def _read(folder: str, stage: str, at: Any) -> Served:
     """The stage as the log in the folder has it."""
     store = Store.open(os.path.realpath(folder), mode="r")
     try:
-        ledger, seen = reading.read(store)
-        snapshot = snapshot_of(store, ledger, seen, stage, at)
+        recovered = reading.recover(store)
+        snapshot = snapshot_of(store, recovered.ledger, recovered.snapshot, stage, at)
         trace = snapshot.trace
         layers = tuple(layer.files or layer.parts for layer in trace.layers)
         stored = Stored(trace.layout, layers, snapshot.thorough)

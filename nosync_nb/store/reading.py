@@ -1,17 +1,19 @@
-"""Reading: what a log says, to who only reads it: its epochs, and a snapshot of its stages.
+"""Reading: what a log says after its last frame, as a value: its epochs, and a snapshot.
 
-It takes no session. Nothing is compiled or run, and a catalog of somebody else's is read like one
-of this user's, but none of its rows is taken on trust.
+Nothing is compiled or run, and nothing is changed but the store that was opened for it. Who only
+reads takes a catalog of somebody else's like one of this user's, but none of its rows on trust; who
+is to go on writing decides of each stage (nosync_nb/session/recovery.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runner import Version
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store import journal, signing
 from nosync_nb.store.decoding import decoding
@@ -29,32 +31,82 @@ class Said(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Whose a catalog is: this user's key, why there is none, and where the catalog is from."""
+    """Whose a catalog is: this user's key, if there is one, and where the catalog is from."""
 
     key: bytes | None
-    unfit: str | None
     origin: signing.Origin
 
 
-def read(store: Store) -> tuple[Ledger, Snapshot]:
-    """The epochs of a log that was opened, and what is there after its last frame.
+class Recovered(NamedTuple):
+    """A log after its last frame.
+
+    Attributes:
+        store: the folder.
+        ledger: the epochs.
+        snapshot: the stages and what is in them; nothing of it is compiled.
+        data: the catalog as it is believed.
+        said: the catalog as it was written; None before there is one.
+        judged: whose it is.
+    """
+
+    store: Store
+    ledger: Ledger
+    snapshot: Snapshot
+    data: Mapping[str, Any] = {}
+    said: Said | None = None
+    judged: Judged = Judged(None, signing.OWN)
+
+
+Described = tuple[Mapping[str, Any], dict[str, Stage]]
+"""A catalog as it is believed, and its stages."""
+
+
+def described(said: Said, judged: Judged, epoch: int) -> Described:
+    """The stages of a catalog for who runs nothing of them, whoever wrote it."""
+    return said.catalog, journal.catalog_from_json(said.catalog, b"", None)
+
+
+def recover(
+    store: Store, describe: Callable[[Said, Judged, int], Described] = described
+) -> Recovered:
+    """What a log that was opened says after its last frame.
+
+    Args:
+        describe: of a catalog, whose it is, and the last epoch.
 
     Raises:
-        CorruptLogError: if what it says makes no sense.
+        CorruptLogError: if that makes no sense.
     """
     with decoding("the log"):
         ledger = Ledger.restored(store.epoch, store.times, store.meta)
         epoch, said = told(ledger, store.tail, store.epoch, store.meta, store.log.durable)
         if said is None:
-            return ledger, Snapshot(Version(epoch, {}), Graph(), {}, seen(store.history))
-        judged(store, said)
-        catalog = journal.catalog_from_json(said.catalog, b"", None)
-        graph = restored_graph(store.tail, said.catalog)
+            empty = Snapshot(Version(epoch, {}), Graph(), {}, seen(store.history))
+            return Recovered(store, ledger, empty)
+        judgement = judged(store, said)
+        data, catalog = describe(said, judgement, epoch)
+        graph = restored_graph(store.tail, data)
         hide(store.history, named_logs(graph), catalog)
         store.remember(graph, store.tail)
         version = Version(epoch, store.restored(graph))
-        store.release()
-        return ledger, Snapshot(version, graph, catalog, seen(store.history))
+        snapshot = Snapshot(version, graph, catalog, seen(store.history))
+        return Recovered(store, ledger, snapshot, data, said, judgement)
+
+
+def follow(before: Recovered, tail: list[Told]) -> Recovered:
+    """What a log says after frames that its owner has written since, to who only reads."""
+    store, ledger, last = before.store, before.ledger, before.snapshot
+    epoch, said = told(ledger, tail, last.epoch, {}, store.log.durable)
+    graph, catalog = last.graph, last.catalog
+    if said is not None:
+        judgement = judged(store, said)
+        data, catalog = described(said, judgement, epoch)
+        graph = Graph(journal.restored_nodes(data), data["numbers"])
+        hide(store.history, named_logs(graph), catalog)
+        before = before._replace(data=data, said=said, judged=judgement)
+    store.remember(graph, tail)
+    version = Version(epoch, store.followed_by(graph, last.version, last.graph, tail))
+    return before._replace(snapshot=Snapshot(version, graph, catalog, seen(store.history)))
 
 
 def told(
@@ -92,9 +144,11 @@ def judged(store: Store, said: Said) -> Judged:
     check_catalog(said.catalog, said.epoch)
     key, unfit = signing.own_key()
     origin = signing.judged(key, store.log.id, said.epoch, said.catalog, said.signature)
+    if not origin.own and unfit is not None:
+        origin = origin._replace(why=unfit)
     if not origin.own or any(each.get("signer") for each in said.catalog["stages"]):
         store.look_through()
-    return Judged(key, unfit, origin)
+    return Judged(key, origin)
 
 
 def restored_graph(tail: Iterable[Told], data: Mapping[str, Any]) -> Graph:

@@ -72,7 +72,6 @@ class Store:
 
     Attributes:
         tail: the recovered frames after the checkpoint, until `release`.
-        followed: frames that were read since by a reader.
         verified: when the log was open and its tail verified, by the performance counter.
         meta: the checkpoint's JSON, empty if there was none.
         position: the last recovered frame after the checkpoint, if any.
@@ -112,7 +111,6 @@ class Store:
         self.position = frames[-1].position if frames else None
         self._waiting: list[Told] = []
         self.tail = self.decoded(frames)
-        self.followed = 0
         log.forget()
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files

@@ -15,7 +15,7 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import DurabilityError, FencedError, NosyncError, SchemaError, Session, StageError
-from nosync_nb.session import recovery, upkeep
+from nosync_nb.session import follower, recovery, upkeep
 from nosync_nb.store import store
 
 ANOTHER = """
@@ -399,7 +399,7 @@ def test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners(
     """Also one that has fallen behind, and begins again at the newest checkpoint."""
     for place in (store, upkeep):
         monkeypatch.setattr(place, "SPILL_ROWS", 6)
-    monkeypatch.setattr(recovery, "FOLLOW_MAX", followed)
+    monkeypatch.setattr(follower, "FOLLOW_MAX", followed)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     session = opened()
     numbers = session.input("numbers", "x int")
@@ -443,7 +443,7 @@ def test_a_session_that_cannot_be_recovered_leaves_the_log_free(
         raise NosyncError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(recovery.Recovery, "recover", broken)
+        patch.setattr(recovery, "recover", broken)
         with pytest.raises(NosyncError, match="broken"):
             opened()
     assert opened().now == 0
