@@ -76,9 +76,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Hides the Spark session of other tests from those that are not of Spark."""
     with pytest.MonkeyPatch.context() as patch:
         if item.get_closest_marker("spark") is None:
-            from nosync_nb.session.link import Sparks
+            from nosync_nb.spark.link import Link
 
-            patch.setattr(Sparks, "_known", lambda sparks: sparks._given is not None)
+            patch.setattr(Link, "_known", lambda sparks: sparks._given is not None)
         return (yield)
 
 

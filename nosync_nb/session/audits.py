@@ -25,8 +25,8 @@ from nosync_nb.operators.iterate import GROUP, RESULT, VARIABLE, Inner, Loop
 from nosync_nb.operators.iterate.grouped import from_scratch
 from nosync_nb.rows import Column, Schema
 from nosync_nb.session.definitions import Definitions
-from nosync_nb.session.link import Sparks
 from nosync_nb.session.publisher import Publisher
+from nosync_nb.spark.link import Link
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Hashes, Layout, Updates, arrange, no_updates
 
@@ -38,7 +38,7 @@ GROUP_ROWS_MAX = 1000
 class Audits:
     """Audits the stages of a session; owns nothing."""
 
-    def __init__(self, publisher: Publisher, definitions: Definitions, link: Sparks) -> None:
+    def __init__(self, publisher: Publisher, definitions: Definitions, link: Link) -> None:
         self._publisher = publisher
         self._definitions = definitions
         self._link = link

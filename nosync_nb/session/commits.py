@@ -23,12 +23,12 @@ from nosync_nb.errors import (
 )
 from nosync_nb.session.audits import Audits
 from nosync_nb.session.gate import Gate
-from nosync_nb.session.link import Sparks
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.removals import Removals, Taken, tell_absent
 from nosync_nb.session.transactions import InputChanges, Transaction, Transactions
 from nosync_nb.session.upkeep import Upkeep
+from nosync_nb.spark.link import Link
 
 
 def _state(commits: Commits, transaction: Transaction, *_: Any) -> str:
@@ -57,7 +57,7 @@ class Commits:
         gate: Gate,
         publisher: Publisher,
         transactions: Transactions,
-        link: Sparks,
+        link: Link,
         listeners: Listeners,
         upkeep: Upkeep,
         audits: Audits,

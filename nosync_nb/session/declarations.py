@@ -16,16 +16,16 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema, infer_schema
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.installation import Installation
-from nosync_nb.session.link import Sparks
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.versions import kept
+from nosync_nb.spark.link import Link
 
 
 class Declarations:
     """Declares the inputs of a session; owns nothing."""
 
     def __init__(
-        self, gate: Gate, publisher: Publisher, installation: Installation, link: Sparks
+        self, gate: Gate, publisher: Publisher, installation: Installation, link: Link
     ) -> None:
         self._gate = gate
         self._publisher = publisher

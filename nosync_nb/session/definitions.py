@@ -25,12 +25,12 @@ from nosync_nb.errors import StageError
 from nosync_nb.session import replay, versions
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.installation import Installation
-from nosync_nb.session.link import Sparks
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.transactions import Transactions
+from nosync_nb.spark.link import Link
 from nosync_nb.spark.meaning import SparkTypes
 
 
@@ -68,7 +68,7 @@ class Definitions:
         names: Names,
         transactions: Transactions,
         listeners: Listeners,
-        link: Sparks,
+        link: Link,
         types: SparkTypes,
         host: Host,
         report: RecoveryReport,

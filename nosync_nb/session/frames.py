@@ -10,10 +10,10 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.results import refuse_negative, titled
 from nosync_nb.dataflow.states import trace_at
 from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError
-from nosync_nb.session.link import Sparks
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.reader import SnapshotReader
+from nosync_nb.spark.link import Link
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch
 
@@ -22,7 +22,7 @@ class Frames:
     """Makes DataFrames; the files that they read are kept."""
 
     def __init__(
-        self, publisher: Publisher, reader: SnapshotReader, names: Names, link: Sparks
+        self, publisher: Publisher, reader: SnapshotReader, names: Names, link: Link
     ) -> None:
         self._publisher = publisher
         self._reader = reader

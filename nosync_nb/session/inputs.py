@@ -12,10 +12,10 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import StageError, enough_memory
 from nosync_nb.rows import Schema
 from nosync_nb.session.gate import Gate
-from nosync_nb.session.link import Sparks
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.transactions import Change, InputChanges, Transactions
 from nosync_nb.spark.costs import FEW_ROWS
+from nosync_nb.spark.link import Link
 from nosync_nb.trace.batch import Updates
 
 
@@ -27,7 +27,7 @@ class Inputs:
     """
 
     def __init__(
-        self, gate: Gate, publisher: Publisher, transactions: Transactions, link: Sparks
+        self, gate: Gate, publisher: Publisher, transactions: Transactions, link: Link
     ) -> None:
         self._gate = gate
         self._publisher = publisher

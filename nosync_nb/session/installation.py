@@ -20,12 +20,12 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session import lag, replay
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.limits import Limits
-from nosync_nb.session.link import Sparks
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.publisher import Publisher, UnfinishedDefinition, files_of, remember
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.versions import Decision
+from nosync_nb.spark.link import Link
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.trace.past.history import History
 
@@ -37,7 +37,7 @@ class Installation:
         self,
         gate: Gate,
         publisher: Publisher,
-        link: Sparks,
+        link: Link,
         types: SparkTypes,
         signer: Signer,
         upkeep: Upkeep,

@@ -28,10 +28,10 @@ from nosync_nb.expressions import refusal
 from nosync_nb.operators.specs import expressions_of
 from nosync_nb.session import versions
 from nosync_nb.session.gate import Gate
-from nosync_nb.session.link import Sparks
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.report import READ, STALE, RecoveryReport
 from nosync_nb.session.upkeep import Upkeep
+from nosync_nb.spark.link import Link
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.store import journal, reading, signing
 from nosync_nb.store.decoding import decoding
@@ -177,7 +177,7 @@ class Completion:
         gate: Gate,
         publisher: Publisher,
         upkeep: Upkeep,
-        link: Sparks,
+        link: Link,
         report: RecoveryReport,
         resume: Resume,
     ) -> None:

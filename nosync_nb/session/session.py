@@ -41,7 +41,6 @@ from nosync_nb.session.input import Input, check_once
 from nosync_nb.session.inputs import Inputs
 from nosync_nb.session.installation import Installation
 from nosync_nb.session.limits import Limits
-from nosync_nb.session.link import Sparks
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
@@ -52,6 +51,7 @@ from nosync_nb.session.transactions import InputChanges, Transaction, Transactio
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.worker import Worker
 from nosync_nb.session.works import Works
+from nosync_nb.spark.link import Link
 from nosync_nb.store.frontier import Frontier
 from nosync_nb.store.ledger import Epochs
 from nosync_nb.store.store import Store
@@ -81,7 +81,9 @@ class Session:
         garbage = Garbage()
         self._publisher = publisher = Publisher(store, gate, self._works, garbage, names)
         self._signer = signer = Signer(store.log.id)
-        self._link = link = Sparks(gate, publisher, listeners, limits, spark)
+        self._link = link = Link(
+            publisher, limits, lambda: gate.closing or publisher.fenced, listeners.say, spark
+        )
         types = link.types
         recovered, report, differs, behind = recovery.recover(store, types)
         publisher.show(recovered)
@@ -524,7 +526,7 @@ def catch_up(session: Session) -> None:
         session._gate.ready()
 
 
-def link_of(session: Session) -> Sparks:
+def link_of(session: Session) -> Link:
     """The session's way to Spark, for who opens it."""
     return session._link
 

@@ -15,8 +15,8 @@ from inside import inside
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.errors import OutOfMemoryError
-from nosync_nb.session.link import Sparks
 from nosync_nb.spark import costs, placement
+from nosync_nb.spark.link import Link
 from nosync_nb.spark.placement import Placement
 
 Rows = dict[str, list[Any]]
@@ -165,7 +165,7 @@ def no_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: Any) -> None:
         raise AssertionError(SECRETLY)
 
-    monkeypatch.setattr(Sparks, "require", start)
+    monkeypatch.setattr(Link, "require", start)
     monkeypatch.setattr(Placement, "_slots", lambda *_: 2)
 
 
@@ -265,7 +265,7 @@ def test_below_a_number_that_was_given_no_machine_is_asked(
         raise AssertionError("asked")
 
     monkeypatch.setattr(placement, "free_bytes", asked)
-    monkeypatch.setattr(Sparks, "state", asked)
+    monkeypatch.setattr(Link, "state", asked)
     with nosync_nb.open(tmp_path / "log", spark_rows=9000) as session:
         with_inputs(session)
         session.commit()

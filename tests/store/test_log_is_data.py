@@ -26,9 +26,9 @@ from nosync_nb.expressions import refusal
 from nosync_nb.operators import spec
 from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.rows import Schema
-from nosync_nb.session.link import Sparks
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.session import trust_report
+from nosync_nb.spark.link import Link
 from nosync_nb.store import journal
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -61,7 +61,7 @@ class Victim:
             self.sparks += 1
             raise nosync_nb.ExpressionError(f"{why} needs Spark")
 
-        self.patch.setattr(Sparks, "require", require)
+        self.patch.setattr(Link, "require", require)
         one, many = spec.compile_expression, aggregates.compile_aggregates
         self.patch.setattr(spec, "compile_expression", self._counting(one))
         self.patch.setattr(aggregates, "compile_aggregates", self._counting(many))

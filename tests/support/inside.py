@@ -17,7 +17,6 @@ from nosync_nb.session.garbage import Garbage
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.host import SessionHost
 from nosync_nb.session.inputs import Inputs
-from nosync_nb.session.link import Sparks
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.loads import Loads
 from nosync_nb.session.names import Names
@@ -26,6 +25,7 @@ from nosync_nb.session.sealing import Signer
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.worker import Worker
 from nosync_nb.session.works import Works
+from nosync_nb.spark.link import Link
 from nosync_nb.store.store import Store
 from nosync_nb.trace import Trace
 
@@ -37,7 +37,7 @@ class Inside(NamedTuple):
     publisher: Publisher
     upkeep: Upkeep
     signer: Signer
-    link: Sparks
+    link: Link
     listeners: Listeners
     names: Names
     inputs: Inputs

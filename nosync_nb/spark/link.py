@@ -1,30 +1,57 @@
-"""Sparks: a session's way to Spark; nothing of pyspark is imported before it is needed."""
+"""Link: a session's way to Spark; nothing of pyspark is imported before it is needed.
+
+It takes what it asks of a session, and no session. Definitions and commits make views follow, rows
+that come as DataFrames tell which Spark session is in use, and any thread may read: what all of
+them change has a lock, beside it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from nosync_nb.dataflow.delta import Held
+from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import ExpressionError, FencedError, NosyncError
 from nosync_nb.rows import Column, Schema
-from nosync_nb.session.gate import Gate
-from nosync_nb.session.limits import Limits
-from nosync_nb.session.listeners import Listeners
-from nosync_nb.session.publisher import Publisher
 from nosync_nb.spark.costs import FRAME_ROWS
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.spark.placement import Placement
+from nosync_nb.store.ledger import Ledger
+from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Layout
 
 
-class Sparks:
+class Published(Protocol):
+    """What a session shows; `described` are its stages with those that are being defined."""
+
+    store: Store
+    ledger: Ledger
+    snapshot: Snapshot
+    described: Mapping[str, Stage]
+
+
+class Limits(Protocol):
+    """What the user of a session allows."""
+
+    spark_rows: int | None
+    spark_off: bool
+    collect_rows: int
+
+
+class Link:
     """The session's way to Spark; imports pyspark only when it is needed.
 
+    Threads: which session is in use, and its views, are changed with `_lock` alone. Nobody who
+    holds it waits for another lock; nothing is said to users, and no session started, under it.
+
     Args:
+        ended: whether the session was closed, or replaced.
+        say: tells something to who uses the session.
         given: a Spark session, a function that gives one, or None to look for one.
 
     Attributes:
@@ -33,31 +60,32 @@ class Sparks:
 
     def __init__(
         self,
-        gate: Gate,
-        publisher: Publisher,
-        listeners: Listeners,
+        published: Published,
         limits: Limits,
+        ended: Callable[[], bool],
+        say: Callable[[str], None],
         given: Any = None,
     ) -> None:
-        self._gate = gate
-        self._publisher = publisher
-        self._listeners = listeners
+        self._published = published
         self._limits = limits
+        self._ended = ended
+        self._say = say
         self._given = given
         self.types = SparkTypes(self)
         self.conf: dict[str, str] = {}
+        self._lock = threading.RLock()
         self._started: Any = None
         self._lost: Any = None  # the user's session whose JVM has died
         self._unable = False
         self._views: Any = None
         self._viewed: dict[str, Schema] = {}
         self._asked = False
-        self._placement = Placement(self, publisher.store)
+        self._placement = Placement(self, published.store)
 
     @property
     def epoch(self) -> int:
         """The last epoch."""
-        return self._publisher.now
+        return self._published.snapshot.epoch
 
     @property
     def spark_rows(self) -> int | None:
@@ -75,11 +103,14 @@ class Sparks:
 
         If it was stopped, views follow the one that is there now.
         """
-        if self._started is not None:
+        started = self._started
+        if started is not None:
             from nosync_nb.spark import starting
 
-            if starting.stopped(self._started):
-                self._started = None
+            if starting.stopped(started):
+                with self._lock:
+                    if self._started is started:
+                        self._started = None
                 self.follow()
         return self._started
 
@@ -100,18 +131,21 @@ class Sparks:
         user = self._user()
         found = sessions.find(user)
         if found is None:
-            for each in (user, self._started):
-                if each is not None and starting.died(each) and not starting.started_here(each):
-                    self._lost = each
-                    starting.forget_dead()
-            if self._lost is not None:
+            with self._lock:
+                for each in (user, self._started):
+                    if each is not None and starting.died(each) and not starting.started_here(each):
+                        self._lost = each
+                        starting.forget_dead()
+                lost = self._lost
+            if lost is not None:
                 raise starting.gone(why, ours=False)
             recorded = sessions.conf_of(self.types.recorded())
             try:
                 found = starting.start({**recorded, **self.conf})
             except NosyncError as error:
                 raise NosyncError(f"{why} needs Spark, but {error}", hint=error.hint) from error
-        self._lost, self._started = None, found
+        with self._lock:
+            self._lost, self._started = None, found
         return found
 
     def able(self, what: str) -> bool:
@@ -126,7 +160,7 @@ class Sparks:
             self.require(what)
         except NosyncError as error:
             if not self._unable:
-                self._listeners.say(f"{error}: what can runs in this process")
+                self._say(f"{error}: what can runs in this process")
             self._unable = True
             return False
         self._unable = False
@@ -156,7 +190,7 @@ class Sparks:
 
     def catalog(self) -> Mapping[str, Stage]:
         """The stages of the log, those that are being defined included."""
-        return self._publisher.described
+        return self._published.described
 
     def is_frame(self, data: Any) -> bool:
         """Whether data is a Spark DataFrame."""
@@ -178,7 +212,7 @@ class Sparks:
         from nosync_nb.spark import starting, workers
 
         with starting.reached(spark, why):
-            return workers.share(spark, self._publisher.store.parts)
+            return workers.share(spark, self._published.store.parts)
 
     def fetch(self, frame: Any, stage: Stage) -> Any:
         """A DataFrame's rows over Arrow, if executors do not see the session's folder; else None.
@@ -189,7 +223,7 @@ class Sparks:
         spark = self._of_frame(frame, stage)
         from nosync_nb.spark import ingest, starting, workers
 
-        folder = self._publisher.store.parts
+        folder = self._published.store.parts
         with starting.reached(spark, f"input '{stage.name}'"):
             if workers.share(spark, folder):
                 return None
@@ -231,7 +265,7 @@ class Sparks:
         spark = self._of_frame(frame, stage)
         from nosync_nb.spark import ingest, starting
 
-        store = self._publisher.store
+        store = self._published.store
         with starting.reached(spark, f"input '{stage.name}'"):
             found = ingest.ingest(
                 spark, frame, stage.schema, layouts, store.parts, name=stage.name
@@ -257,7 +291,8 @@ class Sparks:
                 f"input '{stage.name}': the Spark session of the DataFrame {how}",
                 hint="make the DataFrame again, in a session that lives",
             )
-        self._started = spark
+        with self._lock:
+            self._started = spark
         return spark
 
     def bulk(self) -> Placement:
@@ -269,46 +304,61 @@ class Sparks:
 
         A view that cannot be made is told and changes nothing else.
         """
-        store, say = self._publisher.store, self._listeners.say
-        if not self._known() or store.log.mode == "r":
+        if not self._known() or self._published.store.log.mode == "r":
             return
         from nosync_nb.spark import sessions
-        from nosync_nb.spark.views import Views
 
+        told: list[str] = []
         try:
             spark = sessions.find(self._user())
-            if spark is None:
-                return
-            self._started = spark
-            if self._views is None or self._views.spark is not spark:
-                self.close()
-                self._views = Views(spark, store.path, self.snapshot, store.log.generation)
-            stages = self._publisher.snapshot.catalog.items()
-            wanted = {n: s.schema for n, s in stages if not s.frozen}
-            for name in [n for n in self._viewed if n not in wanted]:
-                self._views.drop(name)
-                del self._viewed[name]
-            for name, schema in wanted.items():
-                if self._viewed.get(name) != schema:
-                    self._viewed[name] = schema
-                    taken = self._views.taken(name)
-                    if taken is None and not self._views.create(name):
-                        taken = f"Spark has a table or view '{name}'; it was left alone"
-                    if taken is not None:
-                        say(taken)
+            if spark is not None:
+                with self._lock:
+                    self._follow(spark, told)
         except Exception as error:
-            say(f"no temp views for Spark: {error}")
+            told.append(f"no temp views for Spark: {error}")
+        for each in told:
+            self._say(each)
+
+    def _follow(self, spark: Any, told: list[str]) -> None:
+        """Gives every named collection its view in a Spark session; with the lock.
+
+        Args:
+            told: gets what the user is to hear.
+        """
+        from nosync_nb.spark.views import Views
+
+        store = self._published.store
+        self._started = spark
+        if self._views is None or self._views.spark is not spark:
+            self.close()
+            self._views = Views(spark, store.path, self.snapshot, store.log.generation)
+        stages = self._published.snapshot.catalog.items()
+        wanted = {n: s.schema for n, s in stages if not s.frozen}
+        for name in [n for n in self._viewed if n not in wanted]:
+            self._views.drop(name)
+            del self._viewed[name]
+        for name, schema in wanted.items():
+            if self._viewed.get(name) != schema:
+                self._viewed[name] = schema
+                taken = self._views.taken(name)
+                if taken is None and not self._views.create(name):
+                    taken = f"Spark has a table or view '{name}'; it was left alone"
+                if taken is not None:
+                    told.append(taken)
 
     def follow_new(self) -> None:
         """The same as soon as a Spark session is there; costs next to nothing once it is, or not.
 
         Asked once if it fails, and again after a session was stopped.
         """
-        if self._views is not None:
-            if not self._views.ended:
+        views = self._views
+        if views is not None:
+            if not views.ended:
                 return
-            self.close()
-            self._started, self._asked = None, False
+            with self._lock:
+                if self._views is views:
+                    self.close()
+                    self._started, self._asked = None, False
         if not self._asked and self._known():
             self.follow()
             self._asked = self._started is not None
@@ -321,18 +371,19 @@ class Sparks:
         """What a read of a view sees; called by other threads."""
         from nosync_nb.spark.serving import snapshot_of
 
-        publisher = self._publisher
-        if self._gate.closing or publisher.fenced:
+        if self._ended():
             raise FencedError("the session that serves views was closed, or replaced")
-        return snapshot_of(publisher.store, publisher.ledger, publisher.snapshot, name, at)
+        seen = self._published
+        return snapshot_of(seen.store, seen.ledger, seen.snapshot, name, at)
 
     def close(self) -> None:
         """Drops the views and ends serving them; never stops a Spark session."""
-        if self._views is not None:
-            with contextlib.suppress(Exception):
-                self._views.close()
-            self._views = None
-            self._viewed = {}
+        with self._lock:
+            if self._views is not None:
+                with contextlib.suppress(Exception):
+                    self._views.close()
+                self._views = None
+                self._viewed = {}
 
     def cancel(self) -> None:
         """Cancels the jobs that carry our tag."""
