@@ -35,7 +35,7 @@ class Published(Protocol):
     described: Mapping[str, Stage]
 
 
-class Limits(Protocol):
+class SparkLimits(Protocol):
     """What the user of a session allows."""
 
     spark_rows: int | None
@@ -61,7 +61,7 @@ class Link:
     def __init__(
         self,
         published: Published,
-        limits: Limits,
+        limits: SparkLimits,
         ended: Callable[[], bool],
         say: Callable[[str], None],
         given: Any = None,

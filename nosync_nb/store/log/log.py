@@ -30,7 +30,7 @@ from nosync_nb.store.log.generation import Lease, Words
 from nosync_nb.store.log.lookup import Lookup
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.log.owner import Owner
-from nosync_nb.store.log.recover import Recovered
+from nosync_nb.store.log.recover import RecoveredLog
 from nosync_nb.store.log.segments import Segment
 from nosync_nb.store.log.writer import Writer
 
@@ -51,7 +51,7 @@ class Log:
         files: Files,
         path: str,
         words: Words,
-        recovered: Recovered,
+        recovered: RecoveredLog,
         writer: Writer | None,
         owner: Owner | None,
     ) -> None:

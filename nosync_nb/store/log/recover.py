@@ -21,7 +21,7 @@ from nosync_nb.store.log.writer import Writer
 NOTHING = Mark(0, 0, b"")
 
 
-class Recovered(NamedTuple):
+class RecoveredLog(NamedTuple):
     """The newest checkpoint that fits, what follows it, and what is worth telling.
 
     `clean`: the last owner closed the log properly and all he wrote is there. `noted` is the last
@@ -46,7 +46,7 @@ def recover(
     machine: Machine,
     *,
     follow: bool = False,
-) -> Recovered:
+) -> RecoveredLog:
     """Finds the newest checkpoint and verifies the tail after it.
 
     With `follow` only what the owner has published is read, if he may be writing still.
@@ -72,14 +72,14 @@ def recover(
     rest = tail.read(files, folder, chain, start, known=known, strict=same_boot, upto=published)
     closed = owner is not None and last.closed and owner.known == rest.end.seq
     noted = words.noted(_newest_generation(names)) or 0
-    return Recovered(state, rest, chain.live, closed, notes + rest.notes, noted, unread)
+    return RecoveredLog(state, rest, chain.live, closed, notes + rest.notes, noted, unread)
 
 
 def begin(
     files: Files,
     where: str,
     lease: Lease,
-    recovered: Recovered,
+    recovered: RecoveredLog,
     *,
     delay_s: float,
     background: bool,
