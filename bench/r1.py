@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import nosync_nb
 from bench.workload import LABELS, Change, Workload, label_names, node_names
-from nosync_nb.session.session import publisher_of
+from nosync_nb.session.session import owners_of
 
 IN_PROCESS = 1 << 40
 """Rows above which Spark computes: never here, no JVM shall take part in what is measured."""
@@ -69,7 +69,7 @@ def without_log(session: Any) -> None:
     """
     from nosync_nb.store.log import Position
 
-    publisher_of(session).store.write_epoch = lambda *_: Position(0, 0)
+    owners_of(session).publisher.store.write_epoch = lambda *_: Position(0, 0)
 
 
 def measure(session: Any, workload: Workload, changes: list[Change], options: Any) -> Any:

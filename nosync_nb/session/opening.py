@@ -13,7 +13,7 @@ from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.session.session import Session, catch_up, link_of
+from nosync_nb.session.session import Session, owners_of
 from nosync_nb.store.store import Store
 
 _open: WeakValueDictionary[str, Session] = WeakValueDictionary()
@@ -75,13 +75,15 @@ def _begun(
     session = None
     try:
         session = Session(store, spark=spark, spark_rows=spark_rows)
-        catch_up(session)
+        owners = owners_of(session)
+        if owners.behind:
+            owners.gate.ready()
         verified, restored = store.verified, time.perf_counter()
         session.recovery.took(verified - started, read - verified, restored - read)
         if mode == "w":
             _register(where, session)
         store.log.start()
-        link_of(session).follow()
+        owners.link.follow()
         return session
     except BaseException:
         (session or store).close()
@@ -100,7 +102,7 @@ def _register(where: str, session: Session) -> None:
     """Makes a session the one of its folder in this process."""
     replaced = _open.get(where)
     if replaced is not None and not replaced.closed:
-        link_of(replaced).close()  # its views would tell what it saw last
+        owners_of(replaced).link.close()  # its views would tell what it saw last
     _open[where] = session
     atexit.register(session.close)
 

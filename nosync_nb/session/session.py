@@ -19,42 +19,32 @@ from __future__ import annotations
 import atexit
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Literal
 
 from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.definition import check_name, reference
 from nosync_nb.dataflow.stage import Options
 from nosync_nb.errors import FencedError, StageError, enough_memory, one_line, warn
-from nosync_nb.session import loads, recovery, trusting, upkeep
-from nosync_nb.session.audits import Audits
-from nosync_nb.session.commits import Commits
-from nosync_nb.session.declarations import Declarations
-from nosync_nb.session.definitions import Definitions, StageReport
-from nosync_nb.session.follower import Follower
-from nosync_nb.session.frames import Frames
-from nosync_nb.session.garbage import Garbage
-from nosync_nb.session.gate import Gate
-from nosync_nb.session.host import SessionHost
-from nosync_nb.session.input import Input, check_once
-from nosync_nb.session.inputs import Inputs
-from nosync_nb.session.installation import Installation
-from nosync_nb.session.limits import Limits
-from nosync_nb.session.listeners import Listeners
-from nosync_nb.session.names import Names
-from nosync_nb.session.publisher import Publisher
-from nosync_nb.session.reader import SnapshotReader
-from nosync_nb.session.recovery import Completion
-from nosync_nb.session.sealing import Signer
-from nosync_nb.session.transactions import InputChanges, Transaction, Transactions
-from nosync_nb.session.upkeep import Upkeep
-from nosync_nb.session.worker import Worker
-from nosync_nb.session.works import Works
-from nosync_nb.spark.link import Link
+from nosync_nb.session import upkeep
+from nosync_nb.session.blocks import EpochBlock
+from nosync_nb.session.definitions import StageReport
+from nosync_nb.session.input import Input
+from nosync_nb.session.owners import Owners
+from nosync_nb.session.transactions import InputChanges, Transaction
 from nosync_nb.store.frontier import Frontier
 from nosync_nb.store.ledger import Epochs
 from nosync_nb.store.store import Store
+
+
+def _limit(name: str, doc: str) -> property:
+    """An attribute that the session's `Limits` own."""
+    return property(
+        lambda session: getattr(owners_of(session).limits, name),
+        lambda session, value: setattr(owners_of(session).limits, name, value),
+        doc=doc,
+    )
 
 
 class Session:
@@ -64,65 +54,9 @@ class Session:
         recovery: what opening it found.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        spark: Any = None,
-        spark_rows: int | None = None,
-    ) -> None:
-        self._limits = limits = Limits(spark_rows)
-        self._works = Works()
-        self._listeners = listeners = Listeners()
-        self._worker = Worker()
-        self._gate = gate = Gate(self._worker, store.log.mode)
-        self._names = names = Names(listeners)
-        self._transactions = transactions = Transactions()
-        garbage = Garbage()
-        self._publisher = publisher = Publisher(store, gate, self._works, garbage, names)
-        self._signer = signer = Signer(store.log.id)
-        self._link = link = Link(
-            publisher, limits, lambda: gate.closing or publisher.fenced, listeners.say, spark
-        )
-        types = link.types
-        recovered, report, differs, behind = recovery.recover(store, types)
-        publisher.show(recovered)
-        signer.believe(recovered)
-        self.recovery = report
-        self._upkeep = Upkeep(gate, publisher, signer, self._worker)
-        reads = store.log.mode == "r"
-        self._follower = follower = Follower(gate, publisher, recovered if reads else None)
-        reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
-        frames = Frames(publisher, reader, names, link)
-        self._host = SessionHost(
-            publisher, reader, follower, frames, names, listeners, types, limits
-        )
-        installation = Installation(
-            gate, publisher, link, types, signer, self._upkeep, listeners, limits
-        )
-        self._declarations = Declarations(gate, publisher, installation, link)
-        self._definitions = Definitions(
-            gate, publisher, installation, names, transactions, listeners, link, types,
-            self._host, report,
-        )  # fmt: skip
-        self._audits = audits = Audits(publisher, self._definitions, link)
-        self._commits = Commits(
-            gate, publisher, transactions, link, listeners, self._upkeep, audits
-        )
-        self._inputs = Inputs(gate, publisher, transactions, link)
-        repeats = loads.Repeats()
-        self._loads = loads.Loads(repeats, publisher, transactions, listeners, link.is_frame)
-        self._behind = behind
-        if reads:
-            return
-        if report.resumed_at:
-            repeats.begin(report.resumed_at)
-        if not store.foreign:  # by what somebody else wrote nothing is deleted
-            garbage.expire(store.retired)
-        if recovered.said is not None:
-            resume = self._definitions.resume
-            completion = Completion(gate, publisher, self._upkeep, link, report, resume)
-            completion.begin(differs=differs, behind=behind)
+    def __init__(self, store: Store, *, spark: Any = None, spark_rows: int | None = None) -> None:
+        self._owners = Owners(store, spark, spark_rows)
+        self.recovery = self._owners.report
 
     # -- inputs and epochs -------------------------------------------------------------------
 
@@ -138,7 +72,7 @@ class Session:
         Raises:
             SchemaError: if it is there with another schema or key; quotes both.
         """
-        self._declarations.declare(check_name(name, "input"), schema, key)
+        self._owners.declarations.declare(check_name(name, "input"), schema, key)
         return self._input(name)
 
     def commit(
@@ -152,54 +86,38 @@ class Session:
         Raises:
             NosyncError: and nothing has changed; what was pending still is.
         """
-        return self._commits.commit(self._transactions.current, wait, label)
+        return self._owners.commits.commit(self._owners.transactions.current, wait, label)
 
-    @contextmanager
-    def epoch(self, *, once: Any = None, label: str | None = None) -> Iterator[EpochBlock]:
+    def epoch(
+        self, *, once: Any = None, label: str | None = None
+    ) -> AbstractContextManager[EpochBlock]:
         """A transaction of its own: commits at the end of the block, discards if it raises.
 
         Args:
             once: a key; if this history has recorded it, nothing in the block takes effect
                 (`e.skipped`).
         """
-        check_once(once, "epoch")
-        block = EpochBlock()
-        mark = None if once is None else f"epoch:{once}"
-        block.skipped = mark is not None and self._loads.seen(mark)
-        transaction = Transaction(label, keyed=mark is not None)
-        try:
-            with self._transactions.block(transaction):
-                yield block
-                if mark is not None and block.skipped:
-                    load = loads.loaded(transaction)
-                    self._loads.skip("epoch", once, mark, load, stacklevel=5)
-                else:
-                    if mark is not None:
-                        transaction.once[mark] = loads.loaded(transaction)
-                    self._commits.commit(transaction, None, label)
-        finally:
-            block.number = transaction.epoch
-            self._commits.discard(transaction)
+        return self._owners.blocks.epoch(once, label)
 
     def begin(self, label: str | None = None) -> Transaction:
         """Starts a transaction that becomes the current one until it commits or is discarded.
 
         It is that of all threads but those inside an `epoch` block.
         """
-        return self._commits.begin(label)
+        return self._owners.commits.begin(label)
 
     @property
     def pending(self) -> Mapping[str, InputChanges]:
         """The inputs with changes that wait for the next epoch."""
-        return self._transactions.current.pending
+        return self._owners.transactions.current.pending
 
     def discard(self) -> int:
         """Drops what is pending; returns the updates dropped."""
-        return self._commits.discard(self._transactions.current)
+        return self._owners.commits.discard(self._owners.transactions.current)
 
     def sync(self, level: str = "disk") -> None:
         """Waits until all epochs are on disk."""
-        self._commits.sync(level)
+        self._owners.commits.sync(level)
 
     # -- stages ------------------------------------------------------------------------------
 
@@ -216,7 +134,7 @@ class Session:
                 that order, or a dict by name.
             sources: any names but `rounds`, with what they start from.
         """
-        return iterate_together(self._host, body, rounds, sources)
+        return iterate_together(self._owners.host, body, rounds, sources)
 
     def stage(
         self, name: str, collection: Collection, *, nondeterministic: bool = False
@@ -235,7 +153,7 @@ class Session:
         return self[name]
 
     @enough_memory(
-        lambda self, collections, **_: self._definitions.outcome_of(collections),
+        lambda self, collections, **_: self._owners.definitions.outcome_of(collections),
         "define one stage a time, over fewer rows, or with Spark: %%dd --on spark",
     )
     def define(
@@ -263,73 +181,76 @@ class Session:
                 hint="leave it out, and wait where it matters: session.commit(wait='disk')",
             )
         options = Options(on, nondeterministic)
-        return self._definitions.define(collections, options, replay=replay, again=again)
+        return self._owners.definitions.define(collections, options, replay=replay, again=again)
 
     def drop(self, *names: str, cascade: bool = False) -> None:
         """Forgets stages or inputs; with `cascade`, what reads them too."""
-        self._definitions.drop(names, cascade=cascade)
+        self._owners.definitions.drop(names, cascade=cascade)
 
     def rename(self, old: str, new: str) -> None:
         """Gives a stage or input another name; stages that read it follow."""
-        self._definitions.rename(old, check_name(new, "stage"))
+        self._owners.definitions.rename(old, check_name(new, "stage"))
 
     def __getitem__(self, name: str) -> Collection:
         if name not in self:
             self.refresh()
-        stage = self._publisher.snapshot.stage(name)
+        stage = self._owners.publisher.snapshot.stage(name)
         if stage.is_input:
             return self._input(name)
-        return Collection(self._host, reference(name, stage.schema))
+        return Collection(self._owners.host, reference(name, stage.schema))
 
     def _input(self, name: str) -> Input:
-        stage = self._publisher.snapshot.stage(name)
-        return Input(self._host, self._inputs, self._loads, reference(name, stage.schema))
+        stage = self._owners.publisher.snapshot.stage(name)
+        return Input(
+            self._owners.host,
+            self._owners.inputs,
+            self._owners.loads,
+            reference(name, stage.schema),
+        )
 
     def __contains__(self, name: object) -> bool:
-        return name in self._publisher.snapshot.catalog
+        return name in self._owners.publisher.snapshot.catalog
 
     @property
     def stages(self) -> dict[str, Collection]:
         """The stages by name, without frozen versions."""
         self.refresh()
-        stages = self._publisher.snapshot.catalog.values()
+        stages = self._owners.publisher.snapshot.catalog.values()
         found = [s for s in stages if not s.is_input and not s.frozen]
-        return {s.name: Collection(self._host, reference(s.name, s.schema)) for s in found}
+        return {s.name: Collection(self._owners.host, reference(s.name, s.schema)) for s in found}
 
     @property
     def inputs(self) -> dict[str, Input]:
         """The inputs by name."""
         self.refresh()
-        catalog = self._publisher.snapshot.catalog
+        catalog = self._owners.publisher.snapshot.catalog
         return {name: self._input(name) for name, stage in catalog.items() if stage.is_input}
 
     @property
     def graph(self) -> dict[str, tuple[str, ...]]:
         """What each stage reads, by name."""
-        return {
-            n: s.definition.references if s.definition else ()
-            for n, s in self._publisher.snapshot.catalog.items()
-        }
+        stages = self._owners.publisher.snapshot.catalog.values()
+        return {s.name: s.definition.references if s.definition else () for s in stages}
 
     # -- time --------------------------------------------------------------------------------
 
     @property
     def now(self) -> int:
         """The last epoch; 0 is "empty, before everything"."""
-        return self._publisher.now
+        return self._owners.publisher.now
 
     def epochs(self) -> Epochs:
         """The epochs readable for all live stages, with time and label."""
-        seen = self._publisher.snapshot
+        seen = self._owners.publisher.snapshot
         live = [s for s in seen.catalog.values() if s.live]
         begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
-        return self._publisher.ledger.epochs(max(begins, default=0), seen.epoch)
+        return self._owners.publisher.ledger.epochs(max(begins, default=0), seen.epoch)
 
     @property
     def frontiers(self) -> dict[str, Frontier]:
         """For each stage and input the last epoch in memory and on disk, inclusive."""
-        seen = self._publisher.snapshot
-        disk = self._publisher.durable
+        seen = self._owners.publisher.snapshot
+        disk = self._owners.publisher.durable
         return {
             n: Frontier(last, min(disk, last), None)
             for n, last in ((n, seen.last(s)) for n, s in seen.catalog.items())
@@ -340,7 +261,7 @@ class Session:
         if failure == "kernel":
             return self.now
         if failure == "power":
-            return self._publisher.durable
+            return self._owners.publisher.durable
         if failure == "disk":
             return 0
         raise StageError(f"unknown class of failure {failure!r}", hint="kernel, power or disk")
@@ -350,124 +271,95 @@ class Session:
     @property
     def path(self) -> str:
         """The session's folder."""
-        return self._publisher.store.path
+        return self._owners.publisher.store.path
 
     @property
     def mode(self) -> str:
         """How it was opened: `w` or `r`."""
-        return self._publisher.store.log.mode
+        return self._owners.publisher.store.log.mode
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._gate.closing
+        return self._owners.gate.closing
 
     @property
     def spark(self) -> Any:
         """The Spark session in use, or None."""
-        return self._link.current
+        return self._owners.link.current
 
     @property
     def spark_conf(self) -> dict[str, str]:
         """Settings for a Spark session that this one has to start itself."""
-        return self._link.conf
+        return self._owners.link.conf
 
     @property
     def fenced(self) -> bool:
         """Whether somebody else has taken the log over: nothing can be committed here any more."""
-        return not self._gate.closing and self._publisher.fenced
+        return not self._owners.gate.closing and self._owners.publisher.fenced
 
     @property
     def stale(self) -> dict[str, str]:
         """The stages that have stopped, with the reason."""
-        stages = self._publisher.snapshot.catalog.values()
+        stages = self._owners.publisher.snapshot.catalog.values()
         return {s.name: s.reason for s in stages if s.reason is not None}
 
-    @property
-    def spark_rows(self) -> int | None:
-        """The most rows that run in this process; None: by estimated cost."""
-        return self._limits.spark_rows
-
-    @spark_rows.setter
-    def spark_rows(self, value: int | None) -> None:
-        self._limits.spark_rows = value
-
-    @property
-    def spark_off(self) -> bool:
-        """Whether all that this process can do is done in it."""
-        return self._limits.spark_off
-
-    @spark_off.setter
-    def spark_off(self, value: bool) -> None:
-        self._limits.spark_off = value
-
-    @property
-    def collect_rows(self) -> int:
-        """The most rows that `to_arrow` and `to_pandas` give."""
-        return self._limits.collect_rows
-
-    @collect_rows.setter
-    def collect_rows(self, value: int) -> None:
-        self._limits.collect_rows = value
-
-    @property
-    def replay_rows(self) -> int:
-        """An edited stage is replayed over the past if that is at most so many rows."""
-        return self._limits.replay_rows
-
-    @replay_rows.setter
-    def replay_rows(self, value: int) -> None:
-        self._limits.replay_rows = value
+    spark_rows = _limit("spark_rows", "The most rows run in this process; None: by estimated cost.")
+    spark_off = _limit("spark_off", "Whether all that this process can do is done in it.")
+    collect_rows = _limit("collect_rows", "The most rows that `to_arrow` and `to_pandas` give.")
+    replay_rows = _limit(
+        "replay_rows", "An edited stage is replayed over the past if that is at most so many rows."
+    )
 
     def cancel_spark(self) -> None:
         """Cancels the Spark jobs of the running epoch."""
-        self._link.cancel()
+        self._owners.link.cancel()
 
     def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
         """Calls back with each epoch after it is visible; returns the way to stop that."""
-        return self._listeners.subscribe(callback)
+        return self._owners.listeners.subscribe(callback)
 
     @property
     def stats(self) -> dict[str, Any]:
         """Counters: epochs, rows touched, rows merged, merges, checkpoints, stalls, executed."""
-        return self._works.counters
+        return self._owners.works.counters
 
     @property
     def notices(self) -> deque[str]:
         """The last lines that were said to whoever uses the session."""
-        return self._listeners.notices
+        return self._owners.listeners.notices
 
     @property
     def on_notice(self) -> Callable[[str], None] | None:
         """What gets each notice; without it they go to the log of the program."""
-        return self._listeners.on_notice
+        return self._owners.listeners.on_notice
 
     @on_notice.setter
     def on_notice(self, hears: Callable[[str], None] | None) -> None:
-        self._listeners.on_notice = hears
+        self._owners.listeners.on_notice = hears
 
     def layers(self, name: str) -> list[dict[str, Any]]:
         """The layers of a stage: interval, rows, and where each is persisted."""
-        return upkeep.layers(self._publisher.snapshot, name, self._publisher.durable)
+        return upkeep.layers(self._owners.publisher.snapshot, name, self._owners.publisher.durable)
 
     def refresh(self) -> int:
         """With `mode="r"`, takes in what the owner has committed, as reading does; gives `now`."""
-        self._follower.refresh()
+        self._owners.follower.refresh()
         return self.now
 
     def tell(self) -> None:
         """Warns of removed rows that were not there, as far as a loop of commits has not yet."""
-        self._commits.tell_absent()
+        self._owners.commits.tell_absent()
 
     def settle(self) -> None:
         """Waits for background merges and checkpoints."""
-        self._worker.drain()
-        self._worker.raise_error()
+        self._owners.worker.drain()
+        self._owners.worker.raise_error()
 
     def close(self) -> None:
         """Ends the session properly: everything is on disk, the log free for others."""
-        if self._gate.close():
-            with self._gate.ending:
+        if self._owners.gate.close():
+            with self._owners.gate.ending:
                 try:
                     self.tell()
                 finally:
@@ -475,19 +367,19 @@ class Session:
 
     def _end(self) -> None:
         """Gives back what it holds; it is closed after the last step, and each may be repeated."""
-        if self._gate.closed:  # by another thread meanwhile
+        if self._owners.gate.closed:  # by another thread meanwhile
             return
-        store = self._publisher.store
-        self._link.close()
-        self._worker.close()
+        store = self._owners.publisher.store
+        self._owners.link.close()
+        self._owners.worker.close()
         try:
             with suppress(FencedError):  # what was committed is in the log that the new owner reads
                 store.close()
         finally:
             if store.log.closed:
-                self._gate.end()
+                self._owners.gate.end()
                 atexit.unregister(self.close)
-            if (error := self._worker.take_error()) and not isinstance(error, FencedError):
+            if (error := self._owners.worker.take_error()) and not isinstance(error, FencedError):
                 warn(f"background work failed: {error}", stacklevel=2)
 
     def __enter__(self) -> Session:
@@ -497,40 +389,12 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        names = (
-            f"at epoch {self.now}: {', '.join(self._publisher.snapshot.catalog) or 'no inputs yet'}"
+        names = ", ".join(self._owners.publisher.snapshot.catalog) or "no inputs yet"
+        return one_line(
+            f"<nosync session {os.path.basename(self.path)} at epoch {self.now}: {names}>"
         )
-        return one_line(f"<nosync session {os.path.basename(self.path)} {names}>")
 
 
-class EpochBlock:
-    """What `with session.epoch() as e` gives: `number` once committed, `skipped`."""
-
-    number: int | None = None
-    skipped: bool = False
-
-
-def resolved(session: Session, at: Any) -> int:
-    """The epoch that `at` names now, for those who do not read but ask, as the magics do."""
-    return session._publisher.ledger.resolve(at, session.now)
-
-
-def trust_report(session: Session) -> trusting.TrustReport:
-    """Tells whose key signed the log of a session, and what its stages are. Runs nothing."""
-    return trusting.report(session._publisher, session._signer)
-
-
-def catch_up(session: Session) -> None:
-    """Brings stages to now that had stopped and can have what they missed, before it is used."""
-    if session._behind:
-        session._gate.ready()
-
-
-def link_of(session: Session) -> Link:
-    """The session's way to Spark, for who opens it."""
-    return session._link
-
-
-def publisher_of(session: Session) -> Publisher:
-    """What a session has published, for who measures it."""
-    return session._publisher
+def owners_of(session: Session) -> Owners:
+    """Who does the work of a session, for who opens it, shows it or measures it."""
+    return session._owners

@@ -12,8 +12,7 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions import trust
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import one_line
-from nosync_nb.session.publisher import Publisher
-from nosync_nb.session.sealing import Signer
+from nosync_nb.session.session import Session, owners_of
 from nosync_nb.store import signing
 
 _SHOWN_MAX = 400
@@ -44,8 +43,10 @@ class TrustReport(NamedTuple):
         return "\n".join(lines)
 
 
-def report(publisher: Publisher, signer: Signer) -> TrustReport:
+def trust_report(session: Session) -> TrustReport:
     """Tells whose key signed the log of a session, and what its stages are. Runs nothing."""
+    owners = owners_of(session)
+    publisher, signer = owners.publisher, owners.signer
     key, unfit = signing.own_key()
     origin, said = signer.origin, signer.said
     log = publisher.store.log

@@ -10,7 +10,7 @@ import pytest
 import nosync_nb
 from nosync.__main__ import main
 from nosync_nb.collections.functions import trust
-from nosync_nb.session.session import trust_report
+from nosync_nb.session.trusting import trust_report
 from nosync_nb.store import keys
 
 

@@ -27,7 +27,7 @@ from nosync_nb.operators import spec
 from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.rows import Schema
 from nosync_nb.session.sealing import Signer
-from nosync_nb.session.session import trust_report
+from nosync_nb.session.trusting import trust_report
 from nosync_nb.spark.link import Link
 from nosync_nb.store import journal
 

@@ -1,7 +1,4 @@
-"""Inside: who does the work of a session, for tests that look at how it is done.
-
-The one place of the tests that knows where a session keeps them.
-"""
+"""Inside: who does the work of a session, for tests that look at how it is done."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ from nosync_nb.session.loads import Loads
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.sealing import Signer
+from nosync_nb.session.session import owners_of
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.worker import Worker
 from nosync_nb.session.works import Works
@@ -80,4 +78,5 @@ class Inside(NamedTuple):
 
 def inside(session: Session) -> Inside:
     """Those of a session."""
-    return Inside(*(getattr(session, f"_{name}") for name in Inside._fields))
+    owners = owners_of(session)
+    return Inside(*(getattr(owners, name) for name in Inside._fields))

@@ -57,15 +57,16 @@ def epoch_of(session: Session, at: int | str) -> int:
         TimeError: if it names none; tells what there is.
     """
     from nosync_nb.errors import TimeError
-    from nosync_nb.session.session import resolved
+    from nosync_nb.session.session import owners_of
 
+    ledger, now = owners_of(session).publisher.ledger, session.now
     try:
-        return resolved(session, at)
+        return ledger.resolve(at, now)
     except TimeError:
         when = _datetime(at)
         if when is None:
             raise
-        return resolved(session, when)
+        return ledger.resolve(when, now)
 
 
 def _datetime(text: int | str) -> datetime | None:

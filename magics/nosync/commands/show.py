@@ -190,7 +190,7 @@ _AT = (["--at"], {"type": moment, "help": _MOMENT})
 
 def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
     """Whose key signed the log, and what running its cells would define; nothing is run."""
-    from nosync_nb.session.session import trust_report
+    from nosync_nb.session.trusting import trust_report
 
     told = trust_report(notebook.session())
     rows = [[s.name, s.whose, s.held or "runs", s.text] for s in told.stages]

@@ -1,0 +1,100 @@
+"""Owners: who does the work of a session, each made of those before it.
+
+What is written here is which of them knows which; what each owns, and under which lock, is written
+beside it. It is whole when it is made: nobody is given anything later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nosync_nb.session import recovery
+from nosync_nb.session.audits import Audits
+from nosync_nb.session.blocks import Blocks
+from nosync_nb.session.commits import Commits
+from nosync_nb.session.declarations import Declarations
+from nosync_nb.session.definitions import Definitions
+from nosync_nb.session.follower import Follower
+from nosync_nb.session.frames import Frames
+from nosync_nb.session.garbage import Garbage
+from nosync_nb.session.gate import Gate
+from nosync_nb.session.host import SessionHost
+from nosync_nb.session.inputs import Inputs
+from nosync_nb.session.installation import Installation
+from nosync_nb.session.limits import Limits
+from nosync_nb.session.listeners import Listeners
+from nosync_nb.session.loads import Loads, Repeats
+from nosync_nb.session.names import Names
+from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.reader import SnapshotReader
+from nosync_nb.session.sealing import Signer
+from nosync_nb.session.transactions import Transactions
+from nosync_nb.session.upkeep import Upkeep
+from nosync_nb.session.worker import Worker
+from nosync_nb.session.works import Works
+from nosync_nb.spark.link import Link
+from nosync_nb.store.store import Store
+
+
+class Owners:
+    """Those of one session over a folder that was opened.
+
+    Attributes:
+        report: what opening it found.
+        behind: whether stages have stopped that can have what they missed.
+    """
+
+    def __init__(self, store: Store, spark: Any, spark_rows: int | None) -> None:
+        self.limits = limits = Limits(spark_rows)
+        self.works = Works()
+        self.listeners = listeners = Listeners()
+        self.worker = Worker()
+        self.gate = gate = Gate(self.worker, store.log.mode)
+        self.names = names = Names(listeners)
+        self.transactions = transactions = Transactions()
+        garbage = Garbage()
+        self.publisher = publisher = Publisher(store, gate, self.works, garbage, names)
+        self.signer = signer = Signer(store.log.id)
+        self.link = link = Link(
+            publisher, limits, lambda: gate.closing or publisher.fenced, listeners.say, spark
+        )
+        types = link.types
+        recovered, report, differs, behind = recovery.recover(store, types)
+        publisher.show(recovered)
+        signer.believe(recovered)
+        self.report, self.behind = report, behind
+        self.upkeep = Upkeep(gate, publisher, signer, self.worker)
+        reads = store.log.mode == "r"
+        self.follower = follower = Follower(gate, publisher, recovered if reads else None)
+        reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
+        frames = Frames(publisher, reader, names, link)
+        self.host = SessionHost(
+            publisher, reader, follower, frames, names, listeners, types, limits
+        )
+        installation = Installation(
+            gate, publisher, link, types, signer, self.upkeep, listeners, limits
+        )
+        self.declarations = Declarations(gate, publisher, installation, link)
+        self.definitions = Definitions(
+            gate, publisher, installation, names, transactions, listeners, link, types,
+            self.host, report,
+        )  # fmt: skip
+        self.audits = Audits(publisher, self.definitions, link)
+        self.commits = Commits(
+            gate, publisher, transactions, link, listeners, self.upkeep, self.audits
+        )
+        self.inputs = Inputs(gate, publisher, transactions, link)
+        repeats = Repeats()
+        self.loads = Loads(repeats, publisher, transactions, listeners, link.is_frame)
+        self.blocks = Blocks(transactions, self.commits, self.loads)
+        if reads:
+            return
+        if report.resumed_at:
+            repeats.begin(report.resumed_at)
+        if not store.foreign:  # by what somebody else wrote nothing is deleted
+            garbage.expire(store.retired)
+        if recovered.said is not None:
+            completion = recovery.Completion(
+                gate, publisher, self.upkeep, link, report, self.definitions.resume
+            )
+            completion.begin(differs=differs, behind=behind)
