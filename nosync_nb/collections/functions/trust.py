@@ -19,6 +19,7 @@ what runs again is what was identified.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import json
@@ -78,6 +79,8 @@ def user_key(files: Files | None = None) -> bytes:
         _check_folder(files, os.path.dirname(path))
         return read_key(files, path)
     except DurabilityError as error:
+        if error.errno == errno.ENOMEM:  # the key is there, and the next call has it
+            raise
         raise _unavailable(error) from error
 
 
@@ -95,6 +98,8 @@ def known_key(files: Files | None = None) -> bytes | None:
         _check_folder(files, os.path.dirname(path))
         return read_key(files, path)
     except DurabilityError as error:
+        if error.errno == errno.ENOMEM:  # the key is there, and the next call has it
+            raise
         raise _unavailable(error) from error
 
 
