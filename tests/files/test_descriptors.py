@@ -10,6 +10,7 @@ PROGRAM = """
 import os, resource, sys
 import nosync_nb
 from nosync_nb.session import upkeep; from nosync_nb.store import store
+from nosync_nb.session.session import owners_of
 
 store.SPILL_ROWS = upkeep.SPILL_ROWS = 4  # each epoch is a part file, each checkpoint a pack
 EPOCHS = 120
@@ -23,7 +24,7 @@ def use(session, start, stop):
     for epoch in range(start, stop):
         rows.insert([(epoch * 8 + i,) for i in range(8)])
         session.commit()
-        inside(session).upkeep.checkpoint()
+        owners_of(session).upkeep.checkpoint()
         counts.append(opened())
     return counts
 
