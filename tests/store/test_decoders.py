@@ -253,6 +253,21 @@ def test_a_checkpoint_is_read_or_refused(
         read_everything(folder, "r")
 
 
+@pytest.mark.parametrize("key", ["packed", "retain"])
+@pytest.mark.parametrize("value", ["1", 1.5, True, [1]])
+def test_a_history_without_numbers_of_epochs_is_refused(
+    corpus: Corpus, copied: Callable[[], Path], key: str, value: object
+) -> None:
+    meta = meta_of(corpus.checkpoint.payload)
+    meta["history"][key] = value
+    folder = copied()
+    payload = with_meta(corpus.checkpoint.payload, meta)
+    (folder / corpus.checkpoint_name).unlink()
+    checkpoint.write(Files(), str(folder), corpus.checkpoint._replace(payload=payload))
+    with pytest.raises(CorruptLogError):
+        read_everything(folder, "r")
+
+
 @SLICE
 @given(data=st.data())
 def test_a_definition_of_a_stranger_is_read_or_refused(

@@ -100,8 +100,14 @@ class History:
             )
         tree = tuple(map(nodes.node_from_json, manifest["tree"]))
         hidden = {trace: tuple((a, b) for a, b in some) for trace, some in manifest["hidden"]}
-        history._view = _View(tree, {}, hidden, manifest["packed"])
-        history._retain = manifest["retain"]
+        packed, retain = manifest["packed"], manifest["retain"]
+        if type(packed) is not int or type(retain) not in (int, type(None)):
+            raise CorruptLogError(
+                f"'{folder}': what is packed or retained is no number of epochs",
+                hint="restore the log from a copy",
+            )
+        history._view = _View(tree, {}, hidden, packed)
+        history._retain = retain
         return history
 
     def manifest(self) -> dict[str, Any]:
