@@ -9,6 +9,7 @@ from typing import TypeVar
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.sealing import Signer
 from nosync_nb.store import reading
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.reading import Recovered
@@ -23,43 +24,38 @@ FOLLOW_MAX = 8192
 class Follower:
     """Shows what the owner of a log has committed by now; nothing to do for the owner itself.
 
-    Threads: `_recovered` and `_followed` are changed with `_lock` alone, which is taken before the
-    gate. What is shown is a whole snapshot.
+    Threads: what is here is changed with `_lock` alone, which is taken before the gate, and which
+    who closes takes as well. What is shown is a whole snapshot.
+
+    IMPORTANT: reading frames moves the log's end and changes the ledger, before anything is shown.
+    `_unshown` stands meanwhile: who finds it was interrupted begins again.
 
     Args:
         recovered: what the log said when it was opened, for a reader; None: the session writes.
     """
 
-    def __init__(self, gate: Gate, publisher: Publisher, recovered: Recovered | None) -> None:
+    def __init__(
+        self, gate: Gate, publisher: Publisher, signer: Signer, recovered: Recovered | None
+    ) -> None:
         self._gate = gate
         self._publisher = publisher
+        self._signer = signer
         self._lock = threading.RLock()
         self._recovered = recovered
         self._followed = 0  # frames since the log was opened
+        self._unshown = False  # whether frames may have been read that are not shown
 
     def refresh(self) -> None:
         """Takes in what the owner has committed since the last look.
 
         If the log cannot be followed from where the reader is, as its owner was replaced, or as the
-        reader has fallen far behind, the reader begins again at the newest checkpoint.
+        reader has fallen far behind or was interrupted, it begins again at the newest checkpoint.
         """
+        if self._recovered is None:
+            return
         with self._lock:
-            if self._recovered is None or self._gate.closing:
-                return
-            store = self._recovered.store
-            try:
-                frames = store.log.refresh()
-            except (DurabilityError, CorruptLogError):
+            if not self._gate.closing and (self._unshown or not self._follow(self._recovered)):
                 self._reload()
-                return
-            self._followed += len(frames)
-            if self._followed > FOLLOW_MAX:
-                self._reload()
-            elif frames:
-                with decoding("the log"):
-                    tail = store.decoded(frames)
-                    if tail:
-                        self._show(reading.follow(self._recovered, tail))
 
     def following(self, read: Callable[[], Read]) -> Read:
         """Reads what the owner has committed by now.
@@ -73,11 +69,37 @@ class Follower:
             return read()
         except CorruptLogError:
             with self._lock:
+                if self._gate.closing:
+                    raise DurabilityError("the session is closed", hint="open it again") from None
                 self._reload()
             return read()
 
+    def between(self, act: Callable[[], None]) -> None:
+        """Does something, as giving back the log, while nobody takes in what is in it."""
+        with self._lock:
+            act()
+
+    def _follow(self, before: Recovered) -> bool:
+        """Shows what was written after what is shown; whether it could be followed."""
+        store = before.store
+        self._unshown = True
+        try:
+            frames = store.log.refresh()
+            self._followed += len(frames)
+            if self._followed > FOLLOW_MAX:
+                return False
+            with decoding("the log"):
+                tail = store.decoded(frames)
+                if tail:
+                    self._show(reading.follow(before, tail))
+        except (DurabilityError, CorruptLogError):
+            return False
+        self._unshown = False
+        return True
+
     def _reload(self) -> None:
         """Begins again at the newest checkpoint."""
+        self._unshown = True
         before = self._publisher.store
         store = Store.open(before.path, mode="r")
         try:
@@ -89,11 +111,11 @@ class Follower:
                 store.close()
             raise
         self._followed = 0
+        self._unshown = False
         before.close()
 
     def _show(self, recovered: Recovered) -> None:
         with self._gate.lock:
-            if self._gate.closing:
-                raise DurabilityError("the session is closed", hint="open it again")
             self._publisher.show(recovered)
+            self._signer.believe(recovered)
             self._recovered = recovered

@@ -65,7 +65,7 @@ class Owners:
         self.report, self.behind = report, behind
         self.upkeep = Upkeep(gate, publisher, signer, self.worker)
         reads = store.log.mode == "r"
-        self.follower = follower = Follower(gate, publisher, recovered if reads else None)
+        self.follower = follower = Follower(gate, publisher, signer, recovered if reads else None)
         reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
         frames = Frames(publisher, reader, names, link)
         self.host = SessionHost(

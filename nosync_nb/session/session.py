@@ -363,7 +363,7 @@ class Session:
                 try:
                     self.tell()
                 finally:
-                    self._end()
+                    self._owners.follower.between(self._end)
 
     def _end(self) -> None:
         """Gives back what it holds; it is closed after the last step, and each may be repeated."""

@@ -327,6 +327,8 @@ class Link:
         """
         from nosync_nb.spark.views import Views
 
+        if self._ended():
+            return
         store = self._published.store
         self._started = spark
         if self._views is None or self._views.spark is not spark:

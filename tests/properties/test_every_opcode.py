@@ -19,7 +19,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,9 @@ BEFORE, NEAR, AFTER = 8, 24, 8
 """How many opcodes are tried before the last frame is written, soon afterwards, and later."""
 
 SOON = 1000
+
+FOLLOWED = 64
+"""How many readers are struck, each at another opcode."""
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
@@ -313,6 +316,37 @@ def test_an_operation_is_done_or_not_whatever_is_raised_and_wherever(
     for i, at in enumerate(cases.numbers(name), ERRORS.index(error)):
         wrong = cases.failure(at, error, again=i % 2 == 0)
         assert wrong is None, f"opcode {at} of {cases.opcodes}: the session {wrong}"
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # what is raised in a finalizer
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_reader_misses_nothing_whatever_is_raised_while_it_follows(
+    error: BaseException, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before the next epoch either, which would not follow what it has read."""
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(log.parent / "key"))
+    shutil.copytree(log, tmp_path / "log")
+    with ExitStack() as opened, ThreadPoolExecutor(1) as pool:
+        session = opened.enter_context(nosync_nb.open(tmp_path / "log"))
+        readers = [
+            opened.enter_context(nosync_nb.open(tmp_path / "log", mode="r"))
+            for _ in range(FOLLOWED)
+        ]
+        go_on(session)
+        _stage(session, "more", "v > 3")
+        opcodes = [count(readers.pop().refresh, lambda: None)[0] for _ in range(2)][-1]
+        at = some(random.Random("refresh"), 1, opcodes, len(readers) - 1)
+        struck = list(zip(at, readers, strict=False))
+        for number, reader in struck:
+            strike(reader.refresh, number, error)
+        for change in (lambda _: None, go_on):
+            change(session)
+            wanted = told(session, pool)
+            for number, reader in struck:
+                reader.refresh()
+                assert told(reader, pool) == wanted, f"opcode {number} of {opcodes}"
 
 
 # -- the harness -------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +16,9 @@ import pyarrow as pa
 import pytest
 
 import nosync_nb
-from nosync_nb import Session, StageError, TimeError
+from nosync_nb import CorruptLogError, Session, StageError, TimeError
+from nosync_nb.store import reading
+from nosync_nb.store.log import Log
 from nosync_widgets.pages import changed_rows
 
 
@@ -242,3 +246,97 @@ def test_explain_tells_operators_and_where_they_ran(session: Session) -> None:
     assert "agg" in text
     assert text.splitlines()[-1].strip().startswith("delays")
     assert "filter" in session["delays"].filter("minutes > 6").explain()
+
+
+# -- behind the owner ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reader(session: Session) -> Iterator[Session]:
+    with nosync_nb.open(session.path, mode="r") as opened:
+        yield opened
+
+
+def once(patch: pytest.MonkeyPatch, place: Any, name: str, error: BaseException) -> None:
+    """Has the first call of a function raise when it has done what it does."""
+    does, errors = getattr(place, name), [error]
+
+    def raising(*given: Any) -> Any:
+        done = does(*given)
+        if errors:
+            raise errors.pop()
+        return done
+
+    patch.setattr(place, name, raising)
+
+
+def define(session: Session) -> None:
+    session.stage("fast", session["delays"].filter("minutes < 6"))
+
+
+def commit(session: Session) -> None:
+    session.inputs["delays"].insert([("UA", 1.0)])
+    session.commit()
+
+
+@pytest.mark.parametrize("missed", [define, commit])
+@pytest.mark.parametrize(("place", "name"), [(Log, "refresh"), (reading, "follow")])
+def test_a_reader_that_was_interrupted_misses_nothing(
+    session: Session,
+    reader: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    missed: Callable[[Session], None],
+    place: Any,
+    name: str,
+) -> None:
+    missed(session)
+    once(monkeypatch, place, name, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        reader.refresh()
+    for change in (lambda _: None, commit, define, commit):
+        change(session)
+        assert reader.refresh() == session.now
+        assert reader.stages.keys() == session.stages.keys()
+        for stage in ("delays", *session.stages):
+            assert repr(values(reader[stage])) == repr(values(session[stage]))
+
+
+def test_a_reader_that_cannot_make_sense_of_frames_begins_again(
+    session: Session, reader: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(session)
+    once(monkeypatch, reading, "follow", CorruptLogError("as if frames were lost"))
+    assert reader.refresh() == session.now == 5
+    assert reader["delays"].count() == 6
+
+
+@pytest.mark.parametrize("place", [Log, reading])
+def test_closing_waits_for_a_refresh(
+    session: Session, reader: Session, monkeypatch: pytest.MonkeyPatch, place: Any
+) -> None:
+    """Nothing that it reads is taken from under it, and it tells of no damage."""
+    name = "refresh" if place is Log else "follow"
+    does, close = getattr(place, name), Log.close
+    inside, ended = threading.Event(), threading.Event()
+
+    def slow(*given: Any) -> Any:
+        inside.set()
+        ended.wait(0.2)  # in vain, if closing waits
+        return does(*given)
+
+    def closed(log: Log) -> None:
+        close(log)
+        ended.set()
+
+    commit(session)
+    monkeypatch.setattr(place, name, slow)
+    monkeypatch.setattr(Log, "close", closed)
+    with ThreadPoolExecutor(1) as pool:
+        refreshed = pool.submit(reader.refresh)
+        assert inside.wait(60)
+        reader.close()
+        assert refreshed.result(60) == 5
+    assert reader.closed
+    assert ended.is_set()
+    commit(session)
+    assert reader.refresh() == 5

@@ -69,3 +69,21 @@ def test_views_are_made_and_dropped_by_one_thread_at_a_time(
         assert views.names == {"numbers"}
         link.close()
         monkeypatch.undo()
+
+
+def test_no_views_are_made_for_a_session_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would take them away."""
+    spark = SimpleNamespace()
+    views = SlowViews(spark)
+    views.go_on.set()
+    session = nosync_nb.open(tmp_path / "log")
+    session.input("numbers", "x int")
+    session.close()
+    link = inside(session).link
+    monkeypatch.setattr("nosync_nb.spark.sessions.find", lambda user: spark)
+    monkeypatch.setattr("nosync_nb.spark.views.Views", lambda *_: views)
+    monkeypatch.setattr(link, "_given", spark)
+    link.follow()
+    assert not views.begun.is_set()

@@ -105,3 +105,19 @@ def test_the_report_of_trust_tells_whose_a_log_is_and_what_it_computes(
     assert "x > 1" in big.text
     assert str(told).isprintable() or str(told).replace("\n", "").isprintable()
     assert not (tmp_path / "there").exists()
+
+
+def test_the_report_of_a_reader_is_of_what_the_owner_has_defined_since(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nothing was defined yet when it was opened, which judges nobody."""
+    log = tmp_path / "log"
+    with nosync_nb.open(log) as session, nosync_nb.open(log, mode="r") as reader:
+        session.stage("big", session.input("numbers", "x int").filter("x > 1"))
+        mine = trust.key_id(trust.user_key())
+        assert reader.refresh() == 0
+        assert trust_report(reader).whose == "signed with your key"
+        become(monkeypatch, tmp_path / "there" / "key")
+        told = trust_report(reader)
+    assert told.whose == f"signed with key {mine}, or so it says; it is not believed"
+    assert [(each.name, each.whose) for each in told.stages] == [("big", f"of key {mine}")]
