@@ -105,7 +105,7 @@ class Compiler:
             node = self._frozen(stage, stage.life)
         elif stage.definition is None:
             node = self._node(purpose, stage.meaning({}), name, types)
-        elif stage.held is not None or not (stage.live or self._fits(stage.definition)):
+        elif stage.held is not None or not (stage.live or self._same(stage, stage.definition)):
             node = self._halted(stage)
         else:
             fingerprint = stage.meaning(self.fingerprints)
@@ -211,8 +211,17 @@ class Compiler:
             return False
         return node.stopped is not None and node.stopped < self.now
 
-    def _fits(self, tree: Definition) -> bool:
-        """Whether what a definition reads has the columns that it was made for."""
+    def _same(self, stage: Stage, tree: Definition) -> bool:
+        """Whether what a stage that has stopped would compute is what it has.
+
+        What it reads has the columns that it was made for and means what it did. Otherwise it would
+        be another node, that has no rows, and the node that has them would go. One that was halted
+        stays so: what its operators remembered is gone. Only out of a log it is not known yet which
+        those are, and nodes have no stage.
+        """
+        old = self.reusable.get((stage.meaning(self.fingerprints), stage.name))
+        if old is None or (old.operator is None and old.stage):
+            return False
         return all(self.schemas[ref.name] == ref.schema for ref in tree.refs)
 
     def _frozen(self, stage: Stage, life: Frozen) -> Node:

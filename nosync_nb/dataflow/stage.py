@@ -136,8 +136,9 @@ class Stage:
         return self if self.live else replace(self, life=LIVE)
 
     def before(self, life: Frozen) -> Stage:
-        """The stage as an earlier version, `name@version`."""
-        return replace(self, name=f"{self.name}@{self.version}", life=life)
+        """The stage as an earlier version, `name@version`. It means its rows, nothing else."""
+        name, fingerprint = f"{self.name}@{self.version}", _frozen_print(life.log)
+        return replace(self, name=name, fingerprint=fingerprint, life=life)
 
     def meaning(self, named: Mapping[str, str]) -> str:
         """What it computes, now.

@@ -268,7 +268,7 @@ class Definitions:
                 if name not in before:
                     raise unknown(before, name)
             for name in names:
-                readers = [d for d in snapshot.graph.dependants(name) if "@" not in d]
+                readers = _readers(before, name)
                 if not cascade and set(readers) - gone:
                     raise StageError(
                         f"'{name}' is read by {', '.join(readers)}",
@@ -352,6 +352,20 @@ def _refuse_inputs(catalog: Mapping[str, Stage], collections: Mapping[str, Any])
                 hint="name the result differently",
                 stage=name,
             )
+
+
+def _readers(catalog: Mapping[str, Stage], name: str) -> list[str]:
+    """The stages that read a named collection or its versions, directly or not; halted, too."""
+    readers: dict[str, None] = {}
+    count = -1
+    while count < len(readers):
+        count = len(readers)
+        for stage in catalog.values():
+            if stage.definition is not None and not stage.frozen:
+                read = {n for ref in stage.definition.references for n in (ref, ref.split("@")[0])}
+                if name in read or not read.isdisjoint(readers):
+                    readers[stage.name] = None
+    return list(readers)
 
 
 def _catalog_with(catalog: Mapping[str, Stage], old: str, new: str) -> dict[str, Stage]:

@@ -9,6 +9,7 @@ says that a catalog is believed: see `signing`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any
 
@@ -34,7 +35,10 @@ def check_catalog(data: Any, epoch: int) -> None:
     """
     with decoding("the catalog"):
         numbers = _number(data["numbers"], "its numbers", NUMBERS_MAX)
-        stages = {each["name"]: _stage(each, epoch, numbers) for each in _list(data["stages"])}
+        frozen = {s["name"] for s in _list(data["stages"]) if s["life"]["is"] == "frozen"}
+        stages = {
+            each["name"]: _stage(each, epoch, numbers, frozen) for each in _list(data["stages"])
+        }
         if len(stages) != len(data["stages"]):
             raise _wrong("two stages have one name")
         nodes: dict[str, Any] = {}
@@ -85,8 +89,8 @@ def stage_name(name: Any, *, frozen: bool) -> str:
     return str(name)
 
 
-def _stage(data: Any, epoch: int, numbers: int) -> tuple[str, ...]:
-    """Checks a stage; returns the types of its columns."""
+def _stage(data: Any, epoch: int, numbers: int, frozen: AbstractSet[str]) -> tuple[str, ...]:
+    """Checks a stage, that may read `frozen` versions; returns the types of its columns."""
     life = data["life"]
     name = stage_name(data["name"], frozen=life["is"] == "frozen")
     what = f"stage '{name}'"
@@ -107,7 +111,7 @@ def _stage(data: Any, epoch: int, numbers: int) -> tuple[str, ...]:
         for identity, text in functions:
             check_text(identity, f"{what}: a function's identity")
             _optional(text, f"{what}: a function")
-        _definition(data["definition"], len(functions), what)
+        _definition(data["definition"], len(functions), frozen, what)
     return types
 
 
@@ -133,7 +137,7 @@ def _life(data: Any, types: Sequence[str], epoch: int, numbers: int, what: str) 
         _number(data["trace"], f"{what}: its trace", numbers)
 
 
-def _definition(data: Any, functions: int, what: str) -> None:
+def _definition(data: Any, functions: int, frozen: AbstractSet[str], what: str) -> None:
     """Checks the parts of a description: each reads some of those before it."""
     parts = _list(data)
     if not 0 < len(parts) <= OPERATORS_MAX:
@@ -145,7 +149,8 @@ def _definition(data: Any, functions: int, what: str) -> None:
             raise _wrong(f"{what}: an operator has no parameters")
         _shallow(part["params"], _NESTED_MAX, what)
         if part["op"] == "ref":
-            stage_name(part["params"]["name"], frozen=False)
+            read = part["params"]["name"]
+            stage_name(read, frozen=isinstance(read, str) and read in frozen)
         for each in _list(part["functions"]):
             _number(each, f"{what}: a function", functions - 1)
         for each in _list(part["inputs"]):

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from inside import inside
 
+import nosync_nb
+from nosync_nb import Collection, CorruptLogError, Session, StageError
 from nosync_nb.collections.definition import reference
+from nosync_nb.collections.functions import trust
 from nosync_nb.dataflow.stage import Frozen, Options, Stage, Stale
 from nosync_nb.rows import Schema
 from nosync_nb.session.versions import transition
+from nosync_nb.store import encoded, journal
+from nosync_nb.store.wellformed import check_catalog
 
 NUMBERS = Schema.parse("x int")
 LIVING = Stage("big", NUMBERS, reference("numbers", NUMBERS), options=Options("local"))
@@ -66,3 +77,168 @@ def test_an_input_stays_itself_under_another_name() -> None:
 )
 def test_a_stage_comes_back_from_json_as_it_was(stage: Stage) -> None:
     assert Stage.from_json(stage.to_json(), stage.definition) == stage
+
+
+# -- versions and stopped stages of a log ----------------------------------------------------------
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Session]]:
+    """Opens the log of the test; every session is closed at the end."""
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    sessions: list[Session] = []
+
+    def open_() -> Session:
+        sessions.append(nosync_nb.open(tmp_path / "log"))
+        return sessions[-1]
+
+    yield open_
+    for session in reversed(sessions):
+        session.close()
+
+
+def values(collection: Any, at: Any = None) -> list[Any]:
+    return [tuple(row) if len(row) > 1 else row[0] for row in collection.rows(at)]
+
+
+def edited(session: Session) -> None:
+    """A stage `big` of version 2, so that `big@1` is there."""
+    numbers = session.input("numbers", "x int")
+    numbers.insert([(1,), (2,), (3,)])
+    session.commit()
+    session.stage("big", numbers.filter("x > 0"))
+    session.stage("big", numbers.filter("x > 1"))
+
+
+def test_a_version_is_not_the_stage_that_means_again_what_it_meant(
+    opened: Callable[[], Session],
+) -> None:
+    session = opened()
+    edited(session)
+    session.stage("odd", session["big@1"].filter("x % 2 = 1"))
+    session.stage("big", session["numbers"].filter("x > 0"))
+    (report,) = session.define({"odd": session["big"].filter("x % 2 = 1")})
+    assert report.status == "changed"
+    session["numbers"].insert([(5,)])
+    session.commit()
+    assert values(session["odd"]) == [1, 3, 5]
+    (report,) = session.define({"odd": session["big@1"].filter("x % 2 = 1")})
+    assert report.status == "changed"
+    assert values(session["odd"]) == [1, 3]
+
+
+def test_a_log_of_a_stage_over_a_version_opens(opened: Callable[[], Session]) -> None:
+    session = opened()
+    edited(session)
+    session.stage("odd", session["big@1"].filter("x % 2 = 1"))
+    session.close()
+    session = opened()
+    assert values(session["odd"]) == [1, 3]
+    (report,) = session.define({"odd": session["big@1"].filter("x % 2 = 1")})
+    assert report.status == "unchanged"
+
+
+def test_a_version_that_is_read_is_in_the_catalog(opened: Callable[[], Session]) -> None:
+    session = opened()
+    edited(session)
+    session.stage("odd", session["big@1"].filter("x % 2 = 1"))
+    snapshot = inside(session).snapshot
+    written = journal.catalog_json(
+        snapshot.catalog, snapshot.graph, b"log", lambda *_: "", encoded.Pieces()
+    )
+    catalog = json.loads(journal.text({"catalog": written}))["catalog"]
+    check_catalog(catalog, session.now)
+    (stage,) = (s for s in catalog["stages"] if s["name"] == "odd")
+    (part,) = (p for p in stage["definition"] if p["op"] == "ref")
+    for name in ("big@7", "big@", "@1", "big@1@1", "numbers@1"):
+        part["params"]["name"] = name
+        with pytest.raises(CorruptLogError, match="is no name of a stage"):
+            check_catalog(catalog, session.now)
+
+
+def test_what_reads_a_version_is_dropped_with_it(opened: Callable[[], Session]) -> None:
+    session = opened()
+    edited(session)
+    session.stage("odd", session["big@1"].filter("x % 2 = 1"))
+    with pytest.raises(StageError, match="'big' is read by odd"):
+        session.drop("big")
+    session.drop("big", cascade=True)
+    assert list(inside(session).catalog) == ["numbers"]
+
+
+def guarded(big: Collection) -> Collection:
+    """A filter whose function cannot be stored."""
+    lock = threading.Lock()
+
+    def positive(row: Any) -> bool:
+        with lock:
+            return bool(row.x > 0)
+
+    return big.filter(positive)
+
+
+@pytest.fixture
+def lost(opened: Callable[[], Session]) -> Session:
+    """A session of which the function of a stage was not restored."""
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("big", numbers.filter("x > 0"))
+    with pytest.warns(UserWarning, match="cannot be stored"):
+        session.stage("guarded", guarded(session["big"]))
+    session.stage("counts", session["guarded"].group_by("x").agg(n="count(*)"))
+    for x in (1, 2):
+        numbers.insert([(x,)])
+        session.commit()
+    session.close()
+    session = opened()
+    assert set(session.stale) == {"guarded", "counts"}
+    return session
+
+
+def test_a_stale_stage_keeps_its_rows_when_what_it_reads_is_edited(
+    lost: Session, opened: Callable[[], Session]
+) -> None:
+    session = lost
+    for x, predicate in enumerate(("x > 1", "x > 0"), 3):
+        session.define({"big": session["numbers"].filter(predicate)})
+        session["numbers"].insert([(x,)])
+        session.commit()
+        for _ in range(2):
+            assert set(session.stale) == {"guarded", "counts"}
+            assert [values(session["guarded"], at) for at in (1, 2)] == [[1], [1, 2]]
+            assert values(session["counts"], 2) == [(1, 1), (2, 1)]
+            session.close()
+            session = opened()
+    with pytest.raises(StageError, match="'big' is read by guarded, counts"):
+        session.drop("big")
+
+
+@pytest.mark.parametrize("edit", ["x > 1", ""])
+def test_what_a_stale_stage_remembered_is_gone_once_what_it_reads_was_another(
+    opened: Callable[[], Session], edit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edited back, it would go on from counts that nobody has."""
+
+    def define(session: Session) -> str:
+        groups = session["big"].filter(lambda row: row.x > 0).group_by("x")
+        counts = groups.reduce(lambda key, rows: [(len(rows),)], "n int")
+        return session.define({"counts": counts})[0].status
+
+    session = opened()
+    numbers = session.input("numbers", "x int, y int")
+    session.stage("big", numbers.filter("x > 0"))
+    define(session)
+    numbers.insert([(1, 1), (1, 2), (2, 1)])
+    session.commit()
+    session.close()
+    here = {**trust._environment(), "python": "4.0"}
+    monkeypatch.setattr(trust, "_environment", lambda: here)
+    session = opened()
+    numbers = session["numbers"]
+    session.define({"big": numbers.filter(edit) if edit else numbers.select("y")})
+    session.define({"big": numbers.filter("x > 0")})
+    session["numbers"].insert([(1, 3)])
+    session.commit()
+    assert values(session["counts"], 1) == [(1, 2), (2, 1)]
+    assert define(session) == "changed"
+    assert values(session["counts"]) == [(1, 3), (2, 1)]
