@@ -304,7 +304,7 @@ class Session:
         stages = self._owners.publisher.snapshot.catalog.values()
         return {s.name: s.reason for s in stages if s.reason is not None}
 
-    spark_rows = _limit("spark_rows", "The most rows run in this process; None: by estimated cost.")
+    spark_rows = _limit("spark_rows", "The most rows that run here; None: by estimated cost.")
     spark_off = _limit("spark_off", "Whether all that this process can do is done in it.")
     collect_rows = _limit("collect_rows", "The most rows that `to_arrow` and `to_pandas` give.")
     replay_rows = _limit(

@@ -10,6 +10,7 @@ the owner for a method instead.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,23 @@ def assignments(text: str) -> int:
 def test_one_module_looks_into_pyspark_and_no_further_than_is_listed() -> None:
     tree = ast.parse((ENGINE / "spark" / "starting.py").read_text())
     assert {node.attr for node in foreign(tree) if is_private(node.attr)} == PYSPARKS.keys()
+
+
+def takers(tree: ast.Module) -> list[str]:
+    """The functions that are given a session."""
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        if each.annotation and re.search(r"\bSession\b", ast.unparse(each.annotation))
+    ]
+
+
+def test_nothing_below_the_session_is_given_one() -> None:
+    paths = [p for p in ENGINE.rglob("*.py") if (ENGINE / "session") not in p.parents]
+    assert [(p.name, name) for p in paths for name in takers(ast.parse(p.read_text()))] == []
+    assert takers(ast.parse("def read(a: int, *, session: Session | None): ...")) == ["read"]
 
 
 def worst(counted: Counter[str]) -> str:

@@ -54,10 +54,36 @@ session.commit()
 print("rows", sum(row.n for row in session["counts"].rows()))
 """
 
-KILLED = """
+WITHOUT = """
+from nosync_nb import NosyncError
+
+def refused(call, *texts):
+    try:
+        call()
+    except NosyncError as error:
+        told = str(error) + " " + str(error.hint)
+        assert all(text in told for text in texts), told
+    else:
+        raise AssertionError(texts)
+
+def goes_on():
+    'What needs no Spark, beside a DataFrame that is gone; leaves rows that need it.'
+    session.define({"small": others.filter("i > 1")}, on="local")
+    session.rename("small", "few")
+    session.define({"gone": others.filter("i > 2")})
+    session.drop("gone")
+    others.insert([(5,)])
+    session.commit()
+    assert session["few"].rows() == [(5,)]
+    refused(lambda: others.insert(frame), "input 'others'", "make the DataFrame again")
+    names.insert([("Rupert",), ("Anna",)])
+"""
+
+KILLED = (
+    WITHOUT
+    + """
 import os, sys
 import nosync_nb
-from nosync_nb import NosyncError
 
 SHORT = sys.argv[2]
 conf = {"spark.driver.extraJavaOptions": SHORT, "spark.master": "local[1]"}
@@ -75,15 +101,6 @@ def kill():
     process.kill()
     process.wait()
 
-def refused(call, *texts):
-    try:
-        call()
-    except NosyncError as error:
-        told = str(error) + " " + str(error.hint)
-        assert all(text in told for text in texts), told
-    else:
-        raise AssertionError(texts)
-
 # what is ours is for us alone
 ours = session.spark
 folder = ours.conf.get("spark.local.dir")
@@ -95,15 +112,7 @@ frame = ours.range(3).selectExpr("cast(id as int) AS i")
 
 # our JVM dies
 kill()
-session.define({"small": others.filter("i > 1")}, on="local")
-session.rename("small", "few")
-session.define({"gone": others.filter("i > 2")})
-session.drop("gone")
-others.insert([(5,)])
-session.commit()
-assert session["few"].rows() == [(5,)]
-refused(lambda: others.insert(frame), "input 'others'", "make the DataFrame again")
-names.insert([("Rupert",), ("Anna",)])
+goes_on()
 session.commit()
 assert sorted(session["sounds"].rows()) == [("A500",), ("R163",), ("R163",)]
 new = session.spark
@@ -138,6 +147,7 @@ assert again.table("sounds").count() == 4
 session.close()
 print("folder", folder)
 """
+)
 
 SERVER = """
 import sys
@@ -150,10 +160,11 @@ print("ready", flush=True)
 sys.stdin.read()
 """
 
-CONNECT = """
+CONNECT = (
+    WITHOUT
+    + """
 import os, signal, socket, subprocess, sys
 import nosync_nb
-from nosync_nb import NosyncError
 from pyspark.sql import SparkSession
 
 folder, short, server = sys.argv[1:]
@@ -179,15 +190,6 @@ def kill(process):
         return
     raise AssertionError("the server is still there")
 
-def refused(call, *texts):
-    try:
-        call()
-    except NosyncError as error:
-        told = str(error) + " " + str(error.hint)
-        assert all(text in told for text in texts), told
-    else:
-        raise AssertionError(texts)
-
 first = serve()
 builder = SparkSession.builder.remote(f"sc://localhost:{port}")
 users = builder.getOrCreate()
@@ -200,15 +202,7 @@ assert session.spark is users
 frame = users.range(3).selectExpr("cast(id as int) AS i")
 
 kill(first)
-session.define({"small": others.filter("i > 1")}, on="local")
-session.rename("small", "few")
-session.define({"gone": others.filter("i > 2")})
-session.drop("gone")
-others.insert([(5,)])
-session.commit()
-assert session["few"].rows() == [(5,)]
-refused(lambda: others.insert(frame), "input 'others'", "make the DataFrame again")
-names.insert([("Rupert",), ("Anna",)])
+goes_on()
 for _ in range(2):
     refused(session.commit, "JVM of the Spark session has died", "make your Spark session again")
 assert session.pending
@@ -225,6 +219,7 @@ again.stop()
 kill(second)
 print("all is well")
 """
+)
 
 
 def run(code: str, *arguments: str, **env: str) -> str:
