@@ -8,6 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import mutants
+import mutate
 
 SOURCE = '''"""Text 1."""
 LIMIT = 7
@@ -93,3 +94,13 @@ def test_the_rooms_are_those_of_the_engine() -> None:
     assert {path.name for path in top.iterdir() if (path / "__init__.py").exists()} == set(
         mutants.ROOMS
     )
+
+
+def test_a_survivor_is_tried_again_when_a_test_of_any_room_changes(tmp_path: Path) -> None:
+    test = tmp_path / "tests" / "room" / "test_it.py"
+    test.parent.mkdir(parents=True)
+    test.write_text("1")
+    before = mutate.Results(tmp_path, 1).tests
+    assert mutate.Results(tmp_path, 1).tests == before
+    test.write_text("2")
+    assert mutate.Results(tmp_path, 1).tests != before
