@@ -1,0 +1,113 @@
+"""Golden logs: where they lie, what a session over one shows as text, and the epoch that follows.
+
+`scripts/golden.py` wrote them, with what every stage holds at every epoch; a test opens them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from nosync_nb import Session
+
+GOLDEN = Path(__file__).resolve().parents[1] / "data" / "v1"
+KEY = GOLDEN / "key"
+EXPECTED = GOLDEN / "expected.json"
+LABELS = {
+    "orders": {"first load": 1, "a block": 25, "halfway": 26, "tail": 51},
+    "graph": {"first owner": 13, "second owner": 26},
+}
+"""The logs, and the epochs that have a label."""
+
+CUSTOMERS = "customer int, name string, region string, credit decimal(8, 2)"
+
+FIRST_ORDERS = [(i, i % 5, i * 1.5, "early") for i in range(8)]
+"""What was loaded as `first`: it is there once, however often it is loaded again."""
+
+BLOCK = [(500, 5, 5.0, "block")]
+"""What an epoch with a key of its own inserted."""
+
+
+def copied(name: str, folder: Path) -> Path:
+    """A log of its own for a test, private as logs are; a checkout keeps no modes."""
+    log = folder / name
+    shutil.copytree(GOLDEN / name, log)
+    for path in (log, *log.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    return log
+
+
+def carried(folder: Path) -> Path:
+    """The key that signed the logs, in a file that only its user can read."""
+    path = folder / "carried"
+    shutil.copyfile(KEY, path)
+    path.chmod(0o600)
+    return path
+
+
+def texts(rows: Iterable[Any]) -> list[str]:
+    """Rows as JSON can have them, with every value told apart."""
+    return [repr(tuple(row)) for row in rows]
+
+
+def shown(session: Session) -> dict[str, Any]:
+    """All that can be read: of each stage and version how its rows changed, by epoch."""
+    return {
+        "now": session.now,
+        "reads": {name: sorted(below) for name, below in sorted(session.graph.items())},
+        "rows": {name: states(session, name) for name in sorted(session.graph)},
+    }
+
+
+def states(session: Session, name: str) -> list[list[Any]]:
+    """What a stage holds: by epoch which rows have gone and come; None where a range begins."""
+    result: list[list[Any]] = []
+    for epochs in session[name].history():
+        before: Counter[str] = Counter()
+        for at in epochs:
+            held = Counter(texts(session[name].rows(at=at)))
+            gone, came = before - held, held - before
+            if gone or came or at in (epochs[0], epochs[-1]):
+                first = at == epochs[0]
+                gone_texts = None if first else sorted(gone.elements())
+                result.append([at, gone_texts, sorted(came.elements())])
+            before = held
+    return result
+
+
+def newest(session: Session) -> dict[str, list[str]]:
+    """What the stages that go on hold now."""
+    names = [n for n in sorted(session.graph) if "@" not in n and n not in session.stale]
+    return {name: texts(session[name].rows()) for name in names}
+
+
+def go_on(session: Session, log: str) -> None:
+    """The epochs after the last one of a log: every input loses rows, and gets others."""
+    session.settle()
+    if log == "orders":
+        session["orders"].insert(FIRST_ORDERS, once="first")
+        with session.epoch(once="block") as block:
+            session["orders"].insert(BLOCK)
+        assert block.skipped
+        orders = session["orders"].rows()
+        session["orders"].remove(orders[::9])
+        session["orders"].insert([(900 + i, i, 0.25 * i, "née late") for i in range(7)])
+        session["customers"].upsert([(2, "Zoe", "north", Decimal("1.25")), (77, "Yan", None, None)])
+        session["customers"].delete([3])
+        session["draws"].remove(session["draws"].rows()[::2])
+    else:
+        edges = session["edges"].rows()
+        session["edges"].remove(edges[::6])
+        session["edges"].insert([(40, 1), (3, 40), (41, 41)])
+        events = session["events"].rows()
+        session["events"].remove(events[::5])
+        session["events"].insert([(row.ts, "c", 7) for row in events[1::7]])
+    session.commit(label="after")
+    for name in ("orders", "edges"):
+        if name in session:
+            session[name].remove(session[name].rows()[::4])
+    session.commit()
