@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,14 @@ from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.operators import functions
 from nosync_nb.rows import Field, Schema
 
-_nesting = threading.local()
+
+class _Nesting(threading.local):
+    """The loops in whose bodies a thread is, by their variables, the outermost first."""
+
+    around: Sequence[list[Definition]] = ()
+
+
+_nesting = _Nesting()
 Wrap = Callable[[Definition], Any]
 _TAG = "_variable"
 _ALONE = ""  # the name of the only variable of a loop
@@ -120,7 +127,7 @@ def refuse_inside(what: str) -> None:
     Failure: a body is called once, when the loop is described. What it inserts or commits would
     be done then, whatever becomes of the loop, and not in its rounds.
     """
-    if getattr(_nesting, "around", None):
+    if _nesting.around:
         raise StageError(
             f"{what} inside the body of a loop is not possible",
             hint="the body only describes a round, and is called once; change inputs, commit and"
@@ -130,7 +137,7 @@ def refuse_inside(what: str) -> None:
 
 def refuse_reading(definition: Definition) -> None:
     """Raises if the variable of a loop is read where its body is described."""
-    if getattr(_nesting, "around", None) and definition.levels:
+    if _nesting.around and definition.levels:
         raise StageError(
             "the variable of a loop has no rows in its body, which only describes a round",
             hint="use operators, as filter or join; say the columns: map(f, 'name string')",
@@ -153,7 +160,7 @@ def _traced(
             f"iterate: rounds={rounds}, but the body is applied at least once",
             hint="use 1 or more, or None to go on until nothing changes",
         )
-    around: list[list[Definition]] = getattr(_nesting, "around", [])
+    around = _nesting.around
     level = len(around)
     for source in sources.values():
         _check_inside(source, {id(d) for each in around for d in each})

@@ -135,16 +135,15 @@ class Runner:
         draft = Draft(version, epoch)
         draft.largest = 0
         before = version.traces
-        for node in self.graph:
+        changed = draft.deltas
+        for node in self.graph.nodes.values():
             if node.frozen:
                 continue
             if node.operator is None:
-                delta = inputs.get(node.id)
-                if delta is not None:
-                    self._publish(node, delta, draft)
-                continue
-            deltas = [draft.deltas.get(i) for i in node.inputs]
-            if any(d is not None for d in deltas):
+                if node.id in inputs:
+                    self._publish(node, inputs[node.id], draft)
+            elif not changed.keys().isdisjoint(node.inputs):
+                deltas = [changed.get(i) for i in node.inputs]
                 try:
                     self._run(node, deltas, before, draft, first=False)
                 except CountError as error:
@@ -231,22 +230,21 @@ class Runner:
         start = time.perf_counter()
         operator = node.operator
         assert operator is not None
-        old: list[Trace | None] = []
-        now: list[Trace | None] = []
-        for number in self._ports[node.id]:
-            old.append(None if number is None else before.get(number, self.empty[number]))
-            now.append(None if number is None else draft.traces.get(number, self.empty[number]))
-        state = [before.get(s, self.empty[s]) for s in node.state]
+        empty, ports = self.empty, self._ports[node.id]
+        old = [None if p is None else before.get(p) or empty[p] for p in ports]
+        now = [None if p is None else draft.traces.get(p) or empty[p] for p in ports]
+        state = [before.get(s) or empty[s] for s in node.state]
         step = Step((), old, now, state, stage=node.stage, first=first, evaluate=self.evaluate)
         if operator.whole:
             step.held = before.get(next(iter(node.traces.values())))
-        chosen = None if self.bulk is None else self.bulk.choose(node, deltas)
-        if self.bulk is not None and chosen is not None and chosen.there:
+        bulk = self.bulk
+        chosen = None if bulk is None else bulk.choose(node, deltas)
+        if bulk is not None and chosen is not None and chosen.there:
             fuse = node.log is None and isinstance(operator, Linear)
-            done = self.bulk.run(node, deltas, step, self.graph, fuse=fuse)
+            done = bulk.run(node, deltas, step, self.graph, fuse=fuse)
         else:
-            if not operator.spreads and self.bulk is not None:
-                step.place = self.bulk.inside(node, deltas, step)
+            if bulk is not None and not operator.spreads:
+                step.place = bulk.inside(node, deltas, step)
             if operator.memo is not None and not first:
                 step.memo = state[0].take_memo() or operator.memo()
             done = in_process(node, deltas, step)
@@ -293,12 +291,10 @@ class Runner:
         if node.log is None:
             draft.deltas[node.id] = delta
             return len(delta)
-        layouts = (node.log_layout, *node.traces)
-        filed = [delta.held[each] for each in layouts if each in delta.held] if delta.held else []
-        held = next((each for each in filed if each.refs), None)
+        held = _filed(node, delta) if delta.held else None
         if held is None:
             batch = self._consolidated(node, delta)
-            if not len(batch):
+            if not len(batch.diff):
                 return 0
             held = Held((batch,))
             if batch.layout is not UNORDERED:
@@ -345,6 +341,15 @@ class Runner:
             draft.largest = rows_count
 
 
+def _filed(node: Node, delta: Delta) -> Held | None:
+    """The files of a change in an order that its node has, if it lies in files."""
+    for layout in (node.log_layout, *node.traces):
+        held = delta.held.get(layout)
+        if held is not None and held.refs:
+            return held
+    return None
+
+
 def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
     """Runs an operator's kernel here."""
     operator = node.operator
@@ -359,7 +364,7 @@ def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
             given.append(delta.batch(layout) if operator.sorts else delta.hashed(layout))
     step.deltas = given
     output = operator.step(step)
-    emitted = [None if b is None or not len(b) else Held((b,)) for b in step.emitted]
+    emitted = [None if b is None or not len(b.diff) else Held((b,)) for b in step.emitted]
     delta = None
     if output is not None and len(output.diff):
         delta = Delta(operator.types, output)

@@ -21,6 +21,15 @@ Numbers = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 
 
+_ONES = np.ones(_FEW, np.int64)
+_ONES.setflags(write=False)
+
+
+def ones(n: int) -> npt.NDArray[np.int64]:
+    """`n` times 1, not to be written to."""
+    return _ONES[:n] if n <= _FEW else np.ones(n, np.int64)
+
+
 def any_true(mask: Mask) -> bool:
     """Whether any element is true."""
     if mask.size <= _FEW:

@@ -225,12 +225,10 @@ def _named(names: Sequence[Any], schema: Schema) -> list[int]:
 def _from_arrow(table: Any, schema: Schema) -> tuple[list[Column], int]:
     """Takes an Arrow table or record batch."""
     if table.schema.equals(schema.arrow):
-        parts = [table.column(i) for i in range(len(schema.types))]
         try:
-            same = [
-                adopt_same(part, type_) for part, type_ in zip(parts, schema.types, strict=True)
-            ]
+            same = [adopt_same(table.column(i), type_) for i, type_ in enumerate(schema.types)]
         except (SchemaError, pa.ArrowException, ValueError, OverflowError):
+            parts = [table.column(i) for i in range(len(schema.types))]
             same = _columns(parts, schema, adopt_same)  # says which
         return same, table.num_rows
     parts = [table.column(i) for i in _named(table.schema.names, schema)]

@@ -23,6 +23,7 @@ from nosync_nb.rows.values import build
 
 _ndarray = np.ndarray
 _chunked = pa.ChunkedArray
+_WHOLE = {type_: dtype for type_, dtype in FIXED.items() if dtype.kind == "i"}
 _INSIDE_OUT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 
 
@@ -46,11 +47,12 @@ def adopt(array: Any, type_: str) -> Column:
 
 def adopt_same(array: Any, type_: str) -> Column:
     """Returns a copied column of an Arrow array whose type is known to be the wanted one."""
-    dtype = FIXED.get(type_)
-    if dtype is not None and dtype.kind == "i":
+    dtype = _WHOLE.get(type_)
+    if dtype is not None:
         if array.__class__ is _chunked and array.num_chunks == 1:
             array = array.chunk(0)
-        if array.__class__ is not _chunked and (n := len(array)):
+        n = len(array)
+        if n and array.__class__ is not _chunked:
             valid, data = array.buffers()
             if valid is None or not checked(array).null_count:
                 return np.frombuffer(data, dtype, n, array.offset * dtype.itemsize).copy()

@@ -18,8 +18,8 @@ from nosync_nb.errors import (
     DurabilityError,
     FencedError,
     OutcomeUnknownError,
+    OutOfMemoryError,
     StageError,
-    enough_memory,
 )
 from nosync_nb.session.audits import Audits
 from nosync_nb.session.gate import Gate
@@ -29,18 +29,6 @@ from nosync_nb.session.removals import Removals, Taken, tell_absent
 from nosync_nb.session.transactions import InputChanges, Transaction, Transactions
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.spark.link import Link
-
-
-def _state(commits: Commits, transaction: Transaction, *_: Any) -> str:
-    """What a commit has done that had not enough memory."""
-    now = commits.now
-    if not transaction:
-        return f"epoch {now} is the last that is committed, and nothing waits"
-    rows_count = sum(changes.rows for changes in transaction.pending.values())
-    return (
-        f"epoch {now + 1} was not committed, its {rows_count} rows still wait and"
-        f" epoch {now} is as it was"
-    )
 
 
 class Commits:
@@ -77,16 +65,38 @@ class Commits:
         """The last epoch."""
         return self._publisher.now
 
-    @enough_memory(
-        _state, "commit fewer rows at a time, or session.discard() what waits and free some memory"
-    )
     def commit(self, transaction: Transaction, wait: str | None, label: str | None) -> int:
         """Runs a transaction as the next epoch; see `Session.commit`."""
+        # Not by `enough_memory`: what it does to pass any arguments on, small epochs would feel.
+        try:
+            return self._commit(transaction, wait, label)
+        except OutOfMemoryError:
+            raise
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"out of memory: {self._state(transaction)}",
+                hint="commit fewer rows at a time, or session.discard() what waits and free some"
+                " memory",
+            ) from error
+
+    def _state(self, transaction: Transaction) -> str:
+        """What a commit has done that had not enough memory."""
+        now = self.now
+        if not transaction:
+            return f"epoch {now} is the last that is committed, and nothing waits"
+        rows_count = sum(changes.rows for changes in transaction.pending.values())
+        return (
+            f"epoch {now + 1} was not committed, its {rows_count} rows still wait and"
+            f" epoch {now} is as it was"
+        )
+
+    def _commit(self, transaction: Transaction, wait: str | None, label: str | None) -> int:
         if wait is not None:
             check_level(wait)
         draft, seq, unused, looked = self._committed(transaction, label)
         try:
-            self._publisher.store.remove(unused)
+            if unused:
+                self._publisher.store.remove(unused)
             self._after(draft)
         except BaseException as error:
             _stands(error, draft.epoch)
@@ -155,7 +165,8 @@ class Commits:
         """Plans background work and tells who wants to hear; outside the lock."""
         publisher = self._publisher
         # Before an audit replaces nodes.
-        self._gate.tell(self._listeners.tell, draft, publisher.snapshot)
+        if self._listeners.heard:
+            self._gate.tell(self._listeners.tell, draft, publisher.snapshot)
         self._link.follow_new()
         if draft.due:
             self._upkeep.plan_merges(draft.due)

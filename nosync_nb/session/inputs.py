@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import numpy as np
-
 from nosync_nb import rows
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.errors import StageError, enough_memory
+from nosync_nb.errors import OutOfMemoryError, StageError
 from nosync_nb.rows import Schema
+from nosync_nb.rows.arrays import ones
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.transactions import Change, InputChanges, Transactions
@@ -39,12 +38,21 @@ class Inputs:
         """An input as the catalog has it."""
         return self._publisher.snapshot.catalog[name]
 
-    @enough_memory(
-        lambda _, name, *__: f"the rows for input '{name}' were not taken, and none of them waits",
-        "insert them in several pieces, or as a Spark DataFrame",
-    )
     def take(self, name: str, kind: str, data: Any) -> int:
         """Takes rows for an input at the call."""
+        # Not by `enough_memory`: what it does to pass any arguments on, small epochs would feel.
+        try:
+            return self._take(name, kind, data)
+        except OutOfMemoryError:
+            raise
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"out of memory: the rows for input '{name}' were not taken, and none of them"
+                " waits",
+                hint="insert them in several pieces, or as a Spark DataFrame",
+            ) from error
+
+    def _take(self, name: str, kind: str, data: Any) -> int:
         stage = self._writable(name)
         frame = self._link.is_frame(data)
         fetched = self._link.fetch(data, stage) if frame else data
@@ -56,11 +64,11 @@ class Inputs:
             except BaseException:
                 self._publisher.store.remove(change.files)
                 raise
-        self._admit(name, *_size_of(fetched))
+        rows_count, size_bytes = _size_of(fetched)
+        if rows_count:
+            self._admit(name, rows_count, size_bytes)
         columns, n = rows.to_columns(fetched, stage.schema, f"input '{name}'")
-        ones = np.empty(n, np.int64)
-        ones.fill(1)
-        return self._added(stage, Change(kind, Updates(columns, ones)))
+        return self._added(stage, Change(kind, Updates(columns, ones(n))))
 
     def keys(self, keys: Any, name: str, schema: Schema) -> Any:
         """The keys of rows to delete: those of a DataFrame over Arrow, others as they are."""

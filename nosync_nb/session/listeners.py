@@ -80,6 +80,11 @@ class Listeners:
         """How many there are."""
         return len(self._subscribed)
 
+    @property
+    def heard(self) -> bool:
+        """Whether anybody hears of epochs."""
+        return bool(self._inspected or self._subscribed)
+
     def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
         """Adds a subscriber; returns the way to remove it, which may be called again."""
         entry = Subscribed(callback, set())

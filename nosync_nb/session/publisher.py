@@ -117,8 +117,8 @@ class Publisher:
         where = self.next()
         snapshot = self.snapshot
         traces = snapshot.version.traces
-        emptied = (layer for number in draft.cleared for layer in traces[number].layers)
-        retired = frozenset(ref.path for layer in emptied for ref in layer.files)
+        emptied = [layer for number in draft.cleared for layer in traces[number].layers]
+        retired = frozenset([ref.path for layer in emptied for ref in layer.files])
         stats = self.works.after(draft)
         self._gate.begin(
             UnfinishedEpoch(self, draft, meta, utc, transaction, where, retired, stats)
@@ -157,7 +157,8 @@ class Publisher:
         remember(history, new, draft)
         self.position = record.position
         self.works.assign(record.stats, draft.work)
-        self.garbage.retire(record.retired | draft.spare)
+        if record.retired or draft.spare:
+            self.garbage.retire(record.retired | draft.spare)
         seq, label, once = record.position.seq, record.meta.get("label"), record.meta.get("once")
         self.ledger.record(Record(epoch, record.utc, seq, log.durable, label, once or {}))
         if self.snapshot.epoch < epoch:

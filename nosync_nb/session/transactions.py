@@ -157,8 +157,12 @@ class Transaction:
     @property
     def files(self) -> set[str]:
         """The files that were written for what waits."""
-        changes = (each for c in self.inputs.values() for each in c.changes)
-        return set[str]().union(*(each.files for each in changes))
+        files: set[str] = set()
+        for changes in self.inputs.values():
+            for change in changes.changes:
+                if change.held:
+                    files |= change.files
+        return files
 
     def __bool__(self) -> bool:
         return bool(self.once) or any(c.parts for c in self.inputs.values())
@@ -196,6 +200,12 @@ class Transaction:
         self.epoch = epoch
 
 
+class _Block(threading.local):
+    """The transaction of a thread's block."""
+
+    transaction: Transaction | None = None
+
+
 class Transactions:
     """Which transaction a call on an input belongs to.
 
@@ -209,12 +219,12 @@ class Transactions:
 
     def __init__(self) -> None:
         self.shared = Transaction()
-        self._local = threading.local()
+        self._local = _Block()
 
     @property
     def current(self) -> Transaction:
         """That of the thread's block, or the shared one."""
-        own: Transaction | None = getattr(self._local, "transaction", None)
+        own = self._local.transaction
         return self.shared if own is None else own
 
     def share(self, transaction: Transaction) -> None:
@@ -224,7 +234,7 @@ class Transactions:
     @contextmanager
     def block(self, transaction: Transaction) -> Iterator[None]:
         """A block of this thread, in which a transaction is the current one."""
-        outer = getattr(self._local, "transaction", None)
+        outer = self._local.transaction
         self._local.transaction = transaction
         try:
             yield
@@ -256,10 +266,12 @@ def _meant(
     stage: Stage, change: Change, contents: Trace, before: Sequence[Updates]
 ) -> list[Updates]:
     """What a call means as updates, over the contents and the transaction's earlier updates."""
+    updates = change.updates
     if stage.key is None and change.kind == "insert":
-        made = change.pieces
+        made = change.pieces if updates is None else [updates]
     elif change.kind == "remove":
-        made = [piece.negated() for piece in change.pieces]
+        pieces = change.pieces if updates is None else [updates]
+        made = [piece.negated() for piece in pieces]
     else:
         made = [_meaning(stage, change, contents, before)]
     return [updates for updates in made if len(updates.diff)]

@@ -64,7 +64,10 @@ class Placement:
             OutOfMemoryError: if it fits into no place; nothing was run of it.
         """
         operator = node.operator
-        rows = sum(len(delta) for delta in deltas if delta is not None)
+        rows = 0
+        for delta in deltas:
+            if delta is not None:
+                rows += len(delta)
         forced = self._forced(node)
         if _few(rows, forced) or operator is None or not any(deltas):
             return FEW

@@ -43,6 +43,9 @@ class Merge(NamedTuple):
 def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     """Appends a layer and merges young ones.
 
+    Args:
+        layer: nobody else has it; it may take in the one before it.
+
     Returns:
         the new trace and the number of rows that were merged, at most `INLINE_ROWS`.
     """
@@ -55,7 +58,8 @@ def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
         if last.is_young and not layer.wary and (near or last.pieces_count > 1):
             fits = last.rows_count + layer.rows_count <= INLINE_ROWS
             if fits and last.pieces_count < JOINED_MAX:
-                return Trace(trace.layout, (*layers[:-1], last.joined(trace.layout, layer))), 0
+                layer.join(trace.layout, last)
+                return Trace(trace.layout, (*layers[:-1], layer)), 0
             last.full = True
     n = len(layers)
     if n >= WIDTH and layers[-WIDTH].level <= layers[-1].level and not layers[-1].is_young:

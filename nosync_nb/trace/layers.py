@@ -10,7 +10,7 @@ Readers hold a trace as long as they like; appending or compacting makes a new o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -49,6 +49,10 @@ class Seen:
         self.counted: tuple[int, int] | None = None
         self.first: tuple[int, Sequence[Any]] | None = None
         self.sound = sound
+
+
+Pieces: TypeAlias = tuple[Layout, tuple[Updates, ...], int]
+"""Updates of several epochs in any order, the layout that is wanted, and how many rows they are."""
 
 
 class Layer:
@@ -92,6 +96,7 @@ class Layer:
         *,
         wary: int = 0,
         seen: Seen | None = None,
+        pieces: Pieces | None = None,
     ) -> None:
         assert lower < upper, (lower, upper)
         self.lower = lower
@@ -104,8 +109,11 @@ class Layer:
         self.encoded: bytes | None = None
         self._parts = parts
         self._source: Layer | None = None
-        self._pieces: tuple[Layout, tuple[Updates, ...], int] | None = None
-        self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
+        self._pieces = pieces
+        if pieces is not None:
+            self._count(pieces[2])
+        else:
+            self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
 
     def _count(self, rows_count: int) -> None:
         self.rows_count = rows_count
@@ -117,10 +125,7 @@ class Layer:
         cls, lower: int, upper: int, layout: Layout, pieces: tuple[Updates, ...], rows_count: int
     ) -> Layer:
         """A layer of updates in any order."""
-        layer = cls(lower, upper, ())
-        layer._pieces = (layout, pieces, rows_count)
-        layer._count(rows_count)
-        return layer
+        return cls(lower, upper, (), pieces=(layout, pieces, rows_count))
 
     @property
     def parts(self) -> tuple[Batch, ...]:
@@ -135,12 +140,13 @@ class Layer:
             self._pieces = None
         return self._parts
 
-    def joined(self, layout: Layout, after: Layer) -> Layer:
-        """This layer and the one after it, both young, as one."""
-        (pieces, count), (others, more) = self._loose(), after._loose()
-        made = Layer.young(self.lower, after.upper, layout, pieces + others, count + more)
-        made._source, self._source = self, None
-        return made
+    def join(self, layout: Layout, before: Layer) -> None:
+        """Takes in the layer before this one; both are young, and nobody else has this one yet."""
+        (pieces, count), (others, more) = before._loose(), self._loose()
+        self.lower = before.lower
+        self._pieces = (layout, pieces + others, count + more)
+        self._count(count + more)
+        self._source, before._source = before, None
 
     @property
     def is_watched(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +18,16 @@ from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import AggregateCall, Expression
 from nosync_nb.operators.aggregates import accumulators, totals
 from nosync_nb.operators.aggregates.accumulators import Slots
+from nosync_nb.operators.aggregates.few import FewCounts
 from nosync_nb.operators.aggregates.looks import looked
 from nosync_nb.operators.aggregates.memo import CountMemo, SlotMemo
 from nosync_nb.operators.aggregates.plans import SPREADS, CallPlan, Feed, planned, sum_kind
 from nosync_nb.operators.aggregates.presence import appeared, owners
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.counts import counts
-from nosync_nb.operators.keys import Groups, group, group_few
+from nosync_nb.operators.keys import Groups, group, group_few, key_values
 from nosync_nb.operators.linear import evaluate
-from nosync_nb.rows import Column, Schema, bridge
+from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.arrays import all_true, any_zero
 from nosync_nb.rows.counts import add_at, add_runs, products, sums
 from nosync_nb.rows.types import FIXED
@@ -86,9 +86,11 @@ class Aggregate(Operator):
         self.slot_type = FIXED[self.state[0].types[-1]]
         self.local = all(e.local for e in (*self.arguments, *outputs))
         self.memo = SlotMemo if self.arguments else CountMemo
-        self.picked = None
-        if all(e.is_column for e in outputs):
-            self.picked = tuple(e.columns[0] for e in outputs)
+        picks = all(e.is_column for e in outputs)
+        self.picked = tuple(e.columns[0] for e in outputs) if picks else None
+        self.few = None
+        if keys and self.picked is not None and not self.arguments:
+            self.few = FewCounts(self.key_types, self.picked, self.slot_type)
 
     def exchange(self) -> Layout:
         return Layout(self.schema.types, self.keys)
@@ -109,6 +111,10 @@ class Aggregate(Operator):
             updates = Updates(delta.columns, delta.diff)
         arguments = evaluate(self.arguments, self.schema, updates, step) if self.arguments else []
         keys = [updates.columns[i] for i in self.keys]
+        if self.few is not None and step.memo is not None:
+            values = key_values(keys, self.key_types, n)
+            if values is not None:
+                return self.few.step(values, keys, updates.diff, step)
         groups = None
         if step.memo is not None and not self.held:
             groups = group_few(keys, self.key_types, n)
@@ -380,7 +386,7 @@ class Aggregate(Operator):
             if not step.stage:
                 raise
             raise ExpressionError(f"stage '{step.stage}': {error}", hint=error.hint) from None
-        return _column(values, call.type)
+        return totals.column(values, call.type)
 
 
 @lru_cache(maxsize=128)
@@ -389,12 +395,3 @@ def _signs(n: int) -> npt.NDArray[np.int64]:
     signs = np.repeat(np.array([-1, 1]), n)
     signs.setflags(write=False)
     return signs
-
-
-def _column(values: list[Any], type_: str) -> Column:
-    """A column of Python numbers or None."""
-    if type_ == "bigint" and None not in values:
-        return np.array(values, np.int64)
-    if type_ == "double" and None not in values:
-        return np.array(values, np.float64) + 0.0
-    return rows.from_arrow(bridge.of_list(values, rows.arrow_type(type_)), type_)

@@ -10,7 +10,7 @@ A group is known by its key, as Python values of the key's types (see `group_few
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -80,6 +80,26 @@ class CountMemo(Memo[int]):
     """Where rows are counted alone: there is slot 0, and its number is all that is kept."""
 
     __slots__ = ()
+
+    def held(self, groups: Iterable[object], look: Callable[[list[int]], list[int]]) -> list[int]:
+        """The numbers of few groups before an epoch.
+
+        Args:
+            look: reads those of the groups at given positions.
+        """
+        numbers = list(map(self._known.get, groups))
+        if None in numbers:
+            missing = [i for i, each in enumerate(numbers) if each is None]
+            for i, each in zip(missing, look(missing), strict=True):
+                numbers[i] = each
+        return numbers  # type: ignore[return-value]  # none is missing any more
+
+    def hold(self, groups: Iterable[object], after: Iterable[int]) -> None:
+        """Keeps the numbers of few groups after the epoch."""
+        if len(self._known) > GROUPS_MAX:
+            self._known.clear()
+        else:
+            self._known.update(zip(groups, after, strict=True))
 
     def _held(self, slots: Slots, start: int, n: int) -> Sequence[int]:
         numbers = slots.get(0)

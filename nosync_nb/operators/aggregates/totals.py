@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.operators.aggregates.accumulators import (
     BIN_BITS,
@@ -30,9 +31,19 @@ from nosync_nb.operators.aggregates.accumulators import (
     Slots,
     limbs,
 )
+from nosync_nb.rows import Column, bridge
 from nosync_nb.rows.types import FIXED, decimal_parts
 
 _WIDE = Context(prec=80)
+
+
+def column(values: list[Any], type_: str) -> Column:
+    """A column of Python numbers or None."""
+    if type_ == "bigint" and None not in values:
+        return np.array(values, np.int64)
+    if type_ == "double" and None not in values:
+        return np.array(values, np.float64) + 0.0
+    return rows.from_arrow(bridge.of_list(values, rows.arrow_type(type_)), type_)
 
 
 def sums(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:

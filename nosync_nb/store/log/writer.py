@@ -33,8 +33,9 @@ _logger = logging.getLogger(__name__)
 class Writer:
     """The writing end of a log, from a segment that was just made.
 
-    Invariants: `durable <= head`; `_unsynced` holds exactly the frames in between; `_file` is
-    the file of the last of `_recent`, and `_rotated` those before it that are not synced.
+    Invariants: `durable <= head`; `_unsynced` holds exactly the frames in between; `_shown` is the
+    head as soon as all were told of it; `_file` is the file of the last of `_recent`, and
+    `_rotated` those before it that are not synced.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Writer:
         self._files, self._folder, self._lease = files, folder, lease
         self._recent, self._file = list(live), file
         self._room = live[-1].start.offset + SEGMENT_BYTES_MAX
-        self._head, self._durable = head, head
+        self._head, self._durable, self._shown = head, head, head
         self._unsynced: deque[tuple[Mark, bytes]] = deque()
         self._rotated: list[File] = []
         self._broken: BaseException | None = None
@@ -135,10 +136,13 @@ class Writer:
             if self._idle:
                 self._idle = False
                 self._work.notify()
+            self._shown = end
         return Position(end.seq, head.offset)
 
     def show(self) -> None:
-        """Lets readers and the syncing thread go as far as the log does."""
+        """Lets readers and the syncing thread go as far as the log does, if they do not yet."""
+        if self._shown is self._head:
+            return
         with self._lock:
             self._lease.publish(self._head.offset)
             if self._idle and self._has_work():
