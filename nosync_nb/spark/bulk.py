@@ -28,7 +28,7 @@ from nosync_nb.spark.sessions import Jobs, described, tagged
 from nosync_nb.spark.shipping import Shipping, Source, unlink
 from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Slice, TaskInput, TaskPlan
-from nosync_nb.spark.workers import check
+from nosync_nb.spark.workers import check, settled
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts import PartRef
@@ -250,7 +250,7 @@ def _marks(spark: Spark, count: int) -> Any:
 
 def mapped(frame: Any, function: Any) -> Any:
     """A frame of blocks made by a function of record batches."""
-    return frame.mapInArrow(function, BLOCKS_DDL)
+    return frame.mapInArrow(settled(function), BLOCKS_DDL)
 
 
 def exchanged(frame: Any, count: int) -> Any:

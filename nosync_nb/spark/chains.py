@@ -19,6 +19,7 @@ from nosync_nb.spark import blocks, failures, tasks
 from nosync_nb.spark.sessions import agree
 from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Slice, TaskPlan
+from nosync_nb.spark.workers import settled
 from nosync_nb.trace.batch import Updates
 
 Records = Iterable[pa.RecordBatch]
@@ -32,7 +33,7 @@ def frame(
     assert pre is not None
     types: tuple[str, ...] = work[0][0][1].types
     query = spark.range(0, len(work), 1, len(work))
-    query = query.mapInArrow(_reader(plan, work), _ddl(types))
+    query = query.mapInArrow(settled(_reader(plan, work)), _ddl(types))
     local: list[Row] = []
     start = types
     for piece in pre.pieces:
@@ -41,11 +42,13 @@ def frame(
             types = piece.types_after(types)
             continue
         if local:
-            query = query.mapInArrow(_applier(plan, local, start, types), _ddl(types))
+            applier = _applier(plan, local, start, types)
+            query = query.mapInArrow(settled(applier), _ddl(types))
         query = _asked(spark, query, piece)
         local, types = [], piece.types_after(types)
         start = types
-    return query.mapInArrow(_cutter(plan, port, local, start, types), blocks.BLOCKS_DDL)
+    last = _cutter(plan, port, local, start, types)
+    return query.mapInArrow(settled(last), blocks.BLOCKS_DDL)
 
 
 def _asked(spark: Spark, frame: Any, piece: Row) -> Any:

@@ -93,7 +93,7 @@ def ingest(
         name, identity, False, folder, stem, HashRanges(count), (source,), (), tuple(layouts)
     )
     with described(spark, name, "ingest") as jobs:
-        query = frame.mapInArrow(_cutter(plan, schema.types, sign), blocks.BLOCKS_DDL)
+        query = bulk.mapped(frame, _cutter(plan, schema.types, sign))
         query = bulk.mapped(bulk.exchanged(query, count), bulk.writer(plan))
         reports = bulk.collected(spark, query, name, folder)
     return bulk.result(plan, reports, jobs)

@@ -20,7 +20,7 @@ from nosync_nb.spark.serving import Provider, Server
 from nosync_nb.spark.sessions import frame_of
 from nosync_nb.spark.shipping import Shipping
 from nosync_nb.spark.starting import Spark, alive, stopped
-from nosync_nb.spark.workers import check
+from nosync_nb.spark.workers import check, settled
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
 
@@ -60,7 +60,7 @@ def to_spark(
     stored = shipping.trace(trace)
     count = check(spark).slots
     read = reading.reader(stored, folder, schema, HashRanges(count), kept=kept)
-    return spark.range(0, count, 1, count).mapInArrow(read, schema.ddl)
+    return spark.range(0, count, 1, count).mapInArrow(settled(read), schema.ddl)
 
 
 def register(spark: Spark) -> None:

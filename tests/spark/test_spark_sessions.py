@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import nosync_nb
@@ -43,6 +44,23 @@ def test_another_thread_finds_the_session(spark: Any) -> None:
 
 def test_settings_are_those_that_change_meaning(spark: Any) -> None:
     assert sessions.settings(spark) == sessions.Settings("UTC", True)
+
+
+def test_workers_look_for_garbage_among_what_tasks_made_alone(spark: Any) -> None:
+    def counts(records: Any) -> Any:
+        import gc
+
+        list(records)
+        counts = {"apart": [gc.get_freeze_count()], "looked_at": [len(gc.get_objects())]}
+        yield pa.RecordBatch.from_pydict({"pid": [os.getpid()], **counts})
+
+    frame = spark.range(0, 1, 1, 1).mapInArrow(
+        workers.settled(counts), "pid bigint, apart bigint, looked_at bigint"
+    )
+    first, second = frame.collect()[0], frame.collect()[0]
+    assert 2 * second.looked_at < second.apart  # modules outnumber what tasks make
+    assert first.pid == second.pid
+    assert second.apart <= first.apart  # nothing made later; what is not used any more goes
 
 
 def test_jobs_are_named_and_counted(spark: Any) -> None:
