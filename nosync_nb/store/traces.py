@@ -79,6 +79,9 @@ def of_checkpoint(
     Args:
         layers: by trace: log, layout, and for each layer its interval and files (None: inline).
         inline: the inline layers of each trace, in order.
+
+    Raises:
+        CorruptLogError: if a layer is one of no epoch.
     """
     traces = {}
     for number, (log, shape, listed) in layers.items():
@@ -86,6 +89,11 @@ def of_checkpoint(
         entries = iter(inline.get(int(number), ()))
         made = []
         for lower, upper, files in listed:
+            if not lower < upper:
+                raise CorruptLogError(
+                    f"trace {number} has a layer of epochs [{lower}, {upper})",
+                    hint="restore the log from a copy",
+                )
             if files is None:
                 made.append(_inline(lower, upper, [next(entries).data], layout))
             else:

@@ -268,6 +268,18 @@ def test_a_history_without_numbers_of_epochs_is_refused(
         read_everything(folder, "r")
 
 
+def test_a_layer_of_no_epoch_is_refused(corpus: Corpus, copied: Callable[[], Path]) -> None:
+    meta = meta_of(corpus.checkpoint.payload)
+    _, _, layers = next(each for each in meta["layers"].values() if each[2])
+    layers[0][0] = layers[0][1]
+    folder = copied()
+    payload = with_meta(corpus.checkpoint.payload, meta)
+    (folder / corpus.checkpoint_name).unlink()
+    checkpoint.write(Files(), str(folder), corpus.checkpoint._replace(payload=payload))
+    with pytest.raises(CorruptLogError, match="has a layer of epochs"):
+        read_everything(folder, "r")
+
+
 @SLICE
 @given(data=st.data())
 def test_a_definition_of_a_stranger_is_read_or_refused(
