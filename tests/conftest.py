@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jvm
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -39,7 +40,12 @@ settings.register_profile(  # a mutant is killed by any case, not by the smalles
     phases=[Phase.explicit, Phase.generate],
     database=None,
 )
+os.environ[jvm.VARIABLE] = jvm.options()
 MEMORY = "/dev/shm"
+IN_MEMORY = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 1 << 30
+"""Whether folders of tests lie in memory, as the tests of each failure of a disk make their own."""
+if IN_MEMORY:  # where pytest makes `tmp_path`
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if CI else "default"))
 
@@ -80,11 +86,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Hides the Spark session of other tests from those that are not of Spark."""
-    with pytest.MonkeyPatch.context() as patch:
-        if item.get_closest_marker("spark") is None:
-            from nosync_nb.spark.link import Link
+    if item.get_closest_marker("spark") is not None:
+        return (yield)
+    from inside import spark_unseen
 
-            patch.setattr(Link, "_known", lambda sparks: sparks._given is not None)
+    with spark_unseen():
         return (yield)
 
 
@@ -98,7 +104,7 @@ def no_disk() -> Iterator[None]:
     from nosync_nb.files.disk import File, Files
 
     with pytest.MonkeyPatch.context() as patch:
-        if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 1 << 30:
+        if IN_MEMORY:
             patch.setattr(tempfile, "tempdir", MEMORY)
         patch.setattr(File, "sync", lambda file: None)
         patch.setattr(Files, "sync_folder", lambda files, path: None)
@@ -126,7 +132,7 @@ def chromium() -> str:
 def spark() -> Iterator[Any]:
     """The Spark session of all tests, small, in UTC; only for tests marked `spark`.
 
-    A failed task is tried again, as on a cluster. The JVM compiles less and starts sooner.
+    A failed task is tried again, as on a cluster.
     """
     from nosync_nb.spark import starting
 
@@ -134,7 +140,6 @@ def spark() -> Iterator[Any]:
         {
             "spark.master": "local[2,4]",
             "spark.app.name": "nosync-tests",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.log.level": "OFF",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "2",

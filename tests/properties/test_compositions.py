@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import nullcontext
 from random import Random
 from typing import Any
 from unittest import mock
@@ -17,7 +18,7 @@ import programs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import inside
+from inside import inside, spark_unseen
 from model import Bag, bag
 from strategies import Epoch, histories
 
@@ -63,7 +64,7 @@ def compact(session: Session, chance: Random) -> None:
 
 
 @pytest.mark.spark
-@settings(max_examples=max(8, settings.default.max_examples // 10))
+@settings(max_examples=max(5, settings.default.max_examples // 10))
 @given(programs.programs(["a", "b"], depth=4), st.integers(0, 2**32))
 def test_programs_give_the_same_on_executors_and_here(
     spark: Any, program: programs.Program, seed: int
@@ -72,8 +73,9 @@ def test_programs_give_the_same_on_executors_and_here(
     for on in ("local", "spark"):
         chance = Random(seed)
         with (
+            nullcontext() if on == "spark" else spark_unseen(),
             tempfile.TemporaryDirectory() as folder,
-            nosync_nb.open(f"{folder}/log", spark=spark) as session,
+            nosync_nb.open(f"{folder}/log", spark=spark if on == "spark" else None) as session,
         ):
             inputs = {name: session.input(name, programs.COLUMNS) for name in ("a", "b")}
             session.define({"result": programs.build(program, inputs)}, on=on)

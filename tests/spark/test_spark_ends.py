@@ -14,8 +14,6 @@ import pytest
 
 import nosync_nb
 
-SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
 NO_JAVA = """
 import sys
 import pyarrow as pa
@@ -85,11 +83,8 @@ KILLED = (
 import os, sys
 import nosync_nb
 
-SHORT = sys.argv[2]
-conf = {"spark.driver.extraJavaOptions": SHORT, "spark.master": "local[1]"}
-conf["spark.log.level"] = "OFF"
 session = nosync_nb.open(sys.argv[1])
-session.spark_conf.update(conf)
+session.spark_conf.update({"spark.master": "local[1]", "spark.log.level": "OFF"})
 names, others = session.input("names", "s string"), session.input("others", "i int")
 sounds = session.stage("sounds", names.select("soundex(s) AS code"))
 names.insert([("Robert",)])
@@ -123,7 +118,7 @@ assert new.table("sounds").count() == 3
 new.stop()
 from pyspark.sql import SparkSession
 builder = SparkSession.builder.master("local[1]").config("spark.log.level", "OFF")
-builder = builder.config("spark.driver.extraJavaOptions", SHORT).config("spark.ui.enabled", "false")
+builder = builder.config("spark.ui.enabled", "false")
 users = builder.getOrCreate()
 others.insert([(7,)])
 session.commit()
@@ -154,7 +149,6 @@ import sys
 from pyspark.sql import SparkSession
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 builder = builder.config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
-builder = builder.config("spark.driver.extraJavaOptions", sys.argv[2])
 builder.config("spark.connect.grpc.binding.port", sys.argv[1]).getOrCreate()
 print("ready", flush=True)
 sys.stdin.read()
@@ -167,7 +161,7 @@ import os, signal, socket, subprocess, sys
 import nosync_nb
 from pyspark.sql import SparkSession
 
-folder, short, server = sys.argv[1:]
+folder, server = sys.argv[1:]
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
@@ -175,7 +169,7 @@ env = dict(os.environ)  # PySpark puts what a client needs into this one's
 
 def serve():
     process = subprocess.Popen(
-        [sys.executable, "-c", server, str(port), short], env=env, text=True,
+        [sys.executable, "-c", server, str(port)], env=env, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
     )
     assert process.stdout.readline() == "ready\\n"
@@ -245,7 +239,7 @@ def test_without_java_what_need_not_run_on_spark_runs_here_and_says_so(tmp_path:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_jvm_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
-    told = run(KILLED, str(tmp_path / "log"), SHORT)
+    told = run(KILLED, str(tmp_path / "log"))
     folder = told.partition("folder ")[2].strip()
     assert folder
     assert not Path(folder).exists()
@@ -254,4 +248,4 @@ def test_a_jvm_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_connect_server_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
-    assert "all is well" in run(CONNECT, str(tmp_path / "log"), SHORT, SERVER)
+    assert "all is well" in run(CONNECT, str(tmp_path / "log"), SERVER)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
+
+import pytest
 
 from nosync_nb import Session
 from nosync_nb.dataflow.graph import Graph
@@ -80,3 +83,11 @@ def inside(session: Session) -> Inside:
     """Those of a session."""
     owners = owners_of(session)
     return Inside(*(getattr(owners, name) for name in Inside._fields))
+
+
+@contextmanager
+def spark_unseen() -> Iterator[None]:
+    """Hides a Spark session that is there from those who open one of ours without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Link, "_known", lambda link: link._given is not None)
+        yield

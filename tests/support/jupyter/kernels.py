@@ -19,8 +19,6 @@ import nosync_nb
 import nosync_widgets
 from nosync.kernelspec import install
 
-# The virtual machine of a session that the kernel starts compiles less and starts sooner.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -56,7 +54,6 @@ class Kernel:
             "PYTHONPATH": package_path(),
             "JPY_SESSION_NAME": str(folder / notebook),
             "IPYTHONDIR": str(folder / "ipython"),
-            "JDK_JAVA_OPTIONS": _JAVA,
         }
         self._folder = folder
         # By default the path is relative to each process's folder; a socket's has 107 bytes.
