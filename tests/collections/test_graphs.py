@@ -328,14 +328,14 @@ def blobs(count: int) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    "rows_max", [pytest.param(0, id="batches"), pytest.param(1 << 40, id="rows")]
+    "few_rows", [pytest.param(-1, id="batches"), pytest.param(1 << 40, id="rows")]
 )
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_not_near_a_change_is_not_touched(
-    name: str, rows_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, few_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Edges of one of many equal parts change: the work is the same whatever their number."""
-    monkeypatch.setattr(loop, "ROWS_MAX", rows_max)
+    monkeypatch.setattr(loop, "FEW_ROWS", few_rows)
     touched = []
     for count in (20, 200):
         with nosync_nb.open(tmp_path / f"log{count}", spark_rows=1 << 40) as session:

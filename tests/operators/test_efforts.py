@@ -256,3 +256,16 @@ def test_what_a_loop_has_learnt_outlives_an_epoch_that_goes_to_files(
             assert len(known) == epoch + 1
             assert all(memo is known[0] for memo in known)
         assert list((tmp_path / "log" / "layers").iterdir())
+
+
+def test_rows_that_paid_are_tried_again_sooner() -> None:
+    def pause(effort: Effort) -> int:
+        """For how many epochs the mirror is left out after a run over rows was given up."""
+        effort.gave_up()
+        return next(n for n in range(1000) if effort.mirrors())
+
+    effort = Effort()
+    assert [pause(effort) for _ in range(4)] == [1, 3, 7, 15]
+    for _ in range(4):
+        effort.was_few()
+    assert pause(effort) == 1

@@ -123,7 +123,8 @@ def test_few_changes_leave_what_batches_leave(
 ) -> None:
     counts = Counts(monkeypatch)
     monkeypatch.setattr("nosync_nb.operators.iterate.effort.FREE_WORK", 1 << 60)
-    for seed in range(3):
+    for seed, whole in enumerate([mirror.WHOLE_ROWS, 20, 0]):
+        monkeypatch.setattr(mirror, "WHOLE_ROWS", whole)
         follow(PROGRAMS[name], seed, tmp_path / str(seed), monkeypatch)
     assert counts.tried["rows"] >= 12
     assert counts.tried["traces"] >= 30
@@ -219,15 +220,65 @@ def test_what_does_not_settle_raises_as_ever(
         assert held(stage) == held(moved(session["edges"]))
 
 
-def test_a_mirror_is_of_few_rows_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def mirrors(monkeypatch: pytest.MonkeyPatch) -> list[mirror.Mirror]:
+    """All mirrors that loops make while a test lasts."""
+    made: list[mirror.Mirror] = []
+
+    class Noted(mirror.Mirror):
+        def __init__(self, loop: Any) -> None:
+            super().__init__(loop)
+            made.append(self)
+
+    monkeypatch.setattr(loops, "Mirror", Noted)
+    return made
+
+
+def test_a_mirror_that_knows_too_much_is_forgotten(
+    tmp_path: Path, mirrors: list[mirror.Mirror], monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts = Counts(monkeypatch)
-    monkeypatch.setattr(loops, "ROWS_MAX", 50)
     with nosync_nb.open(tmp_path / "log") as session:
         edges = session.input("edges", EDGES)
-        session.stage("paths", closure(edges))
-        for first in range(12):
-            edges.insert([(first, first + 1)])
+        parts = session.stage("parts", graphs.connected_components(edges))
+        edges.insert([(node, node + 1) for node in range(20)])
+        session.commit()
+        for epoch in range(6):
+            monkeypatch.setattr(loops, "ROWS_MAX", 1 << 40 if epoch < 3 else 0)
+            edges.insert([(epoch, 30 + epoch)])
             session.commit()
-    assert counts.tried["rows"]
-    assert counts.tried["traces"]
-    assert mirror.ROWS_MAX > 50
+            assert len(mirrors) == 1 + max(0, epoch - 3)
+        assert held(parts) == held(graphs.connected_components(edges))
+    assert counts.tried == Counter(rows=6)
+
+
+def test_a_mirror_knows_what_was_near_a_change(
+    tmp_path: Path, mirrors: list[mirror.Mirror], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "WHOLE_ROWS", 0)
+    for count in (20, 200):
+        with nosync_nb.open(tmp_path / str(count)) as session:
+            edges = session.input("edges", EDGES)
+            session.stage("parts", graphs.connected_components(edges))
+            edges.insert([(2 * node, 2 * node + 1) for node in range(count)])
+            session.commit()
+            edges.insert([(1, 2)])
+            session.commit()
+    assert mirrors[0].rows_count == mirrors[1].rows_count > 0
+
+
+def test_one_key_of_very_many_rows_is_not_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = Counts(monkeypatch)
+    monkeypatch.setattr(mirror, "WHOLE_ROWS", 0)
+    monkeypatch.setattr(mirror, "ROWS_MAX", 50)
+    with nosync_nb.open(tmp_path / "log") as session:
+        edges = session.input("edges", EDGES)
+        parts = session.stage("parts", graphs.connected_components(edges))
+        edges.insert([(50, node) for node in range(51, 150)])
+        session.commit()
+        edges.insert([(0, 50)])  # which gives all neighbours of 50 another name
+        session.commit()
+        assert held(parts) == held(graphs.connected_components(edges))
+    assert counts.tried == Counter(traces=1)

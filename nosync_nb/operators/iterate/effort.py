@@ -63,6 +63,10 @@ class Effort:
         self._gaps = min(2 * self._gaps + 1, PATIENCE_MAX)
         self.unmirrored = self._gaps
 
+    def was_few(self) -> None:
+        """A run over rows paid: after the next that does not, the mirror is left out for less."""
+        self._gaps //= 2
+
     def mirrors(self) -> bool:
         """Whether the mirror is made anew, where there is none."""
         if self.unmirrored > 0:

@@ -7,15 +7,19 @@ then the epoch is run on the traces, as if nothing had been tried.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nosync_nb.operators.base import GROUP, JOIN, Step
 from nosync_nb.operators.iterate.grouped import from_scratch
 from nosync_nb.operators.iterate.mirror import (
+    ManyError,
     Mirror,
+    Outside,
     Pairs,
     Pick,
     Row,
+    Timed,
     pairs_of,
     updates_of,
 )
@@ -23,7 +27,7 @@ from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, Inner, Reader
 from nosync_nb.operators.iterate.rounds import Time
 from nosync_nb.operators.iterate.run import LoopRun, tagged
 from nosync_nb.operators.iterate.settle import FREE_ROUNDS, Watch
-from nosync_nb.operators.iterate.shapes import COUNT_MAX, GroupShape, Held, JoinShape, ManyError
+from nosync_nb.operators.iterate.shapes import COUNT_MAX, GroupShape, Held, JoinShape
 from nosync_nb.operators.linear import Concat, Consolidate
 from nosync_nb.trace.batch import Updates, concat_updates
 
@@ -37,6 +41,7 @@ ROWS_PER_RUN = 300
 """So many rows cost in Python what one run of a node costs in numpy, whatever its rows."""
 
 _KNOWN_MAX = 1 << 14
+_DIFF = itemgetter(1)
 
 
 class FewRun(LoopRun):
@@ -56,6 +61,7 @@ class FewRun(LoopRun):
 
     def start(self) -> None:
         """Gives the changes of the epoch to those who read them, in round 0."""
+        self.mirror.begin(self.step)
         for number, delta in enumerate(self.step.deltas):
             held = self.mirror.outside.get(number)
             pairs = [] if delta is None else pairs_of(delta.columns, delta.diff)
@@ -178,9 +184,7 @@ class FewRun(LoopRun):
             self._pair_side(number, node, side, delta, time, made)
             state = node.states[side]
             if state is not None:
-                trace = self.mirror.states[state]
-                for row, diff in delta.items():
-                    trace.add(row, time, diff)
+                self.mirror.states[state].add(delta.items(), time)
         for at, pairs in sorted(made.items()):
             self._send(number, at, pairs)
 
@@ -191,30 +195,44 @@ class FewRun(LoopRun):
         other = 1 - side
         state = node.states[other]
         pick, output = shape.keys[side], shape.output
-        before = side == 0 and not any(time)
+        keys = [key for key in map(pick, delta) if None not in key]
         touched = len(delta)
-        for row, diff in delta.items():
-            key = pick(row)
-            if None in key:
-                continue
-            if state is None:
-                outside: Any = self.mirror.outside.get(node.ports[other].number)
-                if outside is None:
+        if state is None:
+            outside = self.mirror.outside[node.ports[other].number]
+            outside.learn(keys)
+            before = side == 0 and not any(time)
+            pairs = made.setdefault(time, [])
+            for row, diff in delta.items():
+                key = pick(row)
+                if None in key:
                     continue
-                pairs = made.setdefault(time, [])
                 theirs = outside.at(key, before=before)
-                for their, count in theirs.items():
-                    pairs.append((output(row + their if side == 0 else their + row), diff * count))
-            else:
-                theirs = self.mirror.states[state].by_key.get(key, {})
-                for (their, at), count in theirs.items():
-                    made.setdefault(bound(time, at), []).append(
-                        (output(row + their if side == 0 else their + row), diff * count)
-                    )
-            touched += len(theirs)
+                touched += len(theirs)
+                if side == 0:
+                    pairs += [(output(row + each), diff * n) for each, n in theirs.items()]
+                else:
+                    pairs += [(output(each + row), diff * n) for each, n in theirs.items()]
+        else:
+            trace = self.mirror.states[state]
+            trace.learn(keys)
+            bounds: dict[Time, Time] = {}
+            for row, diff in delta.items():
+                key = pick(row)
+                if None in key:
+                    continue
+                held = trace.by_key[key]
+                touched += len(held)
+                for (each, at), count in held.items():
+                    least = bounds.get(at)
+                    if least is None:
+                        least = bounds[at] = bound(time, at)
+                    there = made.get(least)
+                    if there is None:
+                        there = made[least] = []
+                    there.append((output(row + each if side == 0 else each + row), diff * count))
         self.step.touched += touched
         for pairs in made.values():
-            if pairs and max(abs(diff) for _, diff in pairs) > COUNT_MAX:
+            if pairs and max(map(abs, map(_DIFF, pairs))) > COUNT_MAX:
                 raise ManyError
 
     def _by_key(
@@ -222,71 +240,99 @@ class FewRun(LoopRun):
     ) -> None:
         """Evaluates the keys that changed or were scheduled, and schedules their later times."""
         shape: GroupShape = self.shape.nodes[number]
-        for port, pairs in boxes.items():
-            state = node.states[port]
-            pick = shape.keys[port]
-            for row, diff in _consolidated([pairs]).items():
-                keys.add(pick(row))
-                if state is not None:
-                    self.mirror.states[state].add(row, time, diff)
+        changed = {port: _consolidated([pairs]) for port, pairs in boxes.items()}
+        for port, sums in changed.items():
+            keys.update(map(shape.keys[port], sums))
         if not keys:
             return
+        inputs: list[Timed | Outside] = []
+        for port, source in enumerate(node.ports):
+            state = node.states[port]
+            outside = self.mirror.outside
+            inputs.append(outside[source.number] if state is None else self.mirror.states[state])
         own = node.states[-1]
         assert own is not None
         output = self.mirror.states[own]
+        for each in (*inputs, output):
+            each.learn(keys)
+        for port, sums in changed.items():
+            into = inputs[port]
+            if isinstance(into, Timed):
+                into.add(sums.items(), time)
         asked: list[Held] = [{} for _ in node.ports]
         change: Held = {}
-        self.step.touched += len(keys)
+        bounds: dict[Time, Time] = {}
+        touched = len(keys)
         for key in keys:
-            inputs = []
-            for port, source in enumerate(node.ports):
-                state = node.states[port]
-                if state is None:
-                    held = self.mirror.outside.get(source.number)
-                    counts = {} if held is None else held.at(key, before=False)
+            counts = []
+            for each in inputs:
+                if isinstance(each, Timed):
+                    held = self._at(number, key, each, time, bounds)
                 else:
-                    counts = self._at(number, key, self.mirror.states[state], time)
-                self.step.touched += len(counts)
-                inputs.append(counts)
-            new = None if shape.result is None else shape.result(key, inputs)
-            if new is not None:
-                _add(change, new.items())
+                    held = each.at(key, before=False)
+                touched += len(held)
+                counts.append(held)
+            new = None if shape.result is None else shape.result(key, counts)
+            old = self._at(number, key, output, time, bounds)
+            if new == old:
+                continue
+            if new is None:
+                for every, held in zip(asked, counts, strict=True):
+                    every.update(held)
             else:
-                for each, counts in zip(asked, inputs, strict=True):
-                    each.update(counts)
-            for row, count in self._at(number, key, output, time).items():
+                _add(change, new.items())
+            for row, count in old.items():
                 change[row] = change.get(row, 0) - count
+        self.step.touched += touched
         if any(asked):
             self._ask(node, asked, change)
         made = [pair for pair in change.items() if pair[1]]
-        for row, diff in made:
-            output.add(row, time, diff)
+        output.add(made, time)
         self._send(number, time, made)
 
-    def _at(self, number: int, key: Row, state: Any, time: Time) -> Held:
-        """What a trace holds at a time for a key; schedules the key where it changes later."""
-        held = state.by_key.get(key)
-        if held is None:
-            return {}
+    def _at(
+        self, number: int, key: Row, state: Timed, time: Time, bounds: dict[Time, Time]
+    ) -> Held:
+        """What a trace holds at a time for a key; schedules the key where it changes later.
+
+        Args:
+            bounds: the least upper bounds with `time` that are known; grows.
+        """
         counts: Held = {}
+        held = state.by_key[key]
+        if not held:
+            return counts
         late = 0
-        alone = len(time) == 1
-        for (row, at), count in held.items():
-            if at == time or (alone and at < time):
-                counts[row] = counts.get(row, 0) + count
-                continue
-            least = at if alone else bound(time, at)
-            if least == time:
-                counts[row] = counts.get(row, 0) + count
-                continue
-            late += 1
-            waiting = self.waiting.get((number, least))
-            if waiting is None:
-                waiting = self.waiting[number, least] = set()
-                self._wake(number, least)
-            waiting.add(key)
-        self.step.touched += late
-        return {row: count for row, count in counts.items() if count}
+        later: set[Time] = set()
+        if len(time) == 1:
+            for (row, at), count in held.items():
+                if at <= time:
+                    counts[row] = counts.get(row, 0) + count
+                else:
+                    later.add(at)
+                    late += 1
+        else:
+            for (row, at), count in held.items():
+                least = bounds.get(at)
+                if least is None:
+                    least = bound(time, at)
+                    least = bounds[at] = time if least == time else least
+                if least is time:
+                    counts[row] = counts.get(row, 0) + count
+                else:
+                    later.add(least)
+                    late += 1
+        if later:
+            self.step.touched += late
+            for at in later:
+                waiting = self.waiting.get((number, at))
+                if waiting is None:
+                    waiting = self.waiting[number, at] = set()
+                    self._wake(number, at)
+                waiting.add(key)
+        if 0 in counts.values():
+            return {row: count for row, count in counts.items() if count}
+        return counts
 
     def _ask(self, node: Inner, asked: list[Held], change: Held) -> None:
         """Adds the output of the operator over some keys."""

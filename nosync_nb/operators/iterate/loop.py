@@ -17,12 +17,12 @@ import numpy as np
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.iterate.effort import Effort
 from nosync_nb.operators.iterate.few import FEW_ROWS, FewRun
-from nosync_nb.operators.iterate.mirror import ROWS_MAX, Mirror, mirrored_rows
+from nosync_nb.operators.iterate.mirror import ROWS_MAX, ManyError, Mirror
 from nosync_nb.operators.iterate.plan import Inner, Scope, readers
 from nosync_nb.operators.iterate.rounds import State
 from nosync_nb.operators.iterate.run import AbandonedError, LoopRun
 from nosync_nb.operators.iterate.settle import overflowed
-from nosync_nb.operators.iterate.shapes import ManyError, Shape
+from nosync_nb.operators.iterate.shapes import Shape
 from nosync_nb.rows.counts import CountError
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
@@ -104,16 +104,12 @@ class Loop(Operator):
         changed = sum(len(delta.diff) for delta in step.deltas if delta is not None)
         if not self.shape.possible or changed > FEW_ROWS:
             return None
-        if mirror is not None and mirror.rows_count > 2 * ROWS_MAX:
-            return None
-        if mirror is None and mirrored_rows(step) > ROWS_MAX:
-            return None
         if step.place is not None and step.place.wants(FEW_ROWS):
             return None
         if mirror is None or not mirror.follows(self, step):
             if not effort.mirrors():
                 return None
-            mirror = Mirror(self, step)
+            mirror = Mirror(self)
         touched = step.touched
         run = FewRun(self, step, mirror, budget)
         try:
@@ -125,7 +121,9 @@ class Loop(Operator):
             step.undo(touched)
             return None
         run.close()
-        effort.mirror = mirror
+        effort.was_few()
+        if mirror.rows_count <= ROWS_MAX:
+            effort.mirror = mirror
         return run
 
     def _run(self, step: Step, traces: Sequence[Trace], budget: int | None) -> LoopRun:

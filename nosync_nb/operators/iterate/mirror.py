@@ -1,9 +1,11 @@
-"""A mirror: what a small loop holds, as Python values by key, so that few changes cost little.
+"""A mirror: what a loop holds of the keys it looked at, as Python values: few changes cost little.
 
-Following one edge through a small loop touches a few rows in each round, and numpy costs the same
-for one row as for hundreds. A mirror has all rows of the loop's traces, and of the inputs that it
-looks into, in dicts. It is kept with what the loop remembers (see `effort`): in memory, of one
-trace at a time, never wrong but missing.
+Following one edge through a loop touches a few rows in each round, and numpy costs the same for one
+row as for hundreds. A mirror has rows of the loop's traces, and of the inputs that it looks into,
+in dicts by key. A key is looked up in its trace when it is first asked for, together with all
+others which that run of a node asks for; from then on it is known, and what an epoch changes of it
+is changed here too. The mirror is kept with what the loop remembers (see `effort`): in memory, of
+one trace at a time, never wrong but missing.
 
 It is only made of columns whose values are equal in Python when they are equal in Spark: integers,
 booleans and strings, nulls included.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -33,21 +35,27 @@ Pairs = list[tuple[Row, int]]
 """Rows with their diffs, in any order."""
 
 Pick = Callable[[Row], Any]
+Place = TypeVar("Place", bound=tuple[Any, ...])
 
-ROWS_MAX = 50_000
-"""So many rows are mirrored: some fifty milliseconds to make it, and some ten megabytes."""
+ROWS_MAX = 100_000
+"""So many rows and keys are kept from one epoch to the next: some twenty megabytes."""
+
+WHOLE_ROWS = 5000
+"""A trace of at most so many rows is looked at as a whole, once: some five milliseconds."""
 
 PLAIN_TYPES = frozenset((*INTEGERS, "boolean", "string"))
 
 
+class ManyError(Exception):
+    """The changes are not few, or otherwise not for a run on rows."""
+
+
 def picker(places: Sequence[int]) -> Pick:
     """What takes some values of a row, as a tuple."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    if places:
-        (one,) = places
-        return lambda row: (row[one],)
-    return lambda row: ()
+    first = places[0] if places else 0
+    if tuple(places) == tuple(range(first, first + len(places))):
+        return itemgetter(slice(first, first + len(places)))
+    return itemgetter(*places)
 
 
 def key_picker(layout: Layout) -> Pick:
@@ -96,118 +104,217 @@ def loose(layout: Layout, pairs: Iterable[tuple[Row, int]]) -> Batch:
     return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
 
 
-class Timed:
+class KnownKeys(Generic[Place]):
+    """What is known of some keys of a trace.
+
+    Attributes:
+        by_key: the counts of what each known key has, empty if it has nothing.
+        trace: where the others are looked up, while an epoch runs.
+        whole: whether all that the trace has is known.
+        rows_count: how many rows and keys are known.
+    """
+
+    __slots__ = ("_types", "by_key", "key", "layout", "rows_count", "trace", "whole")
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.key = key_picker(layout)
+        self._types = tuple(layout.types[place] for place in layout.places)
+        self.by_key: dict[Row, dict[Place, int]] = {}
+        self.trace = Trace(layout)
+        self.rows_count = 0
+        self.whole = False
+
+    def learn(self, keys: Iterable[Row]) -> None:
+        """Looks up the keys that are not known.
+
+        Raises:
+            ManyError: if they have too many rows.
+
+        Cost: one lookup for all of them, and none if all are known.
+        """
+        by_key = self.by_key
+        missing = list({key: None for key in keys if key not in by_key})
+        if not missing:
+            return
+        if not self.whole and self.trace.rows_count <= WHOLE_ROWS:
+            self._learn_all()
+            missing = [key for key in missing if key not in by_key]
+        held: list[dict[Place, int]] = [{} for _ in missing]
+        by_key.update(zip(missing, held, strict=True))
+        if not self.whole:
+            named = zip(zip(*missing, strict=True), self._types, strict=True)
+            columns = [_column(values, type_) for values, type_ in named]
+            khash = rows.hash_columns(columns, self._types, len(missing))
+            found = self.trace.lookup(khash, columns)
+            if found is not None:
+                if len(found.diff) > ROWS_MAX:
+                    raise ManyError
+                diffs = found.diff.tolist()
+                places = self._places(_values(found.columns), len(diffs))
+                for probe, place, diff in zip(found.probe.tolist(), places, diffs, strict=True):
+                    counts = held[probe]
+                    counts[place] = counts.get(place, 0) + diff
+        self.rows_count += len(missing)
+        self._complete(missing)
+
+    def _learn_all(self) -> None:
+        """Looks at all that the trace has."""
+        known: dict[Row, dict[Place, int]] = {}
+        places = self.layout.places
+        for part in self.trace.parts():
+            values = _values(part.columns)
+            keys = _tuples([values[place] for place in places], len(part))
+            each = self._places(values, len(part))
+            for key, place, diff in zip(keys, each, part.diff.tolist(), strict=True):
+                counts = known.get(key)
+                if counts is None:
+                    known[key] = {place: diff}
+                else:
+                    counts[place] = counts.get(place, 0) + diff
+        missing = [key for key in known if key not in self.by_key]
+        self.by_key.update((key, known[key]) for key in missing)
+        self.whole = True
+        self.rows_count += len(missing)
+        self._complete(missing)
+
+    def close(self) -> None:
+        """The epoch is over: what it looked into may go."""
+        self.trace = Trace(self.layout)
+
+    def _places(self, values: Sequence[list[Any]], n: int) -> Iterable[Place]:
+        """The rows that were found, as they are counted."""
+        raise AssertionError("what is known says how it is counted")
+
+    def _complete(self, keys: Sequence[Row]) -> None:
+        """Drops what cancels, after it was looked up, and counts the rest."""
+        for key in keys:
+            counts = self.by_key[key]
+            if 0 in counts.values():
+                counts = {place: count for place, count in counts.items() if count}
+                self.by_key[key] = counts
+            self.rows_count += len(counts)
+
+
+class Timed(KnownKeys[tuple[Row, Time]]):
     """A trace of the loop: by key the counts of (row, time)."""
 
-    __slots__ = ("added", "by_key", "depth", "key", "rows_count", "width")
+    __slots__ = ("_times", "_unknown", "added", "width")
 
-    def __init__(self, trace: Trace, depth: int) -> None:
-        layout = trace.layout
-        self.depth = depth
-        self.width = width = len(layout.types) - depth
-        places = layout.key
-        assert places is not None
-        self.key = picker(places)
-        self.rows_count = 0
-        self.by_key: dict[Row, dict[tuple[Row, Time], int]] = {}
-        for part in trace.parts():
-            values = _values(part.columns)
-            keys = _tuples([values[i] for i in places], len(part))
-            own = _tuples(values[:width], len(part))
-            times = _tuples(values[width:], len(part))
-            self._load(keys, list(zip(own, times, strict=True)), part.diff.tolist())
-        self.added: dict[tuple[Row, Time], int] = {}
+    def __init__(self, layout: Layout, depth: int) -> None:
+        super().__init__(layout)
+        self.width = len(layout.types) - depth
+        self.added: list[tuple[tuple[Row, Time], int]] = []
+        self._unknown: dict[Row, list[tuple[tuple[Row, Time], int]]] = {}
+        self._times: dict[Time, Time] = {}
 
-    def _load(
-        self, keys: Iterable[Row], places: Sequence[tuple[Row, Time]], diffs: Sequence[int]
-    ) -> None:
-        """Adds what a part of the trace holds, in which no (row, time) comes twice."""
-        by_key = self.by_key
-        for key, place, diff in zip(keys, places, diffs, strict=True):
-            held = by_key.get(key)
-            if held is None:
-                by_key[key] = {place: diff}
-                self.rows_count += 1
-            elif place not in held:
-                held[place] = diff
-                self.rows_count += 1
+    def add(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
+        """Adds changes of this epoch at a time; none is 0."""
+        by_key, key_of, added = self.by_key, self.key, self.added
+        known = 0
+        for row, diff in pairs:
+            place = (row, time)
+            added.append((place, diff))
+            key = key_of(row)
+            counts = by_key.get(key)
+            if counts is None:
+                if self.whole:
+                    by_key[key] = {place: diff}
+                    known += 2
+                else:
+                    self._unknown.setdefault(key, []).append((place, diff))
+                continue
+            count = counts.get(place)
+            if count is None:
+                counts[place] = diff
+                known += 1
+            elif count + diff:
+                counts[place] = count + diff
             else:
-                self._count(place, diff)
+                del counts[place]
+                known -= 1
+        self.rows_count += known
 
-    def add(self, row: Row, time: Time, diff: int) -> None:
-        """Adds a change of this epoch."""
-        place = (row, time)
-        self._count(place, diff)
-        self.added[place] = self.added.get(place, 0) + diff
-
-    def _count(self, place: tuple[Row, Time], diff: int) -> None:
-        key = self.key(place[0])
-        held = self.by_key.get(key)
-        if held is None:
-            held = self.by_key[key] = {}
-        old = held.get(place, 0)
-        if old + diff:
-            held[place] = old + diff
-            self.rows_count += not old
-        else:
-            del held[place]
-            self.rows_count -= 1
-            if not held:
-                del self.by_key[key]
-
-    def emitted(self, layout: Layout) -> Batch | None:
+    def emitted(self) -> Batch | None:
         """All that this epoch added, once."""
-        added = [((*row, *time), diff) for (row, time), diff in self.added.items() if diff]
-        self.added = {}
-        return loose(layout, added) if added else None
+        added, self.added, self._unknown = self.added, [], {}
+        sums = dict(added)
+        if len(sums) < len(added):
+            sums = {}
+            for place, diff in added:
+                sums[place] = sums.get(place, 0) + diff
+        pairs = [((*row, *time), diff) for (row, time), diff in sums.items() if diff]
+        return loose(self.layout, pairs) if pairs else None
+
+    def _places(self, values: Sequence[list[Any]], n: int) -> Iterable[tuple[Row, Time]]:
+        width, shared = self.width, self._times
+        times = [shared.setdefault(time, time) for time in _tuples(values[width:], n)]
+        return zip(_tuples(values[:width], n), times, strict=True)
+
+    def _learn_all(self) -> None:
+        super()._learn_all()
+        fresh = list(self._unknown)
+        self.by_key.update((key, {}) for key in fresh)
+        self.rows_count += len(fresh)
+        self._complete(fresh)
+
+    def _complete(self, keys: Sequence[Row]) -> None:
+        for key in keys if self._unknown else ():
+            for place, diff in self._unknown.pop(key, ()):
+                counts = self.by_key[key]
+                counts[place] = counts.get(place, 0) + diff
+        super()._complete(keys)
 
 
-class Outside:
+class Outside(KnownKeys[Row]):
     """An input of the loop that it looks into: by key the counts of rows, at the epoch's end."""
 
-    __slots__ = ("by_key", "changed", "key", "upper")
+    __slots__ = ("changed", "upper")
 
-    def __init__(self, trace: Trace) -> None:
-        self.key = key_picker(trace.layout)
-        self.by_key: dict[Row, dict[Row, int]] = {}
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout)
         self.changed: dict[Row, dict[Row, int]] = {}
-        self.upper = upper_of(trace)
-        for part in trace.parts():
-            for row, diff in pairs_of(part.columns, part.diff):
-                _count_in(self.by_key, self.key(row), row, diff)
+        self.upper = 0
 
     def follow(self, pairs: Pairs, after: Trace) -> None:
         """An epoch changes it."""
+        self.trace, self.upper = after, upper_of(after)
         self.changed = {}
         for row, diff in pairs:
             key = self.key(row)
-            _count_in(self.by_key, key, row, diff)
-            _count_in(self.changed, key, row, diff)
-        self.upper = upper_of(after)
+            _count_in(self.changed.setdefault(key, {}), row, diff)
+            counts = self.by_key.get(key)
+            if counts is None and self.whole:
+                counts = self.by_key[key] = {}
+                self.rows_count += 1
+            if counts is not None:
+                self.rows_count -= len(counts)
+                _count_in(counts, row, diff)
+                self.rows_count += len(counts)
 
     def at(self, key: Row, *, before: bool) -> dict[Row, int]:
-        """The rows of a key, at the end of the epoch or before it."""
-        counts = self.by_key.get(key, {})
+        """The rows of a known key, at the end of the epoch or before it."""
+        counts = self.by_key[key]
         if before and key in self.changed:
             counts = dict(counts)
             for row, diff in self.changed[key].items():
-                counts[row] = counts.get(row, 0) - diff
+                _count_in(counts, row, -diff)
         return counts
 
+    def _places(self, values: Sequence[list[Any]], n: int) -> Iterable[Row]:
+        return _tuples(values, n)
 
-def _count_in(by_key: dict[Row, dict[Row, int]], key: Row, row: Row, diff: int) -> None:
-    held = by_key.setdefault(key, {})
-    count = held.get(row, 0) + diff
+
+def _count_in(counts: dict[Row, int], row: Row, diff: int) -> None:
+    count = counts.get(row, 0) + diff
     if count:
-        held[row] = count
+        counts[row] = count
     else:
-        held.pop(row, None)
-        if not held:
-            del by_key[key]
+        counts.pop(row, None)
 
 
 class Mirror:
-    """All that a loop looks into.
+    """What is known of all that a loop looks into.
 
     Attributes:
         states: of each trace of the loop, without its mark.
@@ -215,23 +322,24 @@ class Mirror:
         known: for each row-wise node what it made of a row, as rows with signs.
     """
 
-    def __init__(self, loop: Loop, step: Step) -> None:
+    def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.states = [
-            Timed(trace, depth) for trace, depth in zip(step.state, loop.depths, strict=False)
+            Timed(layout, depth) for layout, depth in zip(loop.state, loop.depths, strict=False)
         ]
-        self.outside: dict[int, Outside] = {}
-        for number, layout in enumerate(loop.layouts):
-            trace = step.before[number]
-            if layout is not None and trace is not None:
-                self.outside[number] = Outside(trace)
+        self.outside = {
+            number: Outside(layout)
+            for number, layout in enumerate(loop.layouts)
+            if layout is not None
+        }
         self.known: dict[int, dict[Row, Pairs]] = {}
         self._uppers: list[tuple[int, bool]] = []
 
     @property
     def rows_count(self) -> int:
-        """The rows of the loop's traces."""
-        return sum(state.rows_count for state in self.states)
+        """How many rows and keys are known."""
+        every: list[KnownKeys[Any]] = [*self.states, *self.outside.values()]
+        return sum(each.rows_count for each in every)
 
     def follows(self, loop: Loop, step: Step) -> bool:
         """Whether it holds what the traces do before an epoch.
@@ -249,21 +357,22 @@ class Mirror:
             for trace, (upper, changed) in zip(step.state, self._uppers, strict=False)
         )
 
+    def begin(self, step: Step) -> None:
+        """An epoch begins: what is not known is looked up in its traces."""
+        for state, trace in zip(self.states, step.state, strict=False):
+            state.trace = trace
+
     def leave(self, step: Step) -> None:
-        """Emits what the epoch changed."""
+        """Emits what the epoch changed, and ends it."""
         self._uppers = []
         for number, state in enumerate(self.states):
-            trace = step.state[number]
-            batch = step.emitted[number] = state.emitted(trace.layout)
-            self._uppers.append((upper_of(trace), batch is not None))
+            batch = step.emitted[number] = state.emitted()
+            self._uppers.append((upper_of(step.state[number]), batch is not None))
+            state.close()
+        for held in self.outside.values():
+            held.close()
 
 
 def upper_of(trace: Trace) -> int:
     """The epoch up to which a trace is known to have changed."""
     return trace.layers[-1].upper if trace.layers else 0
-
-
-def mirrored_rows(step: Step) -> int:
-    """How many rows a mirror would hold."""
-    inputs = sum(trace.rows_count for trace in step.before if trace is not None)
-    return inputs + sum(trace.rows_count for trace in step.state)

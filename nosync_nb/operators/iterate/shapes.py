@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.base import GROUP, PLAIN
 from nosync_nb.operators.distinct import Threshold, distinct
-from nosync_nb.operators.iterate.mirror import PLAIN_TYPES, Row, key_picker, picker
+from nosync_nb.operators.iterate.mirror import PLAIN_TYPES, ManyError, Row, key_picker, picker
 from nosync_nb.operators.iterate.plan import LEAVE, Inner
 from nosync_nb.operators.join import Join
 from nosync_nb.operators.linear import Linear, Select
@@ -28,10 +28,6 @@ COUNT_MAX = 1 << 53
 Held = dict[Row, int]
 Result = Callable[[Row, list[Held]], Held | None]
 """The output of one key over its rows in each input; None: ask the operator."""
-
-
-class ManyError(Exception):
-    """The changes are not few, or otherwise not for this run."""
 
 
 class Shape:
@@ -114,7 +110,7 @@ def _aggregated(operator: Aggregate) -> Result | None:
     """What computes an aggregate of plain columns, None if that is another one."""
     if operator.picked is None or not all(e.is_column for e in operator.arguments):
         return None
-    calls: list[tuple[str, int]] = []
+    calls: list[tuple[Callable[[Held, int], Any], int]] = []
     for plan in operator.plans:
         call = plan.call
         if call.distinct or call.more or call.function not in _FUNCTIONS:
@@ -122,27 +118,32 @@ def _aggregated(operator: Aggregate) -> Result | None:
         if call.function == "sum" and call.argument and call.argument.type not in INTEGERS:
             return None
         place = -1 if call.argument is None else call.argument.columns[0]
-        calls.append((call.function, place))
-    chosen = picker(operator.picked)
+        calls.append((_FUNCTIONS[call.function], place))
+    made = picker([*range(len(operator.keys)), *operator.picked])
 
     def result(key: Row, inputs: list[Held]) -> Held | None:
         held = inputs[0]
-        if any(count < 0 for count in held.values()):
-            return None
         if not held:
             return {}
-        values = [_FUNCTIONS[function](held, place) for function, place in calls]
-        return {(*key, *chosen((*key, *values))): 1}
+        if min(held.values()) < 0:
+            return None
+        return {made((*key, *[function(held, place) for function, place in calls])): 1}
 
     return result
 
 
 def _least(held: Held, place: int) -> Any:
-    return min([row[place] for row in held if row[place] is not None], default=None)
+    return min(_values(held, place), default=None)
 
 
 def _greatest(held: Held, place: int) -> Any:
-    return max([row[place] for row in held if row[place] is not None], default=None)
+    return max(_values(held, place), default=None)
+
+
+def _values(held: Held, place: int) -> list[Any]:
+    """The values of a column that are not null."""
+    values = [row[place] for row in held]
+    return [value for value in values if value is not None] if None in values else values
 
 
 def _rows_counted(held: Held, place: int) -> int:
