@@ -269,3 +269,21 @@ def test_rows_that_paid_are_tried_again_sooner() -> None:
     for _ in range(4):
         effort.was_few()
     assert pause(effort) == 1
+
+
+def test_rounds_that_became_dense_are_not_followed_to_the_end(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    live = [(chance.randrange(100), chance.randrange(100)) for _ in range(400)]
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.stage("ranks", graphs.pagerank(session.input("edges", EDGES)))
+        touched = []
+        for _ in range(6):
+            before = session.stats["touched"]
+            session["edges"].set(live)
+            session.commit()
+            touched.append(session.stats["touched"] - before)
+            live[chance.randrange(400)] = (chance.randrange(100), chance.randrange(100))
+    whole = touched[5]  # it rests by then
+    assert touched[4] == pytest.approx(whole, rel=0.05)
+    assert whole < touched[1] < 1.5 * whole
+    assert whole < touched[2] < 1.5 * whole

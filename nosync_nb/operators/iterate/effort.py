@@ -3,7 +3,7 @@
 To follow changes costs in proportion to what they touch in every round, and all that a key ever
 held is looked through again. Where nearly all is touched, running anew costs a fraction of it. So
 following is given up when it has cost three fifths of what the last run anew did, in a small loop
-as much: an epoch costs at most some twice that.
+as much, or as soon as rounds are dense (see `run`): an epoch costs at most some twice that.
 
 A loop that gave up twice in a row *rests*: it keeps no traces, since they would change altogether,
 is run anew each epoch, and only the difference of its result is logged. Every now and then it
@@ -15,6 +15,7 @@ restart it is guessed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Effort:
 
     Attributes:
         whole: the work of its last run anew, None if it is not known.
+        rounds: the work of each of its rounds, those of the outermost loop.
         failed: how often in a row following was given up.
         patience: for how many epochs it is to rest when it does so next.
         rests: for how many epochs it still rests.
@@ -47,16 +49,22 @@ class Effort:
         unmirrored: for how many epochs it is not made anew.
     """
 
-    __slots__ = ("_gaps", "failed", "mirror", "patience", "rests", "unmirrored", "whole")
+    __slots__ = ("_gaps", "failed", "mirror", "patience", "rests", "rounds", "unmirrored", "whole")
 
     def __init__(self) -> None:
         self.whole: int | None = None
+        self.rounds: Mapping[int, int] = {}
         self.failed = 0
         self.patience = PATIENCE_MIN
         self.rests = PATIENCE_MIN
         self.mirror: Mirror | None = None
         self.unmirrored = 0
         self._gaps = 0
+
+    def ran_anew(self, work: int, rounds: Mapping[int, int]) -> None:
+        """It was run on all that is there."""
+        self.whole = work
+        self.rounds = rounds
 
     def gave_up(self) -> None:
         """A run over rows found too many: the mirror is left out, longer each time."""

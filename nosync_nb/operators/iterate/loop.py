@@ -87,11 +87,11 @@ class Loop(Operator):
             if few is not None:
                 effort.followed()
                 return few.result()
-            run = self._run(step, step.state, budget)
+            run = self._run(step, step.state, budget, effort)
         except AbandonedError:
             return self._anew(step, effort, resting=False)
         if budget is None:  # there was nothing, so what changed is all that there is
-            effort.whole = run.work
+            effort.ran_anew(run.work, run.rounds)
         else:
             effort.followed()
         for number, state in enumerate(run.states):
@@ -126,10 +126,12 @@ class Loop(Operator):
             effort.mirror = mirror
         return run
 
-    def _run(self, step: Step, traces: Sequence[Trace], budget: int | None) -> LoopRun:
+    def _run(
+        self, step: Step, traces: Sequence[Trace], budget: int | None, effort: Effort
+    ) -> LoopRun:
         """Runs the rounds, until nothing changes any more."""
         states = [State(trace, depth) for trace, depth in zip(traces, self.depths, strict=False)]
-        run = LoopRun(self, step, states, budget)
+        run = LoopRun(self, step, states, budget, effort.rounds)
         try:
             run.start()
             run.loop(self.scope, ())
@@ -144,9 +146,9 @@ class Loop(Operator):
     def _anew(self, step: Step, effort: Effort, *, resting: bool) -> Updates | None:
         """Runs on all that the inputs hold; the change is the difference to what was there."""
         inner = self._whole(step)
-        run = self._run(inner, inner.state, None)
+        run = self._run(inner, inner.state, None, effort)
         step.add_touched(inner.touched)
-        effort.whole = run.work
+        effort.ran_anew(run.work, run.rounds)
         empty = not any(len(batch) for state in run.states for batch in state.added)
         keeps = effort.keeps(resting=resting) or empty
         if keeps:

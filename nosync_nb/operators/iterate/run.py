@@ -15,13 +15,15 @@ complete when it runs:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.operators.base import GROUP, JOIN, Operator, Place, Step
+from nosync_nb.operators.iterate.effort import FREE_WORK
 from nosync_nb.operators.iterate.grouped import Keys, evaluate_keys, key_types, keys_of
 from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, Inner, Reader, Scope
 from nosync_nb.operators.iterate.rounds import ROUND, State, Time, by_time
@@ -38,6 +40,13 @@ if TYPE_CHECKING:
 RUN_ROWS = 1000
 """What one run of a node costs besides its rows, in rows."""
 
+DENSE = 2
+"""A round is dense if it costs more than so many times what it cost in the last run anew: a change
+has spread over nearly all rows, and all that they ever were is looked through. So it goes on, if
+it happens so often in a row."""
+
+NOTHING_USUAL: Mapping[int, int] = MappingProxyType({})
+
 
 class AbandonedError(Exception):
     """A run has cost more than it may; nothing of it is kept."""
@@ -49,15 +58,27 @@ class LoopRun:
     Args:
         states: the traces of its nodes, which it extends.
         budget: the work after which it gives up; None: it does not.
+        usual: what each round of the outermost loop cost when it was last run anew, if known.
+
+    Attributes:
+        rounds: what each round of the outermost loop cost.
     """
 
     def __init__(
-        self, loop: Loop, step: Step, states: Sequence[State], budget: int | None = None
+        self,
+        loop: Loop,
+        step: Step,
+        states: Sequence[State],
+        budget: int | None = None,
+        usual: Mapping[int, int] = NOTHING_USUAL,
     ) -> None:
         self.plan = loop
         self.step = step
         self.states = states
         self.budget = budget
+        self.usual = usual
+        self.rounds: dict[int, int] = {}
+        self.dense = 0
         self.began = step.touched
         self.touched = 0
         self.runs = 0
@@ -108,6 +129,7 @@ class LoopRun:
             heapq.heappop(heap)  # of rounds around it that were not run any more
         while heap and heap[0][:depth] == prefix:
             time = heapq.heappop(heap)
+            before = self.work
             if scope.rounds is not None and time[-1] >= scope.rounds:
                 continue
             watch.begin(time)
@@ -121,6 +143,19 @@ class LoopRun:
                         raise AbandonedError
             self.known.discard((id(scope), time))  # not before: what it makes is of this time too
             watch.end()
+            if not prefix:
+                self._measure(time[0], self.work - before)
+
+    def _measure(self, number: int, work: int) -> None:
+        """Notes what a round of the outermost loop cost.
+
+        Raises:
+            AbandonedError: if the rounds have become dense; not for work that may always be tried.
+        """
+        self.rounds[number] = work
+        self.dense = self.dense + 1 if work > DENSE * self.usual.get(number, work) else 0
+        if self.budget is not None and self.dense == DENSE and self.work > FREE_WORK:
+            raise AbandonedError
 
     def _deliver(self, node: int, port: int, time: Time, updates: Updates) -> None:
         """Gives updates to an input of a node; a node deeper inside gets them in round 0."""
