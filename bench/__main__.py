@@ -4,6 +4,7 @@ make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, loops,
                                     long
+make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 """
 
 from __future__ import annotations
@@ -338,6 +339,25 @@ def long(options: argparse.Namespace, goals: Goals) -> None:
         goals.add(f"{workload}: last / first tenth of the epochs, means", means, 1.2)
         goals.add(f"{workload}: memory at the end / after a fifth", memory, 1.1)
         goals.add(f"{workload}: descriptors", files, 256)
+    if options.million:
+        million(goals)
+
+
+def million(goals: Goals) -> None:
+    """Measures what a log of a million epochs takes, and to open and read it."""
+    columns = ("files", "MB", "MB held", "at a tenth", "descriptors", "open ms", "past ms")
+    table = Table("A log of a million epochs, one row in, one out", "epochs   ", *columns)
+    found = run("-m", "bench.long", "bare", "--epochs", MILLION)
+    held, reopened = found["held"], found["reopened"]
+    files = max(sample["descriptors"] for sample in (*held, reopened))
+    first, last = held[0]["rss_kib"], held[-1]["rss_kib"]
+    sizes = (found["bytes"] / MILLION, last / 1000, first / 1000)
+    table.row(
+        f"{MILLION:,}", found["files"], *sizes, files, found["open_ms"], max(found["past_ms"])
+    )
+    goals.add("a million epochs: descriptors", files, 256)
+    each = 1024 * (last - first) / (0.9 * MILLION)
+    goals.add("a million epochs: bytes of memory for each more", each, 100)
 
 
 SECTIONS = {
@@ -357,6 +377,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer epochs")
+    text = "of long: also a log of a million epochs"
+    parser.add_argument("--million", action="store_true", help=text)
     options = parser.parse_args()
     unknown = set(options.sections) - set(SECTIONS)
     if unknown:

@@ -3,14 +3,17 @@
     upserts   5000 rows of a keyed input anew each epoch, into a join, an aggregate, reduce and top
     single    one row in, one out: 100 000 epochs
     join      one row in, one out; the other side of the join changes every tenth epoch
+    bare      one row in, one out, and no stage: a million epochs, if they are asked for
 
 Measured from `insert` to the return of `commit()`. Beside the time what the process holds: its
-own memory, descriptors, layers. It runs with at most 256 descriptors.
+own memory, descriptors, layers. Then the log is opened again, and some past epochs are read. It
+runs with at most 256 descriptors.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -60,6 +63,16 @@ def single(session: Any, rng: Any) -> Change:
     """One row in and one out."""
     events = session.input("events", "k bigint, v bigint")
     session.stage("sums", events.group_by("k").agg(n="count(*)", s="sum(v)", m="max(v)"))
+    return replacing(events)
+
+
+def bare(session: Any, rng: Any) -> Change:
+    """One row in and one out of an input that nobody reads."""
+    return replacing(session.input("events", "k bigint, v bigint"))
+
+
+def replacing(events: Any) -> Change:
+    """Has an input hold some rows, of which each epoch replaces one: see `past`."""
     held = [(number % HELD, number) for number in range(HELD)]
     events.insert(held)
 
@@ -70,6 +83,18 @@ def single(session: Any, rng: Any) -> Change:
         held[epoch % HELD] = row
 
     return change
+
+
+def past(session: Any, epochs: int) -> list[float]:
+    """Reads some past epochs of what `replacing` made; returns how long each took, in ms."""
+    latencies = []
+    for change in np.linspace(0, epochs - 1, SAMPLES).astype(int).tolist():
+        started = time.perf_counter()
+        found = sorted(map(tuple, session["events"].rows(at=change + 2)))
+        latencies.append(1000 * (time.perf_counter() - started))
+        latest = range(change + 1, change + 1 + HELD)
+        assert found == sorted((value % HELD, value) for value in latest)
+    return latencies
 
 
 def join(session: Any, rng: Any) -> Change:
@@ -92,12 +117,14 @@ def join(session: Any, rng: Any) -> Change:
     return change
 
 
-WORKLOADS = {"upserts": upserts, "single": single, "join": join}
+WORKLOADS = {"upserts": upserts, "single": single, "join": join, "bare": bare}
 
 
 def held(session: Any) -> dict[str, int]:
     """What the process holds: memory of its own in KiB, descriptors, the most layers of a trace."""
     gc.collect()
+    # What was freed and malloc still has is no growth: the largest merge leaves it.
+    ctypes.CDLL(None).malloc_trim(0)
     status = Path("/proc/self/status").read_text().splitlines()
     anon = next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
     names = [*session.inputs, *session.stages]
@@ -117,7 +144,9 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
     folder = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
-    latencies, computed, samples = [], [], []
+    # What is measured is the process: what grows in it must not be its measurements.
+    latencies, computed = np.ones(options.epochs), np.ones(options.epochs)
+    samples = []
     clock, work = time.perf_counter, time.thread_time
     try:
         with nosync_nb.open(folder / "long.nosync", spark_rows=IN_PROCESS) as session:
@@ -127,16 +156,30 @@ def main() -> None:
                 started = clock(), work()
                 change(epoch)
                 session.commit()
-                latencies.append(1000 * (clock() - started[0]))
-                computed.append(1000 * (work() - started[1]))
+                latencies[epoch] = 1000 * (clock() - started[0])
+                computed[epoch] = 1000 * (work() - started[1])
                 if (epoch + 1) % max(1, options.epochs // SAMPLES) == 0:
                     samples.append(held(session))
+        sizes = [each.stat().st_size for each in folder.rglob("*") if each.is_file()]
+        started = clock(), work()
         with nosync_nb.open(folder / "long.nosync", spark_rows=IN_PROCESS) as session:
+            opening = clock() - started[0]
             assert session.now == options.epochs + 1
             assert not session.recovery.recomputed
+            reads = past(session, options.epochs) if options.workload in ("single", "bare") else []
+            reopened = held(session)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    found = {"latencies_ms": latencies, "computed_ms": computed, "held": samples}
+    found = {
+        "latencies_ms": latencies.tolist(),
+        "computed_ms": computed.tolist(),
+        "held": samples,
+        "open_ms": 1000 * opening,
+        "past_ms": reads,
+        "reopened": reopened,
+        "files": len(sizes),
+        "bytes": sum(sizes),
+    }
     print(json.dumps({"peer": "NoSync", **found}))
 
 
