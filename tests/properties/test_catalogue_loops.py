@@ -161,6 +161,8 @@ def test_rows_of_a_closure_that_cancelled_do_not_pile_up(
         change(session, edges, dict.fromkeys(chain, -1))
         session.settle()
         stored.append(sum(trace.rows_count for trace in inside(session).traces.values()))
-    assert max(stored[40:]) <= max(stored[:40]) < 5000
+    # Nobody looks into the traces while changes are few: in each of four wait at most four layers
+    # of eight epochs that are not added up, of 78 rows an epoch.
+    assert max(stored[40:]) <= max(stored[:40]) < 4 * 4 * 8 * 78
     merge_all(session)
     assert [trace.rows_count for trace in inside(session).traces.values() if trace.rows_count] == []
