@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -91,29 +91,27 @@ def unpack(data: bytes | memoryview) -> Payload:
         CorruptLogError: if lengths do not fit.
     """
     view = memoryview(data)
+    end = len(view)
     try:
         epoch, utc, length = _HEAD.unpack_from(view)
         at = _HEAD.size + length
         meta = json.loads(bytes(view[_HEAD.size : at])) if length else {}
         entries = []
-        while at < len(view):
+        known = isinstance(meta, dict)
+        while at < end:
             number, kind, size = _ENTRY.unpack_from(view, at)
-            at += _ENTRY.size
-            if at + size > len(view):
+            start = at + _ENTRY.size
+            at = start + size
+            if at > end:
                 raise ValueError("an entry is cut short")
-            entries.append(Entry(number, kind, view[at : at + size]))
-            at += size
-        if not isinstance(meta, dict) or not all(map(_known, entries)):
+            if number >= NUMBERS_MAX or kind > CLEAR or (kind == CLEAR and size):
+                known = False
+            entries.append(Entry(number, kind, view[start:at]))
+        if not known:
             raise ValueError("it says nothing that is known here")
     except CRAFTED as error:
         raise damaged("a frame", error) from error
     return Payload(epoch, utc, meta, entries)
-
-
-def _known(entry: Entry) -> bool:
-    """Whether an entry can be one that we wrote; that of an emptied trace has no data."""
-    number, kind, data = entry
-    return number < NUMBERS_MAX and (kind < CLEAR or (kind == CLEAR and not data))
 
 
 def entry(number: int, layout: Layout, held: Held) -> Entry:
@@ -155,13 +153,24 @@ def past(payload: bytes) -> Entry:
     return Entry(0, PAST, payload)
 
 
-def changes(payload: Payload) -> Iterator[tuple[int, Entry]]:
-    """The entries of a payload, and of the epochs in it, each with its epoch."""
+def changes(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, Entry]]]:
+    """The entries of payloads, and of the epochs in them, by log or trace, each with its epoch."""
+    made: dict[int, list[tuple[int, Entry]]] = {}
+    for payload in payloads:
+        _sort(payload, made)
+    return made
+
+
+def _sort(payload: Payload, made: dict[int, list[tuple[int, Entry]]]) -> None:
+    """Adds the entries of one payload to `changes`."""
+    epoch = payload.epoch
     for each in payload.entries:
         if each.kind == PAST:
-            yield from changes(unpack(each.data))
+            _sort(unpack(each.data), made)
+        elif each.number in made:
+            made[each.number].append((epoch, each))
         else:
-            yield payload.epoch, each
+            made[each.number] = [(epoch, each)]
 
 
 def filed(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:

@@ -85,9 +85,9 @@ def recover(
             return Recovered(store, ledger, empty)
         judgement = judged(store, said)
         data, catalog = describe(said, judgement, epoch)
-        graph = restored_graph(store.tail, data)
+        graph = restored_graph(store.changes, data)
         hide(store.history, named_logs(graph), catalog)
-        store.remember(graph, store.tail)
+        store.remember(graph, store.changes)
         version = Version(epoch, store.restored(graph))
         snapshot = Snapshot(version, graph, catalog, seen(store.history))
         return Recovered(store, ledger, snapshot, data, said, judgement)
@@ -104,8 +104,9 @@ def follow(before: Recovered, tail: list[Told]) -> Recovered:
         graph = Graph(journal.restored_nodes(data), data["numbers"])
         hide(store.history, named_logs(graph), catalog)
         before = before._replace(data=data, said=said, judged=judgement)
-    store.remember(graph, tail)
-    version = Version(epoch, store.followed_by(graph, last.version, last.graph, tail))
+    changes = journal.changes(each.payload for each in tail)
+    store.remember(graph, changes)
+    version = Version(epoch, store.followed_by(graph, last.version, last.graph, changes))
     return before._replace(snapshot=Snapshot(version, graph, catalog, seen(store.history)))
 
 
@@ -128,9 +129,9 @@ def told(
         if payload.epoch != epoch + 1:
             raise CorruptLogError(f"epoch {payload.epoch} follows epoch {epoch} in the log")
         epoch = payload.epoch
-        once = check_texts(payload.meta.get("once", {}), "the key of a load")
-        named = payload.meta
-        label = check_text(named["label"], "a label") if "label" in named else None
+        meta = payload.meta
+        once = check_texts(meta["once"], "the key of a load") if "once" in meta else {}
+        label = check_text(meta["label"], "a label") if "label" in meta else None
         ledger.record(Record(epoch, payload.utc, seq, durable, label, once))
     return epoch, said
 
@@ -151,10 +152,11 @@ def judged(store: Store, said: Said) -> Judged:
     return Judged(key, origin)
 
 
-def restored_graph(tail: Iterable[Told], data: Mapping[str, Any]) -> Graph:
+def restored_graph(taken: Iterable[int], data: Mapping[str, Any]) -> Graph:
     """The graph that a catalog names.
 
-    Numbers that a definition took which never came about are not given again.
+    Args:
+        taken: the numbers that frames name: those that a definition took which never came about
+            are not given again.
     """
-    taken = (e.number for each in tail for _, e in journal.changes(each.payload))
     return Graph(journal.restored_nodes(data), max((data["numbers"], *taken)))

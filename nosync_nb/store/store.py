@@ -26,6 +26,7 @@ from nosync_nb.store import journal, traces
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.journal import Entry, Payload
 from nosync_nb.store.log import Frame, Log, Position, codec, folder
+from nosync_nb.store.traces import Changes
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, concat_updates, size_bytes
 from nosync_nb.trace.parts import PartRef, open_part, refs_from_json, write_parts
@@ -72,6 +73,7 @@ class Store:
 
     Attributes:
         tail: the recovered frames after the checkpoint, until `release`.
+        changes: what they hold, by log or trace.
         verified: when the log was open and its tail verified, by the performance counter.
         meta: the checkpoint's JSON, empty if there was none.
         position: the last recovered frame after the checkpoint, if any.
@@ -111,6 +113,7 @@ class Store:
         self.position = frames[-1].position if frames else None
         self._waiting: list[Told] = []
         self.tail = self.decoded(frames)
+        self.changes = journal.changes(each.payload for each in self.tail)
         log.forget()
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
@@ -336,28 +339,26 @@ class Store:
             self._waiting.clear()
         return told
 
-    def remember(self, graph: Graph, tail: Iterable[Told]) -> None:
+    def remember(self, graph: Graph, changes: Changes) -> None:
         """Gives the history of named collections what frames say."""
-        changes = traces.changes_of(each.payload for each in tail)
         traces.remembered(self.history, graph, changes)
 
     def restored(self, graph: Graph) -> dict[int, Trace]:
         """The traces after the last frame; costs the same whatever they hold."""
         known = traces.of_checkpoint(self.meta.get("layers", {}), self._inline, self.checked_part)
-        changes = traces.changes_of(each.payload for each in self.tail)
-        return traces.extended(graph, known, changes, self.checked_part)
+        return traces.extended(graph, known, self.changes, self.checked_part)
 
     def followed_by(
-        self, graph: Graph, before: Version, old: Graph, tail: list[Told]
+        self, graph: Graph, before: Version, old: Graph, changes: Changes
     ) -> dict[int, Trace]:
         """The traces that frames make of those before them."""
         known = traces.of_version(before, old)
-        changes = traces.changes_of(each.payload for each in tail)
         return traces.extended(graph, known, changes, self.checked_part)
 
     def release(self) -> None:
         """Lets go of what `restored` needs."""
         self.tail = []
+        self.changes = {}
         self._inline = {}
 
     # -- files nobody names ------------------------------------------------------------------
@@ -388,9 +389,10 @@ class Store:
         named = self.history.files().union(self.retired)
         for _, _, layers in self.meta.get("layers", {}).values():
             named.update(r.path for _, _, refs in layers for r in refs_from_json(refs or ()))
-        for told in self.tail:
-            for _, entry in journal.changes(told.payload):
-                named.update(ref.path for ref in journal.named(entry))
+        for changes in self.changes.values():
+            for _, entry in changes:
+                if entry.kind != journal.INLINE:
+                    named.update(ref.path for ref in journal.named(entry))
         return named
 
     def close(self) -> None:

@@ -9,14 +9,14 @@ The earlier state is a checkpoint's, at opening, or a version's, when a reader f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runner import Draft, Version
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store import journal
-from nosync_nb.store.journal import Entry, Payload
+from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import codec
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
@@ -143,15 +143,6 @@ def share(draft: Draft, graph: Graph) -> None:
 
 
 # -- what followed -------------------------------------------------------------------------------
-
-
-def changes_of(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, Entry]]]:
-    """The entries of payloads by log or trace."""
-    changes: dict[int, list[tuple[int, Entry]]] = {}
-    for payload in payloads:
-        for epoch, entry in journal.changes(payload):
-            changes.setdefault(entry.number, []).append((epoch, entry))
-    return changes
 
 
 def extended(

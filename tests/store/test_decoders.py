@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,6 +65,10 @@ class Corpus(NamedTuple):
         return "the corpus"
 
 
+def entries_of(payloads: Iterable[journal.Payload]) -> list[journal.Entry]:
+    return [entry for each in journal.changes(payloads).values() for _, entry in each]
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, no_disk: None) -> Corpus:
     folder = tmp_path_factory.mktemp("corpus")
@@ -99,7 +103,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, no_disk: None) -> Corpus:
         (name,) = checkpoint.listed(os.listdir(log))[:1]
         found = checkpoint.read(Files(), str(log), name)
         assert not isinstance(found, str)
-    kinds = {e.kind for p in payloads for _, e in journal.changes(journal.unpack(p))}
+    kinds = {entry.kind for entry in entries_of(map(journal.unpack, payloads))}
     assert journal.CLEAR in kinds, "every kind of small entry is a seed"
     return Corpus(log, [found.payload, *payloads], found, name)
 
@@ -203,7 +207,7 @@ def test_a_frame_is_read_or_refused(corpus: Corpus, data: st.DataObject) -> None
     payload = data.draw(st.sampled_from(corpus.payloads))
     with bounded():
         found = journal.unpack(mangled(data, payload))
-        for _, entry in journal.changes(found):
+        for entry in entries_of([found]):
             journal.named(entry)
 
 
@@ -217,7 +221,7 @@ TYPES = st.sampled_from(
 def test_a_batch_is_read_or_refused(
     corpus: Corpus, data: st.DataObject, types: tuple[str, ...]
 ) -> None:
-    entries = [e for p in corpus.payloads for _, e in journal.changes(journal.unpack(p))]
+    entries = entries_of(map(journal.unpack, corpus.payloads))
     batches = [bytes(e.data) for e in entries if e.kind == journal.INLINE and e.number]
     with bounded():
         codec.decode(mangled(data, data.draw(st.sampled_from(batches))), types)
