@@ -134,10 +134,14 @@ def inlined(
     """The entries of a small epoch; None if a batch in it takes more than `most` bytes."""
     entries = []
     for number, layout, held in logged:
-        made = entry(number, layout, held)
-        if len(made.data) > most:
+        if held.refs:
+            entries.append(entry(number, layout, held))
+            continue
+        batch = held.parts[0]
+        data = codec.encode_small(batch.columns, layout.types, batch.diff, most)
+        if data is None:
             return None
-        entries.append(made)
+        entries.append(Entry(number, INLINE, data))
     if emptied:
         entries[:0] = map(cleared, emptied)
     return entries

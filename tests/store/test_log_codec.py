@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -171,3 +172,25 @@ def test_damage_in_one_of_many_batches_is_an_error() -> None:
     for bad in (good[:-8], good + bytes(8), b"", bytes([9]) + good[1:]):
         with pytest.raises(CorruptLogError):
             codec.decode_many([good, bad], ["bigint"])
+
+
+@given(batches(), st.integers(0, 400))
+def test_a_batch_is_encoded_if_it_is_small_enough(
+    batch: tuple[list[Any], list[str], Any], most: int
+) -> None:
+    expected = codec.encode(*batch)
+    found = codec.encode_small(*batch, most)
+    assert found == (expected if len(expected) <= most else None)
+
+
+def test_a_text_that_is_too_long_is_not_copied() -> None:
+    text = "ä" * (1 << 20)
+    column = objects(["a", None, text])
+    diff = np.ones(3, np.int64)
+    tracemalloc.start()
+    try:
+        assert codec.encode_small([column], ["string"], diff, 1 << 16) is None
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < len(text) // 4
