@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +70,10 @@ def without_log(session: Any) -> None:
     """
     from nosync_nb.store.log import Position
 
-    owners_of(session).publisher.store.write_epoch = lambda *_: Position(0, 0)
+    def nowhere(*_: Any) -> Position:
+        return Position(0, 0)
+
+    mock.patch.object(owners_of(session).publisher.store, "write_epoch", nowhere).start()
 
 
 def measure(session: Any, workload: Workload, changes: list[Change], options: Any) -> Any:

@@ -71,13 +71,13 @@ class Upkeep:
                     return
                 inputs = trace.layers[planned.start : planned.stop]
                 for layer in inputs:
-                    layer.claimed = True
+                    layer.claim()
             try:
                 if not self._merged(number, trace.layout, inputs):
                     return
             finally:
                 for layer in inputs:
-                    layer.claimed = False
+                    layer.release()
 
     def _merged(self, number: int, layout: Layout, inputs: tuple[Layer, ...]) -> bool:
         """Merges layers of a trace and puts the result in their place, if they are still live."""

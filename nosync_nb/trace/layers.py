@@ -115,6 +115,14 @@ class Layer:
         else:
             self._count(len(parts[0]) if len(parts) == 1 else sum(map(len, parts)))
 
+    def claim(self) -> None:
+        """The worker has it in hand: nobody else merges it."""
+        self.claimed = True
+
+    def release(self) -> None:
+        """The worker is done with it."""
+        self.claimed = False
+
     def _count(self, rows_count: int) -> None:
         self.rows_count = rows_count
         bits = (rows_count | 1).bit_length()

@@ -16,6 +16,7 @@ import nosync_nb
 from nosync_nb import Collection, SchemaError, Session, StageError, errors
 from nosync_nb.collections.definition import OPERATORS_MAX, Definition, reference
 from nosync_nb.collections.functions.identity import definitions
+from nosync_nb.collections.host import definition_of
 from nosync_nb.dataflow import compiler
 from nosync_nb.expressions import compile_expression
 from nosync_nb.rows import Schema
@@ -65,10 +66,10 @@ def test_a_shared_part_is_one_in_size_fingerprint_plan_and_log(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tall = diamonds(session.inputs["numbers"], 14)
-    assert tall._definition.size == 14 * 3 + 1
-    assert len(tall._definition.to_json([])) == 14 * 3 + 1
+    assert definition_of("test", tall).size == 14 * 3 + 1
+    assert len(definition_of("test", tall).to_json([])) == 14 * 3 + 1
     counted = _counting(monkeypatch, definitions, "digest")
-    assert tall._definition.fingerprint({"numbers": "0"})
+    assert definition_of("test", tall).fingerprint({"numbers": "0"})
     assert len(counted) == 14 * 3
     session.stage("tall", tall)
     assert len(inside(session).graph.nodes) == 14 * 3 + 1

@@ -298,16 +298,17 @@ def test_text_that_is_not_the_running_code_is_not_believed(
 
 def test_only_what_is_used_of_a_users_module_matters() -> None:
     helpers = types.ModuleType("helpers")
-    helpers.used, helpers.other = 1, 1  # type: ignore[attr-defined]
+    named = vars(helpers)
+    named.update(used=1, other=1)
     text = "def f(r):\n    return helpers.used + r\n"
     before = identify(text, helpers=helpers)
-    helpers.other = 2  # type: ignore[attr-defined]
+    named["other"] = 2
     assert before == identify(text, helpers=helpers)
-    helpers.used = 2  # type: ignore[attr-defined]
+    named["used"] = 2
     assert before != identify(text, helpers=helpers)
     whole = "def f(r):\n    return getattr(helpers, r)\n"
     before = identify(whole, helpers=helpers)
-    helpers.other = 3  # type: ignore[attr-defined]
+    named["other"] = 3
     assert before != identify(whole, helpers=helpers)
 
 

@@ -12,11 +12,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from inside import share_utc
 
 import nosync_nb
 from nosync_nb import Collection, Session, StageError
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.identity import definitions, function_fingerprint, functions
+from nosync_nb.collections.host import definition_of
 from nosync_nb.collections.library import asof, event_time, graphs, windows
 from nosync_nb.collections.library.windows import sessions
 
@@ -66,11 +68,11 @@ def _stages(session: Session, library: Library) -> dict[str, Definition]:
     for type_ in ("timestamp", "timestamp_ntz"):
         rows = session.input(f"rows_{type_}", f"k bigint, at {type_}, v double")
         for name, collection in _windowed(library, rows).items():
-            made[f"{name} {type_}"] = collection._definition
+            made[f"{name} {type_}"] = definition_of("test", collection)
     for name, collection in _over_edges(
         library, session.input("edges", "src int, dst int")
     ).items():
-        made[name] = collection._definition
+        made[name] = definition_of("test", collection)
     return made
 
 
@@ -107,7 +109,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Library:
         made[name] = copy
         exec(compile(f"# a comment\n\n{text}", f"/elsewhere/{name}.py", "exec"), vars(copy))
         if name == "event_time":
-            monkeypatch.setattr(copy, "_utc", event_time._utc)
+            share_utc(copy, monkeypatch)
         if name == "windows":
             assert copy.sessions.__code__.co_firstlineno != windows.sessions.__code__.co_firstlineno
     return made

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import SIGNED, other_versions, signed_again
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.collections.functions.trust import key_path, known_key, seal, unseal, user_key
@@ -43,10 +44,8 @@ def sealed_bomb(key: bytes) -> bytes:
     import cloudpickle
 
     data = seal(len, key=key)
-    start = len(trust._MAGIC) + trust.ID_BYTES + trust._MAC_BYTES
-    size = int.from_bytes(data[start : start + 4], "big")
-    signed = data[start : start + 4 + size] + cloudpickle.dumps(Bomb())
-    return data[: start - trust._MAC_BYTES] + trust._mac(key, "", signed) + signed
+    size = int.from_bytes(data[SIGNED : SIGNED + 4], "big")
+    return signed_again(data, key, data[SIGNED : SIGNED + 4 + size] + cloudpickle.dumps(Bomb()))
 
 
 def test_a_sealed_function_runs_in_another_process(key_file: Path) -> None:
@@ -99,7 +98,7 @@ def test_a_function_signed_with_another_key_is_not_loaded() -> None:
 
 def test_a_signature_cannot_be_made_with_the_id_of_the_key() -> None:
     forged = bytearray(sealed_bomb(b"1" * 32))
-    forged[4:12] = trust._key_id(KEY)
+    forged[4:12] = bytes.fromhex(trust.key_id(KEY))
     with pytest.raises(TrustError, match="does not match its signature"):
         unseal(bytes(forged), key=KEY)
 
@@ -117,8 +116,7 @@ def test_another_version_of_python_or_cloudpickle_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = seal(lambda x: x, key=KEY)
-    here = trust._environment()
-    monkeypatch.setattr(trust, "_environment", lambda: {**here, name: "9.9"})
+    here = other_versions(monkeypatch, **{name: "9.9"})
     with pytest.raises(TrustError, match=f"stored with {name} {here[name]}, this is 9.9") as caught:
         unseal(data, key=KEY)
     assert str(caught.value.hint).startswith(CELL)
@@ -293,7 +291,6 @@ def test_the_folder_of_keys_may_be_reached_by_a_link(
 def test_what_is_sealed_shows_no_key_and_no_path(key_file: Path) -> None:
     data = seal(lambda x: x, key=user_key())
     assert user_key() not in data
-    start = len(trust._MAGIC) + trust.ID_BYTES + trust._MAC_BYTES
-    size = int.from_bytes(data[start : start + 4], "big")
-    header = json.loads(data[start + 4 : start + 4 + size])
+    size = int.from_bytes(data[SIGNED : SIGNED + 4], "big")
+    header = json.loads(data[SIGNED + 4 : SIGNED + 4 + size])
     assert set(header) == {"python", "cloudpickle", "packages", "fingerprint"}

@@ -18,6 +18,7 @@ from model import Bag, Row
 
 import nosync_nb
 from nosync_nb import Collection, SchemaError, Session, StageError
+from nosync_nb.collections.host import definition_of
 from nosync_nb.collections.library import windows
 
 START = datetime(2013, 1, 1)
@@ -261,8 +262,8 @@ def test_lengths_are_fixed_and_above_0(session: Session) -> None:
     for every in ("1 month", "0 hours", "-1 hour", "hour", "", 5, timedelta(0), "1 hour 3"):
         with pytest.raises(SchemaError, match="is not a fixed length of time"):
             windows.tumbling(a, on="ts", every=every)  # type: ignore[arg-type]
-    ours = windows.tumbling(a, on="ts", every="1 hour 30 minutes")._definition
-    theirs = windows.tumbling(a, on="ts", every=timedelta(minutes=90))._definition
+    ours = definition_of("test", windows.tumbling(a, on="ts", every="1 hour 30 minutes"))
+    theirs = definition_of("test", windows.tumbling(a, on="ts", every=timedelta(minutes=90)))
     assert ours.fingerprint({"a": "1"}) == theirs.fingerprint({"a": "1"})
 
 

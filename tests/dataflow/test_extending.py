@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import inside
+from inside import inside, other_versions
 
 import nosync_nb
 from nosync_nb import Session, TimeError
-from nosync_nb.collections.functions import trust
 
 ROWS = 500
 """Rows before the stages stop; what is missed is far less."""
@@ -28,8 +27,7 @@ class Kernels:
 
     def opened(self, *, known: bool, **options: Any) -> Session:
         version = "1" if known else f"1.{len(self.sessions)}"
-        here = {**trust._environment(), "cloudpickle": version}
-        self.patch.setattr(trust, "_environment", lambda: here)
+        other_versions(self.patch, cloudpickle=version)
         self.sessions.append(nosync_nb.open(self.folder / "log", **options))
         return self.sessions[-1]
 

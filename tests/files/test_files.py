@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from faults import FaultyFiles, HastyFiles
+from inside import descriptor_of
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Files
@@ -330,7 +331,7 @@ def test_an_error_of_closing_is_told(folder: str, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "close", refuse)
     file = files.create(path)
-    failing[0] = file._fd
+    failing[0] = descriptor_of(file)
     with pytest.raises(DurabilityError, match=r"cannot close .*a': input/output error \(EIO\)"):
         file.close()
     file.close()

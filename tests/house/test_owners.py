@@ -37,7 +37,33 @@ PYSPARKS = {
 }
 """What PySpark keeps to itself, and the one module that sees whether a session lives has to ask."""
 
-ASSIGNMENTS_MAX = 34
+OFFERED = {
+    "_exit": "of os, documented: ends a process at once",
+    "_gateway": "of PySpark: there is no public way to end a JVM that it started",
+    "_getframe": "of sys, documented: how deep the stack is",
+    "_repr_mimebundle_": "what IPython asks of whatever it displays",
+    "f_trace_lines": "of frames: sys.settrace says to set it",
+    "f_trace_opcodes": "likewise",
+    "settings": "of a TestCase: hypothesis says to set it",
+    "side_effect": "of a Mock",
+    "enabled": "of traitlets' configuration",
+    "colors": "likewise",
+    "collect_rows": "of a session: users set it",
+    "on_notice": "likewise",
+    "replay_rows": "likewise",
+    "spark_off": "likewise",
+    "__cause__": "of exceptions: the language has no other way than `raise`",
+    "__context__": "likewise",
+    "__traceback__": "likewise",
+    "__class__": "of an object that is made one of another kind",
+    "__module__": "of a class of the same file, which plays another's",
+}
+"""What tests and the bench use of others: private by its name alone, or there to be set."""
+
+DOOR = TOP / "tests" / "support" / "inside.py"
+"""The one file of tests that may reach in."""
+
+ASSIGNMENTS_MAX = 32
 """Assignments to an attribute, private or not, of an object of another module."""
 
 NOTEBOOK_USES_MAX = 2
@@ -146,6 +172,19 @@ def test_the_notebook_uses_no_more_of_what_others_own(count: type, most: int) ->
     paths = sorted(path for folder in NOTEBOOK for path in folder.rglob("*.py"))
     counted = Counter({str(p.relative_to(TOP)): count(p.read_text()) for p in paths})
     assert counted.total() <= most, worst(counted)
+
+
+def test_tests_and_the_bench_reach_in_through_one_door() -> None:
+    paths = {path for folder in ("tests", "bench") for path in (TOP / folder).rglob("*.py")}
+    found = {
+        (str(path.relative_to(TOP)), node.lineno, ast.unparse(node)): node.attr
+        for path in sorted(paths - {DOOR})
+        for node in foreign(ast.parse(path.read_text()))
+        if is_private(node.attr) or not isinstance(node.ctx, ast.Load)
+    }
+    assert [where for where, name in found.items() if name not in OFFERED] == []
+    assert OFFERED.keys() - set(found.values()) == set(), "nobody needs these any more"
+    assert uses(DOOR.read_text()) > 0
 
 
 @pytest.mark.parametrize(

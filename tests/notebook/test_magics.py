@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import os
 import subprocess
 import sys
@@ -736,9 +737,7 @@ def test_two_crashes_in_recovery_lead_to_safe_mode(notebook: Notebook, tmp_path:
     from nosync.variables import Memo
 
     notebook.close()
-    memo = Memo.read(tmp_path / "log")
-    memo.attempts = 2
-    memo.write(tmp_path / "log")
+    dataclasses.replace(Memo.read(tmp_path / "log"), attempts=2).write(tmp_path / "log")
     again = Notebook()
     try:
         assert "ended the kernel twice" in again.ok("%load_ext nosync")

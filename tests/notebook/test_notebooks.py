@@ -18,6 +18,7 @@ from typing import Any
 import nbformat
 import pytest
 from hypothesis import settings
+from inside import process_of
 from jupyter.kernels import Kernel, package_path
 
 from nosync.kernelspec import install
@@ -51,8 +52,7 @@ def for_nbval() -> list[Path]:
 
 def wait_for_death(kernel: Kernel) -> None:
     """Waits until the kernel's process has killed itself."""
-    process: Any = kernel._manager.provisioner.process  # type: ignore[union-attr]
-    assert process.wait(timeout=120) == -signal.SIGKILL
+    assert process_of(kernel).wait(timeout=120) == -signal.SIGKILL
 
 
 def run_all(kernel: Kernel, cells: list[tuple[str, set[str]]]) -> None:

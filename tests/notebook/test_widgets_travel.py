@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import inside
+from inside import asked, inside, timer_of
 
 import nosync_nb
 from nosync_widgets import travel
@@ -55,16 +55,16 @@ def test_moving_reads_that_epoch_and_what_it_changed(view: TravelView) -> None:
 
 
 def test_the_front_end_asks_by_message(view: TravelView) -> None:
-    view._handle_custom_msg({"epoch": 1}, [])
+    asked(view, {"epoch": 1})
     assert view.epoch == view.page["asked"] == 1
     assert view.page["rows"] == [["AA", "1"], ["UA", "5"]]
 
 
 def test_every_question_is_answered_by_a_new_page(view: TravelView) -> None:
     before = view.page
-    view._handle_custom_msg({"epoch": 3}, [])
+    asked(view, {"epoch": 3})
     assert view.page != before
-    view._handle_custom_msg({"epoch": 99}, [])
+    asked(view, {"epoch": 99})
     assert (view.epoch, view.page["asked"]) == (3, 99)
 
 
@@ -86,13 +86,13 @@ def test_a_commit_asks_open_views_to_refresh(
     for delay in (7, 8):
         session["flights"].insert([("DL", delay)])
         session.commit()
-        timer = view._timer
+        timer = timer_of(view)
         assert timer is not None
     assert Timeline(view.steps).latest == 3, "many commits in a row are one message, later"
     timer.cancel()
     timer.function()
     assert Timeline(view.steps).latest == 5
-    assert view._timer is None
+    assert timer_of(view) is None
 
 
 def test_a_view_that_is_reloaded_shows_another_version(view: TravelView, session: Any) -> None:
@@ -172,7 +172,7 @@ def test_a_closed_view_hears_of_no_commit(session: Any) -> None:
     assert inside(session).listeners.subscribers == before
     session["flights"].insert([("DL", 7)])
     session.commit()
-    assert [view._timer for view in views] == [None] * 3
+    assert [timer_of(view) for view in views] == [None] * 3
 
 
 @pytest.mark.parametrize(("limit", "said"), [(2, True), (3, False), (4, False)])

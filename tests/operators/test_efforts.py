@@ -16,7 +16,7 @@ from checking import EDGES, closure, held, merge_all
 from efforts import both_ways, traces
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import inside
+from inside import inside, worked
 from model import Bag
 
 import nosync_nb
@@ -167,7 +167,7 @@ def resting(session: Session) -> bool:
 @given(st.lists(st.booleans(), max_size=300))
 def test_a_loop_that_rests_tries_again_less_and_less_often(dense: list[bool]) -> None:
     effort = Effort()
-    effort.whole = 10**9
+    worked(effort, 10**9)
     rest = tried = 0
     for each in dense:
         if rest:

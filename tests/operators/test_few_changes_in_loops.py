@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from checking import EDGES, closure, held, merge_all
 from efforts import both_ways, traces
+from inside import on_few
 
 import nosync_nb
 from nosync_nb import Collection, Session
@@ -102,14 +103,7 @@ class Counts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tried: Counter[str] = Counter()
-        original = loops.Loop._few
-
-        def run(loop: Any, step: Any, effort: Any, budget: int) -> Any:
-            found = original(loop, step, effort, budget)
-            self.tried["traces" if found is None else "rows"] += 1
-            return found
-
-        monkeypatch.setattr(loops.Loop, "_few", run)
+        on_few(monkeypatch, lambda enough: self.tried.update(["rows" if enough else "traces"]))
 
 
 def commit(session: Session, live: list[tuple[int, int]]) -> None:

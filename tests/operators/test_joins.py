@@ -19,7 +19,7 @@ from model import Bag
 
 import nosync_nb
 from nosync_nb import Collection, ExpressionError, Input, SchemaError, Session, StageError
-from nosync_nb.collections.host import host_of
+from nosync_nb.collections.host import definition_of, host_of
 from nosync_nb.operators import join as kernel
 
 KINDS = ("inner", "left", "right", "full", "semi", "anti")
@@ -248,8 +248,8 @@ def test_kinds_may_be_spelled_as_in_spark(session: Session) -> None:
         ("left_semi", "semi"),
         ("leftanti", "anti"),
     ):
-        ours = a.join(b, on="k", how=spelled)._definition
-        theirs = a.join(b, on="k", how=kind)._definition
+        ours = definition_of("test", a.join(b, on="k", how=spelled))
+        theirs = definition_of("test", a.join(b, on="k", how=kind))
         assert ours.fingerprint({"a": "1", "b": "2"}) == theirs.fingerprint({"a": "1", "b": "2"})
 
 

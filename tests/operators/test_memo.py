@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from inside import inside
+from inside import inside, known_of
 
 from nosync_nb import StageError
 from nosync_nb.operators.aggregates import accumulators, memo
@@ -76,7 +76,7 @@ def test_a_memo_is_bounded(session: Any) -> None:
                 for node in inside(session).graph
                 for number in node.state
             )
-            assert len(trace.memos[0]._known) <= 12
+            assert known_of(trace.memos[0]) <= 12
     assert stage.rows() == stage_from_scratch(rows)
 
 

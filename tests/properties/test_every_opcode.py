@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import pytest
 from every_opcode import ENGINE, Struck, count, strike
 from hypothesis import settings
+from inside import is_held
 
 import nosync_nb
 from nosync_nb import Session
@@ -395,7 +396,7 @@ def test_what_is_done_in_one_step_is_not() -> None:
 def test_a_lock_is_released_wherever_its_block_is_left(body: str) -> None:
     lines = "".join(f"    {line}\n" for line in body.split("\n"))
     for lock in outcomes(planted(f"def act(x):\n{lines}"), threading.RLock):
-        assert not lock._is_owned()
+        assert not is_held(lock)
 
 
 def test_only_the_engine_is_struck_and_after_one_strike_nothing_is() -> None:

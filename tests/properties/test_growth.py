@@ -15,7 +15,7 @@ import pytest
 from growth import entries, grown
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import inside
+from inside import inside, kernel_identities
 
 import nosync_nb
 from nosync_nb.collections.functions import captured
@@ -92,7 +92,7 @@ class _Odd:
 
 
 def test_a_function_that_is_gone_is_forgotten_and_its_identity_never_given_again() -> None:
-    before = len(captured._kernel_identities)
+    before = kernel_identities()
     names = set()
     for _ in range(50):
         function = _Odd()
@@ -102,7 +102,7 @@ def test_a_function_that_is_gone_is_forgotten_and_its_identity_never_given_again
     del function
     gc.collect()
     assert len(names) == 50
-    assert len(captured._kernel_identities) <= before
+    assert kernel_identities() <= before
 
 
 # -- who hears of epochs -----------------------------------------------------------------------

@@ -158,7 +158,7 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watche
         monkeypatch.setattr(module, "check_name", lambda name, what: name)
     monkeypatch.setattr(wellformed, "stage_name", lambda name, frozen: name)
     watched = Watched()
-    watched.names |= {"H": HOSTILE, "quote": quote}
+    watched.names.update(H=HOSTILE, quote=quote)
     watched.run("%load_ext nosync")
     watched.run(
         "import pyarrow as pa\n"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from faults import FakeMachine, HastyFiles, PickyFiles
-from inside import inside
+from inside import inside, lose_file
 
 import nosync_nb
 from nosync_nb import FencedError, NosyncError, Session
@@ -127,7 +127,7 @@ def test_an_opening_that_failed_after_a_restart_does_not_take_a_torn_tail_for_da
     opened = partial(Log.open, path, files=disk, background=False)
     log = opened(machine=machine)
     places = [log.append(1, bytes([number]) * 100) for number in range(5)]
-    log._writer._file.close()  # type: ignore[union-attr]
+    lose_file(log)
     (segment,) = (tmp_path / "log").glob("segment-*")
     data = bytearray(segment.read_bytes())
     data[128 + places[3].offset + 60] ^= 1

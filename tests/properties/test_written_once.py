@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from checking import merge_all
-from inside import inside
+from inside import inside, tree_of
 
 import nosync_nb
 from nosync_nb import DurabilityError, Session
@@ -256,7 +256,7 @@ def test_a_dropped_stage_takes_its_files_along(tmp_path: Path, packed: bool) -> 
             numbers.insert([(1, 1)])
             session.commit()
             inside(session).upkeep.checkpoint()
-        assert inside(session).store.history._view.tree[0].level == 1
+        assert tree_of(inside(session).store.history)[0].level == 1
         assert live(session) <= files(session)
         assert numbers.count(at=4) == 2 * ROWS + 2
     with nosync_nb.open(tmp_path / "log") as session:

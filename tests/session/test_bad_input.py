@@ -27,6 +27,7 @@ from nosync_nb import (
     StageError,
     TimeError,
 )
+from nosync_nb.collections.host import definition_of
 
 
 @pytest.fixture(autouse=True)
@@ -369,5 +370,5 @@ def test_a_description_that_doubles_itself_does_not_take_for_ever(
     def doubled(times: int) -> Any:
         return ones if not times else (lambda x: x.concat(x).consolidate())(doubled(times - 1))
 
-    assert doubled(70)._definition.size == 141
+    assert definition_of("test", doubled(70)).size == 141
     assert session.stage("many", doubled(70)).count() == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import inside
+from inside import inside, lose_patience
 
 import nosync_nb
 from nosync_nb import DurabilityError, FencedError, NosyncError, SchemaError, Session, StageError
@@ -197,7 +197,7 @@ def test_what_goes_wrong_behind_is_raised_by_the_next_call_and_once(
     inside(session).upkeep.plan_checkpoint()  # not again at once
     session.settle()
     assert session.commit() == 2
-    inside(session).upkeep.patience = 0
+    lose_patience(session)
     inside(session).upkeep.plan_checkpoint()
     with pytest.warns(UserWarning, match="background work failed: the disk is full"):
         session.close()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from inside import inside
+from inside import inside, repeats_of
 
 import nosync_nb
 from nosync_nb import Session
@@ -184,7 +184,7 @@ def test_the_comparison_ends_some_epochs_after_the_restart(
     session.commit()
     session.commit()
     assert told(lambda: session["events"].insert(LOADS[0])) == []
-    assert inside(session).loads.repeats._state is None
+    assert repeats_of(session) is None
 
 
 def test_the_first_and_the_last_of_many_epochs_are_compared(

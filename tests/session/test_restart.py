@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import inside
+from inside import inside, no_flush, other_versions
 
 import nosync_nb
 from nosync_nb import FencedError, Session, StageError, TimeError
-from nosync_nb.collections.functions import trust
 from nosync_nb.session import upkeep
 from nosync_nb.store import store
 from nosync_nb.store.log import codec, writer
@@ -360,8 +359,7 @@ def stale(opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> Se
 
 def upgrade(patch: pytest.MonkeyPatch, python: str) -> None:
     """From now on this is another version of Python."""
-    here = {**trust._environment(), "python": python}
-    patch.setattr(trust, "_environment", lambda: here)
+    other_versions(patch, python=python)
 
 
 def test_stages_whose_functions_are_not_restored_are_stale_and_hold_up_nobody(
@@ -663,18 +661,15 @@ def test_epochs_that_power_loss_took_are_told(
     numbers = session.input("numbers", "x int")
     numbers.insert([(1,)])
     session.commit(wait="disk")
-    inside(session).store.log._writer._flushing.acquire()  # type: ignore[union-attr] # nothing is synced
-    kept = os.path.getsize(segment := sorted(Path(session.path).glob("segment-*"))[-1])
-    for x in (2, 3):
-        numbers.insert([(x,)])
-        session.commit()
-    os.truncate(segment, kept)  # the tail was in the page cache only
-    identity = Machine.identity
-    monkeypatch.setattr(
-        Machine, "identity", lambda self: identity(self)._replace(boot="after the power came back")
-    )
-    after = opened(takeover=True)
-    inside(session).store.log._writer._flushing.release()  # type: ignore[union-attr]
+    with no_flush(inside(session).store.log):
+        kept = os.path.getsize(segment := sorted(Path(session.path).glob("segment-*"))[-1])
+        for x in (2, 3):
+            numbers.insert([(x,)])
+            session.commit()
+        os.truncate(segment, kept)  # the tail was in the page cache only
+        me = Machine().identity()._replace(boot="after the power came back")
+        monkeypatch.setattr(Machine, "identity", lambda self: me)
+        after = opened(takeover=True)
     assert after.now == 1
     assert after.recovery.lost == [2, 3]
     assert "2 epochs lost" in str(after.recovery)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import inside
+from inside import give_spark, inside
 
 import nosync_nb
 from nosync_nb import ExpressionError, Session
@@ -124,7 +124,7 @@ def opened(path: Path, spark: Any = None, **conf: str) -> Iterator[Session]:
         session.spark_conf.update(
             {f"spark.sql.{'ansi.' * (k == 'enabled') or 'session.'}{k}": v for k, v in conf.items()}
         )
-        inside(session).link._given = spark
+        give_spark(session, spark)
         yield session
 
 

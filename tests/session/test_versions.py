@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import inside
+from inside import inside, other_versions
 
 import nosync_nb
 from nosync_nb import Collection, CorruptLogError, Session, StageError
 from nosync_nb.collections.definition import reference
-from nosync_nb.collections.functions import trust
 from nosync_nb.dataflow.stage import Frozen, Options, Stage, Stale
 from nosync_nb.rows import Schema
 from nosync_nb.session.versions import transition
@@ -54,10 +53,9 @@ def test_a_stage_that_stops_again_is_stale_since_it_stopped_first() -> None:
 
 
 def test_nothing_of_a_stage_is_edited() -> None:
-    with pytest.raises(FrozenInstanceError):
-        LIVING.life = STOPPED.life  # type: ignore[misc]
-    with pytest.raises(FrozenInstanceError):
-        LIVING.options.on = "spark"  # type: ignore[misc]
+    for value, name, other in ((LIVING, "life", STOPPED.life), (LIVING.options, "on", "spark")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(value, name, other)
 
 
 def test_an_input_stays_itself_under_another_name() -> None:
@@ -231,8 +229,7 @@ def test_what_a_stale_stage_remembered_is_gone_once_what_it_reads_was_another(
     numbers.insert([(1, 1), (1, 2), (2, 1)])
     session.commit()
     session.close()
-    here = {**trust._environment(), "python": "4.0"}
-    monkeypatch.setattr(trust, "_environment", lambda: here)
+    other_versions(monkeypatch, python="4.0")
     session = opened()
     numbers = session["numbers"]
     session.define({"big": numbers.filter(edit) if edit else numbers.select("y")})

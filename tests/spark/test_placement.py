@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from checking import merge_all
 from hypothesis import settings
-from inside import inside, spark_unseen
+from inside import inside, slots_of, spark_unseen
 
 import nosync_nb
 from nosync_nb import Collection, Session
@@ -291,9 +291,9 @@ def test_a_session_whose_workers_were_not_asked_is_taken_to_have_all_cores(
 
     monkeypatch.setattr(placement.os, "cpu_count", lambda: 5)
     asked = Placement(Way(), None)  # type: ignore[arg-type]
-    assert (asked._slots("running"), asked._slots("startable")) == (5, 5)
+    assert (slots_of(asked, "running"), slots_of(asked, "startable")) == (5, 5)
     monkeypatch.setattr("nosync_nb.spark.workers.slots", lambda spark: 7)
-    assert (asked._slots("running"), asked._slots("startable")) == (7, 5)
+    assert (slots_of(asked, "running"), slots_of(asked, "startable")) == (7, 5)
 
 
 @pytest.mark.spark

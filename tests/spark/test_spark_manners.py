@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import inside
+from inside import inside, is_seen
 
 import nosync_nb
 from nosync_nb import ExpressionError, NosyncError
 from nosync_nb.files.disk import Files
-from nosync_nb.spark import workers
 
 pytestmark = pytest.mark.spark
 
@@ -99,7 +98,7 @@ def test_a_probe_of_one_that_was_killed_is_swept(
         folder = Path(inside(session).store.parts)
         with monkeypatch.context() as patch:
             patch.setattr(Files, "unlink", lambda *_: None)
-            assert workers._seen(spark, str(folder))
+            assert is_seen(spark, str(folder))
         assert len(list(folder.iterdir())) == 1
     with nosync_nb.open(tmp_path / "log"):
         assert list(folder.iterdir()) == []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from inside import inside
+from inside import inside, is_seen
 
 import nosync_nb
 from nosync_nb import Session
@@ -84,7 +84,7 @@ def test_many_rows_for_spark_are_refused(spark: Any, remote: Session) -> None:
 
 
 def test_executors_are_asked_whether_they_see_a_folder(spark: Any, tmp_path: Path) -> None:
-    assert workers._seen(spark, str(tmp_path))
+    assert is_seen(spark, str(tmp_path))
     assert os.listdir(tmp_path) == []
     assert workers.share(spark, str(tmp_path))
 

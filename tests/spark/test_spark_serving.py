@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import inside
+from inside import ended, inside
 
 import nosync_nb
 from nosync_nb.rows import Schema
@@ -181,8 +181,7 @@ def test_a_session_that_was_replaced_while_it_is_asked_hangs_up(tmp_path: Path) 
     new.commit()
     late = Server(old.path, inside(old).link.snapshot, inside(new).store.log.generation)
     assert seen(tmp_path / "log") == 2
-    late._thread.join(10)
-    assert not late._thread.is_alive()
+    assert ended(late)
     new.close()
     old.close()
 

@@ -16,12 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pytest
 from checking import EDGES, closure
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from inside import inside
+from inside import decode_section, directory_of, frame_of, inside
 
 import nosync_nb
 from nosync.variables import Memo
@@ -388,11 +387,11 @@ def test_a_section_of_a_pack_that_fits_its_checksum_is_read_or_refused(
     folder = str(corpus.folder / "history")
     content = (corpus.folder / "history" / name).read_bytes()
     opened = packs.Pack(folder, name, len(content), Same())  # type: ignore[arg-type]
-    number, offset, size, _, head = data.draw(st.sampled_from(list(opened._directory)))
+    number, offset, size, _, head = data.draw(st.sampled_from(directory_of(opened)))
     section = mangled(data, content[offset : offset + size])
-    opened._data = pa.py_buffer(content[:offset] + section)
     with bounded():
-        opened._section(number, offset, len(section), Same(), head)
+        entry = [number, offset, len(section), 0, head]
+        decode_section(opened, content[:offset] + section, entry, Same())
 
 
 # -- the notebook and expressions ------------------------------------------------------------------
@@ -457,7 +456,7 @@ def test_what_nests_without_end_is_damage(corpus: Corpus) -> None:
     with pytest.raises(CorruptLogError, match="nested deeper than 8"):
         check_catalog(catalog, 6)
     text = b'{"catalog":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
-    payload = journal._HEAD.pack(1, 0.0, len(text)) + text
+    payload = frame_of(1, text)
     with pytest.raises(CorruptLogError, match="a frame cannot be decoded"):
         journal.unpack(payload)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults import FakeMachine, HastyFiles
+from inside import words_of
 from logs import everything
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, TrustError
@@ -471,7 +472,7 @@ def test_a_living_owner_is_named_with_the_remedies(path: str) -> None:
 def test_a_dead_owner_is_replaced_without_asking(path: str) -> None:
     machine = FakeMachine()
     open_log(path, machine).append(1, b"x")
-    machine.dead = True
+    machine.die()
     with open_log(path, machine.after()) as again:
         assert not again.clean
         assert again.head.seq == 1
@@ -488,10 +489,10 @@ def test_an_owner_elsewhere_is_dead_when_its_heart_stops(path: str, where: dict[
     first = FakeMachine()
     open_log(path, first)
     other = FakeMachine(**where)
-    other.clock_ms = first.clock_ms + 15_000
+    other.wait(15_000)
     with pytest.raises(FencedError, match="last heard of 15 s ago"):
         open_log(path, other)
-    other.clock_ms += 1
+    other.wait(1)
     open_log(path, other).close()
 
 
@@ -537,7 +538,7 @@ def test_what_a_zombie_wrote_behind_the_takeover_is_no_part_of_the_log(
     zombie.write_checkpoint(b"early")
     new = open_log(path, machine.after(), takeover=True)
     with monkeypatch.context() as asleep:  # as if it had been stopped behind each of its checks
-        asleep.setattr(zombie._words, "check", lambda: None)
+        asleep.setattr(words_of(zombie), "check", lambda: None)
         zombie.append(1, b"zombie")
         zombie.sync()
         zombie.write_checkpoint(b"zombie")
@@ -559,7 +560,7 @@ def test_what_a_zombie_calls_durable_says_nothing_of_the_new_owners_frames(
     new = open_log(path, machine.after(), takeover=True)
     new.append(1, b"after")
     with monkeypatch.context() as asleep:
-        asleep.setattr(zombie._words, "check", lambda: None)
+        asleep.setattr(words_of(zombie), "check", lambda: None)
         for _ in range(5):
             zombie.append(1, b"zombie")
         zombie.sync()
@@ -575,7 +576,7 @@ def test_a_checkpoint_of_a_zombie_is_left_out(path: str, monkeypatch: pytest.Mon
     new = open_log(path, machine.after(), takeover=True)
     new.append(1, b"after")
     with monkeypatch.context() as asleep:
-        asleep.setattr(zombie._words, "check", lambda: None)
+        asleep.setattr(words_of(zombie), "check", lambda: None)
         zombie.append(1, b"zombie")
         zombie.append(1, b"zombie")
         zombie.write_checkpoint(b"zombie")
@@ -704,7 +705,7 @@ def test_a_reader_follows_without_a_lease(path: str, monkeypatch: pytest.MonkeyP
         seen += [frame.payload for frame in reader.refresh()]
         assert reader.refresh() == []
         assert seen == [b"%d" % number for number in range(30)]
-        machine.dead = True
+        machine.die()
         other = open_log(path, machine.after())
         other.append(1, b"30")
         assert [frame.payload for frame in reader.refresh()] == [b"30"]
@@ -728,7 +729,7 @@ def test_a_reader_goes_no_further_than_what_is_published(
     owner = open_log(path)
     owner.append(1, b"one")
     with open_log(path, mode="r") as reader, monkeypatch.context() as silent:
-        silent.setattr(owner._words, "publish", lambda _: None)
+        silent.setattr(words_of(owner), "publish", lambda _: None)
         owner.append(1, b"two")
         assert reader.refresh() == []
         with open_log(path, mode="r") as late:

@@ -55,7 +55,7 @@ def session(files: Files, machine: FakeMachine, path: str, promises: Promises) -
 def life(files: Files, machine: FakeMachine, path: str, promises: Promises) -> FakeMachine:
     """Two sessions, one after the other."""
     session(files, machine, path, promises)
-    machine.dead = True
+    machine.die()
     machine = machine.after()
     session(files, machine, path, promises)
     return machine
@@ -115,7 +115,7 @@ def check_recovery(path: str, promises: Promises, *, power: bool) -> None:
         assert log.checkpoint == b"state %d" % log.checkpoint_seq
     log.append(1, b"after")
     log.close()
-    machine.dead = True
+    machine.die()
     with Log.open(path, files=HastyFiles(), machine=machine.after(), background=False) as again:
         assert again.clean
         assert everything(path) == [*payloads, b"after"]
@@ -172,7 +172,7 @@ def test_what_a_killed_owner_left_is_durable_once_the_next_one_says_so(
                 if checkpoint:
                     first.write_checkpoint(b"state")
             first.append(1, payload)
-        machine.dead = True
+        machine.die()
         machine = machine.after()
         second = opened(machine=machine)
         for payload in tried[4:]:

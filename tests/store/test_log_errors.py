@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from faults import FakeMachine, FaultyFiles, HastyFiles, Step
+from inside import disk_of, words_of, writer_of
 from logs import everything
 
 from nosync_nb.errors import DurabilityError
@@ -40,8 +41,8 @@ class Failing:
         return self.code
 
 
-def open_failing(path: str, failing: Failing, *, background: bool = False) -> Log:
-    files = FaultyFiles(error_at=failing, halves=True)
+def open_failing(path: str, failing: Failing, *, background: bool = False, seed: int = 0) -> Log:
+    files = FaultyFiles(error_at=failing, halves=True, seed=seed)
     log = Log.open(path, files=files, machine=FakeMachine(), background=background)
     failing.on = True
     return log
@@ -49,8 +50,9 @@ def open_failing(path: str, failing: Failing, *, background: bool = False) -> Lo
 
 def after_power_failure(path: str, log: Log) -> list[bytes]:
     """Returns what is left of a log whose machine goes down now."""
-    assert isinstance(log._files, FaultyFiles)
-    log._files.lose_power(path)
+    disk = disk_of(log)
+    assert isinstance(disk, FaultyFiles)
+    disk.lose_power(path)
     with Log.open(path, files=HastyFiles(), machine=FakeMachine(boot="boot-2")):
         return everything(path)
 
@@ -78,8 +80,9 @@ def test_after_a_failed_sync_the_file_is_never_synced_again(path: str) -> None:
     log.sync()
     log.append(1, b"two")
     log.sync()
-    assert isinstance(log._files, FaultyFiles)
-    syncs = [step.name for step in log._files.steps if step.action == "sync"]
+    disk = disk_of(log)
+    assert isinstance(disk, FaultyFiles)
+    syncs = [step.name for step in disk.steps if step.action == "sync"]
     failed = "segment-00000001-00000001.log"
     assert syncs.count(failed) == 1
     assert syncs[-1] != failed
@@ -106,8 +109,7 @@ def test_while_syncs_fail_the_frontier_is_frozen_and_every_append_says_so(path: 
 def test_power_fails_while_syncs_fail_and_nothing_false_was_promised(path: str) -> None:
     for seed in range(10):
         where = f"{path}-{seed}"
-        log = open_failing(where, Failing("sync", errno.EIO))
-        log._files._random.seed(seed)
+        log = open_failing(where, Failing("sync", errno.EIO), seed=seed)
         log.append(1, b"one")
         with pytest.raises(DurabilityError):
             log.sync()
@@ -177,7 +179,7 @@ def test_an_interrupt_inside_an_append_leaves_the_frame_out_and_the_log_usable(
         def interrupt() -> None:
             raise KeyboardInterrupt
 
-        pressed.setattr(log._words, "check", interrupt)
+        pressed.setattr(words_of(log), "check", interrupt)
         with pytest.raises(KeyboardInterrupt):
             log.append(1, b"two")
     assert log.head.seq == 1
@@ -198,7 +200,7 @@ def test_an_interrupt_while_a_segment_is_begun_hides_nothing_that_follows(
         def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 
-        pressed.setattr(log._writer, step, interrupt)
+        pressed.setattr(writer_of(log), step, interrupt)
         with pytest.raises(KeyboardInterrupt):
             log.append(1, bytes(500))
     log.append(1, b"two")

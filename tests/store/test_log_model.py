@@ -30,7 +30,8 @@ class World:
         self.zombies: list[Log] = []
 
     def open(self, *, takeover: bool = False) -> None:
-        self.machine.dead = not takeover
+        if not takeover:
+            self.machine.die()
         self.machine = self.machine.after()
         self.log = Log.open(
             self.path,
@@ -99,21 +100,18 @@ def test_whatever_happens_what_was_promised_is_there(
     def error_at(step: Step) -> int | None:
         return code if step.number in errors else None
 
-    limit, writer.SEGMENT_BYTES_MAX = writer.SEGMENT_BYTES_MAX, 700
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            files = FaultyFiles(
-                crash_at=crash_at, crash_phase=phase, error_at=error_at, halves=True, seed=seed
-            )
-            world = World(f"{folder}/x.nosync", files)
-            with contextlib.suppress(Crash):
-                for action, size in program:
-                    with contextlib.suppress(DurabilityError):
-                        world.act(action, size)
-                    world.disturb()
-            check(world, power=power)
-    finally:
-        writer.SEGMENT_BYTES_MAX = limit
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "SEGMENT_BYTES_MAX", 700)
+        files = FaultyFiles(
+            crash_at=crash_at, crash_phase=phase, error_at=error_at, halves=True, seed=seed
+        )
+        world = World(f"{folder}/x.nosync", files)
+        with contextlib.suppress(Crash):
+            for action, size in program:
+                with contextlib.suppress(DurabilityError):
+                    world.act(action, size)
+                world.disturb()
+        check(world, power=power)
 
 
 def check(world: World, *, power: bool) -> None:

@@ -437,6 +437,14 @@ class FakeMachine(Machine):
     def file_system(self, path: str) -> str:
         return "ext4"
 
+    def die(self) -> None:
+        """The process does not live any more."""
+        self.dead = True
+
+    def wait(self, ms: int) -> None:
+        """Lets time pass."""
+        self.clock_ms += ms
+
     def after(self, *, boot: str | None = None) -> FakeMachine:
         """Returns the next process, which sees this one; after a restart with `boot`."""
         following = FakeMachine(

@@ -1,17 +1,30 @@
-"""Inside: who does the work of a session, for tests that look at how it is done."""
+"""Inside: who does the work of a session, and doors to what others keep to themselves.
+
+For tests that look at how something is done, or make a step of it fail. This is the only file of
+tests and of the bench that uses a private name of somebody else, or sets what is another's; a test
+holds the others to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 
-from nosync_nb import Session
+from nosync_nb import Collection, Session
+from nosync_nb.collections.functions import captured, trust
+from nosync_nb.collections.library import event_time
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
+from nosync_nb.files.disk import File, Files
+from nosync_nb.operators.aggregates.memo import Memo
+from nosync_nb.operators.iterate.effort import Effort
+from nosync_nb.operators.iterate.loop import Loop
+from nosync_nb.session import upkeep
 from nosync_nb.session.audits import Audits
 from nosync_nb.session.garbage import Garbage
 from nosync_nb.session.gate import Gate
@@ -26,9 +39,24 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.worker import Worker
 from nosync_nb.session.works import Works
+from nosync_nb.spark import serving, tasks, workers
 from nosync_nb.spark.link import Link
+from nosync_nb.spark.placement import Placement
+from nosync_nb.store import journal, store
+from nosync_nb.store.log import log as logs
+from nosync_nb.store.log import writer
+from nosync_nb.store.log.generation import Words
+from nosync_nb.store.log.log import Log
+from nosync_nb.store.log.writer import Writer
 from nosync_nb.store.store import Store
-from nosync_nb.trace import Trace
+from nosync_nb.trace import Trace, batch, compaction, glance
+from nosync_nb.trace.batch import Batch
+from nosync_nb.trace.past import sections
+from nosync_nb.trace.past.archive import Archive
+from nosync_nb.trace.past.history import History
+from nosync_nb.trace.past.packing import Entry
+from nosync_nb.trace.past.packs import Pack
+from nosync_nb.trace.past.tree import PackNode
 
 
 class Inside(NamedTuple):
@@ -85,9 +113,240 @@ def inside(session: Session) -> Inside:
     return Inside(*(getattr(owners, name) for name in Inside._fields))
 
 
+# -- a session ------------------------------------------------------------------------------------
+
+
+def give_spark(session: Session, spark: Any) -> None:
+    """Has a session use a Spark session as if it had been opened with it."""
+    inside(session).link._given = spark
+
+
 @contextmanager
 def spark_unseen() -> Iterator[None]:
     """Hides a Spark session that is there from those who open one of ours without it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Link, "_known", lambda link: link._given is not None)
         yield
+
+
+def lose_patience(session: Session) -> None:
+    """A checkpoint that failed is tried again, as if the log had grown meanwhile."""
+    inside(session).upkeep.patience = 0
+
+
+def repeats_of(session: Session) -> object:
+    """What a session still knows of loads from before it was opened."""
+    return inside(session).loads.repeats._state
+
+
+def batch_of(collection: Collection) -> Batch:
+    """What a read of a collection is made of."""
+    return collection._read(None)
+
+
+def slots_of(placement: Placement, spark: Any) -> int:
+    """How many tasks run at a time, as far as placement knows."""
+    return placement._slots(spark)
+
+
+# -- functions and keys ---------------------------------------------------------------------------
+
+
+SIGNED = len(trust._MAGIC) + trust.ID_BYTES + trust._MAC_BYTES
+"""Where that begins which the signature of a sealed function covers."""
+
+
+def signed_again(data: bytes, key: bytes, signed: bytes) -> bytes:
+    """A sealed function with something else in it, and the signature of that."""
+    return data[: SIGNED - trust._MAC_BYTES] + trust._mac(key, "", signed) + signed
+
+
+def other_versions(patch: pytest.MonkeyPatch, **versions: str) -> dict[str, str]:
+    """From now on this is another Python or cloudpickle; returns what it was."""
+    here = trust._environment()
+    patch.setattr(trust, "_environment", lambda: {**here, **versions})
+    return here
+
+
+def kernel_identities() -> int:
+    """Of how many functions it is remembered what they are called in this kernel."""
+    return len(captured._kernel_identities)
+
+
+def share_utc(module: Any, patch: pytest.MonkeyPatch) -> None:
+    """Gives a copy of `event_time` the one function that asks who it belongs to."""
+    patch.setattr(module, "_utc", event_time._utc)
+
+
+# -- operators and traces -------------------------------------------------------------------------
+
+
+def known_of(memo: Memo[Any]) -> int:
+    """How many groups a memo remembers."""
+    return len(memo._known)
+
+
+def worked(effort: Effort, whole: int) -> None:
+    """A loop has been run anew, at a cost."""
+    effort.whole = whole
+
+
+def on_few(patch: pytest.MonkeyPatch, told: Callable[[bool], None]) -> None:
+    """Tells of each run of a loop over rows whether it was enough."""
+    original = Loop._few
+
+    def run(loop: Loop, step: Any, effort: Effort, budget: int) -> Any:
+        found = original(loop, step, effort, budget)
+        told(found is not None)
+        return found
+
+    patch.setattr(Loop, "_few", run)
+
+
+def on_sorted(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
+    """Tells how many rows are sorted, whenever some are."""
+    original = batch._sorted
+
+    def run(layout: Any, columns: Any, khash: Any, rhash: Any, diff: Any, code: Any) -> Any:
+        told(len(diff))
+        return original(layout, columns, khash, rhash, diff, code)
+
+    patch.setattr(batch, "_sorted", run)
+
+
+def on_enough(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
+    """Tells at how many rows a count looks, whenever it does."""
+    original = glance._enough
+
+    def run(trace: Any, part: Any, index: Any) -> bool:
+        told(len(index))
+        return original(trace, part, index)
+
+    patch.setattr(glance, "_enough", run)
+
+
+def tree_of(history: History) -> tuple[PackNode, ...]:
+    """The packs of a past."""
+    return history._view.tree
+
+
+def tails_of(history: History) -> dict[int, list[Entry]]:
+    """What of a past is not packed: what is appended here is in it."""
+    return history._view.tails
+
+
+def archive_of(history: History) -> Archive:
+    """Who reads and writes the packs."""
+    return history._archive
+
+
+def directory_of(pack: Pack) -> list[list[int]]:
+    """Of each section of a pack: its trace, offset, bytes, checksum, and bytes of its header."""
+    return pack._directory
+
+
+def decode_section(pack: Pack, content: bytes, entry: list[int], checksum: int) -> None:
+    """Decodes a section as if the file had other bytes."""
+    number, offset, size, _, head = entry
+    pack._data = pa.py_buffer(content)
+    pack._section(number, offset, size, checksum, head)
+
+
+# -- the log --------------------------------------------------------------------------------------
+
+
+def words_of(log: Log) -> Words:
+    """What a log's owner and its readers tell each other in a mapped file."""
+    return log._words
+
+
+def writer_of(log: Log) -> Writer:
+    """Who appends to a log that is open for writing."""
+    assert log._writer is not None
+    return log._writer
+
+
+def disk_of(log: Log) -> Files:
+    """The disk that a log was given."""
+    return log._files
+
+
+def lose_file(log: Log) -> None:
+    """Closes the file that a log appends to, as the death of its process does."""
+    writer_of(log)._file.close()
+
+
+@contextmanager
+def no_flush(log: Log) -> Iterator[None]:
+    """While it is open nothing that is appended gets to the disk."""
+    flushing = writer_of(log)._flushing
+    flushing.acquire()
+    try:
+        yield
+    finally:
+        flushing.release()
+
+
+def descriptor_of(file: File) -> int:
+    """The number of an open file."""
+    return file._fd
+
+
+def frame_of(epoch: int, text: bytes) -> bytes:
+    """The payload of a frame with nothing but its text."""
+    return journal._HEAD.pack(epoch, 0.0, len(text)) + text
+
+
+def lower_thresholds() -> None:
+    """Makes files, checkpoints, packs and merges of a load that is small, for a whole process."""
+    store.SPILL_ROWS = upkeep.SPILL_ROWS = 36
+    store.SPILL_BYTES, store.SETTLED_BYTES = 800, 200
+    upkeep.RANGE_ROWS = 200
+    logs.CHECKPOINT_FRAMES = 40
+    writer.SEGMENT_BYTES_MAX = 64 << 10
+    compaction.INLINE_ROWS, compaction.YOUNG_ROWS = 32, 8
+    sections.LARGE = 30
+
+
+# -- Spark and the notebook -----------------------------------------------------------------------
+
+
+def is_seen(spark: Any, folder: str) -> bool:
+    """Whether executors see a folder."""
+    return workers._seen(spark, folder)
+
+
+def looked() -> int:
+    """How many parts an executor remembers to have looked through."""
+    return len(tasks._looked)
+
+
+def served(folder: str, name: str) -> serving.StageSnapshot:
+    """What a reader of a view is given of a stage."""
+    return serving._read(folder, name, None)
+
+
+def ended(server: serving.Server) -> bool:
+    """Whether a server of views has hung up, which it is given time for."""
+    server._thread.join(10)
+    return not server._thread.is_alive()
+
+
+def asked(view: Any, content: dict[str, Any]) -> None:
+    """Has a view get a message, as the front end sends it."""
+    view._handle_custom_msg(content, [])
+
+
+def timer_of(view: Any) -> Any:
+    """What will refresh a view, if a commit has asked for it."""
+    return view._timer
+
+
+def process_of(kernel: Any) -> Any:
+    """The process of a kernel that nbclient runs."""
+    return kernel._manager.provisioner.process
+
+
+def is_held(lock: Any) -> bool:
+    """Whether this thread holds a reentrant lock."""
+    return bool(lock._is_owned())

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import fmean
-from typing import Any
 
 import pytest
+from inside import on_sorted
 
 from nosync_nb import Session
-from nosync_nb.trace import batch
 
 EPOCHS = 200
 SPARE = 4  # rows an epoch
@@ -20,14 +19,12 @@ SPARE = 4  # rows an epoch
 def sorted_rows() -> Iterator[list[int]]:
     """Counts the rows that are sorted while it is open, in batches and in merges."""
     counted = [0]
-    real: Callable[..., Any] = batch._sorted
 
-    def counting(layout: Any, columns: Any, khash: Any, rhash: Any, diff: Any, code: Any) -> Any:
-        counted[0] += len(diff)
-        return real(layout, columns, khash, rhash, diff, code)
+    def count(rows: int) -> None:
+        counted[0] += rows
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "_sorted", counting)
+        on_sorted(patch, count)
         yield counted
 
 

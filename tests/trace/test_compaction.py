@@ -237,14 +237,14 @@ def test_levels_grow_fourfold() -> None:
 def test_too_many_layers_are_merged_but_those_that_the_worker_has_in_hand() -> None:
     made = [Layer(i, i + 1, (Sized(2000 + i),)) for i in range(STALL_LAYERS + 1)]
     for layer in made[:10]:
-        layer.claimed = True
+        layer.claim()
     with mock.patch.object(compaction, "merge", sized):
         trace, merged = relieve(Trace(LAYOUT, tuple(made)))
         assert merged == sum(layer.rows_count for layer in made[10 : 10 + WIDTH])
         assert trace.layers[:10] == tuple(made[:10])
         assert len(trace.layers) == len(made) - WIDTH + 1
         for layer in made:
-            layer.claimed = True
+            layer.claim()
         assert relieve(Trace(LAYOUT, tuple(made))) == (mock.ANY, 0)
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import batch_of, on_enough
 
 import nosync_nb
 from nosync_nb import Session, rows
@@ -104,7 +105,7 @@ def test_the_first_rows_are_those_of_all_rows(
         assert same(given_.head(limit), full[:limit])
         for by in ("c0", "c0 desc"):
             descending = by.endswith("desc")
-            batch = given_._read(None)
+            batch = batch_of(given_)
             order = rows.order.ordered(batch.columns, given_.schema.types, [(0, descending)])
             copies = order.repeat(batch.diff[order])[:limit]
             expected = list(
@@ -161,13 +162,7 @@ def test_a_count_after_a_commit_looks_at_what_the_commit_took_away_and_no_more(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int] = []
-    enough = glance._enough
-
-    def spy(trace: Any, part: Any, index: Any) -> bool:
-        looked.append(len(index))
-        return enough(trace, part, index)
-
-    monkeypatch.setattr(glance, "_enough", spy)
+    on_enough(monkeypatch, looked.append)
     data = session.input("data", "id bigint, n bigint", key="id")
     total = session.stage("total", data.group_by("n").agg(c="count(*)"))
     data.upsert([(i, i % 7) for i in range(3000)])

@@ -28,6 +28,7 @@ from batch_model import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from inside import archive_of, tails_of, tree_of
 
 from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, TimeError
@@ -77,12 +78,12 @@ def together(batches: Sequence[Batch], types: Sequence[str]) -> Updates:
 def restored(history: History, folder: str) -> History:
     """The history that a checkpoint brings back; its tail comes from the log."""
     again = History.restore(folder, json.loads(json.dumps(history.manifest())))
-    for trace, tail in history._view.tails.items():
+    for trace, tail in tails_of(history).items():
         for epoch, change in tail:
             if isinstance(change, Batch):
                 again.append_encoded(trace, epoch, change.layout, change, together)
             else:
-                again._view.tails.setdefault(trace, []).append((epoch, change))
+                tails_of(again).setdefault(trace, []).append((epoch, change))
     return again
 
 
@@ -145,7 +146,7 @@ class Past(RuleBasedStateMachine):
 
     def append(self, trace: int, epoch: int, batch: Batch, form: int) -> None:
         """Appends a change in one of the forms it may have."""
-        history, folder = self.history, self.history._archive.parts
+        history, folder = self.history, archive_of(self.history).parts
         layout = batch.layout
         if form < 2:
             history.append(trace, epoch, batch)
@@ -258,12 +259,12 @@ def test_any_epoch_of_a_long_past_can_be_read(tmp_path: Path, every: int) -> Non
 
 def test_a_state_is_the_sum_of_few_batches(tmp_path: Path) -> None:
     history = long(tmp_path, 5000, 16)
-    levels = {node.level for top in history._view.tree for node in top.walk()}
+    levels = {node.level for top in tree_of(history) for node in top.walk()}
     assert levels == {0, 1, 2}
-    assert len(history._view.tree) < 2 * 16
+    assert len(tree_of(history)) < 2 * 16
     seen = []
     for epoch in range(3000, 3100):
-        sums = history._archive.read(history._view.tree, 1, 0, epoch + 1)
+        sums = archive_of(history).read(tree_of(history), 1, 0, epoch + 1)
         seen.append(sum(map(len, sums.updates.values())))
     assert max(seen) <= 3 * 16
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from faults import HastyFiles
-from inside import inside
+from inside import inside, looked, served
 
 import nosync_nb
 from nosync_nb import CorruptLogError
@@ -393,7 +393,7 @@ def test_what_is_served_says_whose_log_it_is_of(log: Path, monkeypatch: pytest.M
             with nosync_nb.open(log, mode=mode) as session:  # type: ignore[arg-type]
                 found = inside(session).link.snapshot("rows", None)
                 assert found.thorough is foreign
-        assert serving._read(str(log), "rows", None).trace.thorough is foreign
+        assert served(str(log), "rows").trace.thorough is foreign
     answers = serving.Answers()
     answer = answers.answer("rows", found.trace, found.folder, thorough=True)
     assert answer.trace.thorough
@@ -415,6 +415,6 @@ def test_an_executor_looks_through_a_part_once(log: Path, monkeypatch: pytest.Mo
         for what, work in works(str(log / "layers"), ref, layout, thorough=thorough).items():
             worked(what, work)
     assert seen == [False, True]
-    monkeypatch.setattr(tasks, "LOOKED_MAX", len(tasks._looked))
+    monkeypatch.setattr(tasks, "LOOKED_MAX", looked())
     tasks.looked(str(log / "layers"), ref, layout, thorough=False)
-    assert len(tasks._looked) == 1, "what is remembered is bounded"
+    assert looked() == 1, "what is remembered is bounded"

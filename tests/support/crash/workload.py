@@ -29,31 +29,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import inside
 import model
 import pandas  # noqa: F401 - Arrow would import it in every life
 from model import Bag
 
 import nosync_nb
 from nosync_nb.files.disk import File, Files
-from nosync_nb.session import upkeep
-from nosync_nb.store import store
-from nosync_nb.store.log import log, writer
-from nosync_nb.trace import compaction
-from nosync_nb.trace.past import sections
 
 REGIONS = ("north", "south", "east", "west", None)
 EDIT_EVERY = 40
-
-
-def lower_thresholds() -> None:
-    """Makes files, checkpoints, packs and merges of a load that is small."""
-    store.SPILL_ROWS = upkeep.SPILL_ROWS = 36
-    store.SPILL_BYTES, store.SETTLED_BYTES = 800, 200
-    upkeep.RANGE_ROWS = 200
-    log.CHECKPOINT_FRAMES = 40
-    writer.SEGMENT_BYTES_MAX = 64 << 10
-    compaction.INLINE_ROWS, compaction.YOUNG_ROWS = 32, 8
-    sections.LARGE = 30
 
 
 # -- what is committed ---------------------------------------------------------------------------
@@ -379,7 +364,7 @@ def live(
 
 def serve() -> None:
     """Forks a life for each line of input: folder, seed, mode, what was seen, as JSON."""
-    lower_thresholds()
+    inside.lower_thresholds()
     for line in sys.stdin:
         folder, seed, mode, exposed, *fuse = json.loads(line)
         pid = os.fork()
