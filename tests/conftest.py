@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nosync_nb import Session
 
 # The speed of a shared machine is no property of the code, hence no deadlines.
-settings.register_profile("default", max_examples=50, deadline=None)
+settings.register_profile("default", max_examples=25, deadline=None)
 settings.register_profile(
     "ci",
     max_examples=25,  # the promises; nightly and soaks try the cases

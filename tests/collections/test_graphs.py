@@ -12,8 +12,8 @@ import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import settings
 from inside import inside
+from soak import tried
 
 import nosync_nb
 from nosync_nb import Collection, SchemaError, Session, StageError
@@ -24,7 +24,7 @@ Edge = tuple[Any, Any]
 Rows = set[tuple[Any, ...]]
 LENGTHS = "src int, dst int, weight int"
 NODES = 12
-EDITS = 300 if settings.default.max_examples < 1000 else 3000  # nightly: many more
+EDITS = tried(300, soak=3000)
 
 
 pytestmark = pytest.mark.usefixtures("no_disk")

@@ -17,9 +17,9 @@ from typing import Any
 
 import nbformat
 import pytest
-from hypothesis import settings
 from inside import process_of
 from jupyter.kernels import Kernel, package_path
+from soak import tried
 
 from nosync.kernelspec import install
 
@@ -47,7 +47,7 @@ def kills(path: Path) -> bool:
 def for_nbval() -> list[Path]:
     """Those that nbval runs: without kills; each starts what it needs anew, Spark too."""
     paths = sorted((path for path in NOTEBOOKS if not kills(path)), key=lambda p: len(cells_of(p)))
-    return paths if settings.get_current_profile_name() == "nightly" else paths[:1]
+    return tried(paths[:1], soak=paths)
 
 
 def wait_for_death(kernel: Kernel) -> None:

@@ -486,7 +486,7 @@ def test_operators_that_change_columns_run_on_executors_inside_a_loop(
                 texts = pairs.select("cast(n + k + 1 as string) as t", "n", "k")
                 return (
                     texts.map(lambda row: (int(row.t),), "n bigint")
-                    .filter("n < 20")
+                    .filter("n < 12")
                     .concat(value)
                     .distinct()
                 )

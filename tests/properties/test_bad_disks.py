@@ -17,6 +17,7 @@ import pytest
 from faults import FaultyFiles, HastyFiles, Step
 from inside import inside
 from samples import everything, people, state
+from soak import tried
 
 import nosync_nb
 from nosync_nb import (
@@ -212,7 +213,7 @@ def test_a_log_that_others_can_write_is_refused(tmp_path: Path) -> None:
 
 # -- damage ----------------------------------------------------------------------------------------
 
-SAMPLES = 25
+SAMPLES = tried(10, soak=100)
 
 
 @pytest.fixture

@@ -26,14 +26,14 @@ from typing import Any, NamedTuple
 
 import pytest
 from every_opcode import ENGINE, Struck, count, strike
-from hypothesis import settings
 from inside import is_held
+from soak import SOAK
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.store.log import generation
 
-BEFORE, NEAR, AFTER = 8, 24, 8
+BEFORE, NEAR, AFTER = 4, 12, 4
 """How many opcodes are tried before the last frame is written, soon afterwards, and later."""
 
 SOON = 1000
@@ -260,7 +260,7 @@ class Cases:
 
     def numbers(self, name: str) -> list[int]:
         """The opcodes to strike at."""
-        if settings.get_current_profile_name() == "nightly":
+        if SOAK:
             return list(range(1, self.opcodes + 1))
         first = self.written[-1] if self.written else self.opcodes
         draw = random.Random(name)

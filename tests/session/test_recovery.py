@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from soak import tried
 
 CRASH = Path(__file__).parents[1] / "support" / "crash"
-LIVES = 14
+LIVES = tried(8, soak=50)
 
 
 class Program:

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from checking import merge_all
-from hypothesis import settings
 from inside import inside, slots_of, spark_unseen
+from soak import tried
 
 import nosync_nb
 from nosync_nb import Collection, Session
@@ -21,8 +21,8 @@ from nosync_nb.spark.link import Link
 from nosync_nb.spark.placement import Placement
 
 Rows = dict[str, list[Any]]
-EPOCHS = 1 if settings.default.max_examples < 1000 else 5
-"""How many follow a first run; those of the nightly profile find states of many layers."""
+EPOCHS = tried(1, soak=5)
+"""How many follow a first run; those of a soak find states of many layers."""
 
 
 def stages(session: Session) -> dict[str, Collection]:
