@@ -2,6 +2,8 @@
 
 How deep a description is nested is up to whoever wrote it, and may come from a log; how deep
 Python's stack is, to whoever calls. Neither decides whether the other works.
+
+Short, and on its own: it knows nothing of what compiler, loops and fitting walk through with it.
 """
 
 from __future__ import annotations

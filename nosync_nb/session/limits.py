@@ -1,4 +1,8 @@
-"""Limits: what the user of a session allows, beside what each stage says of itself."""
+"""Limits: what the user of a session allows, beside what each stage says of itself.
+
+Short, and on its own: placement, reads and definitions ask for them, and nobody owns them but the
+user.
+"""
 
 from __future__ import annotations
 

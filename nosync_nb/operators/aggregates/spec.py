@@ -1,4 +1,7 @@
-"""The aggregate of a definition: how it is built, and which columns it needs."""
+"""The aggregate of a definition: how it is built, and which columns it needs.
+
+Short, and on its own: the kernel beside it runs what was compiled, and compiles nothing.
+"""
 
 from __future__ import annotations
 
