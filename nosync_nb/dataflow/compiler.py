@@ -3,6 +3,11 @@
 Compilation is declarative: the catalog of inputs and stages, in order, gives the nodes; a node
 whose fingerprint was there before keeps its identity and with it its traces, so an unchanged
 definition costs nothing. An operator is compiled once for each definition, which does not change.
+
+Where all stages go on, only those are compiled that are other than before, and those that read
+them; what the others gave is taken over as it lies (`Wiring`), and copied where it is changed. Who
+is dropped or compiled again gives back first what it asked for. As readers go with what they read,
+what stays is in order, and what comes is behind it.
 """
 
 from __future__ import annotations
@@ -13,8 +18,9 @@ from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.identity import definition_fingerprint
+from nosync_nb.dataflow.building import Building
 from nosync_nb.dataflow.flat import Call, flat
-from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node
+from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node, others
 from nosync_nb.dataflow.loops import check_stable, compile_loop
 from nosync_nb.dataflow.stage import Frozen, Stage
 from nosync_nb.errors import ExpressionError
@@ -48,6 +54,8 @@ class Purpose(NamedTuple):
 class Compiler:
     """Compiles a catalog to a graph, reusing the nodes of an earlier one.
 
+    Cost: in proportion to the stages that are compiled, where all go on; else to all.
+
     Args:
         old: the graph before; its nodes are copied, never changed.
         types: asks Spark for types of expressions that only it knows.
@@ -71,16 +79,12 @@ class Compiler:
         self.now = now
         self.anew = anew
         self.extended = extended
-        self.numbers = old.numbers
-        self.reusable = {(n.fingerprint, n.name): n for n in old if n.id not in refused}
-        self.known = old.made
+        self.old = old
         self.made: dict[MadeBy, Made] = {}
-        self.nodes: dict[int, Node] = {}
-        self.by_fingerprint: dict[str, Node] = {}
-        self.named: dict[str, Node] = {}
-        self.fingerprints: dict[str, str] = {}
-        self.wanted: dict[int, list[Layout]] = {}
+        self.building = Building(old, refused)
         self.schemas: dict[str, Schema] = {}
+        self.taken: list[MadeBy] = []
+        """The keys in `made` that the stage has taken which is compiled."""
 
     def compile(self, catalog: Mapping[str, Stage]) -> Graph:
         """The graph of a catalog.
@@ -88,18 +92,48 @@ class Compiler:
         Raises:
             NosyncError: if a definition does not fit its inputs any more.
         """
-        # A stage that has stopped may have lost its functions: whom it shares with must not get it.
+        stages = self._take_over(catalog)
+        if stages is not None:
+            for stage in stages:
+                self.add(stage)
+            return self.building.graph(self.made, goes_on=True)
+        self.building.begin()
+        # Who has stopped may have lost its functions: whom it shares with must not get it.
         for stage in sorted(catalog.values(), key=lambda each: each.reason is not None):
             self.add(stage)
         self._stop()
-        for node in self.nodes.values():
-            node.arranged(self.wanted.get(node.id, ()), self._number)
-        return Graph(self.nodes.values(), self.numbers, self.made)
+        return self.building.graph(self.made, goes_on=all(s.goes_on for s in catalog.values()))
+
+    def _take_over(self, catalog: Mapping[str, Stage]) -> list[Stage] | None:
+        """Takes over what need not be compiled again.
+
+        Returns:
+            what has to be, in order; None: everything.
+        """
+        wiring = self.old.wiring
+        if wiring is None or self.extended:
+            return None
+        before = wiring.stages
+        fresh = others(catalog, before)
+        if not all(stage.goes_on for stage in fresh.values()):
+            return None
+        moved = {n for n, s in fresh.items() if n in before and not _alike(s, before[n])}
+        moved |= before.keys() - catalog.keys()
+        moved |= (self.anew & before.keys()) | self.building.users()
+        if moved:
+            moved = _reached(catalog, moved) & before.keys()
+        self.made.update(self.old.made)
+        for key in self.building.take_over(wiring, moved):
+            self.made.pop(key, None)
+        stages = self.building.wiring.stages
+        stages.update((name, stage) for name, stage in fresh.items() if name in stages)
+        return [s for name, s in (catalog if moved else fresh).items() if name not in stages]
 
     def add(self, stage: Stage) -> Node:
         """Adds one named collection; what it refers to must be there already."""
         name, types = stage.name, stage.schema.types
         purpose = Purpose(name, stage.live, stage.options.nondeterministic, name in self.extended)
+        wiring, self.taken = self.building.wiring, []
         self.schemas[name] = stage.schema
         if isinstance(stage.life, Frozen):
             node = self._frozen(stage, stage.life)
@@ -108,30 +142,31 @@ class Compiler:
         elif stage.held is not None or not (stage.live or self._same(stage, stage.definition)):
             node = self._halted(stage)
         else:
-            fingerprint = stage.meaning(self.fingerprints)
-            prints = stage.definition.fingerprints(self.fingerprints)
+            fingerprint = stage.meaning(wiring.prints)
+            prints = stage.definition.fingerprints(wiring.prints)
             purpose = purpose._replace(prints=prints, uses=stage.definition.uses)
             node = flat(self._operator(stage.definition, fingerprint, name, purpose))
-        self.fingerprints[name] = node.fingerprint
-        self.named[name] = node
+        self.building.named[name] = node
         node.stand(self.now, still=not stage.live)
-        node.logged(Layout(types, stage.key), self._number)
+        node.logged(Layout(types, stage.key), self.building.number)
         if stage.key is not None:
-            self._arranged(node, node.log_layout)
+            self.building.ask(node, [(node.id, node.log_layout)])
+        wiring.stages[name], wiring.prints[name] = stage, node.fingerprint
+        wiring.operators[name] = tuple(self.taken)
         return node
 
     def _sub(self, tree: Definition, purpose: Purpose) -> Call[Node]:
         """The node of an unnamed part, shared with equal ones."""
         if tree.is_ref:
-            return self.named[tree.name]
+            return self.building.named[tree.name]
         fingerprint = purpose.prints[id(tree)]
         if purpose.keeping:
             fingerprint = definition_fingerprint({"kept": fingerprint})
-        known = self.by_fingerprint.get(fingerprint)
+        known = self.building.part(fingerprint, purpose.stage)
         if known is not None and not self._behind(known, purpose):
             return known
         node: Node = yield self._operator(tree, fingerprint, None, purpose)
-        self.by_fingerprint[fingerprint] = node
+        self.building.wiring.parts[fingerprint] = node.id
         return node
 
     def _operator(
@@ -140,22 +175,24 @@ class Compiler:
         """The node of an operator: fuses row-wise chains, asks inputs for arrangements."""
         links = _links(tree, purpose.uses)
         key = (id(tree), len(links), purpose.keeping)
-        made = self.known.get(key)
+        made = self.old.made.get(key)
         if made is None or made.fingerprint != purpose.prints[id(tree)]:
             made = self._compiled(tree, links, purpose)
         self.made[key] = made
+        self.taken.append(key)
         operator = made.operator
-        inputs: list[Node] = []
+        inputs: list[int] = []
         for each in made.inputs:
-            inputs.append((yield self._sub(each, purpose)))
-        for source, layout in zip(inputs, operator.layouts, strict=True):
-            if layout is not None:
-                source.logged(Layout(source.types), self._number)
-                self._arranged(source, layout)
+            source: Node = yield self._sub(each, purpose)
+            inputs.append(source.id)
+        asked = [(i, o) for i, o in zip(inputs, operator.layouts, strict=True) if o is not None]
+        for i, _ in asked:
+            self.building.log(i)
         node = self._node(purpose, fingerprint, name, operator.types, made.plan)
-        node.run_by(operator, [n.id for n in inputs], self._number)
-        for source in (*inputs, node) if operator.whole else ():
-            source.logged(Layout(source.types), self._number)
+        node.run_by(operator, inputs, self.building.number)
+        self.building.read(node, asked)
+        for i in (*inputs, node.id) if operator.whole else ():
+            self.building.log(i)
         return node
 
     def _compiled(self, tree: Definition, links: list[Definition], purpose: Purpose) -> Made:
@@ -193,16 +230,16 @@ class Compiler:
         and is run for what it remembers; see `Runner.first_run`.
         """
         stage = purpose.stage
-        old = self.reusable.get((fingerprint, name))
+        old = self.building.reusable.get((fingerprint, name))
         if old is None or stage in self.anew or self._behind(old, purpose):
-            node = Node(self._number(), fingerprint, types, stage, name, plan=plan)
+            node = Node(self.building.number(), fingerprint, types, stage, name, plan=plan)
         elif old.plan == plan:
             node = old.again(types, stage)
         elif name is None:
-            node = Node(self._number(), fingerprint, types, stage, plan=plan)
+            node = Node(self.building.number(), fingerprint, types, stage, plan=plan)
         else:
-            node = old.elsewise(self._number(), types, stage, plan)
-        self.nodes[node.id] = node
+            node = old.elsewise(self.building.number(), types, stage, plan)
+        self.building.put(node)
         return node
 
     def _behind(self, node: Node, purpose: Purpose) -> bool:
@@ -219,7 +256,7 @@ class Compiler:
         stays so: what its operators remembered is gone. Only out of a log it is not known yet which
         those are, and nodes have no stage.
         """
-        old = self.reusable.get((stage.meaning(self.fingerprints), stage.name))
+        old = self.building.reusable.get((stage.meaning(self.building.wiring.prints), stage.name))
         if old is None or (old.operator is None and old.stage):
             return False
         return all(self.schemas[ref.name] == ref.schema for ref in tree.refs)
@@ -228,9 +265,9 @@ class Compiler:
         """A version that is only read: its log and one trace, no operator."""
         name, types, fingerprint = stage.name, stage.schema.types, stage.meaning({})
         layout = Layout(types, life.key)
-        old = self.reusable.get((fingerprint, name))
+        old = self.building.reusable.get((fingerprint, name))
         node = Node(
-            self._number() if old is None else old.id,
+            self.building.number() if old is None else old.id,
             fingerprint,
             types,
             name,
@@ -240,37 +277,47 @@ class Compiler:
             traces={layout: life.trace},
             stopped=None if old is None else old.stopped,
         )
-        self.nodes[node.id] = node
-        self._arranged(node, layout)
+        self.building.put(node)
+        self.building.ask(node, [(node.id, layout)])
         return node
 
     def _halted(self, stage: Stage) -> Node:
         """A stage that cannot or may not be compiled: its log and traces, no operator."""
         assert not stage.live
-        old = next(n for (_, name), n in self.reusable.items() if name == stage.name)
+        old = next(n for (_, name), n in self.building.reusable.items() if name == stage.name)
         node = old.elsewise(old.id, stage.schema.types, stage.name, "")
-        self.nodes[node.id] = node
-        self.wanted[node.id] = list(old.traces)
+        self.building.put(node)
+        self.building.ask(node, [(node.id, layout) for layout in old.traces])
         return node
 
     def _stop(self) -> None:
         """Stops what only nodes read that stand still, and notes since when."""
-        read: dict[int, list[Node]] = {}
-        for node in self.nodes.values():
+        nodes, read = self.building.nodes, dict[int, list[Node]]()
+        for node in nodes.values():
             for i in node.inputs:
                 read.setdefault(i, []).append(node)
-        for node in reversed(self.nodes.values()):
+        for node in reversed(nodes.values()):
             if node.name is None:
                 still = all(reader.frozen for reader in read.get(node.id, ()))
                 node.stand(self.now, still=still)
 
-    def _arranged(self, node: Node, layout: Layout) -> None:
-        """Asks for a trace of a node in that layout."""
-        self.wanted.setdefault(node.id, []).append(layout)
 
-    def _number(self) -> int:
-        self.numbers += 1
-        return self.numbers
+def _alike(one: Stage, other: Stage) -> bool:
+    """Whether stages of one name are compiled alike, over the same."""
+    if one.definition is not other.definition or one.life != other.life:
+        return False
+    parts = ((s.schema, s.key, s.uid, s.options) for s in (one, other))
+    return next(parts) == next(parts)
+
+
+def _reached(catalog: Mapping[str, Stage], names: AbstractSet[str]) -> set[str]:
+    """Some stages with those that read them, directly or not."""
+    reached = set(names)
+    for name, stage in catalog.items():
+        tree = stage.definition
+        if tree is not None and not stage.frozen and not reached.isdisjoint(tree.references):
+            reached.add(name)
+    return reached
 
 
 def _links(tree: Definition, uses: Mapping[int, int]) -> list[Definition]:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, layer_of
 from nosync_nb.dataflow.elsewhere import Bulk, Chosen, Done
-from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.graph import Graph, Node, others
+from nosync_nb.dataflow.ports import Ports
 from nosync_nb.operators import Evaluate, Linear, Step
 from nosync_nb.operators.base import joined_placement
 from nosync_nb.rows.counts import CountError, of_stage
@@ -90,6 +91,15 @@ class Draft:
                 self.traces[number] = Trace(trace.layout)
                 self.cleared.append(number)
 
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Has some traces no more, as nobody needs them."""
+        for number in numbers:
+            self.traces.pop(number, None)
+
+    def since(self, version: Version) -> dict[int, Trace]:
+        """The traces that are other than in a version."""
+        return others(self.traces, version.traces)
+
     def version(self) -> Version:
         """The version this draft becomes."""
         return Version(self.epoch, self.traces)
@@ -98,34 +108,28 @@ class Draft:
 class Runner:
     """Runs epochs and first runs over one graph.
 
+    Cost: O(nodes); over a graph that has all nodes of the one before, in proportion to those that
+    came, and some 10 ns for each other.
+
     Args:
         evaluate: asks Spark for expressions that only it knows.
         bulk: decides on and performs runs on executors; None: all in process.
+        before: of the graph before; what it knows of nodes that stay is taken over.
     """
 
     def __init__(
-        self, graph: Graph, evaluate: Evaluate | None = None, bulk: Bulk | None = None
+        self,
+        graph: Graph,
+        evaluate: Evaluate | None = None,
+        bulk: Bulk | None = None,
+        *,
+        before: Runner | None = None,
     ) -> None:
         self.graph = graph
         self.evaluate = evaluate
         self.bulk = bulk
-        self.empty = {number: Trace(layout) for number, layout in graph.layouts()}
-        self._ports: dict[int, list[int | None]] = {}
-        """For each node the numbers of the traces of its inputs that its operator looks into."""
-        self._sorted: dict[int, Layout] = {}
-        """The order in which somebody wants the change of a node each epoch."""
-        for node in graph:
-            if node.operator is None or node.frozen:
-                continue
-            ports = self._ports[node.id] = []
-            for layout, i in zip(node.operator.layouts, node.inputs, strict=True):
-                traces = graph.nodes[i].traces
-                if layout is None and node.operator.whole:
-                    ports.append(next(iter(traces.values())))
-                else:
-                    ports.append(None if layout is None else traces[layout])
-                if layout is not None and node.operator.sorts:
-                    self._sorted[i] = layout
+        self.ports: Ports = Ports(graph, None if before is None else before.ports)
+        self.empty: Mapping[int, Trace] = self.ports.empty
 
     def epoch(self, version: Version, inputs: Mapping[int, Delta], epoch: int) -> Draft:
         """Runs the changes of inputs through all stages.
@@ -157,12 +161,12 @@ class Runner:
         from what they hold. A new node with a log of `old` has its rows, and gets its state.
         """
         new = self.graph.nodes.keys() - old.nodes.keys()
-        nodes = (held or old).nodes
-        logged: dict[int | None, Node] = {n.log: n for n in old if n.log is not None}
+        there = held or old
+        nodes = there.nodes
         draft = Draft(version, version.epoch)
         whole: dict[int, Delta] = {}
-        for node in self.graph:
-            before = nodes.get(node.id) if node.id not in new else logged.get(node.log)
+        for node in self.graph.since(there).fresh:
+            before = nodes.get(node.id) if node.id not in new else _logged(node, old)
             if before is not None:
                 self._rearrange(node, before, draft)
             if node.id not in new:
@@ -230,7 +234,7 @@ class Runner:
         start = time.perf_counter()
         operator = node.operator
         assert operator is not None
-        empty, ports = self.empty, self._ports[node.id]
+        empty, ports = self.empty, self.ports.looks[node.id]
         old = [None if p is None else before.get(p) or empty[p] for p in ports]
         now = [None if p is None else draft.traces.get(p) or empty[p] for p in ports]
         state = [before.get(s) or empty[s] for s in node.state]
@@ -314,7 +318,7 @@ class Runner:
             layout = next(iter(node.traces))
         if len(delta) > SMALL_ROWS:
             return delta.batch(layout)
-        wanted = self._sorted.get(node.id)
+        wanted = self.ports.sorted.get(node.id)
         if wanted is not None:
             return delta.batch(wanted)
         if node.operator is not None and node.operator.distinct and not delta.held:
@@ -369,6 +373,12 @@ def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
     if output is not None and len(output.diff):
         delta = Delta(operator.types, output)
     return Done(delta, emitted, step.touched, step.placement or "in process")
+
+
+def _logged(node: Node, old: Graph) -> Node | None:
+    """The node of a graph that has the log of another one; None if there is none."""
+    before = old.named.get(node.name) if node.name is not None else None
+    return before if before is not None and before.log == node.log else None
 
 
 def contents(node: Node, traces: Mapping[int, Trace]) -> Delta:

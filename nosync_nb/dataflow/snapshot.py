@@ -16,11 +16,11 @@ Hence a snapshot has a history of its own: the lists of changes are shared, as t
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runner import Version
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import StageError
@@ -85,9 +85,9 @@ def unknown(catalog: Mapping[str, Stage], name: str) -> StageError:
     )
 
 
-def named_logs(graph: Graph) -> dict[int, str]:
-    """The logs of named collections, which have a history."""
-    return {n.log: n.name for n in graph if n.name and n.log is not None}
+def named_logs(nodes: Iterable[Node]) -> dict[int, str]:
+    """The logs of named collections among some nodes; they have a history."""
+    return {n.log: n.name for n in nodes if n.name and n.log is not None}
 
 
 def hide(history: History, logs: Mapping[int, str], catalog: Mapping[str, Stage]) -> None:

@@ -114,6 +114,11 @@ class Stage:
         return isinstance(self.life, Live)
 
     @property
+    def goes_on(self) -> bool:
+        """Whether it has not stopped: it has every epoch, or is an earlier version."""
+        return self.held is None and not isinstance(self.life, Stale)
+
+    @property
     def frozen(self) -> bool:
         """Whether it is an earlier version."""
         return isinstance(self.life, Frozen)

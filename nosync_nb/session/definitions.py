@@ -132,25 +132,10 @@ class Definitions:
             described = self._described(collections)
             self._listeners.refuse_unnamed(described)
             trees = self._trees(snapshot.catalog, described)
-            catalog = dict(snapshot.catalog)
-            for name, tree in trees.items():
-                old = catalog.get(name)
-                if old is None:
-                    begin = snapshot.epoch
-                    catalog[name] = Stage(name, tree.schema, tree, begin=begin, options=options)
-                else:
-                    kept = _demoted(old, tree, options)
-                    catalog[name] = replace(
-                        old,
-                        schema=tree.schema,
-                        definition=tree,
-                        options=kept,
-                        signer=None,
-                        held=None,
-                    )
             redone = set(trees) if again else set()
             if first is not None and not again:  # those that are short of a past
                 redone = replay.lacking(snapshot, trees, first)
+            catalog = versions.asked(snapshot, trees, options, again=redone)
             decision = versions.decided(snapshot, self._types, catalog, trees.keys(), again=redone)
             status = decision.status
             names = {definition: name for name, definition in described.items()}
@@ -329,17 +314,6 @@ def _defined(collections: Iterable[str]) -> str:
     one = len(names) == 1
     what = f"stage {names[0]} is defined" if one else f"stages {', '.join(names)} are defined"
     return f"{what} and stand{'s' if one else ''}"
-
-
-def _demoted(old: Stage, tree: Definition, options: Options) -> Options:
-    """The options of a stage; one that was found not to be deterministic stays so till its edit."""
-    assert old.definition is not None
-    if not old.options.demoted or old.signer is not None:
-        return options
-    names = {name: name for each in (tree, old.definition) for name in each.references}
-    if tree.fingerprint(names) != old.definition.fingerprint(names):
-        return options
-    return replace(options, nondeterministic=True, demoted=True)
 
 
 def _refuse_inputs(catalog: Mapping[str, Stage], collections: Mapping[str, Any]) -> None:

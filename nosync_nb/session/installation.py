@@ -7,12 +7,12 @@ values that were computed before; see `publisher`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.graph import Difference, Graph
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Draft, Runner, Version, Work
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
@@ -76,50 +76,84 @@ class Installation:
         publisher, status = self._publisher, decision.status
         before, now = publisher.snapshot, publisher.now
         catalog = dict(decision.catalog)
-        old, graph = self._compiled(decision, catalog, renamed or before.graph)
-        runner = Runner(graph, self._link.evaluate, self._link.bulk())
-        publisher.describe(catalog)
-        try:
-            done = self._computed(runner, old, catalog, replay_from, status)
-        finally:
-            publisher.describe(before.catalog)
+        old, runner = self._compiled(decision, catalog, renamed or before.graph)
+        graph = runner.graph
+        change = graph.since(old)
+        done = self._computed(runner, old, catalog, replay_from, status)
         missed, drafts, draft, over = done
         lag.with_gaps(catalog, graph, over)
-        draft.traces = {n: draft.traces[n] for n, _ in graph.layouts() if n in draft.traces}
+        _let_go(draft, graph, change)
         sealed = self._signer.sealed(catalog, graph, draft.epoch)
-        store = publisher.store
-        payload = store.definition(draft, before.version, sealed.meta, missed, len(drafts))
+        payload = publisher.store.definition(
+            draft, before.version, sealed.meta, missed, len(drafts)
+        )
         past = [*missed, *drafts, draft]
-        history = self._history(graph, catalog, past)
+        logs = _logs(publisher.logs, graph, change)
+        history = self._history(change, logs, catalog, past)
         version = Version(now, draft.traces)
-        needed = files_of(before.version) | store.history.files()
-        ran = [item for each in past for item in each.work.items()]
+        some = not (missed or publisher.logs.keys() - logs.keys())
+        retired = self._retired(version, history, change if some else None)
+        works = [item for each in past for item in each.work.items()]
         record = UnfinishedDefinition(
             publisher,
             publisher.next(),
             Snapshot(version, graph, catalog, seen(history)),
+            logs,
             history,
             runner,
             sealed.catalog,
             sealed.digest,
-            frozenset(needed - files_of(version) - history.files()),
-            {**(publisher.works.stages if work is None else work), **dict(ran)},
-            publisher.works.after_runs(each for _, each in ran),
+            retired,
+            {**(publisher.works.stages if work is None else work), **dict(works)},
+            publisher.works.after_runs(each for _, each in works),
             names or {},
             outcome or Outcome(),
         )
         publisher.definition(record, payload)
-        if store.log.checkpoint_due:
-            self._upkeep.plan_checkpoint()
-        self._tell_stale(catalog, status)
+        self._tell(catalog, status)
         return missed
 
-    def _tell_stale(self, catalog: Mapping[str, Stage], status: Mapping[str, str]) -> None:
-        for stage in catalog.values():
-            if stage.reason is not None and status.get(stage.name) == "stale":
-                self._listeners.say(f"stage '{stage.name}' is stale: {stage.reason}")
+    def _retired(
+        self, version: Version, history: History, change: Difference | None
+    ) -> frozenset[str]:
+        """The files that are not needed any more after a definition.
+
+        Args:
+            version, history: as they are after it.
+            change: of the graph, if nothing else may have lost its files; None: it may.
+        """
+        before = self._publisher.snapshot.version
+        if change is None or change.whole:
+            needed = files_of(before) | self._publisher.store.history.files()
+        else:
+            gone = {n: trace for n in change.dropped if (trace := before.traces.get(n)) is not None}
+            needed = files_of(Version(before.epoch, gone))
+        return frozenset(needed - files_of(version) - history.files() if needed else ())
+
+    def _tell(self, catalog: Mapping[str, Stage], status: Mapping[str, str]) -> None:
+        """Tells what follows from a definition: a checkpoint that is due, stages that stopped."""
+        if self._publisher.store.log.checkpoint_due:
+            self._upkeep.plan_checkpoint()
+        for name in [name for name, what in status.items() if what == "stale"]:
+            self._listeners.say(f"stage '{name}' is stale: {catalog[name].reason}")
 
     def _computed(
+        self,
+        runner: Runner,
+        old: Graph,
+        catalog: dict[str, Stage],
+        asked: int | None,
+        status: Mapping[str, str],
+    ) -> Computed:
+        """Runs what has missed epochs, and what is new, where its stages are described."""
+        before = self._publisher.snapshot.catalog
+        self._publisher.describe(catalog)
+        try:
+            return self._ran(runner, old, catalog, asked, status)
+        finally:
+            self._publisher.describe(before)
+
+    def _ran(
         self,
         runner: Runner,
         old: Graph,
@@ -135,10 +169,11 @@ class Installation:
             lambda: lag.extended(runner, old, version, history, rows_max), cleanup
         )
         graph = runner.graph
-        found = replay.span(graph, replay.wanted(graph, base.graph))
+        new = replay.wanted(graph, base.graph)
         edited = any(s in ("changed", "followed") for s in status.values())
         first = None
-        if found.new and (edited or asked is not None):
+        if new and (edited or asked is not None):
+            found = replay.span(graph, new)
             first = replay.first_epoch(base, found, catalog, asked, rows_max)
         if first is None or first == version.epoch:
             draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
@@ -156,22 +191,25 @@ class Installation:
         return Computed(missed, drafts, draft, base.past)
 
     def _history(
-        self, graph: Graph, catalog: Mapping[str, Stage], past: Iterable[Draft]
+        self,
+        change: Difference,
+        logs: Mapping[int, str],
+        catalog: Mapping[str, Stage],
+        past: Sequence[Draft],
     ) -> History:
         """The history after a definition. Packs may be read: for what a dropped stage had."""
-        history = self._publisher.store.history.copied()
-        logs = named_logs(graph)
-        hide(history, logs, catalog)
+        history = self._publisher.store.history.copied(n for each in past for n, *_ in each.logged)
+        hide(history, named_logs(change.fresh), catalog)
         for each in past:
             remember(history, logs.keys(), each)
-        for number in self._publisher.forgotten(logs.keys()):
+        for number in self._publisher.logs.keys() - logs.keys():
             history.drop(number)
         return history
 
     def _compiled(
         self, decision: Decision, catalog: Mapping[str, Stage], old: Graph
-    ) -> tuple[Graph, Graph]:
-        """The graph before and that of a catalog, with numbers that nothing was written under."""
+    ) -> tuple[Graph, Runner]:
+        """The graph before, and what runs a catalog; under its new numbers nothing was written."""
         old = self._publisher.numbered(old)
         graph = replay.compiled(
             catalog,
@@ -182,7 +220,26 @@ class Installation:
             extended=decision.extended,
         )
         self._publisher.take_numbers(graph.numbers)
-        return old, graph
+        link, before = self._link, self._publisher.runner
+        return old, Runner(graph, link.evaluate, link.bulk(), before=before)
+
+
+def _let_go(draft: Draft, graph: Graph, change: Difference) -> None:
+    """Forgets the traces that no node has any more."""
+    if change.whole:
+        draft.traces = {n: draft.traces[n] for n, _ in graph.layouts() if n in draft.traces}
+    else:
+        draft.forget(change.dropped)
+
+
+def _logs(before: Mapping[int, str], graph: Graph, change: Difference) -> dict[int, str]:
+    """The logs of named collections after a definition."""
+    if change.whole:
+        return named_logs(graph)
+    logs = {**before, **named_logs(change.fresh)}
+    for number in named_logs(change.gone).keys() - named_logs(change.fresh).keys():
+        del logs[number]
+    return logs
 
 
 class Computed(NamedTuple):

@@ -70,13 +70,15 @@ def extended(
         rows_max: the most missed rows that are run epoch by epoch.
     """
     groups: dict[int, set[int]] = {}
-    for node in runner.graph:
+    for node in runner.graph.since(old).fresh:
         before = old.nodes.get(node.id)
         if before is None or before.stopped is None or node.frozen:
             continue
         if before.stopped < version.epoch:
             groups.setdefault(before.stopped, set()).add(node.id)
     past = Past(history, version.epoch)
+    if not groups:
+        return Extended([], replay.Base(old, version, past))
     traces = dict(version.traces)
     drafts: list[Draft] = []
     for stop in sorted(groups, reverse=True):
@@ -184,7 +186,7 @@ class _Lagging:
 
 def with_gaps(catalog: dict[str, Stage], graph: Graph, past: Past) -> None:
     """Notes in the catalog which epochs of its stages cannot be told apart."""
-    for node in graph:
+    for node in graph if past.gaps else ():
         spans = past.gaps.get(node.log) if node.name and node.log is not None else None
         if node.name and spans:
             stage = catalog[node.name]

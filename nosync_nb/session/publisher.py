@@ -75,7 +75,7 @@ class Publisher:
         self.position: Position | None = None
         self.catalog: Mapping[str, Any] = {}
         self.digest = b""
-        self._logs: dict[int, str] = {}  # those of named collections, which have a history
+        self._logs: Mapping[int, str] = {}  # those of named collections, which have a history
         self._numbers = 0  # of nodes and traces, that any definition here has taken
         self._gate = gate
         self.works = works
@@ -169,7 +169,7 @@ class Publisher:
         self.position = record.position
         self.catalog, self.digest = record.catalog, record.digest
         self.runner = record.runner
-        self._logs = named_logs(record.snapshot.graph)
+        self._logs = record.logs
         self.store.history.become(record.history)
         self.garbage.retire(record.retired)
         self.snapshot = record.snapshot
@@ -186,16 +186,16 @@ class Publisher:
 
     def numbered(self, graph: Graph) -> Graph:
         """A graph with numbers that nothing was written under, by a definition that failed."""
-        taken = self._numbers
-        return Graph(graph, taken, graph.made) if graph.numbers < taken else graph
+        return graph.numbered(self._numbers)
 
     def take_numbers(self, upto: int) -> None:
         """Notes that numbers are taken, whatever becomes of the definition that took them."""
         self._numbers = upto
 
-    def forgotten(self, logs: AbstractSet[int]) -> set[int]:
-        """The logs with a history that are not among some."""
-        return self._logs.keys() - logs
+    @property
+    def logs(self) -> Mapping[int, str]:
+        """The logs that have a history: those of named collections, with their names."""
+        return self._logs
 
     # -- merges and packs --------------------------------------------------------------------
 
@@ -266,6 +266,7 @@ class UnfinishedDefinition(NamedTuple):
     Attributes:
         position: where its frame will be, and is if the log goes that far.
         snapshot: what readers see after it; its history is `seen(history)`.
+        logs: those of named collections, after it.
         history: the past after it.
         catalog: as its frame has it, and the `signing.digest` of that.
         retired: the files that are not needed any more after it.
@@ -278,6 +279,7 @@ class UnfinishedDefinition(NamedTuple):
     publisher: Publisher
     position: Position
     snapshot: Snapshot
+    logs: Mapping[int, str]
     history: History
     runner: Runner
     catalog: Mapping[str, Any]

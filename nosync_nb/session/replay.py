@@ -99,7 +99,7 @@ def compiled(
 def _hollow(graph: Graph, old: Graph) -> set[int]:
     """The nodes of before that hold nothing, and of which all is needed now."""
     hollow: set[int] = set()
-    for node in graph:
+    for node in graph.since(old).fresh:
         if node.id not in old.nodes:
             hollow.update(i for i in node.inputs if _forgets(old.nodes.get(i)))
         elif node.log is not None and _forgets(old.nodes[node.id]):
@@ -132,11 +132,11 @@ def span(graph: Graph, new: set[int]) -> Span:
             else:
                 waiting.append(i)
     nodes = []
-    for node in graph:
-        if node.id in sources:
-            nodes.append(replace(node, operator=None, inputs=(), state=(), frozen=False))
-        elif node.id in needed:
-            nodes.append(node)
+    for i in [i for i in graph.nodes if i in needed or i in sources]:
+        node = graph.nodes[i]
+        if i in sources:
+            node = replace(node, operator=None, inputs=(), state=(), frozen=False)
+        nodes.append(node)
     part = Graph(nodes, graph.numbers)
     return Span(part, [part.nodes[i] for i in sorted(sources)], new)
 

@@ -16,7 +16,6 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError, warn
 from nosync_nb.store import journal, signing
-from nosync_nb.store.encoded import Pieces
 from nosync_nb.store.reading import Recovered, Said
 
 
@@ -47,7 +46,7 @@ class Signer:
         self._log_id = log_id
         self._key: bytes | None = None
         self._unsigned = False  # whether it was told that there is no key
-        self._pieces = Pieces()  # of the catalog that was written last, as they are written
+        self._pieces = journal.CatalogPieces(log_id, self._function)
 
     def believe(self, recovered: Recovered) -> None:
         """Takes what a log says, the key that is there already, and what it tells of that."""
@@ -61,7 +60,7 @@ class Signer:
     def sealed(self, catalog: Mapping[str, Stage], graph: Graph, epoch: int) -> Sealed:
         """A catalog as a definition writes it at an epoch: it and its functions signed."""
         self._ask_key()
-        content = journal.catalog_json(catalog, graph, self._log_id, self._function, self._pieces)
+        content = journal.catalog_json(catalog, graph, self._pieces)
         digest = signing.digest(content)
         return Sealed(content, digest, {"catalog": content, "signed": self.signed(epoch, digest)})
 

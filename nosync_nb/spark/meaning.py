@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.graph import behind
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.expressions import Depends, Settings, kept
 from nosync_nb.expressions.settings import UTC, zone
 from nosync_nb.rows import Schema
@@ -27,6 +29,7 @@ class SparkTypes:
         self._known: dict[tuple[tuple[str, ...], Schema], list[str]] = {}
         self._have: Settings | None = None
         self._noted: WeakKeyDictionary[Definition, Settings] = WeakKeyDictionary()
+        self._recorded: tuple[Mapping[str, Stage], Settings] = {}, Settings()  # of a catalog
 
     def settings(self, depends: Depends, text: str) -> Settings:
         """What an expression is described under: what the log's others are, else Spark's own.
@@ -66,16 +69,25 @@ class SparkTypes:
         """The settings that the log's definitions were described under, as far as they depend.
 
         What another key signed decides nothing.
+
+        Cost: in the stages that came since it was asked last.
         """
-        settings = Settings()
-        for stage in self._way.catalog().values():
+        catalog = self._way.catalog()
+        known, settings = self._recorded
+        if catalog is known:
+            return settings
+        stages: Mapping[str, Stage] | None = behind(catalog, known)
+        if stages is None:
+            stages, settings = catalog, Settings()
+        for stage in stages.values():
             if None not in settings:
                 break
             if stage.definition is not None and stage.signer is None:
-                known = self._noted.get(stage.definition)
-                if known is None:
-                    known = self._noted[stage.definition] = _noted(stage.definition)
-                settings = settings.over(known)
+                noted = self._noted.get(stage.definition)
+                if noted is None:
+                    noted = self._noted[stage.definition] = _noted(stage.definition)
+                settings = settings.over(noted)
+        self._recorded = catalog, settings
         return settings
 
     def __call__(self, sqls: Sequence[str], schema: Schema) -> list[str]:

@@ -7,8 +7,13 @@ encoded again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+from nosync_nb.dataflow.graph import behind, others
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 def compact(value: Any) -> str:
@@ -25,7 +30,7 @@ class Piece(dict[str, Any]):
 
 
 class Catalog(dict[str, Any]):
-    """A JSON object of lists of pieces and of plain values, not changed any more, and its text."""
+    """A JSON object of listed pieces and of plain values, not changed any more, and its text."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__(content)
@@ -38,27 +43,52 @@ def text_of(catalog: Mapping[str, Any]) -> str:
     return catalog.text if isinstance(catalog, Catalog) else compact(catalog)
 
 
+class Listed(list[Piece]):
+    """Pieces that stand in a list, not changed any more, and its text without the brackets."""
+
+    def __init__(self, pieces: Iterable[Piece], text: str) -> None:
+        super().__init__(pieces)
+        self.text = text
+
+
 def _text(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(each, Piece) for each in value):
-        return f"[{','.join([each.text for each in value])}]"
-    return compact(value)
+    return f"[{value.text}]" if isinstance(value, Listed) else compact(value)
 
 
-class Pieces:
-    """The pieces of the last catalog, to be taken for the next one where nothing changed."""
+class Pieces(Generic[Key, Value]):
+    """The pieces of one list of the last catalog, to be taken for the next one.
 
-    def __init__(self) -> None:
-        self._last: dict[Hashable, tuple[Any, Piece]] = {}
-        self._next: dict[Hashable, tuple[Any, Piece]] = {}
+    Args:
+        state: what of a value its piece is made of, to be compared.
+        make: the content of its piece.
+    """
 
-    def piece(self, name: Hashable, state: Any, make: Callable[[], Mapping[str, Any]]) -> Piece:
-        """The piece of that name, made anew unless it was made of an equal state."""
-        known = self._last.get(name)
-        if known is None or (known[0] is not state and known[0] != state):
-            known = state, Piece(make())
-        self._next[name] = known
-        return known[1]
+    def __init__(
+        self, state: Callable[[Value], Any], make: Callable[[Value], Mapping[str, Any]]
+    ) -> None:
+        self._state = state
+        self._make = make
+        self._last: tuple[dict[Key, Value], Listed] = {}, Listed((), "")  # in one order
 
-    def done(self) -> None:
-        """The catalog is whole: what was not asked for is forgotten."""
-        self._last, self._next = self._next, {}
+    def listed(self, values: Mapping[Key, Value]) -> Listed:
+        """The pieces of values, made anew of those that are not equal to the last of their key.
+
+        Cost: that of the pieces that are made, and of the text, once; 20 ns for each other while
+        what is new stands behind the rest.
+        """
+        before, last = self._last
+        fresh = behind(values, before)
+        if fresh is not None:
+            added = [Piece(self._make(value)) for value in fresh.values()]
+            texts = [last.text] if last else []
+            texts += [piece.text for piece in added]
+            listed = Listed([*last, *added], ",".join(texts))
+        else:
+            known = dict(zip(before, last, strict=True))
+            for key, value in others(values, before).items():
+                if key not in known or self._state(before[key]) != self._state(value):
+                    known[key] = Piece(self._make(value))
+            pieces = [known[key] for key in values]
+            listed = Listed(pieces, ",".join([piece.text for piece in pieces]))
+        self._last = dict(values), listed
+        return listed

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
@@ -21,6 +20,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError
 from nosync_nb.store import encoded
 from nosync_nb.store.decoding import CRAFTED, damaged, decoding
+from nosync_nb.store.encoded import Listed
 from nosync_nb.store.log import codec
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts import PartRef, refs_from_json
@@ -219,44 +219,58 @@ def context_of(log_id: bytes, stage: str, place: int, identity: str) -> str:
     return json.dumps([log_id.hex(), stage, place, identity])
 
 
-def catalog_json(
-    catalog: Mapping[str, Stage],
-    graph: Graph,
-    log_id: bytes,
-    seal: Seal,
-    pieces: encoded.Pieces,
-) -> dict[str, Any]:
-    """Everything that defines the dataflow, JSON-able.
+class CatalogPieces:
+    """The pieces of which a session's catalogs are written, kept for the next one.
 
     Functions of stages that may run are signed for their place; others stay as they are.
 
     Args:
-        pieces: of the catalog before, and of this one afterwards.
+        log_id: of the log that they are written to.
     """
-    stages = []
-    for stage in catalog.values():
-        make = partial(_stage_json, stage, log_id, seal)
-        stages.append(pieces.piece(("stage", stage.name), stage, make))
-    nodes = []
-    for n in graph:
-        traces = [[layout, number] for layout, number in n.traces.items()]
-        node = (
-            n.id,
-            n.fingerprint,
-            n.name,
-            n.log,
-            n.log_layout,
-            traces,
-            n.state,
-            n.plan,
-            n.stopped,
+
+    def __init__(self, log_id: bytes, seal: Seal) -> None:
+        self._stages: encoded.Pieces[str, Stage] = encoded.Pieces(
+            lambda stage: stage, lambda stage: _stage_json(stage, log_id, seal)
         )
-        nodes.append(pieces.piece(("node", n.id), node, partial(_node_json, node)))
-    pieces.done()
+        self._nodes: encoded.Pieces[int, Node] = encoded.Pieces(
+            _node_state, lambda node: _node_json(_node_state(node))
+        )
+
+    def of(self, catalog: Mapping[str, Stage], graph: Graph) -> tuple[Listed, Listed]:
+        """The stages of a catalog, and the nodes of its graph."""
+        return self._stages.listed(catalog), self._nodes.listed(graph.nodes)
+
+
+def catalog_json(
+    catalog: Mapping[str, Stage], graph: Graph, pieces: CatalogPieces
+) -> dict[str, Any]:
+    """Everything that defines the dataflow, JSON-able.
+
+    Args:
+        pieces: of the catalog before, and of this one afterwards.
+
+    Cost: in proportion to what is other than in the one before, and O(its text), once.
+    """
+    stages, nodes = pieces.of(catalog, graph)
     return encoded.Catalog({"stages": stages, "nodes": nodes, "numbers": graph.numbers})
 
 
 _NODE = ("id", "fingerprint", "name", "log", "log_layout", "traces", "state", "plan", "stopped")
+
+
+def _node_state(n: Node) -> tuple[Any, ...]:
+    traces = [[layout, number] for layout, number in n.traces.items()]
+    return (
+        n.id,
+        n.fingerprint,
+        n.name,
+        n.log,
+        n.log_layout,
+        traces,
+        n.state,
+        n.plan,
+        n.stopped,
+    )
 
 
 def _node_json(state: tuple[Any, ...]) -> dict[str, Any]:

@@ -210,7 +210,7 @@ class Store:
                 spilled[id(batch)] = batch, held
                 draft.logged[at] = (number, layout, held)
             entries.append(journal.entry(number, layout, held))
-        for number, trace in draft.traces.items():
+        for number, trace in (draft.since(before) if before else draft.traces).items():
             if not trace.layers or trace.layers[-1].upper <= draft.epoch:
                 continue
             last = trace.layers[-1]

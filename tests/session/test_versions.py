@@ -18,7 +18,7 @@ from nosync_nb.collections.definition import reference
 from nosync_nb.dataflow.stage import Frozen, Options, Stage, Stale
 from nosync_nb.rows import Schema
 from nosync_nb.session.versions import transition
-from nosync_nb.store import encoded, journal
+from nosync_nb.store import journal
 from nosync_nb.store.wellformed import check_catalog
 
 NUMBERS = Schema.parse("x int")
@@ -142,7 +142,7 @@ def test_a_version_that_is_read_is_in_the_catalog(opened: Callable[[], Session])
     session.stage("odd", session["big@1"].filter("x % 2 = 1"))
     snapshot = inside(session).snapshot
     written = journal.catalog_json(
-        snapshot.catalog, snapshot.graph, b"log", lambda *_: "", encoded.Pieces()
+        snapshot.catalog, snapshot.graph, journal.CatalogPieces(b"log", lambda *_: "")
     )
     catalog = json.loads(journal.text({"catalog": written}))["catalog"]
     check_catalog(catalog, session.now)

@@ -1,0 +1,68 @@
+"""Ports: which traces the operators of a graph look into, and in which order changes are wanted.
+
+It is told once for each node. What is known of the nodes of the graph before is taken over, as far
+as they are there as they were; who reads one that has other traces now is told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.operators import Operator
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Layout
+
+
+class Ports:
+    """The traces of a graph, and who looks into them. Not changed once it is made.
+
+    Cost: O(nodes); over a graph that has all nodes of the one before, in proportion to those that
+    came, and some 20 ns for each other.
+
+    Args:
+        before: of the graph before; None: nothing is taken over.
+
+    Attributes:
+        empty: each trace, as it is without layers.
+        looks: for each node the numbers of the traces of its inputs that its operator looks into.
+        sorted: the order in which somebody wants the change of a node each epoch.
+    """
+
+    def __init__(self, graph: Graph, before: Ports | None) -> None:
+        self.graph = graph
+        self.empty: dict[int, Trace] = {}
+        self.looks: dict[int, list[int | None]] = {}
+        self.sorted: dict[int, Layout] = {}
+        nodes: Iterable[Node] = graph
+        if before is not None and before.graph.nodes.keys() <= graph.nodes.keys():
+            nodes = self._take_over(before)
+        for node in nodes:
+            self.empty.update((number, Trace(layout)) for number, layout in node.layouts())
+            if node.operator is not None and not node.frozen:
+                self._connect(node, node.operator)
+
+    def _take_over(self, before: Ports) -> list[Node]:
+        """Takes over what is known of nodes that stay as they are; returns the others."""
+        change = self.graph.since(before.graph)
+        if change.whole:
+            return change.fresh
+        self.empty = dict(before.empty)
+        self.looks, self.sorted = dict(before.looks), dict(before.sorted)
+        for number in change.dropped:
+            del self.empty[number]
+        changed = {node.id for node in change.gone}
+        readers = [n for n in self.graph if not changed.isdisjoint(n.inputs)] if changed else []
+        return [*change.fresh, *readers]
+
+    def _connect(self, node: Node, operator: Operator) -> None:
+        """Notes which traces an operator looks into."""
+        looks = self.looks[node.id] = []
+        for layout, i in zip(operator.layouts, node.inputs, strict=True):
+            traces = self.graph.nodes[i].traces
+            if layout is None and operator.whole:
+                looks.append(next(iter(traces.values())))
+            else:
+                looks.append(None if layout is None else traces[layout])
+            if layout is not None and operator.sorts:
+                self.sorted[i] = layout
