@@ -152,6 +152,11 @@ class File(Descriptor):
         """Returns the size in bytes."""
         return os.fstat(self._fd).st_size
 
+    def stamp(self) -> tuple[int, int, int]:
+        """Returns what changes when another file takes its name: number, size, time of change."""
+        status = os.fstat(self._fd)
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
     def mapped(self, *, write: bool) -> MappedFile:
         """Maps all of it; what can go wrong is left to the caller."""
         return MappedFile(self._fd, self.size(), self.path, write=write)

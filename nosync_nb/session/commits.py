@@ -26,6 +26,7 @@ from nosync_nb.session.gate import Gate
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.removals import Removals, Taken, tell_absent
+from nosync_nb.session.replication import Replication
 from nosync_nb.session.transactions import InputChanges, Transaction, Transactions
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.spark.link import Link
@@ -49,6 +50,7 @@ class Commits:
         listeners: Listeners,
         upkeep: Upkeep,
         audits: Audits,
+        replication: Replication,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -58,6 +60,7 @@ class Commits:
         self._listeners = listeners
         self._upkeep = upkeep
         self._audits = audits
+        self._replication = replication
         self._removals = Removals()
 
     @property
@@ -65,11 +68,17 @@ class Commits:
         """The last epoch."""
         return self._publisher.now
 
-    def commit(self, transaction: Transaction, wait: str | None, label: str | None) -> int:
+    def commit(
+        self,
+        transaction: Transaction,
+        wait: str | None,
+        label: str | None,
+        timeout: float | None = None,
+    ) -> int:
         """Runs a transaction as the next epoch; see `Session.commit`."""
         # Not by `enough_memory`: what it does to pass any arguments on, small epochs would feel.
         try:
-            return self._commit(transaction, wait, label)
+            return self._commit(transaction, wait, label, timeout)
         except OutOfMemoryError:
             raise
         except MemoryError as error:
@@ -90,9 +99,11 @@ class Commits:
             f" epoch {now} is as it was"
         )
 
-    def _commit(self, transaction: Transaction, wait: str | None, label: str | None) -> int:
+    def _commit(
+        self, transaction: Transaction, wait: str | None, label: str | None, timeout: float | None
+    ) -> int:
         if wait is not None:
-            check_level(wait)
+            self._check_level(wait)
         draft, seq, unused, looked = self._committed(transaction, label)
         try:
             if unused:
@@ -102,7 +113,7 @@ class Commits:
             _stands(error, draft.epoch)
             raise
         if wait is not None:
-            self._waited(wait, seq, draft.epoch)
+            self._waited(wait, seq, draft.epoch, timeout)
         if looked:
             tell_absent(looked, self._publisher.snapshot)
         return draft.epoch
@@ -209,24 +220,51 @@ class Commits:
         if waiting:
             tell_absent(waiting, self._publisher.snapshot)
 
-    def sync(self, level: str, seq: int | None = None) -> None:
-        """Waits until a frame (None: the last) has reached a level."""
-        check_level(level)
-        self._publisher.store.log.sync(seq)
+    def sync(self, level: str, timeout: float | None = None) -> None:
+        """Waits until all epochs have reached a level; see `Session.sync`."""
+        self._check_level(level)
+        self._reach(level, None, self.now, timeout)
 
-    def _waited(self, level: str, seq: int, epoch: int) -> None:
+    def _reach(self, level: str, seq: int | None, epoch: int, timeout: float | None) -> None:
+        """Waits until a frame (None: the last), which holds an epoch, has reached a level."""
+        self._publisher.store.log.sync(seq)
+        if level == "replicas":
+            self._replication.wait(epoch, timeout)
+
+    def _check_level(self, level: str) -> None:
+        """Raises if nothing can be waited for there."""
+        if level not in ("disk", "replicas"):
+            raise DurabilityError(f"unknown level {level!r}", hint='use "disk" or "replicas"')
+        if level == "replicas" and not self._replication.settings.replicas:
+            raise DurabilityError(
+                "this log has no replicas",
+                hint="open it with replicas=['file:///...'], or use wait='disk'",
+            )
+
+    def _waited(self, level: str, seq: int, epoch: int, timeout: float | None) -> None:
         """Waits for an epoch that is committed: what fails now does not undo it."""
         try:
-            self.sync(level, seq)
+            self._reach(level, seq, epoch, timeout)
+        except KeyboardInterrupt as error:
+            if level == "disk":
+                raise
+            unknown = OutcomeUnknownError(
+                f"epoch {epoch} is committed and stands here; the wait for its replicas was"
+                " interrupted",
+                hint="do not insert its rows again; session.sync('replicas') waits once more",
+            )
+            unknown.epoch = epoch
+            raise unknown from error
         except FencedError as error:
             error.add_note(
                 f"epoch {epoch} stands in memory here; the log of the new owner may lack it"
             )
             raise
         except DurabilityError as error:
+            place = "in memory, but may not be on disk" if level == "disk" else "here"
             unknown = OutcomeUnknownError(
-                f"epoch {epoch} is committed and stands in memory, but may not be on disk: {error}",
-                hint="do not insert its rows again; session.sync() waits for the disk once more",
+                f"epoch {epoch} is committed and stands {place}: {error}",
+                hint=f"do not insert its rows again; session.sync({level!r}) waits once more",
             )
             unknown.epoch, unknown.errno = epoch, error.errno
             raise unknown from error
@@ -235,14 +273,6 @@ class Commits:
 def _stands(error: BaseException, epoch: int) -> None:
     """Says so with an error that came when an epoch was committed."""
     error.add_note(f"epoch {epoch} is committed and stands: do not insert its rows again")
-
-
-def check_level(level: str) -> None:
-    """Raises if nothing can be waited for there."""
-    if level == "replicas":
-        raise DurabilityError("replicas are not part of this version", hint='wait="disk"')
-    if level != "disk":
-        raise DurabilityError(f"unknown level {level!r}", hint='use "disk"')
 
 
 def _still(snapshot: Snapshot, changes: InputChanges) -> Stage:

@@ -7,13 +7,15 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
-from nosync_nb.errors import SchemaError
+from nosync_nb.errors import SchemaError, TrustError
 from nosync_nb.session.session import Session, owners_of
+from nosync_nb.store.replicas import restoring, settings
+from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.store import Store
 
 _open: WeakValueDictionary[str, Session] = WeakValueDictionary()
@@ -28,7 +30,7 @@ def open(
     spark_rows: int | None = None,
     mode: Literal["r", "w"] = "w",
     takeover: bool = False,
-    replicas: Any = None,
+    replicas: Sequence[str] | None = None,
     quorum: int | None = None,
     retain: int | None = None,
 ) -> Session:
@@ -44,37 +46,55 @@ def open(
             this process; None: each where it is estimated to end first, see `explain()`.
         mode: "r" follows without becoming the owner.
         takeover: replaces an owner who is alive, or may be.
+        replicas: where copies of the log are kept, `file:///absolute/folder` each, best on other
+            disks; None: as it was at the last opening. If the session's folder is gone, it is
+            made anew from them.
+        quorum: how many of them make an epoch safe; None: more than half.
 
     Raises:
         SchemaError: an argument is not one of those that are known.
         FencedError: somebody else writes it; the notes say what can be done.
         CorruptLogError: something that was on disk is damaged.
     """
-    if replicas or quorum or retain:
-        raise SchemaError(
-            "replicas, quorum and retain are not part of this version",
-            hint="leave them out; wait='disk' tells when an epoch is on disk",
-        )
+    if retain:
+        raise SchemaError("retain is not part of this version", hint="leave it out")
     _refuse(bulk, mode)
     where = os.path.realpath(path)
+    if mode == "r" and (replicas is not None or quorum is not None):
+        raise SchemaError("replicas are named by who writes", hint='leave out mode="r"')
+    asked = None if replicas is None else settings.checked(replicas, quorum, log=where)
     with _opening:
         known = _known(where) if mode == "w" and not takeover else None
         if known is not None:
+            if asked is not None:
+                owners_of(known).replication.change(asked)
             return known
         with _no_collection():
-            return _begun(where, mode, takeover, spark, spark_rows)
+            return _begun(where, mode, takeover, spark, spark_rows, asked, quorum)
 
 
 def _begun(
-    where: str, mode: Literal["r", "w"], takeover: bool, spark: Any, spark_rows: int | None
+    where: str,
+    mode: Literal["r", "w"],
+    takeover: bool,
+    spark: Any,
+    spark_rows: int | None,
+    asked: Replicas | None,
+    quorum: int | None,
 ) -> Session:
     """A session that whoever opens the folder next finds; or nothing of it is left."""
     started = time.perf_counter()
+    anew = restoring.restore(where, asked) if asked is not None else None
     store = Store.open(where, mode=mode, takeover=takeover)
     read = time.perf_counter()
     session = None
     try:
-        session = Session(store, spark=spark, spark_rows=spark_rows)
+        replicas, unfit = _replicas(store, asked, quorum)
+        session = Session(store, replicas, spark=spark, spark_rows=spark_rows)
+        if anew is not None:
+            session.recovery.note(f"made anew from {anew.url}, up to frame {anew.seq}")
+        if unfit is not None:
+            session.recovery.note(unfit)
         owners = owners_of(session)
         if owners.behind:
             owners.gate.ready()
@@ -83,11 +103,34 @@ def _begun(
         if mode == "w":
             _register(where, session)
         store.log.start()
+        owners.replication.start()
         owners.link.follow()
         return session
     except BaseException:
         (session or store).close()
         raise
+
+
+def _replicas(
+    store: Store, asked: Replicas | None, quorum: int | None
+) -> tuple[Replicas, str | None]:
+    """The replicas of a log that was opened, and why those that it names are not asked."""
+    log = store.log
+    if log.mode == "r":
+        return Replicas(), None
+    try:
+        stored = settings.read(store.files, store.path, log.id)
+    except TrustError as error:
+        if asked is None:
+            return Replicas(), str(error)
+        stored = Replicas()
+    if asked is None and quorum is not None:
+        urls = [address.url for address in stored.replicas]
+        asked = settings.checked(urls, quorum, log=store.path)
+    if asked is None or asked == stored:
+        return stored, None
+    settings.write(store.files, store.path, log.id, asked)
+    return asked, None
 
 
 def _known(where: str) -> Session | None:

@@ -16,6 +16,7 @@ from nosync_nb.session.declarations import Declarations
 from nosync_nb.session.definitions import Definitions
 from nosync_nb.session.follower import Follower
 from nosync_nb.session.frames import Frames
+from nosync_nb.session.frontiers import Frontiers
 from nosync_nb.session.garbage import Garbage
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.host import SessionHost
@@ -27,12 +28,14 @@ from nosync_nb.session.loads import Loads, Repeats
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.reader import SnapshotReader
+from nosync_nb.session.replication import Replication
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.worker import Worker
 from nosync_nb.session.works import Works
 from nosync_nb.spark.link import Link
+from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.store import Store
 
 
@@ -44,7 +47,9 @@ class Owners:
         behind: whether stages have stopped that can have what they missed.
     """
 
-    def __init__(self, store: Store, spark: Any, spark_rows: int | None) -> None:
+    def __init__(
+        self, store: Store, settings: Replicas, spark: Any, spark_rows: int | None
+    ) -> None:
         self.limits = limits = Limits(spark_rows)
         self.works = Works()
         self.listeners = listeners = Listeners()
@@ -54,6 +59,8 @@ class Owners:
         self.transactions = transactions = Transactions()
         garbage = Garbage()
         self.publisher = publisher = Publisher(store, gate, self.works, garbage, names)
+        self.replication = replication = Replication(store, settings, lambda: publisher.now)
+        self.frontiers = Frontiers(publisher, replication)
         self.signer = signer = Signer(store.log.id)
         self.link = link = Link(
             publisher, limits, lambda: gate.closing or publisher.fenced, listeners.say, spark
@@ -81,7 +88,7 @@ class Owners:
         )  # fmt: skip
         self.audits = Audits(publisher, self.definitions, link)
         self.commits = Commits(
-            gate, publisher, transactions, link, listeners, self.upkeep, self.audits
+            gate, publisher, transactions, link, listeners, self.upkeep, self.audits, replication
         )
         self.inputs = Inputs(gate, publisher, transactions, link)
         repeats = Repeats()

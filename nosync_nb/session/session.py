@@ -35,6 +35,7 @@ from nosync_nb.session.owners import Owners
 from nosync_nb.session.transactions import InputChanges, Transaction
 from nosync_nb.store.frontier import Frontier
 from nosync_nb.store.ledger import Epochs
+from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.store import Store
 
 
@@ -54,8 +55,10 @@ class Session:
         recovery: what opening it found.
     """
 
-    def __init__(self, store: Store, *, spark: Any = None, spark_rows: int | None = None) -> None:
-        self._owners = Owners(store, spark, spark_rows)
+    def __init__(
+        self, store: Store, replicas: Replicas, *, spark: Any = None, spark_rows: int | None = None
+    ) -> None:
+        self._owners = Owners(store, replicas, spark, spark_rows)
         self.recovery = self._owners.report
 
     # -- inputs and epochs -------------------------------------------------------------------
@@ -76,17 +79,22 @@ class Session:
         return self._input(name)
 
     def commit(
-        self, wait: Literal["disk", "replicas"] | None = None, label: str | None = None
+        self,
+        wait: Literal["disk", "replicas"] | None = None,
+        label: str | None = None,
+        timeout: float | None = None,
     ) -> int:
         """Closes the epoch: runs every stage on what is pending, and returns its number.
 
         After it returned, the epoch survives the death of this process; with `wait="disk"` also
-        the loss of power. With nothing pending the epoch is empty.
+        the loss of power, with `"replicas"` that of the disk.
 
         Raises:
+            OutcomeUnknownError: what was waited for (`timeout` seconds) failed; `epoch` stands.
             NosyncError: and nothing has changed; what was pending still is.
         """
-        return self._owners.commits.commit(self._owners.transactions.current, wait, label)
+        transaction = self._owners.transactions.current
+        return self._owners.commits.commit(transaction, wait, label, timeout)
 
     def epoch(
         self, *, once: Any = None, label: str | None = None
@@ -115,9 +123,9 @@ class Session:
         """Drops what is pending; returns the updates dropped."""
         return self._owners.commits.discard(self._owners.transactions.current)
 
-    def sync(self, level: str = "disk") -> None:
-        """Waits until all epochs are on disk."""
-        self._owners.commits.sync(level)
+    def sync(self, level: str = "disk", timeout: float | None = None) -> None:
+        """Waits until all epochs are on disk, or for `timeout` seconds on a quorum of replicas."""
+        self._owners.commits.sync(level, timeout)
 
     # -- stages ------------------------------------------------------------------------------
 
@@ -248,23 +256,14 @@ class Session:
 
     @property
     def frontiers(self) -> dict[str, Frontier]:
-        """For each stage and input the last epoch in memory and on disk, inclusive."""
-        seen = self._owners.publisher.snapshot
-        disk = self._owners.publisher.durable
-        return {
-            n: Frontier(last, min(disk, last), None)
-            for n, last in ((n, seen.last(s)) for n, s in seen.catalog.items())
-        }
+        """For each stage and input the last epoch at each level, inclusive."""
+        return self._owners.frontiers.of_stages()
 
-    def recovery_frontier(self, failure: Literal["kernel", "power", "disk"] = "kernel") -> int:
-        """The epoch that a failure now would bring the session back to."""
-        if failure == "kernel":
-            return self.now
-        if failure == "power":
-            return self._owners.publisher.durable
-        if failure == "disk":
-            return 0
-        raise StageError(f"unknown class of failure {failure!r}", hint="kernel, power or disk")
+    def recovery_frontier(
+        self, failure: Literal["kernel", "power", "disk"] = "kernel", lost: int | None = None
+    ) -> int:
+        """The epoch that a failure now would bring the session back to; see `Frontiers.after`."""
+        return self._owners.frontiers.after(failure, lost)
 
     # -- the rest of the public surface --------------------------------------------------------
 
@@ -290,7 +289,7 @@ class Session:
 
     @property
     def spark_conf(self) -> dict[str, str]:
-        """Settings for a Spark session that this one has to start itself."""
+        """Replicas for a Spark session that this one has to start itself."""
         return self._owners.link.conf
 
     @property
@@ -377,6 +376,7 @@ class Session:
                 store.close()
         finally:
             if store.log.closed:
+                self._owners.replication.close()
                 self._owners.gate.end()
                 atexit.unregister(self.close)
             if (error := self._owners.worker.take_error()) and not isinstance(error, FencedError):

@@ -22,14 +22,14 @@ from nosync_nb.dataflow.runner import Draft, Version
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PACK, PART, is_plain, plain, within
-from nosync_nb.store import journal, traces
+from nosync_nb.store import journal, naming, traces
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.journal import Entry, Payload
 from nosync_nb.store.log import Frame, Log, Position, codec, folder
 from nosync_nb.store.traces import Changes
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, concat_updates, size_bytes
-from nosync_nb.trace.parts import PartRef, open_part, refs_from_json, write_parts
+from nosync_nb.trace.parts import PartRef, open_part, write_parts
 from nosync_nb.trace.past.history import History
 
 SPILL_ROWS = 1 << 16
@@ -386,9 +386,7 @@ class Store:
 
     def _named(self) -> set[str]:
         """Every file that the checkpoint, the frames after it, or the history name."""
-        named = self.history.files().union(self.retired)
-        for _, _, layers in self.meta.get("layers", {}).values():
-            named.update(r.path for _, _, refs in layers for r in refs_from_json(refs or ()))
+        named = self.history.files().union(self.retired, naming.of_layers(self.meta))
         for changes in self.changes.values():
             for _, entry in changes:
                 if entry.kind != journal.INLINE:

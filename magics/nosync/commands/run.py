@@ -15,6 +15,7 @@ from IPython.core.error import UsageError
 
 from nosync.commands.act import COMMANDS as ACTING
 from nosync.commands.form import Quoted, Subcommand
+from nosync.commands.replicas import COMMANDS as COPYING
 from nosync.commands.show import COMMANDS as SHOWING
 from nosync_widgets import formats
 
@@ -136,6 +137,7 @@ COMMANDS: dict[str, Subcommand] = {
     for command in (
         *SHOWING,
         *ACTING,
+        *COPYING,
         Subcommand(
             "help",
             "this list, or the options of one subcommand",

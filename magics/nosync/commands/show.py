@@ -32,9 +32,19 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     caption = f"epoch {session.now} · log {notebook.place.path if notebook.place else ''}"
     pending = session.pending.items()
     notes = [f"pending: {name} {formats.count(item.rows, 'row')}" for name, item in pending]
+    notes.append(_failures(session))
     columns = ("name", "kind", "rows", "epoch", "on disk", "on replicas", "state")
     types = ("string", "string", "bigint", "bigint", "bigint", "bigint", "string")
     return Table(caption=caption, columns=columns, rows=rows, types=types, notes=notes)
+
+
+def _failures(session: Session) -> str:
+    """What each class of failure would leave now."""
+    return (
+        f"after a failure now: epoch {session.recovery_frontier('kernel')} if the kernel dies,"
+        f" {session.recovery_frontier('power')} if the power goes,"
+        f" {session.recovery_frontier('disk')} if the disk is lost"
+    )
 
 
 def _rows_now(session: Session, name: str) -> tuple[str | None, str]:

@@ -41,6 +41,7 @@ def admit(files: Files, folder: str, machine: Machine, *, write: bool) -> None:
         )
     if not log:
         files.restrict(folder)
+        files.sync_folder(os.path.dirname(folder))  # who made it may have died before he did
     kind = machine.file_system(folder)
     if machine.is_network(kind):
         raise DurabilityError(

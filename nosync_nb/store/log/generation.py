@@ -280,12 +280,18 @@ def opening(files: Files, folder: str) -> Lock:
     return lock
 
 
+def make(files: Files, folder: str, number: int = 0) -> None:
+    """Makes the generation file of a log that has none; the next owner is of a later one."""
+    words = [_MAGIC, FORMAT, number, number ^ _MASK] + [0] * (_WORDS - 4)
+    data = b"".join(word.to_bytes(8, "little") for word in words)
+    files.replace(os.path.join(folder, "generation"), data)
+
+
 def _control(files: Files, folder: str) -> str:
     """Returns the path of the generation file, which is made if it is not there."""
     path = os.path.join(folder, "generation")
     if not files.exists(path):
-        words = [_MAGIC, FORMAT, 0, _MASK] + [0] * (_WORDS - 4)
-        files.replace(path, b"".join(word.to_bytes(8, "little") for word in words))
+        make(files, folder)
     return path
 
 

@@ -245,6 +245,10 @@ class Log:
         """Raises FencedError if somebody else owns the log, or this is a forked child."""
         self._writing().check()
 
+    def stop(self, error: FencedError) -> None:
+        """Refuses to go on writing: somebody else owns the log, as a replica has told."""
+        self._writing().stop(error)
+
     def on_durable(self, callback: Callable[[int], None]) -> None:
         """Calls back with each new `durable`, from the syncing thread."""
         self._writing().on_durable(callback)

@@ -61,7 +61,7 @@ def recover(
     same_boot = bool(me.boot) and (last.host, last.boot) == (me.host, me.boot)
     published = words.published(words.generation) if follow and same_boot else None
     known = max(owner.known if owner else 0, _hint(words, names))
-    state, chain, unread, notes = _newest(files, folder, names)
+    state, chain, unread, notes = newest(files, folder, names)
     start = state.mark if state else chain.live[0].start if chain.live else NOTHING
     if start.offset < (chain.live[0].start.offset if chain.live else 0):
         raise CorruptLogError(
@@ -116,7 +116,7 @@ def _newest_generation(names: Sequence[str]) -> int:
     return listed[-1][0] if listed else 0
 
 
-def _newest(
+def newest(
     files: Files, folder: str, names: Sequence[str]
 ) -> tuple[Checkpoint | None, Chain, list[str], list[str]]:
     """Returns the newest checkpoint that is whole and belongs to this history.

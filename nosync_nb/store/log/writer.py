@@ -58,6 +58,7 @@ class Writer:
         self._rotated: list[File] = []
         self._broken: BaseException | None = None
         self._fenced: FencedError | None = None
+        self._stopped: FencedError | None = None
         self._retry = False
         self._closed = False
         self._delay_s = delay_s
@@ -178,6 +179,22 @@ class Writer:
         """Raises FencedError if somebody else owns the log, or this is a forked child."""
         self._lease.check_process()
         self._lease.check()
+        if self._stopped is not None:
+            raise self._refusal()
+
+    def stop(self, error: FencedError) -> None:
+        """Takes nothing more: somebody else owns the log where this disk does not show it."""
+        with self._lock:
+            self._stopped = self._stopped or error
+            self._note(error)
+            self._work.notify_all()
+            self._news.notify_all()
+
+    def _refusal(self) -> FencedError:
+        """The error of an owner who may not go on."""
+        if self._stopped is None:
+            return self._lease.fenced()
+        return FencedError(str(self._stopped), hint=self._stopped.hint)
 
     def on_durable(self, callback: Callable[[int], None]) -> None:
         """Calls back with each new durable seq, from the syncing thread; must be quick."""
@@ -307,7 +324,7 @@ class Writer:
         if self._closed:
             raise DurabilityError(f"the log '{self._folder}' is closed")
         if self._fenced is not None:
-            raise self._lease.fenced()
+            raise self._refusal()
         self._lease.check()
         start, head = self._durable, self._head
         kept = [(mark, data) for mark, data in self._unsynced if mark.seq <= head.seq]

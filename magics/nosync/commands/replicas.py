@@ -1,0 +1,88 @@
+"""The subcommand `%dd replicas`: where copies of the log are, how far each is, and other ones."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from IPython.core.error import UsageError
+
+from nosync.commands.form import Subcommand
+from nosync_widgets import formats
+from nosync_widgets.tables import Table
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+    from nosync_nb import Session
+
+_COLUMNS = ("replica", "state", "epoch", "epochs behind", "sent", "why")
+_TYPES = ("string", "string", "bigint", "bigint", "string", "string")
+
+
+def _replicas(notebook: Notebook, arguments: Namespace) -> Table | None:
+    __tracebackhide__ = True
+    session = notebook.session()
+    if arguments.act is not None or arguments.quorum is not None:
+        _change(session, arguments)
+    return _table(notebook, session)
+
+
+def _change(session: Session, arguments: Namespace) -> None:
+    """Adds a replica, removes one, or asks for another quorum."""
+    __tracebackhide__ = True
+    from nosync_nb.session.session import owners_of
+    from nosync_nb.store.replicas.settings import checked
+
+    replication = owners_of(session).replication
+    urls = [address.url for address in replication.settings.replicas]
+    if arguments.act is not None and arguments.url is None:
+        raise UsageError(f"%dd replicas {arguments.act}: name its URL, file:///absolute/folder")
+    if arguments.act == "add":
+        urls = [*urls, arguments.url]
+    elif arguments.act == "remove":
+        if arguments.url not in urls:
+            raise UsageError(
+                f"%dd replicas remove: '{arguments.url}' is none of {formats.listing(urls)}"
+            )
+        urls.remove(arguments.url)
+    replication.change(checked(urls, arguments.quorum, log=session.path))
+
+
+def _table(notebook: Notebook, session: Session) -> Table | None:
+    from nosync_nb.session.session import owners_of
+
+    replication = owners_of(session).replication
+    copies, quorum = replication.status(), replication.settings.quorum
+    if not copies:
+        notebook.say("the log has no replicas: %dd replicas add file:///absolute/folder")
+        return None
+    return Table(
+        caption=f"replicas: epoch {replication.safe()} is on {quorum} of {len(copies)}",
+        columns=_COLUMNS,
+        types=_TYPES,
+        rows=[
+            [
+                each.url,
+                each.state,
+                formats.value(each.epoch),
+                formats.value(each.behind),
+                formats.size(each.bytes_sent),
+                each.why,
+            ]
+            for each in copies
+        ],
+    )
+
+
+COMMANDS = (
+    Subcommand(
+        "replicas",
+        "copies of the log elsewhere: list, add, remove",
+        _replicas,
+        [
+            (["act"], {"nargs": "?", "choices": ["add", "remove"]}),
+            (["url"], {"nargs": "?", "help": "file:///absolute/folder"}),
+            (["--quorum"], {"type": int, "help": "how many make an epoch safe; default: most"}),
+        ],
+    ),
+)

@@ -1,0 +1,8 @@
+"""Starts the keeper of a log: python -m nosync_nb.keeper FOLDER GENERATION; sessions do so."""
+
+import sys
+
+from nosync_nb.store.replicas.keeper import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,250 @@
+"""Replication: the keeper of a session's log, and how far each replica holds it.
+
+The keeper is a process (store/replicas/keeper.py) that reads the log's files. All that the thread
+which syncs the log does for it is to write a byte to a pipe; who commits does nothing. What the
+keeper says is heard by a thread of its own, under `heard`, which is a leaf lock.
+
+A keeper that dies is started again: it begins by asking each replica what it holds.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.store.replicas import quorum
+from nosync_nb.store.replicas import settings as stored
+from nosync_nb.store.replicas.keeper import Progress
+from nosync_nb.store.replicas.settings import Replicas
+from nosync_nb.store.store import Store
+
+_AGAIN_S = 0.5
+_LOST = ("fenced", "ahead")
+
+
+class ReplicaStatus(NamedTuple):
+    """One replica, for people: `epoch` is the last that can be read back from it alone.
+
+    `state` is `starting`, `level`, `behind`, `failing` (`why` tells; it is tried again), `fenced`
+    or `ahead` (another owner, or a replica that knows more: this session may not go on).
+    """
+
+    url: str
+    state: str
+    epoch: int
+    behind: int
+    bytes_sent: int
+    why: str
+
+
+class Replication:
+    """The replicas of a log that is written here.
+
+    Args:
+        settings: which they are; of none, nothing is started.
+        now: the last epoch.
+
+    Attributes:
+        heard: notified, with its lock held, of whatever is known anew.
+    """
+
+    def __init__(self, store: Store, settings: Replicas, now: Callable[[], int]) -> None:
+        self._store, self._log, self._now = store, store.log, now
+        self.heard = threading.Condition(threading.RLock())
+        self._settings = settings
+        self._told = _untold(settings)
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    @property
+    def settings(self) -> Replicas:
+        """Which replicas there are."""
+        return self._settings
+
+    def start(self) -> None:
+        """Starts the keeper, if there are replicas."""
+        if self._log.mode == "w":
+            self._log.on_durable(self._wake)
+            self._begin()
+
+    def change(self, settings: Replicas) -> None:
+        """Has other replicas from now on; a keeper that goes on with those before is ended."""
+        with self.heard:
+            if settings == self._settings:
+                return
+            stored.write(self._store.files, self._store.path, self._log.id, settings)
+            self._settings, self._told = settings, _untold(settings)
+            if self._keeper is not None:
+                self._keeper.kill()  # it may be, at any moment
+            self.heard.notify_all()
+        self._begin()
+
+    def _begin(self) -> None:
+        with self.heard:
+            if self._told and self._thread is None and not self._closing.is_set():
+                thread = threading.Thread(target=self._run, name="nosync keeper", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def safe(self, lost: int | None = None) -> int:
+        """The last epoch that is left when the disk and some replicas are gone; 0: none is.
+
+        Args:
+            lost: how many replicas; None: as many as the quorum allows for.
+        """
+        with self.heard:
+            held = self._settings.quorum if lost is None else lost + 1
+            return quorum.safe([told.epoch for told in self._told], held)
+
+    def status(self) -> list[ReplicaStatus]:
+        """Each replica, in the order of the settings."""
+        now = self._now()
+        with self.heard:
+            addresses, told = self._settings.replicas, list(self._told)
+        return [
+            ReplicaStatus(
+                address.url,
+                "behind" if each.condition == "level" and each.epoch < now else each.condition,
+                each.epoch,
+                now - each.epoch,
+                each.bytes_sent,
+                each.why,
+            )
+            for address, each in zip(addresses, told, strict=True)
+        ]
+
+    def wait(self, epoch: int, timeout: float | None) -> None:
+        """Waits until an epoch is on as many replicas as the quorum says.
+
+        Raises:
+            DurabilityError: it took longer than `timeout` seconds, or it cannot come about.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        with self.heard:
+            while quorum.safe([told.epoch for told in self._told], self._settings.quorum) < epoch:
+                left = None if until is None else until - time.monotonic()
+                lost = [told for told in self._told if told.condition in _LOST]
+                if lost or self._closing.is_set() or (left is not None and left <= 0):
+                    raise DurabilityError(self._short(epoch, timeout))
+                self.heard.wait(left)
+
+    def _short(self, epoch: int, timeout: float | None) -> str:
+        """Says which replicas lack an epoch; with the lock."""
+        have = sum(told.epoch >= epoch for told in self._told)
+        why = "; ".join(
+            f"{address.url}: {told.why or f'epoch {told.epoch}, {told.condition}'}"
+            for address, told in zip(self._settings.replicas, self._told, strict=True)
+            if told.epoch < epoch
+        )
+        after = "" if timeout is None else f" after {timeout:g} s"
+        return f"{have} of {self._settings.quorum} replicas have epoch {epoch}{after}: {why}"
+
+    def close(self) -> None:
+        """Lets the keeper go: it ships what is on disk and ends by itself."""
+        with self.heard:
+            self._closing.set()
+            self._let_go()
+            self.heard.notify_all()
+
+    def _let_go(self) -> None:
+        """Ends the news of a keeper; with the lock, since a descriptor is given to others then."""
+        if self._keeper is not None and self._keeper.stdin is not None:
+            with suppress(OSError):
+                self._keeper.stdin.close()
+
+    # -- the keeper --------------------------------------------------------------------------
+
+    def _wake(self, _seq: int) -> None:
+        """Says that frames have reached the disk; from the thread that syncs."""
+        with self.heard:
+            keeper = self._keeper
+            if keeper is not None and keeper.stdin is not None and not keeper.stdin.closed:
+                with suppress(OSError):  # it is full of news, or dead
+                    keeper.stdin.write(b".")
+
+    def _run(self) -> None:
+        """The thread: hears a keeper, and starts another one if it dies."""
+        while True:
+            with self.heard:
+                told = self._told
+                if (
+                    self._closing.is_set()
+                    or not told
+                    or any(one.condition in _LOST for one in told)
+                ):
+                    self._thread = None
+                    return
+            try:
+                keeper = start_keeper(self._log.path, self._log.generation)
+            except OSError as error:
+                self._unheard(told, f"its keeper cannot be started: {error}")
+            else:
+                with self.heard:
+                    self._keeper = keeper
+                    if self._changed(told):
+                        keeper.kill()
+                    if self._closing.is_set():
+                        self._let_go()
+                assert keeper.stdout is not None
+                with keeper.stdout:
+                    for line in keeper.stdout:
+                        self._hear(told, Progress.from_line(line))
+                code = keeper.wait()
+                with self.heard:
+                    self._let_go()
+                    self._keeper = None
+                self._unheard(told, f"its keeper ended ({code}) and is started again")
+            with self.heard:
+                if not self._changed(told):
+                    self.heard.wait_for(self._closing.is_set, _AGAIN_S)
+
+    def _changed(self, told: list[Progress]) -> bool:
+        """Whether there are other replicas than when something was begun; with the lock."""
+        return self._told is not told
+
+    def _hear(self, heard: list[Progress], told: Progress) -> None:
+        """Notes what a keeper says; `heard` are the replicas that it was started for."""
+        with self.heard:
+            heard[told.replica] = told
+            self.heard.notify_all()
+        if told.condition in _LOST:
+            self._log.stop(FencedError(told.why, hint="what this session did since is here only"))
+
+    def _unheard(self, heard: list[Progress], why: str) -> None:
+        with self.heard:
+            for number, told in enumerate(heard):
+                if told.condition not in _LOST:
+                    heard[number] = told._replace(condition="failing", why=why)
+            self.heard.notify_all()
+
+
+def _untold(settings: Replicas) -> list[Progress]:
+    return [Progress(number, "starting") for number in range(len(settings.replicas))]
+
+
+def start_keeper(folder: str, generation: int) -> subprocess.Popen[bytes]:
+    """Starts the keeper of a log, in a session of its own; it imports nothing from where we are."""
+    here = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    keeper = subprocess.Popen(
+        [sys.executable, "-P", "-m", "nosync_nb.keeper", folder, str(generation)],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=os.sep,
+        start_new_session=True,
+    )
+    assert keeper.stdin is not None
+    os.set_blocking(keeper.stdin.fileno(), False)
+    return keeper

@@ -1,0 +1,16 @@
+"""Replicas: copies of a log elsewhere, and how they are brought and kept level with it.
+
+    keeper      a process of its own that ships what is on disk, one thread for each replica
+    shipping    what one replica lacks of a log, and in which order it gets it
+    source      a log's folder as who ships it reads it
+    folder      a replica that is a folder or a mounted volume
+    restoring   a log made anew from what replicas hold
+
+Nothing here runs in the thread that commits, and nothing is asked of a replica before an epoch is
+committed: a replica is behind the log, by as much as it is slow. What it holds are the same bytes
+under the same names, so that each replica can be opened as a log by itself.
+
+IMPORTANT: what a replica acknowledges can be read back from it alone. Hence files go before the
+frames that name them, frames before the checkpoint that was made after them, and what a checkpoint
+makes useless is dropped only when the checkpoint is on the replica's disk.
+"""

@@ -1,0 +1,103 @@
+"""Address: the URL of a replica, taken apart and held against what is known.
+
+A URL is written down with the log and shown in status lines. It holds no secret: one with a name
+or a password in it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from nosync_nb.errors import SchemaError, visible
+
+_URLS_MAX = 16
+_FORM = "a replica is file:///absolute/folder"
+
+
+class Address(NamedTuple):
+    """Where a replica is; `path` is absolute and of this machine."""
+
+    url: str
+    path: str
+
+
+def parse(url: Any) -> Address:
+    """Returns the address that a URL names.
+
+    Raises:
+        SchemaError: no replica can be there; tells the URL and what one looks like.
+    """
+    if not isinstance(url, str):
+        raise SchemaError(f"{url!r:.80} is no URL of a replica", hint=_FORM)
+    shown = visible(url[:200])
+    try:
+        parts = urlsplit(url)
+        secret = parts.username is not None or parts.password is not None
+    except ValueError as error:
+        raise SchemaError(f"'{shown}' is no URL of a replica: {error}", hint=_FORM) from None
+    if secret:
+        raise SchemaError(
+            "a URL of a replica holds no user and no password: it is stored with the log",
+            hint="take them out",
+        )
+    if parts.scheme != "file":
+        raise SchemaError(f"'{shown}': replicas of kind '{parts.scheme}' are not known", hint=_FORM)
+    path = unquote(parts.path)
+    if parts.netloc or parts.query or parts.fragment or not os.path.isabs(path) or "\0" in path:
+        raise SchemaError(f"'{shown}' names no folder of this machine", hint=_FORM)
+    path = os.path.normpath(path)
+    if path == os.sep:
+        raise SchemaError(f"'{shown}' is the root of this machine", hint="name a folder in it")
+    return Address(url, path)
+
+
+def parse_all(urls: Any, *, log: str) -> tuple[Address, ...]:
+    """Returns the addresses of several replicas of a log.
+
+    Args:
+        log: the log's own folder.
+
+    Raises:
+        SchemaError: as `parse`; or two are one, one lies in the log or the log in it.
+    """
+    if isinstance(urls, str) or not isinstance(urls, Sequence):
+        raise SchemaError(f"replicas={urls!r:.80} is no list", hint=f"name a list; {_FORM}")
+    if len(urls) > _URLS_MAX:
+        raise SchemaError(f"{len(urls)} replicas are more than {_URLS_MAX}", hint="name fewer")
+    known: dict[str, Address] = {}
+    own = os.path.realpath(log)
+    for each in map(parse, urls):
+        real = os.path.realpath(each.path)
+        if real in known:
+            raise SchemaError(
+                f"'{known[real].url}' and '{each.url}' are one folder",
+                hint="name it once: two copies on one disk are lost together",
+            )
+        if os.path.commonpath((real, own)) in (real, own):
+            raise SchemaError(
+                f"'{each.url}' and the log '{own}' lie in each other",
+                hint="name a folder elsewhere, best on another disk",
+            )
+        known[real] = each
+    return tuple(known.values())
+
+
+def checked_quorum(quorum: Any, count: int) -> int:
+    """Returns how many of `count` replicas make an epoch safe; None: more than half of them.
+
+    Raises:
+        SchemaError: there are not so many.
+    """
+    if quorum is None:
+        return count // 2 + 1
+    if not count:
+        raise SchemaError(f"quorum={quorum!r} of no replicas", hint="name them: replicas=[...]")
+    if type(quorum) is not int or not 1 <= quorum <= count:
+        raise SchemaError(
+            f"quorum={quorum!r} of {count} replica{'s' if count != 1 else ''}",
+            hint=f"1 to {count}; the log's own disk does not count",
+        )
+    return quorum

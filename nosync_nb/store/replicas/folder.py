@@ -1,0 +1,342 @@
+"""Folder replica: copies of logs in a folder, best on another disk or another machine's volume.
+
+    folder/LOG-ID/
+      promise                           to which term, and what people call the log
+      lock                              held while a promise is made
+      segment-..., checkpoint-...       as in the log's own folder
+      layers/, history/                 likewise
+
+Every new file appears as a whole: written under another name, synced, renamed. A segment grows
+afterwards, and counts as far as `sync` was called.
+
+Failure: an owner is stopped, another one is promised, the first one goes on. What it writes are
+files of its own generation, or the bytes that stand there anyway, so nothing is overwritten; and
+`sync`, after which it would acknowledge, sees the promise and refuses. A lock would not do: not
+every volume has one.
+
+Failure: a volume is not mounted, and its mount point is an ordinary folder of the disk that the
+log is on. So only the last folder of a path is made, and only if the one above is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.files.disk import File, Files
+from nosync_nb.store.replicas import layout
+from nosync_nb.store.replicas.replica import Holdings, Term
+
+_LOCK_WAIT_S = 10.0
+_PROMISE_BYTES_MAX = 1 << 12
+_PIECE_BYTES = 1 << 20
+_ID_HEX = 32
+NAME_MAX = 200
+"""What is kept of the name of a log, in characters."""
+
+
+class Promise(NamedTuple):
+    """What a replica's promise file says."""
+
+    term: Term
+    incarnation: str
+    name: str
+
+
+class FolderReplica:
+    """The copy of one log in a folder; see `Replica`.
+
+    Args:
+        folder: where copies of several logs may be.
+        log_id: of this one.
+    """
+
+    def __init__(self, folder: str, log_id: bytes, *, files: Files | None = None) -> None:
+        self._files = files or Files()
+        self._root = folder
+        self._folder = os.path.join(folder, log_id.hex())
+        self._open: dict[str, File] = {}  # segments that were appended to and are not synced
+        self._new: File | None = None  # the file that `store` is in the middle of
+        self._doubtful: set[str] = set()  # segments that could not be synced
+        self._incarnation = ""
+
+    @property
+    def path(self) -> str:
+        """The folder of this log's copy."""
+        return self._folder
+
+    def promised(self) -> Term | None:
+        """The term it has promised itself to; None if it holds nothing of the log."""
+        said = read_promise(self._files, self._folder)
+        return said.term if said else None
+
+    def promise(self, term: Term, name: str) -> Holdings:
+        """Takes nothing of an earlier term from now on, which is on its disk."""
+        self.close()
+        self._make()
+        lock = self._files.lock(os.path.join(self._folder, "lock"), wait_s=_LOCK_WAIT_S)
+        if lock is None:
+            raise DurabilityError(
+                f"'{self._folder}' is being promised to somebody else", hint="try again"
+            )
+        try:
+            said = read_promise(self._files, self._folder)
+            if said is None:
+                said = Promise(Term(0, ""), secrets.token_hex(8), "")
+            if _later(said.term, term):
+                raise _refused(self._folder, said.term)
+            if said.term != term:
+                _write_promise(self._files, self._folder, Promise(term, said.incarnation, name))
+        finally:
+            lock.release()
+        self._incarnation = said.incarnation
+        for path in self._unfinished():
+            self._files.unlink(path)
+        self._settle()
+        return self.held()
+
+    def held(self) -> Holdings:
+        """What it holds."""
+        said = read_promise(self._files, self._folder)
+        if said is None:
+            return Holdings("", {})
+        sizes = {}
+        for folder in ("", *layout.FOLDERS.values()):
+            within = os.path.join(self._folder, folder) if folder else self._folder
+            for name in self._files.names(within) if self._files.exists(within) else ():
+                path = os.path.join(within, name)
+                if name in self._doubtful or not layout.is_file(name):
+                    continue
+                if path == layout.path_of(self._folder, name):
+                    sizes[name] = self._files.status(path).st_size
+        return Holdings(said.incarnation, sizes)
+
+    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+        """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
+        path = layout.path_of(self._folder, name)
+        temporary = f"{path}.tmp"
+        try:
+            if offset == 0:
+                self._check(term)
+                self._drop_new()
+                self._files.unlink(temporary)
+                self._new = self._files.create(temporary)
+            new = self._new
+            if new is None or new.path != temporary or new.size() != offset:
+                raise DurabilityError(f"'{path}': a piece at byte {offset} follows nothing")
+            new.append(data)
+            if last:
+                new.sync()
+                self._check(term)
+                self._drop_new()
+                self._files.rename(temporary, path)
+                self._files.sync_folder(os.path.dirname(path))
+                self._doubtful.discard(name)
+        except BaseException:
+            self._drop_new()
+            raise
+
+    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+        """Goes on with a segment from its end; on disk with the next `sync`."""
+        file = self._open.get(name)
+        if file is None:
+            self._check(term)
+            file = self._open[name] = self._files.open(
+                layout.path_of(self._folder, name), write=True
+            )
+        if file.size() != offset:
+            raise DurabilityError(
+                f"'{file.path}' holds {file.size()} bytes, and byte {offset} was to follow"
+            )
+        file.write_at(offset, data)
+
+    def sync(self, term: Term) -> None:
+        """Brings to disk what was appended; then it is known that the term still holds.
+
+        A segment that cannot be synced is not held any more, as nobody knows how much of it is on
+        the disk, and a second try lies: it is stored anew.
+        """
+        try:
+            for name, file in self._open.items():
+                self._doubtful.add(name)
+                file.sync()
+                self._doubtful.discard(name)
+                if file.deleted():
+                    raise DurabilityError(f"'{file.path}' was deleted")
+            self._check(term)
+        except BaseException:
+            self.close()
+            raise
+
+    def digest(self, name: str, size: int) -> bytes:
+        """The digest of the first bytes of a file."""
+        return digest(self._files, layout.path_of(self._folder, name), size)
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Some bytes of a file; fewer only at its end."""
+        file = self._files.open(layout.path_of(self._folder, name))
+        try:
+            return file.read_at(offset, size)
+        finally:
+            file.close()
+
+    def discard(self, term: Term, names: Iterable[str]) -> None:
+        """Deletes files of the log."""
+        for name in names:
+            self._check(term)
+            open_ = self._open.pop(name, None)
+            if open_ is not None:
+                open_.close()
+            self._files.unlink(layout.path_of(self._folder, name))
+
+    def close(self) -> None:
+        """Gives back what it holds open."""
+        self._drop_new()
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _make(self) -> None:
+        """Makes the folder of the copy, but no folder above that of all copies."""
+        above = os.path.dirname(self._root)
+        if not self._files.exists(self._root) and not self._files.exists(above):
+            raise DurabilityError(
+                f"'{above}' is not there", hint="mount it, or name a folder that is there"
+            )
+        self._files.make_folder(self._folder)
+        for inner in layout.FOLDERS.values():
+            self._files.make_folder(os.path.join(self._folder, inner))
+
+    def _check(self, term: Term) -> None:
+        said = read_promise(self._files, self._folder)
+        if said is None or said.incarnation != self._incarnation:
+            raise DurabilityError(
+                f"'{self._folder}' is not the copy any more that it was",
+                hint="it is filled anew at the next try",
+            )
+        if said.term != term:
+            raise _refused(self._folder, said.term)
+
+    def _unfinished(self) -> list[str]:
+        """What a shipper that died was in the middle of."""
+        folders = [self._folder, *(os.path.join(self._folder, f) for f in layout.FOLDERS.values())]
+        return [
+            os.path.join(folder, name)
+            for folder in folders
+            for name in self._files.names(folder)
+            if name.endswith(".tmp") and layout.is_file(name.removesuffix(".tmp"))
+        ]
+
+    def _settle(self) -> None:
+        """Brings to disk what another process may have written and not synced before it died.
+
+        Failure: 1. A file is renamed, and who shipped it dies before the folder is synced. 2. The
+        next one sees that it is there, and acknowledges. 3. The power goes, and the name with it.
+        """
+        above = (os.path.dirname(self._root), self._root)
+        inner = (os.path.join(self._folder, each) for each in layout.FOLDERS.values())
+        for folder in (*above, self._folder, *inner):
+            for name in self._files.names(folder):
+                if folder == self._folder and layout.is_segment(name):
+                    file = self._files.open(layout.path_of(self._folder, name))
+                    try:
+                        file.sync()
+                    finally:
+                        file.close()
+            self._files.sync_folder(folder)
+
+    def _drop_new(self) -> None:
+        new, self._new = self._new, None
+        if new is not None:
+            new.close()
+
+
+def logs(files: Files, folder: str) -> dict[bytes, Promise]:
+    """The logs of which a folder holds something, by their ids."""
+    promises = {}
+    for name in files.names(folder) if files.exists(folder) else ():
+        if len(name) == _ID_HEX and set(name) <= set("0123456789abcdef"):
+            copy = os.path.join(folder, name)
+            said = read_promise(files, copy)
+            begun = any(map(layout.is_frames, files.names(copy)))
+            if said is not None and begun:
+                promises[bytes.fromhex(name)] = said
+    return promises
+
+
+def digest(files: Files, path: str, size: int) -> bytes:
+    """The digest of the first `size` bytes of a file, or of all if it is shorter."""
+    made = hashlib.blake2b(digest_size=16)
+    file = files.open(path)
+    try:
+        done = 0
+        while done < size:
+            data = file.read_at(done, min(_PIECE_BYTES, size - done))
+            if not data:
+                break
+            made.update(data)
+            done += len(data)
+    finally:
+        file.close()
+    return made.digest()
+
+
+def read_promise(files: Files, folder: str) -> Promise | None:
+    """Returns what a copy has promised; None if there is none.
+
+    Raises:
+        CorruptLogError: the file is damaged.
+    """
+    path = os.path.join(folder, "promise")
+    if not files.exists(path):
+        return None
+    try:
+        text, crc = files.read(path, most=_PROMISE_BYTES_MAX).rsplit(b"\n", 2)[:2]
+        if int(crc, 16) != zlib.crc32(text):
+            raise ValueError("checksum")
+        said: dict[str, Any] = json.loads(text)
+        generation, owner, incarnation, name = (
+            said[key] for key in ("generation", "owner", "incarnation", "name")
+        )
+        if type(generation) is not int or not all(
+            isinstance(each, str) for each in (owner, incarnation, name)
+        ):
+            raise ValueError("types")
+        return Promise(Term(generation, owner), incarnation, name)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptLogError(
+            f"'{path}' is damaged: it cannot be told whom this copy obeys",
+            hint=f"delete '{folder}': the copy is made anew",
+        ) from error
+
+
+def _write_promise(files: Files, folder: str, promise: Promise) -> None:
+    generation, owner = promise.term
+    said = {
+        "generation": generation,
+        "owner": owner,
+        "incarnation": promise.incarnation,
+        "name": promise.name[:NAME_MAX],
+    }
+    text = json.dumps(said).encode()
+    files.replace(os.path.join(folder, "promise"), text + f"\n{zlib.crc32(text):08x}\n".encode())
+
+
+def _later(said: Term, asked: Term) -> bool:
+    """Whether a promise forbids another one: it is of a later owner, or of an equal one."""
+    if said.generation != asked.generation:
+        return said.generation > asked.generation
+    return said.owner != asked.owner
+
+
+def _refused(folder: str, said: Term) -> FencedError:
+    return FencedError(
+        f"'{folder}' has promised itself to generation {said.generation} of the log, of another"
+        " owner",
+        hint="close this session; open the log where the other one has left it",
+    )

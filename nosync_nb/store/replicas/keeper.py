@@ -1,0 +1,249 @@
+"""Keeper: ships a log to its replicas, in a process of its own that outlives its owner's.
+
+    python -m nosync_nb.keeper FOLDER GENERATION
+
+The owner writes a byte to its standard input when frames have reached the disk, and reads from its
+standard output a line of JSON whenever a replica's state changes. The end of the input is the end
+of the owner: what he has published is shipped, and the keeper ends. It ends as well when another
+owner has taken over, who has a keeper of his own. It writes nothing in the log's folder.
+
+Each replica has a thread and reads for itself, so that a slow one, one that is full and one that
+is gone keep nobody waiting, and memory holds a piece of a file for each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from io import FileIO
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.files.disk import Files
+from nosync_nb.store.log import owner
+from nosync_nb.store.log.machine import Machine
+from nosync_nb.store.replicas import settings as stored
+from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.shipping import Acknowledged, AheadError, Poll, Shipper
+from nosync_nb.store.replicas.source import Source, log_id
+
+LINGER_S = 600.0
+"""How long a keeper without an owner goes on trying to reach a replica."""
+
+_RETRY_S = 0.1, 5.0
+_NICE = 1
+_LOOK_S = 2.0
+
+Condition = Literal["starting", "level", "failing", "fenced", "ahead"]
+
+
+class Progress(NamedTuple):
+    """What a keeper says of a replica.
+
+    Attributes:
+        replica: its place in the settings.
+        condition: `failing` is tried again, `fenced` and `ahead` are not.
+        seq, epoch: how far the log can be read back from it alone; 0: nothing is known.
+        why: what is wrong, in words.
+        bytes_sent: what it was sent by this keeper.
+    """
+
+    replica: int
+    condition: Condition
+    seq: int = 0
+    epoch: int = 0
+    why: str = ""
+    bytes_sent: int = 0
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Progress:
+        """What stands in a line of a keeper."""
+        return cls(**json.loads(line))
+
+
+class Lane:
+    """One replica's thread: ships when there is news, tries again after a failure.
+
+    Owns, under `_news`, whether there is any and whether the owner has ended.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        address: Address,
+        folder: str,
+        generation: int,
+        poll: Poll,
+        tell: Callable[[Progress], None],
+        files: Files,
+    ) -> None:
+        self._number, self._address = number, address
+        self._folder, self._generation = folder, generation
+        self._poll, self._tell, self._files = poll, tell, files
+        self._news = threading.Condition()
+        self._waiting = True
+        self._ended: float | None = None
+        self._said = Progress(number, "starting")
+        self._thread = threading.Thread(target=self._run, name=f"ship to {address.url}")
+
+    def start(self) -> None:
+        """Begins to ship."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Says that there is something to ship."""
+        with self._news:
+            self._waiting = True
+            self._news.notify()
+
+    def end(self) -> None:
+        """Says that the owner has ended: what is written is shipped, then the thread ends."""
+        with self._news:
+            self._ended = time.monotonic()
+            self._waiting = True
+            self._news.notify()
+
+    def join(self) -> None:
+        """Waits for the thread's end."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        delay = _RETRY_S[0]
+        source = shipper = replica = None
+        while True:
+            with self._news:
+                written = self._ended is not None
+                self._waiting = False
+            try:
+                if source is None:
+                    source = Source(self._folder, self._generation, files=self._files)
+                    replica = FolderReplica(self._address.path, source.log_id, files=self._files)
+                    name = os.path.basename(self._folder)
+                    shipper = Shipper(source, replica, name, self._ask, self._level)
+                assert shipper is not None
+                while shipper.ship(written=written):
+                    pass
+                self._level(shipper.acknowledged, shipper.bytes_sent)
+                delay = _RETRY_S[0]
+                if written:
+                    break
+            except AheadError as error:
+                self._say("ahead", str(error))
+                break
+            except FencedError as error:
+                self._say("fenced", str(error))
+                break
+            except (DurabilityError, CorruptLogError) as error:
+                self._say("failing", str(error))
+                if not self._later(delay):
+                    break
+                delay = min(2 * delay, _RETRY_S[1])
+                continue
+            with self._news:
+                # The word in the log's map is looked at now and then: a new owner says nothing.
+                if not self._waiting:
+                    self._news.wait(_RETRY_S[1])
+        if replica is not None:
+            replica.close()
+        if source is not None:
+            source.close()
+
+    def _later(self, delay: float) -> bool:
+        """Waits before the next try; returns whether there is to be one."""
+        gone = not self._files.exists(self._folder)
+        with self._news:
+            since = time.monotonic() - self._ended if self._ended is not None else 0.0
+            if self._ended is not None and (gone or since > LINGER_S):
+                return False
+            self._news.wait_for(lambda: False, delay)
+            return True
+
+    def _ask(self, why: str | None) -> None:
+        self._poll.ask(self._number, why)
+
+    def _level(self, known: Acknowledged | None, sent: int) -> None:
+        said = Progress(self._number, "starting", bytes_sent=sent)
+        if known is not None:
+            said = said._replace(condition="level", seq=known.seq, epoch=known.epoch)
+        if said != self._said:
+            self._said = said
+            self._tell(said)
+
+    def _say(self, condition: Condition, why: str) -> None:
+        said = self._said._replace(condition=condition, why=why)
+        if said != self._said:
+            self._said = said
+            self._tell(said)
+
+
+def keep(folder: str, generation: int, news: FileIO, tell: Callable[[Progress], None]) -> None:
+    """Ships a log until its owner has ended, or another one has taken over.
+
+    Args:
+        generation: the owner's.
+        news: a byte for each time that there is something to ship; its end is the owner's.
+    """
+    disk = Files()
+    settings = stored.read(disk, folder, log_id(disk, folder))
+    poll = Poll(len(settings.replicas), settings.quorum)
+    lanes = [
+        Lane(number, address, folder, generation, poll, tell, disk)
+        for number, address in enumerate(settings.replicas)
+    ]
+    for lane in lanes:
+        lane.start()
+    while lives(disk, folder, news):
+        for lane in lanes:
+            lane.wake()
+    for lane in lanes:
+        lane.end()
+    for lane in lanes:
+        lane.join()
+
+
+def lives(files: Files, folder: str, news: FileIO) -> bool:
+    """Waits for news of an owner; returns whether he is there to give more.
+
+    A child that he forked has the other end of the pipe as well; so it is seen whether he lives.
+    """
+    while not select.select([news], [], [], _LOOK_S)[0]:
+        said = owner.read(files, folder)
+        if said is None or Machine().alive(said.identity) is False:
+            return False
+    return bool(news.read(1 << 12))
+
+
+class Teller:
+    """Writes lines to an owner; what he does not hear any more is dropped."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+
+    def __call__(self, told: Progress) -> None:
+        line = json.dumps(told._asdict()).encode() + b"\n"
+        with self._lock:
+            try:
+                self._out.write(line)
+                self._out.flush()
+            except OSError:
+                pass  # he is dead, which the end of the news tells as well
+
+
+def main(arguments: Sequence[str]) -> Any:
+    """Runs a keeper; returns what the process exits with."""
+    folder, generation = arguments
+    os.nice(_NICE)
+    keep(
+        folder,
+        int(generation),
+        FileIO(sys.stdin.fileno(), closefd=False),
+        Teller(sys.stdout.buffer),
+    )
+    return 0

@@ -1,0 +1,67 @@
+"""Replica: what every kind of it can do, and the values that pass between it and who ships.
+
+A replica is told a term before anything else, and keeps it: from then on it takes nothing from an
+earlier one. That is the only coordination there is, once for each opening of a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+
+class Term(NamedTuple):
+    """Under which owner something is written: a generation, and what tells two of it apart."""
+
+    generation: int
+    owner: str
+
+
+class Holdings(NamedTuple):
+    """What a replica holds, by its own account.
+
+    Attributes:
+        incarnation: made with the copy; another one means that the copy was begun anew.
+        files: the size in bytes of each file of the log, by its name.
+    """
+
+    incarnation: str
+    files: Mapping[str, int]
+
+
+class Replica(Protocol):
+    """One copy of one log. All calls come from one thread.
+
+    Each raises DurabilityError if the place cannot be reached or refuses, and FencedError if it has
+    promised itself to a later term.
+    """
+
+    def promised(self) -> Term | None:
+        """The term it has promised itself to; None if it holds nothing of the log."""
+
+    def promise(self, term: Term, name: str) -> Holdings:
+        """Takes nothing of an earlier term from now on; `name` is what people call the log."""
+
+    def held(self) -> Holdings:
+        """What it holds."""
+
+    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+        """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
+
+    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+        """Goes on with a segment from its end; on disk with the next `sync`."""
+
+    def sync(self, term: Term) -> None:
+        """Brings to disk what was appended; then it is known that the term still holds."""
+
+    def digest(self, name: str, size: int) -> bytes:
+        """The digest of the first bytes of a file."""
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Some bytes of a file; fewer only at its end."""
+
+    def discard(self, term: Term, names: Iterable[str]) -> None:
+        """Deletes files of the log."""
+
+    def close(self) -> None:
+        """Gives back what it holds open."""

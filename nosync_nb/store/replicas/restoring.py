@@ -1,0 +1,280 @@
+"""Restoring: a log made anew from what replicas hold, where its own disk has nothing any more.
+
+    promise: replicas take nothing of an earlier owner, so many that one has all that was safe
+    choose: of those the copy that goes furthest and is whole
+    copy: into a folder beside the log's, which takes its place by one rename
+
+Failure: a replica was not there when a log was made anew, and holds frames that nobody was told of;
+the log went on without them. It comes back, and its copy is the longest. Hence the copy that goes
+furthest is the longest of those that the latest owner shipped to.
+
+Nothing that a replica holds is believed before it was verified, frame by frame and file by file as
+at any opening. A crash on the way leaves the log's folder as empty as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
+from nosync_nb.files.disk import Files
+from nosync_nb.store import journal, naming
+from nosync_nb.store.decoding import decoding
+from nosync_nb.store.log import checkpoint, generation, segments, tail
+from nosync_nb.store.log.checkpoint import Checkpoint
+from nosync_nb.store.log.frames import Frame, Mark
+from nosync_nb.store.log.segments import Chain
+from nosync_nb.store.replicas import folder as folders
+from nosync_nb.store.replicas import layout, quorum
+from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.replica import Term
+from nosync_nb.store.replicas.settings import Replicas
+
+_PIECE_BYTES = 1 << 20
+
+
+class Copy(NamedTuple):
+    """What of a replica can be read back: files with their sizes, and the last frame.
+
+    Attributes:
+        sizes: how many bytes of each file are part of it.
+        generation: of the last owner who shipped to it.
+        end: after the last frame.
+    """
+
+    url: str
+    replica: FolderReplica
+    sizes: dict[str, int]
+    generation: int
+    end: Mark
+
+
+class Restored(NamedTuple):
+    """From which replica a log was made anew, up to which frame."""
+
+    url: str
+    seq: int
+
+
+def restore(path: str, settings: Replicas, files: Files | None = None) -> Restored | None:
+    """Makes a log's folder anew that is not there or empty; None if it is, or no replica has it.
+
+    The log is found by the name of its folder.
+
+    Raises:
+        DurabilityError: too few replicas answer to be sure that nothing is lost, or the copy
+            cannot be written.
+        SchemaError: replicas hold several logs of that name.
+        CorruptLogError: no copy can be read.
+    """
+    files = files or Files()
+    if not settings.replicas or (files.exists(path) and files.names(path)):
+        return None
+    name = os.path.basename(path)
+    answers, silent = _answers(files, settings, name)
+    ids = {log_id for _, those in answers for log_id in those}
+    if not ids and not silent:
+        return None
+    _enough(path, settings, silent)
+    if not ids:
+        return None
+    if len(ids) > 1:
+        listed = ", ".join(sorted(log_id.hex() for log_id in ids))
+        raise SchemaError(
+            f"the replicas hold several logs named '{name}': {listed}",
+            hint="move those that you do not mean out of the replicas' folders",
+        )
+    replicas = [
+        (address.url, FolderReplica(address.path, *ids, files=files)) for address, _ in answers
+    ]
+    promised = _promise(replicas, name)
+    copies = []
+    for url, replica in replicas:
+        try:
+            if any(map(layout.is_frames, replica.held().files)):
+                copies.append(examined(files, url, replica))
+        except (CorruptLogError, DurabilityError) as error:
+            silent.append(f"{url}: {error}")
+    _enough(path, settings, silent)
+    if not copies:
+        raise CorruptLogError(f"'{path}' is empty, and so are its copies", hint="open another path")
+    best = max(copies, key=lambda copy: (copy.generation, copy.end.seq))
+    _copy(files, path, best, promised)
+    return Restored(best.url, best.end.seq)
+
+
+Answers = list[tuple[Address, list[bytes]]]
+"""Replicas that can be asked, each with the ids of the logs of a name that it holds."""
+
+
+def _answers(files: Files, settings: Replicas, name: str) -> tuple[Answers, list[str]]:
+    """Asks the replicas for logs of a name; says also why some do not answer."""
+    answers: Answers = []
+    silent = []
+    for address in settings.replicas:
+        try:
+            above = os.path.dirname(address.path)
+            if not files.exists(address.path) and not files.exists(above):
+                raise DurabilityError(f"'{above}' is not there")
+            logs = folders.logs(files, address.path)
+            called = name[: folders.NAME_MAX]
+            answers.append((address, [i for i, said in logs.items() if said.name == called]))
+        except (DurabilityError, CorruptLogError) as error:
+            silent.append(f"{address.url}: {error}")
+    return answers, silent
+
+
+def _enough(path: str, settings: Replicas, silent: Sequence[str]) -> None:
+    """Raises if what was safe may be with those alone that do not answer."""
+    count = len(settings.replicas)
+    needed, answered = quorum.readers(count, settings.quorum), count - len(silent)
+    if answered < needed:
+        raise DurabilityError(
+            f"'{path}' is empty, and {answered} of its {count} replicas can be read; with quorum"
+            f" {settings.quorum} it takes {needed} to know what was safe: {'; '.join(silent)}",
+            hint="bring the replicas back; to begin anew, open another path",
+        )
+
+
+def _promise(replicas: Sequence[tuple[str, FolderReplica]], name: str) -> int:
+    """Has replicas promise themselves to a new term; what they hold may be read then."""
+    terms = [term.generation for _, each in replicas if (term := each.promised()) is not None]
+    term = Term(max(terms, default=0) + 1, secrets.token_hex(16))
+    for _, replica in replicas:
+        replica.promise(term, name)
+    return term.generation
+
+
+def examined(files: Files, url: str, replica: FolderReplica) -> Copy:
+    """What can be read back of a copy: the newest checkpoint that its segments hold, and on.
+
+    In the middle of catching up a copy has segments or a checkpoint of which the rest is missing:
+    they are left out, and what was acknowledged before is found. It ends before the first frame
+    that names a file which is not there.
+
+    Raises:
+        CorruptLogError: there is nothing that can be read back.
+    """
+    held = replica.held().files
+    names = list(held)
+    states = _states(files, replica.path, names)
+    why = ""
+    for newest in reversed(segments.listed(names)):
+        path, broken = segments.back(files, replica.path, newest, 0)
+        missing = segments.file_name(*(broken or newest)) if broken or not path else None
+        short = [
+            index
+            for index, (one, after) in enumerate(pairwise(path))
+            if held[one.name] < one.local(after.start.offset)
+        ]
+        if short:
+            path, missing = path[short[-1] + 1 :], path[short[-1]].name
+        chain = Chain(path, [], None)
+        for name, state in states if path else ():
+            if _fits(files, replica.path, chain, state, held):
+                return _cut(files, url, replica, held, chain, name, state)
+        if missing is None:
+            return _cut(files, url, replica, held, chain, None, None)
+        why = why or f"'{missing}' is missing, or too short"
+    raise CorruptLogError(f"the copy holds no whole log: {why or 'no segment is there'}")
+
+
+def _states(files: Files, folder: str, names: Iterable[str]) -> list[tuple[str, Checkpoint]]:
+    """The checkpoints that can be read, the newest first."""
+    read = ((name, checkpoint.read(files, folder, name)) for name in checkpoint.listed([*names]))
+    return [(name, state) for name, state in read if isinstance(state, Checkpoint)]
+
+
+def _fits(files: Files, folder: str, chain: Chain, state: Checkpoint, held: Iterable[str]) -> bool:
+    """Whether a checkpoint belongs to a chain, and all that its state lies in is there."""
+    if state.mark.offset < chain.live[0].start.offset:
+        return False
+    if not tail.holds(files, folder, chain, state.mark):
+        return False
+    return _state_files(files, folder, state) <= set(held)
+
+
+def _state_files(files: Files, folder: str, state: Checkpoint) -> set[str]:
+    with decoding("a checkpoint"):
+        payload = journal.unpack(state.payload)
+        return naming.of_checkpoint(payload, os.path.join(folder, "history"), files)
+
+
+def _cut(
+    files: Files,
+    url: str,
+    replica: FolderReplica,
+    held: Mapping[str, int],
+    chain: Chain,
+    name: str | None,
+    state: Checkpoint | None,
+) -> Copy:
+    """The part of a copy from a checkpoint to the last frame that counts."""
+    start = state.mark if state else chain.live[0].start
+    first = max(i for i, s in enumerate(chain.live) if s.start.offset <= start.offset)
+    live = chain.live[first:]
+    needed = _state_files(files, replica.path, state) if state else set()
+    rest = tail.read(files, replica.path, Chain(live, [], None), start)
+    end = start
+    for frame in rest.frames:
+        named = _frame_files(frame)
+        if not named <= held.keys():
+            break
+        needed |= named
+        end = frame.end
+    sizes = {each: held[each] for each in needed}
+    for index, segment in enumerate(live):
+        after = live[index + 1].start.offset if index + 1 < len(live) else end.offset
+        if segment.start.offset <= end.offset:
+            sizes[segment.name] = segment.local(max(segment.start.offset, min(after, end.offset)))
+    if name is not None:
+        sizes[name] = held[name]
+    return Copy(url, replica, sizes, live[-1].generation, end)
+
+
+def _frame_files(frame: Frame) -> set[str]:
+    with decoding(f"frame {frame.position.seq}"):
+        return naming.of_frame(journal.unpack(frame.payload))
+
+
+def _copy(files: Files, path: str, copy: Copy, promised: int) -> None:
+    """Writes a copy into a folder beside the log's, which takes its place."""
+    files.make_folder(os.path.dirname(path))
+    beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.restoring")
+    files.remove_folder(beside)
+    files.make_folder(beside)
+    for inner in layout.FOLDERS.values():
+        files.make_folder(os.path.join(beside, inner))
+    for name, size in sorted(copy.sizes.items()):
+        _fetch(files, copy.replica, name, size, layout.path_of(beside, name))
+    generation.make(files, beside, promised)
+    for inner in ("", *layout.FOLDERS.values()):
+        files.sync_folder(os.path.join(beside, inner) if inner else beside)
+    if files.exists(path):
+        for name in files.names(path):
+            raise FencedError(
+                f"'{path}' is not empty any more ('{name}')", hint="somebody else opens it"
+            )
+    files.rename(beside, path)
+    files.sync_folder(os.path.dirname(path))
+
+
+def _fetch(files: Files, replica: FolderReplica, name: str, size: int, path: str) -> None:
+    """Copies the first bytes of a replica's file to a new one, and syncs it."""
+    file = files.create(path)
+    try:
+        done = 0
+        while done < size:
+            data = replica.read(name, done, min(_PIECE_BYTES, size - done))
+            if not data:
+                raise CorruptLogError(f"the copy of '{name}' ends at byte {done}, before {size}")
+            file.append(data)
+            done += len(data)
+        file.sync()
+    finally:
+        file.close()

@@ -1,0 +1,77 @@
+"""Replicas: which replicas a log has, and how many of them make an epoch safe; kept with the log.
+
+They are signed with this user's key. A log is data from a stranger until then: one that names
+replicas would otherwise have whoever opens it write its rows, or read, where the stranger wants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nosync_nb.collections.functions import trust
+from nosync_nb.errors import CorruptLogError, SchemaError, TrustError
+from nosync_nb.files.disk import Files
+from nosync_nb.store.replicas.address import Address, checked_quorum, parse_all
+
+FILE = "replicas"
+_PERSON = b"nosync replicas 1"
+_BYTES_MAX = 1 << 16
+
+
+class Replicas(NamedTuple):
+    """The replicas of a log, and how many of them make an epoch safe."""
+
+    replicas: tuple[Address, ...] = ()
+    quorum: int = 0
+
+
+def checked(urls: Sequence[str], quorum: int | None, *, log: str) -> Replicas:
+    """Returns the settings that somebody asks for; see `parse_all` and `checked_quorum`."""
+    replicas = parse_all(urls, log=log)
+    if not replicas and not quorum:
+        return Replicas()
+    return Replicas(replicas, checked_quorum(quorum, len(replicas)))
+
+
+def read(files: Files, folder: str, log_id: bytes) -> Replicas:
+    """Returns the settings of a log.
+
+    Raises:
+        TrustError: somebody else wrote them, or they were moved from another log.
+        CorruptLogError: they make no sense.
+    """
+    path = os.path.join(folder, FILE)
+    if not files.exists(path):
+        return Replicas()
+    text, _, mac = files.read(path, most=_BYTES_MAX).rstrip(b"\n").rpartition(b"\n")
+    key = trust.known_key(files)
+    if key is None or not hmac.compare_digest(mac, _mac(key, log_id, text)):
+        raise TrustError(
+            f"'{path}' names replicas, and your key has not signed it: none of them is asked",
+            hint="name them again: nosync.open(path, replicas=[...])",
+        )
+    try:
+        said = json.loads(text)
+        return checked(said["replicas"], said["quorum"], log=folder)
+    except (SchemaError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptLogError(
+            f"'{path}' is damaged: {error}", hint="name the replicas again when you open the log"
+        ) from error
+
+
+def write(files: Files, folder: str, log_id: bytes, settings: Replicas) -> None:
+    """Writes the settings of a log, durably."""
+    said = {"replicas": [each.url for each in settings.replicas], "quorum": settings.quorum}
+    text = json.dumps(said).encode()
+    mac = _mac(trust.user_key(files), log_id, text)
+    files.replace(os.path.join(folder, FILE), b"\n".join((text, mac, b"")))
+
+
+def _mac(key: bytes, log_id: bytes, text: bytes) -> bytes:
+    signed = len(log_id).to_bytes(8, "big") + log_id + text
+    return hmac.new(key, _PERSON + signed, hashlib.sha256).hexdigest().encode()

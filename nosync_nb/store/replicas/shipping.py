@@ -1,0 +1,311 @@
+"""Shipping: what one replica lacks of a log, and in which order it gets it.
+
+    files that frames name -> the frames -> the checkpoint after them -> sync: acknowledged
+    -> what no checkpoint and no frame names any more is dropped
+
+An acknowledgement says that the log up to a frame can be read back from this replica alone. In the
+middle of catching up the one before still holds: what it rests on is dropped last, and a new
+segment appears with all that is on disk by then, never with less than the one before it had.
+
+What a replica holds of a segment is compared by digest when it is promised, then only sizes count.
+
+Failure: the log's disk comes back from an old copy, and its owner goes on from there. Replicas hold
+later frames, of which people were told. What he ships is of a later generation, and would be taken
+for the better copy. Hence nothing of an owner is shipped until it is known that he lacks nothing
+(see `Poll`); but for the first of all, before whom there was nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.files.disk import File
+from nosync_nb.store.log import frames, segments
+from nosync_nb.store.log.segments import HEADER_BYTES
+from nosync_nb.store.replicas import layout, quorum
+from nosync_nb.store.replicas.replica import Replica
+from nosync_nb.store.replicas.source import Extent, Source, View
+
+PIECE_BYTES = 1 << 20
+_ROUNDS_MAX = 8
+
+
+class Acknowledged(NamedTuple):
+    """How far the log can be read back from a replica: a frame, the last epoch then, its end."""
+
+    seq: int
+    epoch: int
+    offset: int
+
+
+class AheadError(FencedError):
+    """Replicas hold frames that this log does not, and that may have been told to be safe."""
+
+
+class UndecidedError(DurabilityError):
+    """Too few replicas have told yet whether they hold frames that this log does not."""
+
+
+class Poll:
+    """Whether an owner has all that was ever on a quorum of replicas. Any thread may ask.
+
+    He has if so many replicas hold nothing that he lacks that a quorum cannot be among the others;
+    what those hold was never safe, and the log goes on over it. He lacks something if a quorum
+    holds such. Until either is known it is waited for more of them.
+    """
+
+    def __init__(self, replicas: int, needed: int) -> None:
+        self._replicas, self._quorum = replicas, needed
+        self._lock = threading.Lock()
+        self._ahead: dict[int, bool] = {}
+
+    def ask(self, replica: int, why: str | None) -> None:
+        """Says of a replica whether it is ahead, and why; returns if it may be shipped to.
+
+        Raises:
+            AheadError: the log must not go on.
+            UndecidedError: it is not known yet.
+        """
+        with self._lock:
+            self._ahead[replica] = why is not None
+            ahead = sum(self._ahead.values())
+            lack = len(self._ahead) - ahead
+        needed = quorum.readers(self._replicas, self._quorum)
+        if lack >= needed:
+            return
+        if why is not None and ahead >= self._quorum:
+            raise AheadError(
+                why,
+                hint="close the session, move the log's folder away, and open it with the"
+                " replicas: they have what is missing",
+            )
+        raise UndecidedError(
+            why or f"{lack} of {needed} replicas have told that this log lacks nothing",
+            hint="it goes on when more of the replicas answer",
+        )
+
+
+class _GoneError(Exception):
+    """A file is not there any more that a frame names: a checkpoint has made it useless."""
+
+
+class Shipper:
+    """Brings one replica level with a log, again and again; all calls from one thread.
+
+    Args:
+        name: what people call the log.
+        ask: is told in words what the replica has that the log lacks, None if it has nothing of
+            that kind, and raises if it may not be shipped to; see `Poll.ask`.
+        tell: called with what is acknowledged, and the bytes sent, when that is known anew.
+
+    Attributes:
+        acknowledged: how far the replica holds the log; None before the first pass.
+        bytes_sent: what it was sent.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        replica: Replica,
+        name: str,
+        ask: Callable[[str | None], None],
+        tell: Callable[[Acknowledged | None, int], None] = lambda known, sent: None,
+    ) -> None:
+        self._source, self._replica, self._name = source, replica, name
+        self._ask, self._tell = ask, tell
+        self._incarnation = ""
+        self._stamp: tuple[int, int, int] | None = None  # of the checkpoint that it has
+        self._held: dict[str, int] | None = None
+        self.acknowledged: Acknowledged | None = None
+        self.bytes_sent = 0
+
+    def ship(self, *, written: bool = False) -> bool:
+        """Sends what is missing; returns whether the replica was behind.
+
+        Args:
+            written: see `Source.look`.
+
+        Raises:
+            FencedError: somebody else has taken over, here or there.
+            AheadError: the replica holds frames that the log does not, and a quorum may.
+            DurabilityError: the replica cannot be reached or refuses, or a file cannot be read.
+            CorruptLogError: a file that the log names is missing or damaged.
+        """
+        for _ in range(_ROUNDS_MAX):
+            view = self._source.look(written=written)
+            if view is None:
+                return False
+            try:
+                return self._pass(view)
+            except _GoneError as gone:
+                missing = gone
+            except BaseException:
+                self._held = None  # asked anew at the next try
+                raise
+        raise CorruptLogError(
+            f"'{missing}' is missing, and the log names it", hint="restore the file from a copy"
+        )
+
+    def _pass(self, view: View) -> bool:
+        goal = Acknowledged(view.end.seq, view.epoch, view.end.offset)
+        if self._held is None:
+            self._begin(view)
+        elif self.acknowledged == goal and self._checkpointed(view):
+            self._replica.sync(self._source.term)  # that it is there still
+            return False
+        held = self._held
+        assert held is not None
+        for name in sorted(view.files - held.keys()):
+            self._store(name)
+        for extent in view.extents:
+            self._extend(extent)
+        if view.state is not None and not self._checkpointed(view):
+            self._store(view.state.name, stamp=view.state.stamp)
+            self._stamp = view.state.stamp
+        self._source.check()
+        self._replica.sync(self._source.term)
+        self.acknowledged = goal
+        self._said()
+        kept = self._kept(view)
+        useless = [name for name in held if name not in kept]
+        if useless:
+            self._replica.discard(self._source.term, useless)
+            for name in useless:
+                del held[name]
+        return True
+
+    def _said(self) -> None:
+        self._tell(self.acknowledged, self.bytes_sent)
+
+    def _checkpointed(self, view: View) -> bool:
+        assert self._held is not None
+        state = view.state
+        return state is None or (state.name in self._held and state.stamp == self._stamp)
+
+    def _kept(self, view: View) -> set[str]:
+        kept = {extent.segment.name for extent in view.extents}.union(view.files)
+        if view.state is not None:
+            kept.add(view.state.name)
+        return kept
+
+    # -- the first look at a replica ---------------------------------------------------------
+
+    def _begin(self, view: View) -> None:
+        """Has it promise itself, and sees how much of what it holds is this log's."""
+        promised = self._replica.promise(self._source.term, self._name)
+        held = dict(promised.files)
+        if promised.incarnation != self._incarnation:
+            self._incarnation, self.acknowledged = promised.incarnation, None
+            self._said()  # what another copy acknowledged in its place is gone
+        begun = view.extents[0].segment if view.extents else None
+        if begun is None or begun.before is not None or begun.generation != self._source.generation:
+            self._ask(self._ahead(view, held))
+        self._stamp = None
+        for name, size in list(held.items()):
+            if layout.is_frames(name):
+                continue
+            if self._source.size(name) not in (None, size):
+                del held[name]  # half of it, or another file: it is stored over
+        for segment, size in view.extents:
+            has = held.get(segment.name)
+            if has is None:
+                continue
+            # What stands behind the beginning of the next segment is no part of the log, here as
+            # there; behind the last one, which grows, it would be.
+            grows = segment is view.extents[-1].segment
+            same = min(has, size)
+            if (grows and has > size) or self._differs(segment.name, same):
+                del held[segment.name]
+        self._held = held
+
+    def _differs(self, name: str, size: int) -> bool:
+        return self._source.digest(name, size) != self._replica.digest(name, size)
+
+    def _ahead(self, view: View, held: dict[str, int]) -> str | None:
+        """What the replica holds behind the place where this owner began, other than he; if any."""
+        own = view.extents[-1].segment if view.extents else None
+        begun = [e.segment for e in view.extents if e.segment.generation == self._source.generation]
+        if own is None or not begun:
+            return None
+        start = begun[0].start
+        for name in held:
+            if not layout.is_segment(name):
+                continue
+            header = self._replica.read(name, 0, HEADER_BYTES)
+            segment = segments.decode(header)
+            if segment is None or segment.generation >= self._source.generation:
+                continue
+            end = segment.start.offset + held[name] - HEADER_BYTES
+            if end <= start.offset or segment.start.offset > start.offset:
+                continue
+            extra = self._replica.read(name, segment.local(start.offset), end - start.offset)
+            if self._source.stream(view.extents, start.offset, len(extra)) == extra:
+                continue
+            more, _ = frames.scan(extra, start.offset, start)
+            known = self._source.stream(view.extents, start.offset, len(extra))
+            same, _ = frames.scan(known, start.offset, start)
+            if len(more) > len(same) or any(a != b for a, b in zip(more, same, strict=False)):
+                return (
+                    f"the replica holds frames up to {more[-1].position.seq}, which this log"
+                    f" lacks after frame {start.seq}: its disk is older than the replica"
+                )
+        return None
+
+    # -- sending -----------------------------------------------------------------------------
+
+    def _store(
+        self, name: str, size: int | None = None, stamp: tuple[int, int, int] | None = None
+    ) -> None:
+        """Sends a whole file, or the first bytes of it; if given, it must be the one of a stamp."""
+        assert self._held is not None
+        with closing(self._opened(name)) as file:
+            if stamp is not None and file.stamp() != stamp:
+                raise _GoneError(name)
+            total = file.size() if size is None else size
+            for offset, data in _pieces(file, name, 0, total):
+                last = offset + len(data) == total
+                self._replica.store(self._source.term, name, offset, data, last=last)
+                self.bytes_sent += len(data)
+        self._held[name] = total
+
+    def _extend(self, extent: Extent) -> None:
+        """Sends what is missing of a segment."""
+        assert self._held is not None
+        segment, size = extent
+        has = self._held.get(segment.name)
+        if has is None:
+            # A segment is there as a whole at once; what is appended to those before it must not
+            # be lost behind it.
+            self._replica.sync(self._source.term)
+            self._store(segment.name, size)
+            return
+        if has >= size:
+            return
+        with closing(self._opened(segment.name)) as file:
+            for offset, data in _pieces(file, segment.name, has, size):
+                self._replica.append(self._source.term, segment.name, offset, data)
+                self._held[segment.name] = offset + len(data)
+                self.bytes_sent += len(data)
+
+    def _opened(self, name: str) -> File:
+        try:
+            return self._source.open(name)
+        except DurabilityError as error:
+            if error.errno == errno.ENOENT:
+                raise _GoneError(name) from None
+            raise
+
+
+def _pieces(file: File, name: str, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """The bytes of a file from `start` to `stop`, and where each piece begins."""
+    while start < stop:
+        data = file.read_at(start, min(PIECE_BYTES, stop - start))
+        if not data:
+            raise CorruptLogError(f"'{name}' ends at byte {start}, before {stop}")
+        yield start, data
+        start += len(data)

@@ -1,0 +1,273 @@
+"""Source: a log's folder as who ships it reads it, while its owner goes on writing.
+
+Nothing is changed here, and nobody is asked: how far the log is on disk stands in its mapped words,
+the rest is read from its files. What a look returns is a consistent state: the newest checkpoint,
+the frames after it as far as they are on disk, and every file that those name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError, FencedError
+from nosync_nb.files.disk import File, Files
+from nosync_nb.store import journal, naming
+from nosync_nb.store.log import checkpoint, frames, owner, recover, segments
+from nosync_nb.store.log.frames import Mark
+from nosync_nb.store.log.generation import Words
+from nosync_nb.store.log.owner import Owner
+from nosync_nb.store.log.segments import HEADER_BYTES, Segment
+from nosync_nb.store.replicas import folder as folders
+from nosync_nb.store.replicas import layout
+from nosync_nb.store.replicas.replica import Term
+
+_READ_BYTES = 1 << 20
+
+
+class Increment(NamedTuple):
+    """A frame: where it ends, the last epoch then, the files that it names."""
+
+    end: Mark
+    epoch: int
+    files: frozenset[str]
+
+
+class Anchor(NamedTuple):
+    """A checkpoint: its file, what it was made after, the files that its state lies in.
+
+    Another one may take its name, if it is made after the same frame: then `stamp` differs.
+    """
+
+    name: str
+    stamp: tuple[int, int, int]
+    mark: Mark
+    epoch: int
+    files: frozenset[str]
+
+
+class Extent(NamedTuple):
+    """A segment, and how many bytes of its file are part of the log as far as it is on disk."""
+
+    segment: Segment
+    size: int
+
+
+class View(NamedTuple):
+    """A log as of one moment.
+
+    Attributes:
+        state: the newest checkpoint; None if there is none.
+        extents: the segments that hold the frames after it, ascending.
+        files: all that the checkpoint and those frames name.
+        end, epoch: the last frame that is on disk, and the last epoch then.
+    """
+
+    state: Anchor | None
+    extents: Sequence[Extent]
+    files: frozenset[str]
+    end: Mark
+    epoch: int
+
+
+class Source:
+    """The files of one log under one owner, who has begun.
+
+    Args:
+        generation: the owner's.
+
+    Raises:
+        FencedError: from any call, when another owner has taken over.
+    """
+
+    def __init__(self, folder: str, generation: int, *, files: Files | None = None) -> None:
+        self._files = files or Files()
+        self.folder = folder
+        self.generation = generation
+        self._words = Words(self._files.mapped(os.path.join(folder, "generation")))
+        try:
+            self.check()
+            said = owner.read(self._files, folder)
+            if said is None or said.generation != generation:
+                raise _fenced(folder)
+            self.term = Term(generation, _token(said))
+            self.log_id = log_id(self._files, folder)
+        except BaseException:
+            self._words.close()
+            raise
+        self._names: Sequence[tuple[int, int]] = ()
+        self._chain: list[Segment] = []
+        self._state: Anchor | None = None
+        self._steps: list[Increment] = []
+        self._end: Mark | None = None
+        self._epoch = 0
+
+    def close(self) -> None:
+        """Unmaps the words."""
+        self._words.close()
+
+    def check(self) -> None:
+        """Raises FencedError when another owner has taken over."""
+        if self._words.generation != self.generation:
+            raise _fenced(self.folder)
+
+    def look(self, *, written: bool = False) -> View | None:
+        """What there is to ship now; None before the owner has begun.
+
+        Args:
+            written: all that the owner has published, though it may not be on disk: he is dead.
+        """
+        self.check()
+        durable = self._words.durable(self.generation)
+        published = self._words.published(self.generation)
+        if durable is None or published is None:
+            return None
+        self._follow()
+        self._scan(durable, published if written else None)
+        self.check()
+        steps = self._steps
+        end = steps[-1].end if steps else self._state.mark if self._state else self._first()
+        named = frozenset().union(*(step.files for step in steps))
+        files = named | self._state.files if self._state else named
+        epoch = steps[-1].epoch if steps else self._state.epoch if self._state else 0
+        return View(self._state, self._extents(end), files, end, epoch)
+
+    def size(self, name: str) -> int | None:
+        """The size of a file; None if it is not there any more."""
+        path = layout.path_of(self.folder, name)
+        return self._files.status(path).st_size if self._files.exists(path) else None
+
+    def open(self, name: str) -> File:
+        """A file of the log, for reading; who closes it is the caller."""
+        return self._files.open(layout.path_of(self.folder, name))
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Some bytes of a file; fewer only at its end."""
+        file = self.open(name)
+        try:
+            return file.read_at(offset, size)
+        finally:
+            file.close()
+
+    def stamp(self, name: str) -> tuple[int, int, int]:
+        """The stamp of a file, which is another one if another file has its name; see `File`."""
+        file = self.open(name)
+        try:
+            return file.stamp()
+        finally:
+            file.close()
+
+    def digest(self, name: str, size: int) -> bytes:
+        """The digest of the first bytes of a file, as a replica gives it."""
+        return folders.digest(self._files, layout.path_of(self.folder, name), size)
+
+    def stream(self, extents: Sequence[Extent], offset: int, size: int) -> bytes:
+        """Some bytes of the stream of frames; fewer where it ends."""
+        data = b""
+        for segment, length in extents:
+            stop = segment.start.offset + length - HEADER_BYTES
+            if segment.start.offset <= offset + len(data) < stop:
+                at = offset + len(data)
+                most = min(stop - at, size - len(data))
+                data += self.read(segment.name, segment.local(at), most)
+        return data
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def _first(self) -> Mark:
+        return self._chain[0].start if self._chain else Mark(0, 0, b"")
+
+    def _follow(self) -> None:
+        """Finds the newest checkpoint and the segments since, if the folder has changed."""
+        names = self._files.names(self.folder)
+        listed = segments.listed(names)
+        newest = checkpoint.listed(names)[:1]
+        stamp = self.stamp(newest[0]) if newest else None
+        known = self._state
+        was = None if known is None else known.stamp
+        if listed == self._names and len(newest) == (known is not None) and stamp == was:
+            return
+        state, chain, _, _ = recover.newest(self._files, self.folder, names)
+        self._chain = chain.live
+        if state is not None:
+            name = checkpoint.file_name(state.mark.seq, state.generation)
+            if name == newest[0] and stamp is not None:
+                self._take(name, stamp, state)
+            elif known is None or known.name != name:
+                self._take(name, self.stamp(name), state)
+        elif self._end is None:
+            self._end = self._first()
+        self._names = listed
+
+    def _take(self, name: str, stamp: tuple[int, int, int], state: checkpoint.Checkpoint) -> None:
+        """Begins at a new checkpoint; if it was replaced since its stamp, the next look sees it."""
+        payload = journal.unpack(state.payload)
+        packs = os.path.join(self.folder, "history")
+        files = naming.of_checkpoint(payload, packs, self._files)
+        self._state = Anchor(name, stamp, state.mark, payload.epoch, frozenset(files))
+        if self._end is None or self._end.seq < state.mark.seq:
+            self._end, self._epoch = state.mark, payload.epoch
+        self._steps = [step for step in self._steps if step.end.seq > state.mark.seq]
+
+    def _scan(self, durable: int, published: int | None) -> None:
+        """Reads the frames after the last one that was read, as far as they count."""
+        size = _READ_BYTES
+        while (end := self._end) is not None:
+            if published is None and end.seq >= durable:
+                return
+            at = [i for i, one in enumerate(self._chain) if one.start.offset <= end.offset]
+            if not at:
+                raise CorruptLogError(f"'{self.folder}' holds nothing after frame {end.seq}")
+            segment, after = self._chain[at[-1]], self._chain[at[-1] + 1 : at[-1] + 2]
+            if segment.start.offset == end.offset and segment.start != end:
+                raise CorruptLogError(f"'{segment.name}' does not continue the log")
+            stop = after[0].start.offset if after else published
+            most = size if stop is None else min(size, stop - end.offset)
+            data = self.read(segment.name, segment.local(end.offset), most) if most > 0 else b""
+            complete, damage = frames.scan(data, end.offset, end)
+            if published is None:
+                complete = [frame for frame in complete if frame.position.seq <= durable]
+            for frame in complete:
+                self._note(frame)
+            if not complete:
+                if damage is None or len(data) < size:
+                    return  # the owner writes it now, or dies of it
+                size *= 2  # a frame larger than a piece
+
+    def _note(self, frame: frames.Frame) -> None:
+        payload = journal.unpack(frame.payload)
+        if frame.kind == journal.EPOCH:
+            self._epoch = payload.epoch
+        self._steps.append(Increment(frame.end, self._epoch, frozenset(naming.of_frame(payload))))
+        self._end = frame.end
+
+    def _extents(self, end: Mark) -> list[Extent]:
+        """The segments from the checkpoint to a mark."""
+        extents = []
+        for index, segment in enumerate(self._chain):
+            after = self._chain[index + 1 : index + 2]
+            stop = min(end.offset, after[0].start.offset) if after else end.offset
+            if segment.start.offset <= end.offset:
+                extents.append(Extent(segment, segment.local(max(stop, segment.start.offset))))
+        return extents
+
+
+def log_id(files: Files, folder: str) -> bytes:
+    """What tells a log from every other; empty if no segment is there, or none can be read."""
+    for key in reversed(segments.listed(files.names(folder))):
+        segment = segments.header_of(files, folder, key)
+        if segment is not None:
+            return segment.log_id
+    return b""
+
+
+def _fenced(folder: str) -> FencedError:
+    return FencedError(f"'{folder}' has another owner", hint="he ships it now")
+
+
+def _token(said: Owner) -> str:
+    """What tells an owner from another one that calls himself of the same generation."""
+    identity = "\0".join(map(str, (*said.identity, said.since_ms, said.generation)))
+    return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()

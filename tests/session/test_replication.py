@@ -1,0 +1,245 @@
+"""Replicas of a session, with keepers that are processes: levels, waits, losses, other owners."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.errors import DurabilityError, FencedError, OutcomeUnknownError, SchemaError
+from nosync_nb.session.replication import ReplicaStatus, Replication
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.replica import Term
+
+WAIT_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+
+
+@pytest.fixture
+def urls(tmp_path: Path) -> list[str]:
+    return [f"file://{tmp_path}/replica-{i}" for i in range(3)]
+
+
+def begun(path: Path, urls: list[str], **options: int) -> Session:
+    """A session with a stage, and an epoch on a quorum of its replicas."""
+    session = nosync_nb.open(path, replicas=urls, **options)
+    edges = session.input("edges", "src int, dst int")
+    session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+    edges.insert([(1, 2), (1, 3)])
+    session.commit(wait="replicas", timeout=WAIT_S)
+    return session
+
+
+def replication(session: Session) -> Replication:
+    return owners_of(session).replication
+
+
+def until(session: Session, holds: Callable[[list[ReplicaStatus]], bool]) -> list[ReplicaStatus]:
+    """Waits until what is known of the replicas is as a test wants it."""
+    with replication(session).heard:
+        known = replication(session).heard.wait_for(
+            lambda: holds(replication(session).status()), WAIT_S
+        )
+    assert known, replication(session).status()
+    return replication(session).status()
+
+
+def test_an_epoch_reaches_each_level_and_survives_the_loss_of_the_disk(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path = tmp_path / "x.nosync"
+    with begun(path, urls) as session:
+        until(session, lambda all_: all(each.epoch == 1 for each in all_))
+        assert session.frontiers["degrees"] == (1, 1, 1)
+        assert session.recovery_frontier("disk") == session.recovery_frontier("disk", lost=2) == 1
+        assert session.recovery_frontier("disk", lost=3) == 0
+        rows = session["degrees"].rows()
+    shutil.rmtree(path)
+    shutil.rmtree(tmp_path / "replica-1")
+    with nosync_nb.open(path, replicas=urls) as session:
+        assert session["degrees"].rows() == rows
+        assert session.recovery.recomputed == 0
+        assert any("made anew from" in note for note in session.recovery.notes)
+        session.inputs["edges"].insert([(7, 7)])
+        assert session.commit(wait="replicas", timeout=WAIT_S) == 2
+        until(session, lambda all_: all(each.epoch == 2 for each in all_))
+
+
+def test_the_keeper_of_a_killed_kernel_ships_what_was_written(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path = tmp_path / "x.nosync"
+    program = f"""
+import os, signal
+import nosync_nb
+session = nosync_nb.open({str(path)!r}, replicas={urls!r})
+edges = session.input("edges", "src int, dst int")
+session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+edges.insert([(1, 2)])
+session.commit(wait="replicas", timeout={WAIT_S})
+for i in range(50):
+    edges.insert([(i, i)])
+    session.commit()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=WAIT_S)
+    assert ended.returncode == -signal.SIGKILL
+    for pid in keepers(path):
+        gone(pid)
+    shutil.rmtree(path)
+    with nosync_nb.open(path, replicas=urls) as session:
+        assert session.now == 51
+        assert sum(row.n for row in session["degrees"].rows()) == 51
+
+
+def keepers(path: Path) -> list[int]:
+    """The keepers of a log that run."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if keeps(pid, path)]
+
+
+def keeps(pid: int, path: Path) -> bool:
+    """Whether a process is a keeper of a log."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"nosync_nb.keeper" in command and str(path).encode() in command
+
+
+def gone(pid: int) -> None:
+    """Waits for the end of a process that is not a child."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([descriptor], [], [], WAIT_S)[0]
+    finally:
+        os.close(descriptor)
+
+
+def test_a_keeper_that_dies_is_started_again(tmp_path: Path, urls: list[str]) -> None:
+    path = tmp_path / "x.nosync"
+    with begun(path, urls) as session:
+        (pid,) = keepers(path)
+        os.kill(pid, signal.SIGKILL)
+        session.inputs["edges"].insert([(2, 2)])
+        assert session.commit(wait="replicas", timeout=WAIT_S) == 2
+        assert pid not in keepers(path)
+
+
+def test_a_replica_that_cannot_be_had_keeps_nobody_waiting_and_is_told(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    away = f"file://{tmp_path}/not/there"
+    with begun(tmp_path / "x.nosync", [*urls[:2], away]) as session:
+        status = until(session, lambda all_: all_[2].state == "failing")
+        assert "is not there" in status[2].why
+        assert session.frontiers["edges"].replicas == 1
+        session.inputs["edges"].insert([(2, 2)])
+        assert session.commit(wait="replicas", timeout=WAIT_S) == 2
+        (tmp_path / "not").mkdir()
+        until(session, lambda all_: all_[2].epoch == 2)
+
+
+def test_a_wait_that_ends_early_says_that_the_epoch_stands(tmp_path: Path, urls: list[str]) -> None:
+    path = tmp_path / "x.nosync"
+    with begun(path, urls[:1]) as session:
+        shutil.rmtree(tmp_path / "replica-0")
+        (tmp_path / "replica-0").write_text("")  # nothing can be made there
+        until(session, lambda all_: all_[0].state == "failing")
+        session.inputs["edges"].insert([(2, 2)])
+        with pytest.raises(OutcomeUnknownError, match="epoch 2") as caught:
+            session.commit(wait="replicas", timeout=0.2)
+        assert caught.value.epoch == 2
+        assert session.now == 2
+        with pytest.raises(DurabilityError, match="0 of 1 replicas have epoch 2"):
+            session.sync("replicas", timeout=0.2)
+        (tmp_path / "replica-0").unlink()
+        session.sync("replicas", timeout=WAIT_S)
+
+
+def test_an_interrupt_of_a_wait_says_that_the_epoch_stands(
+    tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with begun(tmp_path / "x.nosync", urls[:1]) as session:
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(replication(session), "wait", interrupted)
+        with pytest.raises(OutcomeUnknownError, match="interrupted") as caught:
+            session.commit(wait="replicas")
+        assert caught.value.epoch == session.now == 2
+
+
+def test_a_replica_of_a_later_owner_ends_the_writing_here(tmp_path: Path, urls: list[str]) -> None:
+    path = tmp_path / "x.nosync"
+    with begun(path, urls) as session:
+        log_id = owners_of(session).publisher.store.log.id
+        later = FolderReplica(str(tmp_path / "replica-0"), log_id)
+        later.promise(Term(99, "another"), "x.nosync")
+        session.inputs["edges"].insert([(2, 2)])
+        session.commit()
+        status = until(session, lambda all_: all_[0].state == "fenced")
+        assert "generation 99" in status[0].why
+        assert session.fenced
+        session.inputs["edges"].insert([(3, 3)])
+        with pytest.raises(FencedError, match="generation 99"):
+            session.commit()
+        assert session.now == 2
+        session.discard()
+        assert len(session["degrees"].rows()) == 2
+
+
+def test_replicas_are_those_of_the_last_opening_and_can_be_changed(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path = tmp_path / "x.nosync"
+    begun(path, urls[:1]).close()
+    with nosync_nb.open(path) as session:
+        assert [each.url for each in replication(session).status()] == urls[:1]
+        until(session, lambda all_: all_[0].epoch == 1)
+        same = nosync_nb.open(path, replicas=urls, quorum=3)
+        assert same is session
+        until(session, lambda all_: [each.epoch for each in all_] == [1, 1, 1])
+        assert session.frontiers["edges"].replicas == 1
+    with nosync_nb.open(path, quorum=1) as session:
+        assert replication(session).settings.quorum == 1
+    with nosync_nb.open(path, replicas=[]) as session:
+        assert session.frontiers["edges"].replicas is None
+        with pytest.raises(DurabilityError, match="no replicas"):
+            session.commit(wait="replicas")
+        assert session.now == 1
+    with pytest.raises(SchemaError, match="of no replicas"):
+        nosync_nb.open(path, quorum=1)
+    with pytest.raises(SchemaError, match="who writes"):
+        nosync_nb.open(path, mode="r", replicas=urls)
+
+
+def test_committing_makes_no_call_for_replicas(
+    tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with begun(tmp_path / "x.nosync", urls[:1]) as session:
+        session.sync()
+        called = Event()
+        monkeypatch.setattr(Replication, "wait", lambda *_: called.set())
+        monkeypatch.setattr(Replication, "safe", lambda *_: called.set())
+        session.inputs["edges"].insert([(2, 2)])
+        session.commit()
+        assert not called.is_set()

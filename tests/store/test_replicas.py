@@ -1,0 +1,281 @@
+"""Replicas: what may be named, who is believed, what a copy refuses, when an owner may ship."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nosync_nb import Session
+from nosync_nb import open as open_session
+from nosync_nb.errors import (
+    CorruptLogError,
+    DurabilityError,
+    FencedError,
+    SchemaError,
+    TrustError,
+)
+from nosync_nb.files.disk import Files
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.replicas import quorum, restoring, settings
+from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.replica import Term
+from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper, UndecidedError
+from nosync_nb.store.replicas.source import Source
+
+ID = bytes(range(16))
+
+
+@pytest.fixture(autouse=True)
+def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[Session]:
+    """A session with three epochs on disk."""
+    with open_session(tmp_path / "x.nosync") as session:
+        edges = session.input("edges", "src int, dst int")
+        session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        for i in range(3):
+            edges.insert([(i, i), (i, i + 1)])
+            session.commit()
+        session.sync()
+        yield session
+
+
+def source_of(session: Session) -> Source:
+    return Source(session.path, owners_of(session).publisher.store.log.generation)
+
+
+@pytest.mark.parametrize(
+    ("urls", "told"),
+    [
+        (["s4://bucket"], "kind 's4'"),
+        (["/mnt/b"], "kind ''"),
+        (["file://host/mnt"], "no folder of this machine"),
+        (["file://user:secret@host/mnt"], "no user and no password"),
+        (["file:///"], "root"),
+        (["file:relative"], "no folder of this machine"),
+        ([7], "no URL"),
+        (["file:///mnt/a", "file:///mnt/b/../a"], "one folder"),
+        (["file:///logs/x.nosync/inside"], "lie in each other"),
+        (["file:///logs"], "lie in each other"),
+        ("file:///mnt/a", "no list"),
+        ([f"file:///mnt/{i}" for i in range(17)], "more than 16"),
+    ],
+)
+def test_what_is_no_replica_is_refused_by_name(urls: Any, told: str) -> None:
+    with pytest.raises(SchemaError, match=told) as caught:
+        settings.checked(urls, None, log="/logs/x.nosync")
+    assert "secret" not in str(caught.value)
+    assert caught.value.hint
+
+
+def test_a_quorum_is_one_of_the_replicas_and_more_than_half_unless_told() -> None:
+    urls = [f"file:///mnt/{i}" for i in range(3)]
+    assert settings.checked(urls, None, log="/x").quorum == 2
+    assert settings.checked(urls, 3, log="/x").quorum == 3
+    for wrong in (0, 4, True, "2"):
+        with pytest.raises(SchemaError, match="quorum"):
+            settings.checked(urls, wrong, log="/x")  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match="of no replicas"):
+        settings.checked([], 1, log="/x")
+
+
+def test_an_epoch_is_safe_when_a_quorum_has_it_and_readers_meet_each_quorum() -> None:
+    assert [quorum.safe([7, 3, 5], q) for q in (1, 2, 3, 4)] == [7, 5, 3, 0]
+    for count in range(1, 6):
+        for needed in range(1, count + 1):
+            assert quorum.readers(count, needed) + needed == count + 1
+
+
+def test_replicas_are_believed_if_this_user_named_them_for_this_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, folder = Files(), str(tmp_path / "log")
+    files.make_folder(folder)
+    assert settings.read(files, folder, ID) == settings.Replicas()
+    named = settings.checked([f"file://{tmp_path}/r"], 1, log=folder)
+    settings.write(files, folder, ID, named)
+    assert settings.read(files, folder, ID) == named
+    with pytest.raises(TrustError, match="none of them is asked"):
+        settings.read(files, folder, bytes(16))
+    path = Path(folder, settings.FILE)
+    path.write_bytes(path.read_bytes().replace(b"/r", b"/s"))
+    with pytest.raises(TrustError):
+        settings.read(files, folder, ID)
+    settings.write(files, folder, ID, named)
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other" / "key"))
+    with pytest.raises(TrustError):
+        settings.read(files, folder, ID)
+
+
+def test_a_copy_takes_nothing_of_an_earlier_owner(tmp_path: Path) -> None:
+    first, second = Term(3, "first"), Term(3, "second")
+    old, new = (FolderReplica(str(tmp_path / "r"), ID) for _ in range(2))
+    old.promise(first, "x")
+    name = "log1-1-g3-ab.arrow"
+    old.store(first, name, 0, b"abc", last=False)
+    with pytest.raises(FencedError, match="generation 3"):
+        new.promise(second, "x")
+    new.promise(Term(4, "second"), "x")
+    with pytest.raises((FencedError, DurabilityError)):
+        old.store(first, name, 3, b"def", last=True)
+    for step in (
+        lambda: old.sync(first),
+        lambda: old.store(first, name, 0, b"abc", last=True),
+        lambda: old.discard(first, [name]),
+        lambda: old.promise(first, "x"),
+    ):
+        with pytest.raises(FencedError, match="generation 4"):
+            step()
+    assert dict(new.held().files) == {}
+
+
+def test_a_copy_holds_files_of_a_log_and_no_others(tmp_path: Path) -> None:
+    replica = FolderReplica(str(tmp_path / "r"), ID)
+    term = Term(1, "me")
+    replica.promise(term, "x")
+    for name in ("../key", "promise", "lock", "x.txt", "a/b.arrow", ".arrow", "segment-1.log"):
+        with pytest.raises(CorruptLogError):
+            replica.store(term, name, 0, b"", last=True)
+    with pytest.raises(DurabilityError, match="follows nothing"):
+        replica.store(term, "a.arrow", 5, b"x", last=True)
+    replica.store(term, "a.arrow", 0, b"x", last=True)
+    Path(replica.path, "layers", "stray.txt").write_text("")
+    assert dict(replica.held().files) == {"a.arrow": 1}
+
+
+def test_a_volume_that_is_not_mounted_is_not_filled(tmp_path: Path) -> None:
+    replica = FolderReplica(str(tmp_path / "mnt" / "b" / "logs"), ID)
+    with pytest.raises(DurabilityError, match="is not there"):
+        replica.promise(Term(1, "me"), "x")
+    assert not (tmp_path / "mnt").exists()
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"generation": 1}\n00000000\n', b"\xff" * 9000])
+def test_a_damaged_promise_is_told(tmp_path: Path, text: bytes) -> None:
+    replica = FolderReplica(str(tmp_path / "r"), ID)
+    replica.promise(Term(1, "me"), "x")
+    Path(replica.path, "promise").write_bytes(text)
+    with pytest.raises((CorruptLogError, DurabilityError), match="promise"):
+        replica.held()
+
+
+def test_an_owner_ships_when_enough_replicas_have_nothing_that_he_lacks() -> None:
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, None)
+    with pytest.raises(UndecidedError):
+        poll.ask(1, "it has frame 9")
+    poll.ask(2, None)
+    poll.ask(1, "it has frame 9")  # it was on one replica alone: nobody was told of it
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, "it has frame 9")
+    with pytest.raises(AheadError, match="frame 9"):
+        poll.ask(1, "it has frame 9")
+    with pytest.raises(UndecidedError):
+        poll.ask(2, None)
+    with pytest.raises(AheadError):
+        Poll(1, 1).ask(0, "it has frame 9")
+
+
+def test_work_follows_the_change_and_not_what_is_there(written: Session, tmp_path: Path) -> None:
+    replica = FolderReplica(str(tmp_path / "r"), source_of(written).log_id)
+    shipper = Shipper(source_of(written), replica, "x", lambda why: None)
+    assert shipper.ship()
+    assert not shipper.ship()
+    sent = []
+    for i in range(4):
+        before = shipper.bytes_sent
+        written.inputs["edges"].insert([(i, i)])
+        written.commit(wait="disk")
+        assert shipper.ship()
+        sent.append(shipper.bytes_sent - before)
+    assert max(sent) < 600
+    known = shipper.acknowledged
+    assert known is not None
+    assert known.epoch == written.now
+
+
+def test_a_log_comes_back_from_any_copy_with_its_past(written: Session, tmp_path: Path) -> None:
+    path = written.path
+    url = f"file://{tmp_path}/r"
+    replica = FolderReplica(str(tmp_path / "r"), source_of(written).log_id)
+    shipper = Shipper(source_of(written), replica, os.path.basename(path), lambda why: None)
+    owners_of(written).upkeep.checkpoint()
+    written.inputs["edges"].insert([(9, 9)])
+    written.commit(wait="disk")
+    while shipper.ship():
+        pass
+    rows = {at: written["degrees"].rows(at=at) for at in range(5)}
+    written.close()
+    os.rename(path, f"{path}.lost")
+    restored = restoring.restore(path, settings.checked([url], None, log=path))
+    assert restored is not None
+    with open_session(path) as session:
+        assert {at: session["degrees"].rows(at=at) for at in range(5)} == rows
+        assert session.recovery.recomputed == 0
+        session.inputs["edges"].insert([(9, 9)], once="again")
+        session.commit()
+        assert session["degrees"].rows()[-1].n == 2
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".restoring")]
+
+
+def test_too_few_answers_restore_nothing_and_say_who_is_silent(
+    written: Session, tmp_path: Path
+) -> None:
+    path = written.path
+    replica = FolderReplica(str(tmp_path / "r"), source_of(written).log_id)
+    name = os.path.basename(path)
+    shipper = Shipper(source_of(written), replica, name, lambda why: None)
+    shipper.ship()
+    written.close()
+    os.rename(path, f"{path}.lost")
+    urls = [f"file://{tmp_path}/r", f"file://{tmp_path}/away/1", f"file://{tmp_path}/away/2"]
+    named = settings.checked(urls, 2, log=path)
+    with pytest.raises(DurabilityError, match="1 of its 3 replicas") as caught:
+        restoring.restore(path, named)
+    assert "away/1" in str(caught.value)
+    assert caught.value.hint
+    assert not os.path.exists(path)
+    term = replica.promised()
+    (tmp_path / "away").mkdir()
+    assert restoring.restore(path, named) is not None
+    assert term is not None
+    now = replica.promised()
+    assert now is not None
+    assert now.generation > term.generation
+
+
+def test_a_part_that_is_missing_ends_what_a_copy_gives(written: Session, tmp_path: Path) -> None:
+    edges = written.inputs["edges"]
+    edges.insert([(i, i) for i in range(70_000)])
+    written.commit(wait="disk")
+    source = source_of(written)
+    replica = FolderReplica(str(tmp_path / "r"), source.log_id)
+    Shipper(source, replica, "x", lambda why: None).ship()
+    files = Files()
+    whole = restoring.examined(files, "url", replica)
+    parts = sorted(Path(replica.path, "layers").iterdir())
+    assert parts
+    parts[0].unlink()
+    assert restoring.examined(files, "url", replica).end.seq < whole.end.seq
+
+
+def test_a_stranger_cannot_have_a_log_shipped_where_he_wants(tmp_path: Path) -> None:
+    path = tmp_path / "x.nosync"
+    with open_session(path) as session:
+        session.input("a", "n int")
+    said = {"replicas": [f"file://{tmp_path}/theirs"], "quorum": 1}
+    Path(path, settings.FILE).write_bytes(json.dumps(said).encode() + b"\n" + b"0" * 64 + b"\n")
+    with open_session(path) as session:
+        assert any("none of them is asked" in note for note in session.recovery.notes)
+        assert owners_of(session).replication.status() == []
+    assert not (tmp_path / "theirs").exists()
