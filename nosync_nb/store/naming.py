@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nosync_nb.files.disk import Files
 from nosync_nb.store import journal
 from nosync_nb.store.decoding import decoding
-from nosync_nb.store.journal import Payload
+from nosync_nb.store.journal import INLINE, Entry, Payload
 from nosync_nb.trace.parts import refs_from_json
 from nosync_nb.trace.past.history import History
 
 
-def of_frame(payload: Payload) -> set[str]:
-    """The files that a frame names.
+def of_changes(changes: Mapping[int, Sequence[tuple[int, Entry]]]) -> set[str]:
+    """The files that entries of frames name; see `journal.changes`.
 
     Raises:
-        CorruptLogError: what it says makes no sense.
+        CorruptLogError: what they say makes no sense.
     """
-    changes = journal.changes(payload)
-    return {ref.path for _, entry in changes for ref in journal.named(entry)}
+    filed = (entry for each in changes.values() for _, entry in each if entry.kind != INLINE)
+    return {ref.path for entry in filed for ref in journal.named(entry)}
+
+
+def of_frame(payload: Payload) -> set[str]:
+    """The files that a frame names; see `of_changes`."""
+    return of_changes(journal.changes([payload]))
 
 
 def of_layers(meta: Mapping[str, Any]) -> set[str]:

@@ -386,12 +386,8 @@ class Store:
 
     def _named(self) -> set[str]:
         """Every file that the checkpoint, the frames after it, or the history name."""
-        named = self.history.files().union(self.retired, naming.of_layers(self.meta))
-        for changes in self.changes.values():
-            for _, entry in changes:
-                if entry.kind != journal.INLINE:
-                    named.update(ref.path for ref in journal.named(entry))
-        return named
+        named = naming.of_layers(self.meta) | naming.of_changes(self.changes)
+        return self.history.files().union(self.retired, named)
 
     def close(self) -> None:
         """Syncs and leaves the mark of a proper end."""
