@@ -1,4 +1,7 @@
-"""Starts the keeper of a log: python -m nosync_nb.keeper FOLDER GENERATION; sessions do so."""
+"""Starts the keeper of a log: python -m nosync_nb.keeper FOLDER GENERATION; sessions do so.
+
+Short, and on its own: it starts a command.
+"""
 
 import sys
 

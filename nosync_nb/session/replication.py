@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError, FencedError
-from nosync_nb.store.replicas import quorum
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.keeper import Progress
 from nosync_nb.store.replicas.settings import Replicas
@@ -103,7 +102,7 @@ class Replication:
         """
         with self.heard:
             held = self._settings.quorum if lost is None else lost + 1
-            return quorum.safe([told.epoch for told in self._told], held)
+            return stored.safe([told.epoch for told in self._told], held)
 
     def status(self) -> list[ReplicaStatus]:
         """Each replica, in the order of the settings."""
@@ -130,7 +129,7 @@ class Replication:
         """
         until = None if timeout is None else time.monotonic() + timeout
         with self.heard:
-            while quorum.safe([told.epoch for told in self._told], self._settings.quorum) < epoch:
+            while stored.safe([told.epoch for told in self._told], self._settings.quorum) < epoch:
                 left = None if until is None else until - time.monotonic()
                 lost = [told for told in self._told if told.condition in _LOST]
                 if lost or self._closing.is_set() or (left is not None and left <= 0):

@@ -103,5 +103,5 @@ def test_the_top_of_the_engine_is_its_rooms_and_two_foundations() -> None:
     entries = {p.name for p in ENGINE.iterdir() if p.name != "__pycache__"}
     starters = {f"{name}.py" for name in STARTERS}
     assert entries == {*ROOMS, *starters, "errors.py", "__init__.py", "py.typed"}
-    assert all(len((ENGINE / name).read_text().splitlines()) <= 10 for name in starters)
+    assert all(len((ENGINE / name).read_text().splitlines()) <= 14 for name in starters)
     assert len(ROOMS) == 10  # nine, and the files

@@ -21,7 +21,7 @@ from nosync_nb.errors import (
 )
 from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.replicas import quorum, restoring, settings
+from nosync_nb.store.replicas import restoring, settings
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.replica import Term
 from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper, UndecidedError
@@ -88,10 +88,10 @@ def test_a_quorum_is_one_of_the_replicas_and_more_than_half_unless_told() -> Non
 
 
 def test_an_epoch_is_safe_when_a_quorum_has_it_and_readers_meet_each_quorum() -> None:
-    assert [quorum.safe([7, 3, 5], q) for q in (1, 2, 3, 4)] == [7, 5, 3, 0]
+    assert [settings.safe([7, 3, 5], q) for q in (1, 2, 3, 4)] == [7, 5, 3, 0]
     for count in range(1, 6):
         for needed in range(1, count + 1):
-            assert quorum.readers(count, needed) + needed == count + 1
+            assert settings.readers(count, needed) + needed == count + 1
 
 
 def test_replicas_are_believed_if_this_user_named_them_for_this_log(

@@ -169,6 +169,19 @@ class FaultyFiles(Files):
         self._durable_names: dict[str, dict[str, _Inode]] = {}
         self._durable_folders: dict[str, set[str]] = {}
 
+    def crash_in(self, steps: int, phase: Phase) -> None:
+        """Lets the process die some steps from now."""
+        self.crash_at, self.crash_phase = len(self.steps) + steps, phase
+
+    def refuse(self, steps: int, count: int, code: int) -> None:
+        """Lets some steps fail with an errno, beginning some steps from now."""
+        first = len(self.steps) + steps
+        self.error_at = lambda step: code if first <= step.number < first + count else None
+
+    def go_on(self) -> None:
+        """Another process uses the same disk, and nothing fails any more."""
+        self.crash_at, self.dead, self.error_at = 0, False, None
+
     def step(self, action: str, path: str) -> _Phase:
         """Counts a step."""
         step = Step(len(self.steps) + 1, action, os.path.basename(path))

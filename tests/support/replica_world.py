@@ -13,15 +13,15 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from faults import Crash, FakeMachine, FaultyFiles, HastyFiles, Step
+from faults import Crash, FakeMachine, FaultyFiles, HastyFiles
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.store import journal
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import Log
-from nosync_nb.store.replicas import layout, quorum, restoring
+from nosync_nb.store.replicas import layout, restoring
 from nosync_nb.store.replicas.folder import FolderReplica
-from nosync_nb.store.replicas.settings import Replicas, checked
+from nosync_nb.store.replicas.settings import Replicas, checked, safe
 from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper, UndecidedError
 from nosync_nb.store.replicas.source import Source
 
@@ -80,7 +80,7 @@ class World:
 
     def opened(self, *, boot: str | None = None, takeover: bool = True) -> Log:
         """Opens the log as another process; what is there is a prefix of what was appended."""
-        self.machine.dead = True
+        self.machine.die()
         self.machine = self.machine.after(boot=boot)
         log = Log.open(
             self.path, takeover=takeover, files=self.files, machine=self.machine, background=False
@@ -225,7 +225,7 @@ class World:
         assert self.readable(at) >= known.seq
         if not written:  # of what a keeper without an owner ships, nobody is told
             self.acks[at] = self.holds[at] = known.seq
-            self.announced = max(self.announced, quorum.safe(self.acks, QUORUM))
+            self.announced = max(self.announced, safe(self.acks, QUORUM))
 
     def readable(self, number: int) -> int:
         """How far a log can be read back from one replica, each file as it was written."""
@@ -241,31 +241,25 @@ class World:
         """A replica's process, or the keeper, dies at some step of shipping."""
         number = self.random.randrange(COUNT)
         disk = self.disks[number]
-        disk.crash_at = len(disk.steps) + self.random.randrange(1, 12)
-        disk.crash_phase = self.random.choice(["before", "inside", "after"])
+        phase = self.random.choice(["before", "inside", "after"])
+        disk.crash_in(self.random.randrange(1, 12), phase)
         try:
             self.ship(number)
         except Crash:
             self.did["cut"] += 1
             self.shippers[number] = None
-        disk.crash_at, disk.dead = 0, False
+        disk.go_on()
 
     def refuse_ship(self) -> None:
         """A replica's disk is full, or broken, for some steps."""
         number = self.random.randrange(COUNT)
         disk = self.disks[number]
-        first = len(disk.steps) + self.random.randrange(1, 8)
-        code = self.random.choice([5, 28])
-
-        def error_at(step: Step) -> int | None:
-            return code if first <= step.number < first + 3 else None
-
-        disk.error_at = error_at
+        disk.refuse(self.random.randrange(1, 8), 3, self.random.choice([5, 28]))
         try:
             self.ship(number)
         except DurabilityError:
             self.did["refused"] += 1
-        disk.error_at = None
+        disk.go_on()
 
     def replica_power(self) -> None:
         """A replica's machine loses its power; what it acknowledged is there afterwards."""

@@ -29,11 +29,11 @@ from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.frames import Frame, Mark
 from nosync_nb.store.log.segments import Chain
 from nosync_nb.store.replicas import folder as folders
-from nosync_nb.store.replicas import layout, quorum
+from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.address import Address
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.replica import Term
-from nosync_nb.store.replicas.settings import Replicas
+from nosync_nb.store.replicas.settings import Replicas, readers
 
 _PIECE_BYTES = 1 << 20
 
@@ -132,7 +132,7 @@ def _answers(files: Files, settings: Replicas, name: str) -> tuple[Answers, list
 def _enough(path: str, settings: Replicas, silent: Sequence[str]) -> None:
     """Raises if what was safe may be with those alone that do not answer."""
     count = len(settings.replicas)
-    needed, answered = quorum.readers(count, settings.quorum), count - len(silent)
+    needed, answered = readers(count, settings.quorum), count - len(silent)
     if answered < needed:
         raise DurabilityError(
             f"'{path}' is empty, and {answered} of its {count} replicas can be read; with quorum"

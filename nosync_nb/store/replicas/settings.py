@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from nosync_nb.collections.functions import trust
@@ -28,6 +28,17 @@ class Replicas(NamedTuple):
 
     replicas: tuple[Address, ...] = ()
     quorum: int = 0
+
+
+def safe(acknowledged: Iterable[int], quorum: int) -> int:
+    """The greatest number that at least `quorum` replicas have acknowledged; 0 if there is none."""
+    ranked = sorted(acknowledged, reverse=True)
+    return ranked[quorum - 1] if 0 < quorum <= len(ranked) else 0
+
+
+def readers(replicas: int, quorum: int) -> int:
+    """How many of the replicas must answer so that one of them has all that was ever safe."""
+    return replicas - quorum + 1
 
 
 def checked(urls: Sequence[str], quorum: int | None, *, log: str) -> Replicas:

@@ -27,8 +27,9 @@ from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.disk import File
 from nosync_nb.store.log import frames, segments
 from nosync_nb.store.log.segments import HEADER_BYTES
-from nosync_nb.store.replicas import layout, quorum
+from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.replica import Replica
+from nosync_nb.store.replicas.settings import readers
 from nosync_nb.store.replicas.source import Extent, Source, View
 
 PIECE_BYTES = 1 << 20
@@ -75,7 +76,7 @@ class Poll:
             self._ahead[replica] = why is not None
             ahead = sum(self._ahead.values())
             lack = len(self._ahead) - ahead
-        needed = quorum.readers(self._replicas, self._quorum)
+        needed = readers(self._replicas, self._quorum)
         if lack >= needed:
             return
         if why is not None and ahead >= self._quorum:
