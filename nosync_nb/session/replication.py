@@ -216,7 +216,9 @@ class Replication:
             heard[told.replica] = told
             self.heard.notify_all()
         if told.condition in _LOST:
-            self._log.stop(FencedError(told.why, hint="what this session did since is here only"))
+            with suppress(DurabilityError):  # it is closed, and the next owner has it
+                error = FencedError(told.why, hint="what this session did since is here only")
+                self._log.stop(error)
 
     def _unheard(self, heard: list[Progress], why: str) -> None:
         with self.heard:
