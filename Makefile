@@ -20,7 +20,7 @@ lab: setup ## Opens JupyterLab on the tutorials
 test: ## Runs all tests: engine, Spark, notebooks, browser
 	@$(PYTHON) scripts/setup.py --browser
 	@$(RUN) python tests/support/jvm.py
-	@$(RUN) python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(RUN) python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## Lint, format, types, direction of imports
 	@$(RUN) ruff check

@@ -3,7 +3,7 @@
 make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, loops,
-                                    long
+                                    long, faults
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from bench.faults import faults
 from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
 from nosync_nb.spark import costs
 
@@ -369,6 +370,7 @@ SECTIONS = {
     "reads": reads,
     "loops": loops,
     "long": long,
+    "faults": faults,
 }
 
 

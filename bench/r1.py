@@ -94,7 +94,12 @@ def measure(session: Any, workload: Workload, changes: list[Change], options: An
         without_log(session)
     latencies = []
     clock = time.perf_counter
+    period = 1 / options.hertz if options.hertz else 0.0
+    due = clock()
     for inserts, removals in tables:
+        due += period
+        if period and (wait := due - clock()) > 0:
+            time.sleep(wait)
         started = clock()
         edges.insert(inserts)
         edges.remove(removals)
@@ -112,12 +117,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--strings", action="store_true")
     parser.add_argument("--no-log", action="store_true")
+    parser.add_argument("--replicas", type=int, default=0, help="folders that hold copies")
+    parser.add_argument("--hertz", type=int, default=0, help="epochs a second; 0: back to back")
     options = parser.parse_args()
     workload = Workload(options.edges, seed=options.seed)
     changes = list(workload.epochs(options.epochs))
     folder = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
     try:
-        session = nosync_nb.open(folder / "r1.nosync", spark_rows=IN_PROCESS)
+        copies = [f"file://{folder}/replica-{number}" for number in range(options.replicas)]
+        session = nosync_nb.open(folder / "r1.nosync", spark_rows=IN_PROCESS, replicas=copies)
         load_seconds, latencies = measure(session, workload, changes, options)
         session.close()
     finally:

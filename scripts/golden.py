@@ -33,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 import cloudpickle
-import golden
+import golden_logs as golden
 import pytest
 
 import nosync_nb

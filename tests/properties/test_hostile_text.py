@@ -203,6 +203,9 @@ def test_every_subcommand_shows_a_hostile_text_as_text(notebook: Watched) -> Non
         ["open", "log"],
         ["recover"],
         ["trust"],
+        ["replicas"],
+        ["replicas", "add", "file:///" + HOSTILE],
+        ["replicas", "remove", HOSTILE],
         ["rename", HOSTILE, "X" + HOSTILE],
         ["drop", "Z" + HOSTILE],
     ]

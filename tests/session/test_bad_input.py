@@ -280,7 +280,7 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         lambda s: s["people"].join(s["planes"], on=5),
     ),
     "a wait for replicas that are not there": (
-        DurabilityError, "replicas are not part", "disk", lambda s: s.commit(wait="replicas")
+        DurabilityError, "no replicas", "disk", lambda s: s.commit(wait="replicas")
     ),
     "a wait for nothing known": (
         DurabilityError, "unknown level 'soon'", "disk", lambda s: s.commit(wait="soon")

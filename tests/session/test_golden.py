@@ -1,4 +1,4 @@
-"""Logs that an earlier release wrote, opened by this one: `tests/data/v1`, see `support/golden.py`.
+"""Logs that an earlier release wrote, opened by this one: `tests/data/v1`, see `golden_logs.py`.
 
 Functions come back under the Python and cloudpickle that stored them; under others the stages that
 need one wait for their cells, and that is what is held then.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import golden
+import golden_logs as golden
 import pytest
 from inside import inside
 

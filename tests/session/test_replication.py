@@ -20,7 +20,7 @@ from nosync_nb.errors import DurabilityError, FencedError, OutcomeUnknownError, 
 from nosync_nb.session.replication import ReplicaStatus, Replication
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.replicas.folder import FolderReplica
-from nosync_nb.store.replicas.replica import Term
+from nosync_nb.store.replicas.replica import Name, Term
 
 WAIT_S = 120.0
 
@@ -193,7 +193,7 @@ def test_a_replica_of_a_later_owner_ends_the_writing_here(tmp_path: Path, urls: 
     with begun(path, urls) as session:
         log_id = owners_of(session).publisher.store.log.id
         later = FolderReplica(str(tmp_path / "replica-0"), log_id)
-        later.promise(Term(99, "another"), "x.nosync")
+        later.promise(Term(99, "another"), Name(str(path), ""))
         session.inputs["edges"].insert([(2, 2)])
         session.commit()
         status = until(session, lambda all_: all_[0].state == "fenced")

@@ -57,10 +57,12 @@ def test_workers_look_for_garbage_among_what_tasks_made_alone(spark: Any) -> Non
     frame = spark.range(0, 1, 1, 1).mapInArrow(
         workers.settled(counts), "pid bigint, apart bigint, looked_at bigint"
     )
-    first, second = frame.collect()[0], frame.collect()[0]
-    assert 2 * second.looked_at < second.apart  # modules outnumber what tasks make
-    assert first.pid == second.pid
-    assert second.apart <= first.apart  # nothing made later; what is not used any more goes
+    seen: dict[int, int] = {}
+    while (task := frame.collect()[0]).pid not in seen:  # Spark has some workers, not many
+        assert 2 * task.looked_at < task.apart  # modules outnumber what tasks make
+        seen[task.pid] = task.apart
+        assert len(seen) < 20
+    assert task.apart <= seen[task.pid]  # nothing made later; what is not used any more goes
 
 
 def test_jobs_are_named_and_counted(spark: Any) -> None:

@@ -23,11 +23,12 @@ from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.replicas import restoring, settings
 from nosync_nb.store.replicas.folder import FolderReplica
-from nosync_nb.store.replicas.replica import Term
+from nosync_nb.store.replicas.replica import Name, Term
 from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper, UndecidedError
 from nosync_nb.store.replicas.source import Source
 
 ID = bytes(range(16))
+NAME = Name("/logs/x.nosync", "me")
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +53,10 @@ def source_of(session: Session) -> Source:
     return Source(session.path, owners_of(session).publisher.store.log.generation)
 
 
+def name_of(session: Session) -> Name:
+    return Name(session.path, settings.signer(Files()))
+
+
 @pytest.mark.parametrize(
     ("urls", "told"),
     [
@@ -61,6 +66,7 @@ def source_of(session: Session) -> Source:
         (["file://user:secret@host/mnt"], "no user and no password"),
         (["file:///"], "root"),
         (["file:relative"], "no folder of this machine"),
+        (["file:///mnt/a#xyz"], "no id of a log"),
         ([7], "no URL"),
         (["file:///mnt/a", "file:///mnt/b/../a"], "one folder"),
         (["file:///logs/x.nosync/inside"], "lie in each other"),
@@ -118,19 +124,19 @@ def test_replicas_are_believed_if_this_user_named_them_for_this_log(
 def test_a_copy_takes_nothing_of_an_earlier_owner(tmp_path: Path) -> None:
     first, second = Term(3, "first"), Term(3, "second")
     old, new = (FolderReplica(str(tmp_path / "r"), ID) for _ in range(2))
-    old.promise(first, "x")
+    old.promise(first, NAME)
     name = "log1-1-g3-ab.arrow"
     old.store(first, name, 0, b"abc", last=False)
     with pytest.raises(FencedError, match="generation 3"):
-        new.promise(second, "x")
-    new.promise(Term(4, "second"), "x")
+        new.promise(second, NAME)
+    new.promise(Term(4, "second"), NAME)
     with pytest.raises((FencedError, DurabilityError)):
         old.store(first, name, 3, b"def", last=True)
     for step in (
         lambda: old.sync(first),
         lambda: old.store(first, name, 0, b"abc", last=True),
         lambda: old.discard(first, [name]),
-        lambda: old.promise(first, "x"),
+        lambda: old.promise(first, NAME),
     ):
         with pytest.raises(FencedError, match="generation 4"):
             step()
@@ -140,7 +146,7 @@ def test_a_copy_takes_nothing_of_an_earlier_owner(tmp_path: Path) -> None:
 def test_a_copy_holds_files_of_a_log_and_no_others(tmp_path: Path) -> None:
     replica = FolderReplica(str(tmp_path / "r"), ID)
     term = Term(1, "me")
-    replica.promise(term, "x")
+    replica.promise(term, NAME)
     for name in ("../key", "promise", "lock", "x.txt", "a/b.arrow", ".arrow", "segment-1.log"):
         with pytest.raises(CorruptLogError):
             replica.store(term, name, 0, b"", last=True)
@@ -154,14 +160,14 @@ def test_a_copy_holds_files_of_a_log_and_no_others(tmp_path: Path) -> None:
 def test_a_volume_that_is_not_mounted_is_not_filled(tmp_path: Path) -> None:
     replica = FolderReplica(str(tmp_path / "mnt" / "b" / "logs"), ID)
     with pytest.raises(DurabilityError, match="is not there"):
-        replica.promise(Term(1, "me"), "x")
+        replica.promise(Term(1, "me"), NAME)
     assert not (tmp_path / "mnt").exists()
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"generation": 1}\n00000000\n', b"\xff" * 9000])
 def test_a_damaged_promise_is_told(tmp_path: Path, text: bytes) -> None:
     replica = FolderReplica(str(tmp_path / "r"), ID)
-    replica.promise(Term(1, "me"), "x")
+    replica.promise(Term(1, "me"), NAME)
     Path(replica.path, "promise").write_bytes(text)
     with pytest.raises((CorruptLogError, DurabilityError), match="promise"):
         replica.held()
@@ -188,7 +194,7 @@ def test_an_owner_ships_when_enough_replicas_have_nothing_that_he_lacks() -> Non
 
 def test_work_follows_the_change_and_not_what_is_there(written: Session, tmp_path: Path) -> None:
     replica = FolderReplica(str(tmp_path / "r"), source_of(written).log_id)
-    shipper = Shipper(source_of(written), replica, "x", lambda why: None)
+    shipper = Shipper(source_of(written), replica, NAME, lambda why: None)
     assert shipper.ship()
     assert not shipper.ship()
     sent = []
@@ -208,7 +214,7 @@ def test_a_log_comes_back_from_any_copy_with_its_past(written: Session, tmp_path
     path = written.path
     url = f"file://{tmp_path}/r"
     replica = FolderReplica(str(tmp_path / "r"), source_of(written).log_id)
-    shipper = Shipper(source_of(written), replica, os.path.basename(path), lambda why: None)
+    shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
     owners_of(written).upkeep.checkpoint()
     written.inputs["edges"].insert([(9, 9)])
     written.commit(wait="disk")
@@ -233,8 +239,7 @@ def test_too_few_answers_restore_nothing_and_say_who_is_silent(
 ) -> None:
     path = written.path
     replica = FolderReplica(str(tmp_path / "r"), source_of(written).log_id)
-    name = os.path.basename(path)
-    shipper = Shipper(source_of(written), replica, name, lambda why: None)
+    shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
     shipper.ship()
     written.close()
     os.rename(path, f"{path}.lost")
@@ -254,13 +259,42 @@ def test_too_few_answers_restore_nothing_and_say_who_is_silent(
     assert now.generation > term.generation
 
 
+def test_the_log_that_is_meant_is_the_one_of_this_path_and_key_or_is_named(
+    written: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, log_id = written.path, source_of(written).log_id
+    replica = FolderReplica(str(tmp_path / "r"), log_id)
+    Shipper(source_of(written), replica, name_of(written), lambda why: None).ship()
+    written.close()
+    os.rename(path, f"{path}.lost")
+    url = f"file://{tmp_path}/r"
+
+    def named(*urls: str) -> settings.Replicas:
+        return settings.checked(urls, None, log=path)
+
+    elsewhere = str(tmp_path / "elsewhere" / "x.nosync")
+    assert restoring.restore(elsewhere, named(url)) is None
+    with pytest.raises(SchemaError, match="00000000") as caught:
+        restoring.restore(elsewhere, named(f"{url}#{bytes(16).hex()}"))
+    assert log_id.hex() in str(caught.value.hint)
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other" / "key"))
+    with pytest.raises(SchemaError, match="another key") as caught:
+        restoring.restore(path, named(url))
+    assert log_id.hex() in str(caught.value)
+    assert not os.path.exists(path)
+    assert restoring.restore(elsewhere, named(f"{url}#{log_id.hex()}")) is not None
+    with open_session(elsewhere, mode="r") as session:
+        assert session.now == 3
+    assert named(f"{url}#{log_id.hex()}").replicas[0].url == url
+
+
 def test_a_part_that_is_missing_ends_what_a_copy_gives(written: Session, tmp_path: Path) -> None:
     edges = written.inputs["edges"]
     edges.insert([(i, i) for i in range(70_000)])
     written.commit(wait="disk")
     source = source_of(written)
     replica = FolderReplica(str(tmp_path / "r"), source.log_id)
-    Shipper(source, replica, "x", lambda why: None).ship()
+    Shipper(source, replica, NAME, lambda why: None).ship()
     files = Files()
     whole = restoring.examined(files, "url", replica)
     parts = sorted(Path(replica.path, "layers").iterdir())

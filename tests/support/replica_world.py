@@ -15,12 +15,13 @@ from pathlib import Path
 
 from faults import Crash, FakeMachine, FaultyFiles, HastyFiles
 
-from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
 from nosync_nb.store import journal
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import Log
 from nosync_nb.store.replicas import layout, restoring
 from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.settings import Replicas, checked, safe
 from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper, UndecidedError
 from nosync_nb.store.replicas.source import Source
@@ -190,7 +191,7 @@ class World:
             place = self.replicas.replicas[number].path
             replica = FolderReplica(place, source.log_id, files=self.disks[number])
             shipper = self.shippers[number] = Shipper(
-                source, replica, "x.nosync", lambda why: self.poll.ask(number, why)
+                source, replica, Name(self.path, "me"), lambda why: self.poll.ask(number, why)
             )
         return shipper
 
@@ -358,7 +359,10 @@ class World:
         whole = [n for n in range(COUNT) if n not in self.damaged]
         away = self.random.sample(whole, QUORUM - 1 - len(self.damaged))
         with self.hidden(away):
-            restored = restoring.restore(self.path, self.replicas, HastyFiles())
+            asked = self.replicas._replace(
+                replicas=tuple(each._replace(log_id=self.log.id) for each in self.replicas.replicas)
+            )
+            restored = self.restored(asked)
         if restored is None:
             assert self.announced == 0
             for address in self.replicas.replicas:  # copies that this log never acknowledged
@@ -371,6 +375,15 @@ class World:
         for name in self.live:
             assert Path(layout.path_of(self.path, name)).read_bytes() == self.contents[name]
         self.copy = None
+
+    def restored(self, asked: Replicas) -> restoring.Restored | None:
+        """What replicas give; None if they hold nothing of the log."""
+        try:
+            return restoring.restore(self.path, asked, HastyFiles())
+        except SchemaError as error:
+            if "no log" not in str(error.hint):
+                raise
+            return None
 
     def hidden(self, numbers: list[int]) -> _Away:
         """A block in which some replicas do not answer."""

@@ -14,14 +14,23 @@ from urllib.parse import unquote, urlsplit
 from nosync_nb.errors import SchemaError, visible
 
 _URLS_MAX = 16
+_ID_HEX = 32
+_HEX = frozenset("0123456789abcdef")
 _FORM = "a replica is file:///absolute/folder"
 
 
 class Address(NamedTuple):
-    """Where a replica is; `path` is absolute and of this machine."""
+    """Where a replica is.
+
+    Attributes:
+        url: without what follows a `#`.
+        path: absolute, and of this machine.
+        log_id: the log that is meant, if the URL says so: `file:///folder#ID`.
+    """
 
     url: str
     path: str
+    log_id: bytes | None = None
 
 
 def parse(url: Any) -> Address:
@@ -46,12 +55,18 @@ def parse(url: Any) -> Address:
     if parts.scheme != "file":
         raise SchemaError(f"'{shown}': replicas of kind '{parts.scheme}' are not known", hint=_FORM)
     path = unquote(parts.path)
-    if parts.netloc or parts.query or parts.fragment or not os.path.isabs(path) or "\0" in path:
+    if parts.netloc or parts.query or not os.path.isabs(path) or "\0" in path:
         raise SchemaError(f"'{shown}' names no folder of this machine", hint=_FORM)
     path = os.path.normpath(path)
     if path == os.sep:
         raise SchemaError(f"'{shown}' is the root of this machine", hint="name a folder in it")
-    return Address(url, path)
+    which = parts.fragment
+    if which and not (len(which) == _ID_HEX and set(which) <= _HEX):
+        raise SchemaError(
+            f"'{shown}': what follows the # is no id of a log",
+            hint=f"it has {_ID_HEX} hex digits",
+        )
+    return Address(url.partition("#")[0], path, bytes.fromhex(which) if which else None)
 
 
 def parse_all(urls: Any, *, log: str) -> tuple[Address, ...]:

@@ -31,14 +31,12 @@ from typing import Any, NamedTuple
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.store.replicas import layout
-from nosync_nb.store.replicas.replica import Holdings, Term
+from nosync_nb.store.replicas.replica import Holdings, Name, Term
 
 _LOCK_WAIT_S = 10.0
-_PROMISE_BYTES_MAX = 1 << 12
+_PROMISE_BYTES_MAX = 1 << 16
 _PIECE_BYTES = 1 << 20
 _ID_HEX = 32
-NAME_MAX = 200
-"""What is kept of the name of a log, in characters."""
 
 
 class Promise(NamedTuple):
@@ -46,7 +44,7 @@ class Promise(NamedTuple):
 
     term: Term
     incarnation: str
-    name: str
+    name: Name
 
 
 class FolderReplica:
@@ -76,7 +74,7 @@ class FolderReplica:
         said = read_promise(self._files, self._folder)
         return said.term if said else None
 
-    def promise(self, term: Term, name: str) -> Holdings:
+    def promise(self, term: Term, name: Name) -> Holdings:
         """Takes nothing of an earlier term from now on, which is on its disk."""
         self.close()
         self._make()
@@ -88,7 +86,7 @@ class FolderReplica:
         try:
             said = read_promise(self._files, self._folder)
             if said is None:
-                said = Promise(Term(0, ""), secrets.token_hex(8), "")
+                said = Promise(Term(0, ""), secrets.token_hex(8), name)
             if _later(said.term, term):
                 raise _refused(self._folder, said.term)
             if said.term != term:
@@ -300,14 +298,14 @@ def read_promise(files: Files, folder: str) -> Promise | None:
         if int(crc, 16) != zlib.crc32(text):
             raise ValueError("checksum")
         said: dict[str, Any] = json.loads(text)
-        generation, owner, incarnation, name = (
-            said[key] for key in ("generation", "owner", "incarnation", "name")
+        generation, owner, incarnation, path, signer = (
+            said[key] for key in ("generation", "owner", "incarnation", "path", "signer")
         )
         if type(generation) is not int or not all(
-            isinstance(each, str) for each in (owner, incarnation, name)
+            isinstance(each, str) for each in (owner, incarnation, path, signer)
         ):
             raise ValueError("types")
-        return Promise(Term(generation, owner), incarnation, name)
+        return Promise(Term(generation, owner), incarnation, Name(path, signer))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptLogError(
             f"'{path}' is damaged: it cannot be told whom this copy obeys",
@@ -321,7 +319,7 @@ def _write_promise(files: Files, folder: str, promise: Promise) -> None:
         "generation": generation,
         "owner": owner,
         "incarnation": promise.incarnation,
-        "name": promise.name[:NAME_MAX],
+        **promise.name._asdict(),
     }
     text = json.dumps(said).encode()
     files.replace(os.path.join(folder, "promise"), text + f"\n{zlib.crc32(text):08x}\n".encode())

@@ -30,6 +30,7 @@ from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.address import Address
 from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.shipping import Acknowledged, AheadError, Poll, Shipper
 from nosync_nb.store.replicas.source import Source, log_id
 
@@ -79,13 +80,14 @@ class Lane:
         address: Address,
         folder: str,
         generation: int,
+        name: Name,
         poll: Poll,
         tell: Callable[[Progress], None],
         files: Files,
     ) -> None:
         self._number, self._address = number, address
         self._folder, self._generation = folder, generation
-        self._poll, self._tell, self._files = poll, tell, files
+        self._name, self._poll, self._tell, self._files = name, poll, tell, files
         self._news = threading.Condition()
         self._waiting = True
         self._ended: float | None = None
@@ -124,8 +126,7 @@ class Lane:
                 if source is None:
                     source = Source(self._folder, self._generation, files=self._files)
                     replica = FolderReplica(self._address.path, source.log_id, files=self._files)
-                    name = os.path.basename(self._folder)
-                    shipper = Shipper(source, replica, name, self._ask, self._level)
+                    shipper = Shipper(source, replica, self._name, self._ask, self._level)
                 assert shipper is not None
                 while shipper.ship(written=written):
                     pass
@@ -191,9 +192,10 @@ def keep(folder: str, generation: int, news: FileIO, tell: Callable[[Progress], 
     """
     disk = Files()
     settings = stored.read(disk, folder, log_id(disk, folder))
+    name = Name(folder, stored.signer(disk))
     poll = Poll(len(settings.replicas), settings.quorum)
     lanes = [
-        Lane(number, address, folder, generation, poll, tell, disk)
+        Lane(number, address, folder, generation, name, poll, tell, disk)
         for number, address in enumerate(settings.replicas)
     ]
     for lane in lanes:

@@ -17,6 +17,13 @@ class Term(NamedTuple):
     owner: str
 
 
+class Name(NamedTuple):
+    """What people call a log: where it lies, and the id of the key that signs it."""
+
+    path: str
+    signer: str
+
+
 class Holdings(NamedTuple):
     """What a replica holds, by its own account.
 
@@ -39,8 +46,8 @@ class Replica(Protocol):
     def promised(self) -> Term | None:
         """The term it has promised itself to; None if it holds nothing of the log."""
 
-    def promise(self, term: Term, name: str) -> Holdings:
-        """Takes nothing of an earlier term from now on; `name` is what people call the log."""
+    def promise(self, term: Term, name: Name) -> Holdings:
+        """Takes nothing of an earlier term from now on."""
 
     def held(self) -> Holdings:
         """What it holds."""

@@ -32,8 +32,8 @@ from nosync_nb.store.replicas import folder as folders
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.address import Address
 from nosync_nb.store.replicas.folder import FolderReplica
-from nosync_nb.store.replicas.replica import Term
-from nosync_nb.store.replicas.settings import Replicas, readers
+from nosync_nb.store.replicas.replica import Name, Term
+from nosync_nb.store.replicas.settings import Replicas, readers, signer
 
 _PIECE_BYTES = 1 << 20
 
@@ -61,36 +61,35 @@ class Restored(NamedTuple):
     seq: int
 
 
+Answers = list[tuple[Address, dict[bytes, Name]]]
+"""Replicas that can be asked, each with the logs that it holds something of, by their ids."""
+
+
 def restore(path: str, settings: Replicas, files: Files | None = None) -> Restored | None:
     """Makes a log's folder anew that is not there or empty; None if it is, or no replica has it.
 
-    The log is found by the name of its folder.
+    The log is the one that lay at this path and was signed with this user's key; or the one whose
+    id follows a replica's URL.
 
     Raises:
         DurabilityError: too few replicas answer to be sure that nothing is lost, or the copy
             cannot be written.
-        SchemaError: replicas hold several logs of that name.
+        SchemaError: it cannot be told which log is meant.
         CorruptLogError: no copy can be read.
     """
     files = files or Files()
     if not settings.replicas or (files.exists(path) and files.names(path)):
         return None
-    name = os.path.basename(path)
-    answers, silent = _answers(files, settings, name)
-    ids = {log_id for _, those in answers for log_id in those}
-    if not ids and not silent:
+    name = Name(path, signer(files))
+    answers, silent = _answers(files, settings)
+    which = _which(name, answers, settings)
+    if which is None and not silent:
         return None
     _enough(path, settings, silent)
-    if not ids:
+    if which is None:
         return None
-    if len(ids) > 1:
-        listed = ", ".join(sorted(log_id.hex() for log_id in ids))
-        raise SchemaError(
-            f"the replicas hold several logs named '{name}': {listed}",
-            hint="move those that you do not mean out of the replicas' folders",
-        )
     replicas = [
-        (address.url, FolderReplica(address.path, *ids, files=files)) for address, _ in answers
+        (address.url, FolderReplica(address.path, which, files=files)) for address, _ in answers
     ]
     promised = _promise(replicas, name)
     copies = []
@@ -108,12 +107,8 @@ def restore(path: str, settings: Replicas, files: Files | None = None) -> Restor
     return Restored(best.url, best.end.seq)
 
 
-Answers = list[tuple[Address, list[bytes]]]
-"""Replicas that can be asked, each with the ids of the logs of a name that it holds."""
-
-
-def _answers(files: Files, settings: Replicas, name: str) -> tuple[Answers, list[str]]:
-    """Asks the replicas for logs of a name; says also why some do not answer."""
+def _answers(files: Files, settings: Replicas) -> tuple[Answers, list[str]]:
+    """Asks the replicas which logs they hold; says also why some do not answer."""
     answers: Answers = []
     silent = []
     for address in settings.replicas:
@@ -122,11 +117,39 @@ def _answers(files: Files, settings: Replicas, name: str) -> tuple[Answers, list
             if not files.exists(address.path) and not files.exists(above):
                 raise DurabilityError(f"'{above}' is not there")
             logs = folders.logs(files, address.path)
-            called = name[: folders.NAME_MAX]
-            answers.append((address, [i for i, said in logs.items() if said.name == called]))
+            answers.append((address, {log_id: said.name for log_id, said in logs.items()}))
         except (DurabilityError, CorruptLogError) as error:
             silent.append(f"{address.url}: {error}")
     return answers, silent
+
+
+def _which(name: Name, answers: Answers, settings: Replicas) -> bytes | None:
+    """The id of the log that is meant; None if the replicas that answer have none of its name."""
+    there = {log_id: known for _, logs in answers for log_id, known in logs.items()}
+    asked = {each.log_id for each in settings.replicas if each.log_id is not None}
+    if asked:
+        (which, *others) = asked
+        if others or which not in there:
+            listed = ", ".join(f"{log_id.hex()} ({known.path})" for log_id, known in there.items())
+            raise SchemaError(
+                f"'{name.path}' cannot be the log{'s' if others else ''}"
+                f" {', '.join(sorted(log_id.hex() for log_id in asked))}",
+                hint=f"the replicas hold {listed or 'no log'}",
+            )
+        return which
+    named = sorted(log_id for log_id, known in there.items() if known.path == name.path)
+    own = [log_id for log_id in named if there[log_id].signer == name.signer != ""]
+    if len(own) == 1:
+        return own[0]
+    if named:
+        listed = ", ".join(f"#{log_id.hex()}" for log_id in own or named)
+        why = "several logs" if own else "a log that another key has signed"
+        raise SchemaError(
+            f"the replicas hold {why} of '{name.path}': {listed}",
+            hint="put the one that is meant behind a replica's URL, import its key first"
+            " (`python -m nosync key import`), or open another path",
+        )
+    return None
 
 
 def _enough(path: str, settings: Replicas, silent: Sequence[str]) -> None:
@@ -137,11 +160,11 @@ def _enough(path: str, settings: Replicas, silent: Sequence[str]) -> None:
         raise DurabilityError(
             f"'{path}' is empty, and {answered} of its {count} replicas can be read; with quorum"
             f" {settings.quorum} it takes {needed} to know what was safe: {'; '.join(silent)}",
-            hint="bring the replicas back; to begin anew, open another path",
+            hint="bring the replicas back; to begin a new log, open it without and add them later",
         )
 
 
-def _promise(replicas: Sequence[tuple[str, FolderReplica]], name: str) -> int:
+def _promise(replicas: Sequence[tuple[str, FolderReplica]], name: Name) -> int:
     """Has replicas promise themselves to a new term; what they hold may be read then."""
     terms = [term.generation for _, each in replicas if (term := each.promised()) is not None]
     term = Term(max(terms, default=0) + 1, secrets.token_hex(16))

@@ -75,6 +75,12 @@ def read(files: Files, folder: str, log_id: bytes) -> Replicas:
         ) from error
 
 
+def signer(files: Files) -> str:
+    """The id of this user's key; empty if there is none."""
+    key = trust.known_key(files)
+    return "" if key is None else trust.key_id(key)
+
+
 def write(files: Files, folder: str, log_id: bytes, settings: Replicas) -> None:
     """Writes the settings of a log, durably."""
     said = {"replicas": [each.url for each in settings.replicas], "quorum": settings.quorum}

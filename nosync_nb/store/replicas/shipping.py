@@ -28,7 +28,7 @@ from nosync_nb.files.disk import File
 from nosync_nb.store.log import frames, segments
 from nosync_nb.store.log.segments import HEADER_BYTES
 from nosync_nb.store.replicas import layout
-from nosync_nb.store.replicas.replica import Replica
+from nosync_nb.store.replicas.replica import Name, Replica
 from nosync_nb.store.replicas.settings import readers
 from nosync_nb.store.replicas.source import Extent, Source, View
 
@@ -47,9 +47,13 @@ class Acknowledged(NamedTuple):
 class AheadError(FencedError):
     """Replicas hold frames that this log does not, and that may have been told to be safe."""
 
+    kind = "ahead"
+
 
 class UndecidedError(DurabilityError):
     """Too few replicas have told yet whether they hold frames that this log does not."""
+
+    kind = "undecided"
 
 
 class Poll:
@@ -113,7 +117,7 @@ class Shipper:
         self,
         source: Source,
         replica: Replica,
-        name: str,
+        name: Name,
         ask: Callable[[str | None], None],
         tell: Callable[[Acknowledged | None, int], None] = lambda known, sent: None,
     ) -> None:

@@ -1,0 +1,151 @@
+"""Replicas: what they cost an epoch, how far behind they are, and what a lost disk costs.
+
+python -m bench.faults lose FOLDER ...    loads R1, waits for the replicas, kills itself
+python -m bench.faults find FOLDER ...    opens the log from its replicas and reads a small stage
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.report import TOP, Goals, MeasurementError, Table, percentiles, run
+
+PAIRS = 7
+COUNT, QUORUM = 3, 2
+
+
+def urls(folder: Path) -> list[str]:
+    """Where the replicas of a measurement are."""
+    return [f"file://{folder}/replica-{number}" for number in range(COUNT)]
+
+
+def faults(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures epochs with and without replicas in turn, then the loss of the disk."""
+    columns = ("R1 with 3 replicas", "disk alone, p50 ms", "replicas, p50 ms", "p99", "x disk")
+    table = Table(f"Replicas, {PAIRS} pairs, medians of ratios", *columns)
+    epochs = 1000 if options.quick else 2500
+    for title, hertz, goal in (("100 epochs/s", 100, 1.05), ("back to back", 0, 1.15)):
+        command = ("-m", "bench.r1", "--edges", 100_000, "--hertz", hertz)
+        command = (*command, "--epochs", 400 if hertz else epochs)
+        pairs = []
+        for _ in range(3 if options.quick else PAIRS):
+            alone = percentiles(run(*command)["latencies_ms"])
+            copied = percentiles(run(*command, "--replicas", COUNT)["latencies_ms"])
+            pairs.append((alone, copied))
+        p50 = [median(each[i]["p50"] for each in pairs) for i in (0, 1)]
+        ratio = median(copied["p50"] / alone["p50"] for alone, copied in pairs)
+        table.row(title, *p50, median(copied["p99"] for _, copied in pairs), ratio)
+        goals.add(f"R1 with replicas / disk alone, {title}", ratio, goal)
+    lost(options, goals)
+
+
+def lost(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures how long it takes from an empty folder and two of three replicas to the rows."""
+    columns = (
+        "disk and a replica lost",
+        "     edges",
+        "MB copied",
+        "open to rows, s",
+        "lost",
+    )
+    table = Table("The disk is lost", *columns)
+    for edges in (100_000, 1_000_000) if options.quick else (100_000, 1_000_000, 10_000_000):
+        base = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
+        try:
+            made = run_lost("-m", "bench.faults", "lose", base, "--edges", edges)
+            shutil.rmtree(base / "x.nosync")
+            shutil.rmtree(base / "replica-1")
+            found = run("-m", "bench.faults", "find", base)
+            if found["result"] != made["result"] or found["recomputed"]:
+                raise MeasurementError("what came back from the replicas is something else")
+            gone = made["now"] - found["now"]
+            table.row("from folders", f"{edges:,}", found["megabytes"], found["seconds"], gone)
+            goals.add(f"lost disk to rows, {edges:,} edges, s", found["seconds"], 0.3)
+        finally:
+            shutil.rmtree(base, ignore_errors=True)
+
+
+def run_lost(*arguments: Any) -> dict[str, Any]:
+    """Runs a process that tells what it made and kills itself."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
+    if done.returncode != -signal.SIGKILL:
+        raise MeasurementError(done.stderr[-2000:])
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def lose(options: argparse.Namespace) -> None:
+    """Loads R1, commits some epochs that a quorum has, tells the result, and dies."""
+    import nosync_nb
+    from bench.r1 import IN_PROCESS, edge_table, load
+    from bench.workload import Workload
+
+    workload = Workload(options.edges, seed=1)
+    session = nosync_nb.open(
+        options.folder / "x.nosync",
+        replicas=urls(options.folder),
+        quorum=QUORUM,
+        spark_rows=IN_PROCESS,
+    )
+    edges, stage = load(session, workload, strings=False)
+    for change in workload.epochs(200):
+        edges.insert(edge_table(change.src, change.dst, strings=False))
+        edges.remove(edge_table(change.gone_src, change.gone_dst, strings=False))
+        session.commit()
+    session.sync("replicas")
+    tell({"now": session.now, "result": sorted(map(list, stage.rows()))})
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def find(options: argparse.Namespace) -> None:
+    """Opens the log that is not there any more, and reads a small stage."""
+    import nosync_nb
+
+    started = time.perf_counter()
+    session = nosync_nb.open(
+        options.folder / "x.nosync", replicas=urls(options.folder), quorum=QUORUM
+    )
+    result = sorted(map(list, session["per_label"].rows()))
+    seconds = time.perf_counter() - started
+    size = sum(p.stat().st_size for p in (options.folder / "x.nosync").rglob("*") if p.is_file())
+    tell(
+        {
+            "now": session.now,
+            "result": result,
+            "seconds": seconds,
+            "megabytes": size / 1e6,
+            "recomputed": session.recovery.recomputed,
+        }
+    )
+    session.close()
+
+
+def tell(told: dict[str, Any]) -> None:
+    """Prints what was measured, in a line."""
+    print(json.dumps(told), flush=True)
+
+
+def main() -> None:
+    """Plays one of the two parts."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("part", choices=["lose", "find"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--edges", type=int, default=100_000)
+    options = parser.parse_args()
+    {"lose": lose, "find": find}[options.part](options)
+
+
+if __name__ == "__main__":
+    main()
