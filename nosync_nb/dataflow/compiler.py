@@ -120,8 +120,10 @@ class Compiler:
         moved = {n for n, s in fresh.items() if n in before and not _alike(s, before[n])}
         moved |= before.keys() - catalog.keys()
         moved |= (self.anew & before.keys()) | self.building.users()
-        if moved:
-            moved = _reached(catalog, moved) & before.keys()
+        reached: set[str] = set()
+        while moved != reached:
+            reached = moved
+            moved = (_reached(catalog, moved) | self.old.readers(moved)) & before.keys()
         self.made.update(self.old.made)
         for key in self.building.take_over(wiring, moved):
             self.made.pop(key, None)

@@ -296,11 +296,21 @@ class Graph:
 
     def dependants(self, name: str) -> list[str]:
         """The stages that read a named collection, directly or not, in order."""
-        reached = {self.named[name].id}
-        names = []
+        return [*self._reading([name])]
+
+    def readers(self, names: Iterable[str]) -> set[str]:
+        """Some stages, with those that their nodes feed.
+
+        Failure: `a` and `b` are equal, and an unnamed part over `a` serves a stage that names `b`.
+        By the names in definitions that stage has nothing to do with `a`.
+        """
+        known = {name for name in names if name in self.named}
+        return {*names, *self._reading(known)}
+
+    def _reading(self, names: Iterable[str]) -> Iterator[str]:
+        reached = {self.named[name].id for name in names}
         for node in self:
             if reached.intersection(node.inputs):
                 reached.add(node.id)
                 if node.name:
-                    names.append(node.name)
-        return names
+                    yield node.name

@@ -215,13 +215,36 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Compared:
     return made
 
 
+@pytest.mark.parametrize("edit", ["drop", "edit", "drop the reader, then edit"])
+def test_one_of_two_equal_stages_may_go_though_a_part_over_it_serves_who_names_the_other(
+    session: Session, base: Collection, edit: str
+) -> None:
+    for name in ("a", "b"):
+        session.stage(name, base.filter("v > 90"))
+    session.stage("first", session["a"].select("v").distinct().filter("v > 91"))
+    second = session.stage(
+        "second", session["b"].select("v").distinct().group_by().agg(n="count(*)")
+    )
+    if edit != "edit":
+        session.drop("first")
+    if edit == "drop":
+        session.drop("a")
+    else:
+        session.stage("a", base.filter("v > 95"))
+    session.inputs["base"].insert([(1, 1000)])
+    session.commit()
+    assert second.rows() == [(10,)]
+
+
 def described(session: Session, rng: random.Random, name: str) -> Collection:
     """A stage over others, which often have a part in common."""
     names = [each for each in (*session.stages, "base") if each != name]
     read = session[rng.choice(names)].select("k", "v").filter(f"v > {rng.randrange(3)}")
-    match rng.randrange(5):
+    match rng.randrange(6):
         case 0:
             return read
+        case 5:  # equal to others of another name
+            return session["base"].filter("v > 1")
         case 1:
             return read.group_by("k").agg(v=f"{rng.choice(['sum', 'max'])}(v)")
         case 2:

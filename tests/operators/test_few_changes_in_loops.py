@@ -276,3 +276,29 @@ def test_one_key_of_very_many_rows_is_not_looked_up(
         session.commit()
         assert held(parts) == held(graphs.connected_components(edges))
     assert counts.tried == Counter(traces=1)
+
+
+def test_what_a_loop_knows_of_rows_is_not_that_of_an_epoch_that_it_did_not_follow(
+    session: Session,
+) -> None:
+    """Merges leave nothing of rows that cancelled; such an epoch is run without looking at rows."""
+    edges, roots = session.input("edges", "src int, dst int"), session.input("roots", "node int")
+    edges.insert([(1, 2), (2, 3), *((3, 10 + i) for i in range(60))])
+    session.commit()
+    reach = session.stage(
+        "reach",
+        roots.iterate(
+            lambda found: (
+                found.join(edges, on={"node": "src"}).select("dst AS node").concat(roots).distinct()
+            )
+        ),
+    )
+    for epoch in range(8):
+        if epoch % 2:
+            roots.remove([(1,)])
+        else:
+            roots.insert([(1,)])
+        session.commit()
+        session.settle()
+        merge_all(session)
+        assert reach.count() == (0 if epoch % 2 else 63)

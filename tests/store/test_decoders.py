@@ -271,6 +271,23 @@ def test_a_history_without_numbers_of_epochs_is_refused(
         read_everything(folder, "r")
 
 
+@pytest.mark.parametrize("place", range(1, 8))
+@pytest.mark.parametrize("value", [None, "1", -1])
+def test_a_pack_whose_epochs_are_no_numbers_is_refused(
+    corpus: Corpus, copied: Callable[[], Path], place: int, value: object
+) -> None:
+    if place == 2 and value == "1":  # a digest may be any text
+        return
+    meta = meta_of(corpus.checkpoint.payload)
+    meta["history"]["tree"][0][place] = value
+    folder = copied()
+    payload = with_meta(corpus.checkpoint.payload, meta)
+    (folder / corpus.checkpoint_name).unlink()
+    checkpoint.write(Files(), str(folder), corpus.checkpoint._replace(payload=payload))
+    with pytest.raises(CorruptLogError):
+        read_everything(folder, "r")
+
+
 def test_a_layer_of_no_epoch_is_refused(corpus: Corpus, copied: Callable[[], Path]) -> None:
     meta = meta_of(corpus.checkpoint.payload)
     _, _, layers = next(each for each in meta["layers"].values() if each[2])

@@ -195,8 +195,8 @@ def on_few(patch: pytest.MonkeyPatch, told: Callable[[bool], None]) -> None:
     """Tells of each run of a loop over rows whether it was enough."""
     original = Loop._few
 
-    def run(loop: Loop, step: Any, effort: Effort, budget: int) -> Any:
-        found = original(loop, step, effort, budget)
+    def run(loop: Loop, step: Any, effort: Effort, budget: int, mirror: Any) -> Any:
+        found = original(loop, step, effort, budget, mirror)
         told(found is not None)
         return found
 

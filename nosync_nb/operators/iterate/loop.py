@@ -77,13 +77,15 @@ class Loop(Operator):
     def step(self, step: Step) -> Updates | None:
         effort: Effort = step.memo or Effort()
         step.memo = effort
+        # However this epoch is run: a mirror that has not followed it tells of another state.
+        mirror, effort.mirror = effort.mirror, None
         resting = _rests(step.state[-1])
         if resting:
             return self._anew(step, effort, resting=True)
         rows_count = sum(trace.rows_count for trace in step.state)
         budget = effort.budget(rows_count) if rows_count else None
         try:
-            few = None if budget is None else self._few(step, effort, budget)
+            few = None if budget is None else self._few(step, effort, budget, mirror)
             if few is not None:
                 effort.followed()
                 return few.result()
@@ -98,9 +100,8 @@ class Loop(Operator):
             step.emitted[number] = state.emitted()
         return self._result(run.output)
 
-    def _few(self, step: Step, effort: Effort, budget: int) -> FewRun | None:
+    def _few(self, step: Step, effort: Effort, budget: int, mirror: Mirror | None) -> FewRun | None:
         """Runs the rounds on rows, if they are few; None if they are to be run on the traces."""
-        mirror, effort.mirror = effort.mirror, None
         changed = sum(len(delta.diff) for delta in step.deltas if delta is not None)
         if not self.shape.possible or changed > FEW_ROWS:
             return None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
+from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.names import PACK, PART, plain
 
 FANOUT = 16
@@ -62,13 +63,27 @@ def node_from_json(data: Sequence[Any]) -> PackNode:
     """The node of which `to_json` made these values.
 
     Raises:
-        CorruptLogError: it names no pack, or no part files.
+        CorruptLogError: it names no pack, or no part files; its epochs are no numbers, or none that
+            can be.
     """
     name = plain(data[0], PACK)
     parts = tuple(plain(part, PART) for part in data[9])
     own = {trace: (lower, upper) for trace, lower, upper in data[8]}
     children = tuple(map(node_from_json, data[10]))
-    return PackNode._make((name, *data[1:8], own, parts, children))
+    node = PackNode._make((name, *data[1:8], own, parts, children))
+    numbers = [
+        node.size_bytes,
+        *node[3:8],
+        *own,
+        *(bound for pair in own.values() for bound in pair),
+    ]
+    whole = all(type(number) is int and number >= 0 for number in numbers)
+    if not whole or node.lower > node.upper or node.grain < 1 or not isinstance(node.digest, str):
+        raise CorruptLogError(
+            f"'{name}': the epochs that it holds are no numbers, or none that can be",
+            hint="restore the log from a copy",
+        )
+    return node
 
 
 def without(node: PackNode, trace: int, gone: Callable[[PackNode], AbstractSet[str]]) -> PackNode:
