@@ -227,9 +227,11 @@ class Commits:
 
     def _reach(self, level: str, seq: int | None, epoch: int, timeout: float | None) -> None:
         """Waits until a frame (None: the last), which holds an epoch, has reached a level."""
-        self._publisher.store.log.sync(seq)
+        log = self._publisher.store.log
+        seq = log.head.seq if seq is None else seq
+        log.sync(seq)
         if level == "replicas":
-            self._replication.wait(epoch, timeout)
+            self._replication.wait(seq, epoch, timeout)
 
     def _check_level(self, level: str) -> None:
         """Raises if nothing can be waited for there."""

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
-from nosync_nb.errors import SchemaError, TrustError
+from nosync_nb.errors import CorruptLogError, DurabilityError, SchemaError, TrustError
 from nosync_nb.session.session import Session, owners_of
-from nosync_nb.store.replicas import restoring, settings
+from nosync_nb.store.replicas import folder, restoring, settings
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.store import Store
 
@@ -66,6 +66,9 @@ def open(
     with _opening:
         known = _known(where) if mode == "w" and not takeover else None
         if known is not None:
+            if asked is None and quorum is not None:
+                urls = [each.url for each in owners_of(known).replication.settings.replicas]
+                asked = settings.checked(urls, quorum, log=where)
             if asked is not None:
                 owners_of(known).replication.change(asked)
             return known
@@ -120,7 +123,7 @@ def _replicas(
         return Replicas(), None
     try:
         stored = settings.read(store.files, store.path, log.id)
-    except TrustError as error:
+    except (TrustError, CorruptLogError, DurabilityError) as error:
         if asked is None:
             return Replicas(), str(error)
         stored = Replicas()
@@ -129,6 +132,8 @@ def _replicas(
         asked = settings.checked(urls, quorum, log=store.path)
     if asked is None or asked == stored:
         return stored, None
+    for address in asked.replicas:
+        folder.prepare(store.files, address.path)
     settings.write(store.files, store.path, log.id, asked)
     return asked, None
 

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.store.replicas import folder
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.keeper import Progress
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.store import Store
 
-_AGAIN_S = 0.5
+_AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0
 _LOST = ("fenced", "ahead")
 
 
@@ -77,10 +78,13 @@ class Replication:
 
     def change(self, settings: Replicas) -> None:
         """Has other replicas from now on; a keeper that goes on with those before is ended."""
+        self._log.check()
+        if settings == self._settings:
+            return
+        for address in settings.replicas:
+            folder.prepare(self._store.files, address.path)
+        stored.write(self._store.files, self._store.path, self._log.id, settings)
         with self.heard:
-            if settings == self._settings:
-                return
-            stored.write(self._store.files, self._store.path, self._log.id, settings)
             self._settings, self._told = settings, _untold(settings)
             if self._keeper is not None:
                 self._keeper.kill()  # it may be, at any moment
@@ -121,28 +125,28 @@ class Replication:
             for address, each in zip(addresses, told, strict=True)
         ]
 
-    def wait(self, epoch: int, timeout: float | None) -> None:
-        """Waits until an epoch is on as many replicas as the quorum says.
+    def wait(self, seq: int, epoch: int, timeout: float | None) -> None:
+        """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.
 
         Raises:
             DurabilityError: it took longer than `timeout` seconds, or it cannot come about.
         """
         until = None if timeout is None else time.monotonic() + timeout
         with self.heard:
-            while stored.safe([told.epoch for told in self._told], self._settings.quorum) < epoch:
+            while stored.safe([told.seq for told in self._told], self._settings.quorum) < seq:
                 left = None if until is None else until - time.monotonic()
                 lost = [told for told in self._told if told.condition in _LOST]
                 if lost or self._closing.is_set() or (left is not None and left <= 0):
-                    raise DurabilityError(self._short(epoch, timeout))
+                    raise DurabilityError(self._short(seq, epoch, timeout))
                 self.heard.wait(left)
 
-    def _short(self, epoch: int, timeout: float | None) -> str:
+    def _short(self, seq: int, epoch: int, timeout: float | None) -> str:
         """Says which replicas lack an epoch; with the lock."""
-        have = sum(told.epoch >= epoch for told in self._told)
+        have = sum(told.seq >= seq for told in self._told)
         why = "; ".join(
             f"{address.url}: {told.why or f'epoch {told.epoch}, {told.condition}'}"
             for address, told in zip(self._settings.replicas, self._told, strict=True)
-            if told.epoch < epoch
+            if told.seq < seq
         )
         after = "" if timeout is None else f" after {timeout:g} s"
         return f"{have} of {self._settings.quorum} replicas have epoch {epoch}{after}: {why}"
@@ -172,6 +176,7 @@ class Replication:
 
     def _run(self) -> None:
         """The thread: hears a keeper, and starts another one if it dies."""
+        again = _AGAIN_S
         while True:
             with self.heard:
                 told = self._told
@@ -196,7 +201,9 @@ class Replication:
                 assert keeper.stdout is not None
                 with keeper.stdout:
                     for line in keeper.stdout:
-                        self._hear(told, Progress.from_line(line))
+                        with suppress(ValueError, TypeError):  # it died in the middle of a line
+                            self._hear(told, Progress.from_line(line))
+                            again = _AGAIN_S
                 code = keeper.wait()
                 with self.heard:
                     self._let_go()
@@ -204,7 +211,8 @@ class Replication:
                 self._unheard(told, f"its keeper ended ({code}) and is started again")
             with self.heard:
                 if not self._changed(told):
-                    self.heard.wait_for(self._closing.is_set, _AGAIN_S)
+                    self.heard.wait_for(self._closing.is_set, again)
+                    again = min(2 * again, _AGAIN_MOST_S)
 
     def _changed(self, told: list[Progress]) -> bool:
         """Whether there are other replicas than when something was begun; with the lock."""
@@ -212,6 +220,8 @@ class Replication:
 
     def _hear(self, heard: list[Progress], told: Progress) -> None:
         """Notes what a keeper says; `heard` are the replicas that it was started for."""
+        if told.replica >= len(heard):
+            return  # of settings that another session has written since
         with self.heard:
             heard[told.replica] = told
             self.heard.notify_all()

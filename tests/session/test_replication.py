@@ -153,7 +153,7 @@ def test_a_replica_that_cannot_be_had_keeps_nobody_waiting_and_is_told(
         assert session.frontiers["edges"].replicas == 1
         session.inputs["edges"].insert([(2, 2)])
         assert session.commit(wait="replicas", timeout=WAIT_S) == 2
-        (tmp_path / "not").mkdir()
+        (tmp_path / "not" / "there").mkdir(parents=True)
         until(session, lambda all_: all_[2].epoch == 2)
 
 
@@ -171,6 +171,7 @@ def test_a_wait_that_ends_early_says_that_the_epoch_stands(tmp_path: Path, urls:
         with pytest.raises(DurabilityError, match="0 of 1 replicas have epoch 2"):
             session.sync("replicas", timeout=0.2)
         (tmp_path / "replica-0").unlink()
+        (tmp_path / "replica-0").mkdir()
         session.sync("replicas", timeout=WAIT_S)
 
 

@@ -51,6 +51,8 @@ class World:
             [f"file://{folder}/replica-{i}" for i in range(COUNT)], QUORUM, log=self.path
         )
         self.disks = [FaultyFiles(seed=seed + 1 + i) for i in range(COUNT)]
+        for address in self.replicas.replicas:
+            Path(address.path).mkdir()
         self.files = FaultyFiles(seed=seed)
         self.machine = FakeMachine()
         self.appended: list[bytes] = []
@@ -191,7 +193,10 @@ class World:
             place = self.replicas.replicas[number].path
             replica = FolderReplica(place, source.log_id, files=self.disks[number])
             shipper = self.shippers[number] = Shipper(
-                source, replica, Name(self.path, "me"), lambda why: self.poll.ask(number, why)
+                source,
+                replica,
+                Name(self.path, "me", COUNT, QUORUM),
+                lambda why: self.poll.ask(number, why),
             )
         return shipper
 
@@ -280,11 +285,16 @@ class World:
         number = self.random.randrange(COUNT)
         if not self.spare(number):
             return
-        shutil.rmtree(self.replicas.replicas[number].path, ignore_errors=True)
+        self.clear(number)
         self.disks[number] = FaultyFiles(seed=self.random.randrange(1 << 30))
         self.acks[number] = self.holds[number] = 0
         self.wiped.add(number)
         self.damaged.discard(number)
+
+    def clear(self, number: int) -> None:
+        """Empties a replica's folder."""
+        for copy in Path(self.replicas.replicas[number].path).iterdir():
+            shutil.rmtree(copy)
 
     def spare(self, number: int) -> bool:
         """Whether a quorum holds what was announced without one of the replicas."""
@@ -337,7 +347,8 @@ class World:
         self.copy = None
         kept = self.appended
         announced, holds, self.announced = self.announced, list(self.holds), 0
-        self.log = self.opened()
+        for _ in range(self.random.randrange(1, 4)):
+            self.log = self.opened()
         self.announced, self.holds = announced, holds
         last = len(self.appended)
         self.append()
@@ -354,10 +365,15 @@ class World:
 
     def lose_disk(self) -> None:
         """The disk is gone, and as many replicas as the quorum allows do not answer."""
+        roots = [Path(each.path) for each in self.replicas.replicas]
+        empty = {n for n, root in enumerate(roots) if not [*root.glob("*/segment-*")]}
+        unfit = self.damaged | empty
+        if QUORUM - 1 < len(unfit) < COUNT or (len(empty) == COUNT and self.announced):
+            return  # that it may be lost is said, and nothing is made anew
         shutil.rmtree(self.path)
         self.files = FaultyFiles(seed=self.random.randrange(1 << 30))
-        whole = [n for n in range(COUNT) if n not in self.damaged]
-        away = self.random.sample(whole, QUORUM - 1 - len(self.damaged))
+        whole = [n for n in range(COUNT) if n not in unfit]
+        away = self.random.sample(whole, max(0, QUORUM - 1 - len(unfit)))
         with self.hidden(away):
             asked = self.replicas._replace(
                 replicas=tuple(each._replace(log_id=self.log.id) for each in self.replicas.replicas)
@@ -365,8 +381,8 @@ class World:
             restored = self.restored(asked)
         if restored is None:
             assert self.announced == 0
-            for address in self.replicas.replicas:  # copies that this log never acknowledged
-                shutil.rmtree(address.path, ignore_errors=True)
+            for number in range(COUNT):  # copies that this log never acknowledged
+                self.clear(number)
         self.log = self.opened(boot=f"boot-{self.random.randrange(1 << 30)}")
         assert len(self.appended) >= self.announced
         assert restored is None or len(self.appended) == restored.seq

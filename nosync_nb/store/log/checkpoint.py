@@ -30,6 +30,9 @@ _CRC = struct.Struct("<II")
 _NAME = re.compile(r"checkpoint-(\d{16})-(\d{8})\.state\Z")
 
 
+HEADER_BYTES = _HEADER.size + _CRC.size
+
+
 class Checkpoint(NamedTuple):
     """A state and the mark it holds for; `generation` wrote it."""
 
@@ -65,6 +68,15 @@ def write(files: Files, folder: str, checkpoint: Checkpoint) -> None:
     crcs = _CRC.pack(zlib.crc32(fields), zlib.crc32(payload))
     path = os.path.join(folder, file_name(mark.seq, generation))
     files.replace(path, b"".join((fields, crcs, payload)))
+
+
+def mark_of(data: bytes) -> Mark | None:
+    """Reads the mark of a checkpoint from its first `HEADER_BYTES`; None if they are damaged."""
+    fields = data[: _HEADER.size]
+    if len(data) < HEADER_BYTES or _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(fields):
+        return None
+    _, _, _, _, _, seq, offset, chain, _ = _HEADER.unpack(fields)
+    return Mark(seq, offset, chain)
 
 
 def prune(files: Files, folder: str, newest: Checkpoint, before: Checkpoint | None) -> None:

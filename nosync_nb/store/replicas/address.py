@@ -69,11 +69,12 @@ def parse(url: Any) -> Address:
     return Address(url.partition("#")[0], path, bytes.fromhex(which) if which else None)
 
 
-def parse_all(urls: Any, *, log: str) -> tuple[Address, ...]:
+def parse_all(urls: Any, *, log: str, look: bool = True) -> tuple[Address, ...]:
     """Returns the addresses of several replicas of a log.
 
     Args:
         log: the log's own folder.
+        look: follows links to compare them; without it no disk is asked, and none can hang.
 
     Raises:
         SchemaError: as `parse`; or two are one, one lies in the log or the log in it.
@@ -83,9 +84,10 @@ def parse_all(urls: Any, *, log: str) -> tuple[Address, ...]:
     if len(urls) > _URLS_MAX:
         raise SchemaError(f"{len(urls)} replicas are more than {_URLS_MAX}", hint="name fewer")
     known: dict[str, Address] = {}
-    own = os.path.realpath(log)
+    real_of = os.path.realpath if look else os.path.abspath
+    own = real_of(log)
     for each in map(parse, urls):
-        real = os.path.realpath(each.path)
+        real = real_of(each.path)
         if real in known:
             raise SchemaError(
                 f"'{known[real].url}' and '{each.url}' are one folder",

@@ -2,6 +2,7 @@
 
     folder/LOG-ID/
       promise                           to which term, and what people call the log
+      acknowledged                      up to which frame, as far as its disk was told
       lock                              held while a promise is made
       segment-..., checkpoint-...       as in the log's own folder
       layers/, history/                 likewise
@@ -15,7 +16,7 @@ files of its own generation, or the bytes that stand there anyway, so nothing is
 every volume has one.
 
 Failure: a volume is not mounted, and its mount point is an ordinary folder of the disk that the
-log is on. So only the last folder of a path is made, and only if the one above is there.
+log is on. So the folder of copies is made when the user names it, and never by who ships.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.disk import File, Files
+from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.replica import Holdings, Name, Term
 
@@ -37,6 +39,7 @@ _LOCK_WAIT_S = 10.0
 _PROMISE_BYTES_MAX = 1 << 16
 _PIECE_BYTES = 1 << 20
 _ID_HEX = 32
+_GENERATIONS_MAX = 10**7
 
 
 class Promise(NamedTuple):
@@ -63,6 +66,7 @@ class FolderReplica:
         self._new: File | None = None  # the file that `store` is in the middle of
         self._doubtful: set[str] = set()  # segments that could not be synced
         self._incarnation = ""
+        self._seq = -1  # what it noted last
 
     @property
     def path(self) -> str:
@@ -93,7 +97,7 @@ class FolderReplica:
                 _write_promise(self._files, self._folder, Promise(term, said.incarnation, name))
         finally:
             lock.release()
-        self._incarnation = said.incarnation
+        self._incarnation, self._seq = said.incarnation, -1
         for path in self._unfinished():
             self._files.unlink(path)
         self._settle()
@@ -118,7 +122,7 @@ class FolderReplica:
     def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
         """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
         path = layout.path_of(self._folder, name)
-        temporary = f"{path}.tmp"
+        temporary = f"{path}.{os.getpid()}.tmp"
         try:
             if offset == 0:
                 self._check(term)
@@ -154,7 +158,7 @@ class FolderReplica:
             )
         file.write_at(offset, data)
 
-    def sync(self, term: Term) -> None:
+    def sync(self, term: Term, seq: int | None) -> None:
         """Brings to disk what was appended; then it is known that the term still holds.
 
         A segment that cannot be synced is not held any more, as nobody knows how much of it is on
@@ -168,9 +172,36 @@ class FolderReplica:
                 if file.deleted():
                     raise DurabilityError(f"'{file.path}' was deleted")
             self._check(term)
+            if seq is not None and seq != self._seq:
+                self._acknowledge(seq)
         except BaseException:
             self.close()
             raise
+
+    def _acknowledge(self, seq: int) -> None:
+        """Notes a frame in place; after a loss of power it may be an earlier one, or none."""
+        path = os.path.join(self._folder, "acknowledged")
+        word = seq.to_bytes(8, "little")
+        data = word + bytes(byte ^ 0xFF for byte in word)
+        if not self._files.exists(path):
+            self._files.replace(path, data)
+        else:
+            file = self._files.open(path, write=True)
+            try:
+                file.write_at(0, data)
+            finally:
+                file.close()
+        self._seq = seq
+
+    def acknowledged(self) -> int:
+        """The frame up to which it can be read for sure; 0 if that is not known."""
+        path = os.path.join(self._folder, "acknowledged")
+        if not self._files.exists(path):
+            return 0
+        data = self._files.read(path, most=_PROMISE_BYTES_MAX)
+        word = data[:8]
+        whole = len(data) == 16 and data[8:] == bytes(byte ^ 0xFF for byte in word)
+        return int.from_bytes(word, "little") if whole else 0
 
     def digest(self, name: str, size: int) -> bytes:
         """The digest of the first bytes of a file."""
@@ -200,13 +231,10 @@ class FolderReplica:
             self._open.popitem()[1].close()
 
     def _make(self) -> None:
-        """Makes the folder of the copy, but no folder above that of all copies."""
-        above = os.path.dirname(self._root)
-        if not self._files.exists(self._root) and not self._files.exists(above):
-            raise DurabilityError(
-                f"'{above}' is not there", hint="mount it, or name a folder that is there"
-            )
+        """Makes the folder of the copy; that of all copies is the user's to make."""
+        present(self._files, self._root)
         self._files.make_folder(self._folder)
+        log_folder.owned(self._files, self._folder, write=True)
         for inner in layout.FOLDERS.values():
             self._files.make_folder(os.path.join(self._folder, inner))
 
@@ -227,7 +255,7 @@ class FolderReplica:
             os.path.join(folder, name)
             for folder in folders
             for name in self._files.names(folder)
-            if name.endswith(".tmp") and layout.is_file(name.removesuffix(".tmp"))
+            if name.endswith(".tmp") and layout.is_file(name.rsplit(".", 2)[0])
         ]
 
     def _settle(self) -> None:
@@ -254,12 +282,25 @@ class FolderReplica:
             new.close()
 
 
+def prepare(files: Files, folder: str) -> None:
+    """Makes the folder of copies, when the user names it, if the one above is there."""
+    if not files.exists(folder) and files.exists(os.path.dirname(folder)):
+        files.make_folder(folder)
+
+
+def present(files: Files, folder: str) -> None:
+    """Raises DurabilityError unless the folder of copies is there."""
+    if not files.exists(folder):
+        raise DurabilityError(f"'{folder}' is not there", hint="mount its disk, or make it")
+
+
 def logs(files: Files, folder: str) -> dict[bytes, Promise]:
     """The logs of which a folder holds something, by their ids."""
     promises = {}
     for name in files.names(folder) if files.exists(folder) else ():
         if len(name) == _ID_HEX and set(name) <= set("0123456789abcdef"):
             copy = os.path.join(folder, name)
+            log_folder.owned(files, copy, write=True)
             said = read_promise(files, copy)
             begun = any(map(layout.is_frames, files.names(copy)))
             if said is not None and begun:
@@ -301,11 +342,14 @@ def read_promise(files: Files, folder: str) -> Promise | None:
         generation, owner, incarnation, path, signer = (
             said[key] for key in ("generation", "owner", "incarnation", "path", "signer")
         )
-        if type(generation) is not int or not all(
-            isinstance(each, str) for each in (owner, incarnation, path, signer)
-        ):
+        if type(generation) is not int or not 0 <= generation < _GENERATIONS_MAX:
+            raise ValueError("generation")
+        replicas, quorum = said["replicas"], said["quorum"]
+        if not all(type(each) is int and 0 < each <= 64 for each in (replicas, quorum)):
+            raise ValueError("quorum")
+        if not all(isinstance(each, str) for each in (owner, incarnation, path, signer)):
             raise ValueError("types")
-        return Promise(Term(generation, owner), incarnation, Name(path, signer))
+        return Promise(Term(generation, owner), incarnation, Name(path, signer, replicas, quorum))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptLogError(
             f"'{path}' is damaged: it cannot be told whom this copy obeys",

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from io import FileIO
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.errors import FencedError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import owner
 from nosync_nb.store.log.machine import Machine
@@ -140,8 +140,8 @@ class Lane:
             except FencedError as error:
                 self._say("fenced", str(error))
                 break
-            except (DurabilityError, CorruptLogError) as error:
-                self._say("failing", str(error))
+            except Exception as error:  # one lane's trouble is never another's, and is told
+                self._say("failing", str(error) or type(error).__name__)
                 if not self._later(delay):
                     break
                 delay = min(2 * delay, _RETRY_S[1])
@@ -192,31 +192,36 @@ def keep(folder: str, generation: int, news: FileIO, tell: Callable[[Progress], 
     """
     disk = Files()
     settings = stored.read(disk, folder, log_id(disk, folder))
-    name = Name(folder, stored.signer(disk))
-    poll = Poll(len(settings.replicas), settings.quorum)
+    count, needed = len(settings.replicas), settings.quorum
+    name = Name(folder, stored.signer(disk), count, needed)
+    poll = Poll(count, needed)
     lanes = [
         Lane(number, address, folder, generation, name, poll, tell, disk)
         for number, address in enumerate(settings.replicas)
     ]
     for lane in lanes:
         lane.start()
-    while lives(disk, folder, news):
+    try:
+        while lives(disk, folder, generation, news):
+            for lane in lanes:
+                lane.wake()
+    finally:
         for lane in lanes:
-            lane.wake()
-    for lane in lanes:
-        lane.end()
+            lane.end()
     for lane in lanes:
         lane.join()
 
 
-def lives(files: Files, folder: str, news: FileIO) -> bool:
+def lives(files: Files, folder: str, generation: int, news: FileIO) -> bool:
     """Waits for news of an owner; returns whether he is there to give more.
 
     A child that he forked has the other end of the pipe as well; so it is seen whether he lives.
     """
     while not select.select([news], [], [], _LOOK_S)[0]:
         said = owner.read(files, folder)
-        if said is None or Machine().alive(said.identity) is False:
+        if said is None or said.generation != generation or said.released:
+            return False
+        if Machine().alive(said.identity) is False:
             return False
     return bool(news.read(1 << 12))
 

@@ -18,10 +18,12 @@ class Term(NamedTuple):
 
 
 class Name(NamedTuple):
-    """What people call a log: where it lies, and the id of the key that signs it."""
+    """What people call a log: where it lies, the id of the key that signs it, its quorum."""
 
     path: str
     signer: str
+    replicas: int = 1
+    quorum: int = 1
 
 
 class Holdings(NamedTuple):
@@ -58,8 +60,13 @@ class Replica(Protocol):
     def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
         """Goes on with a segment from its end; on disk with the next `sync`."""
 
-    def sync(self, term: Term) -> None:
-        """Brings to disk what was appended; then it is known that the term still holds."""
+    def sync(self, term: Term, seq: int | None) -> None:
+        """Brings to disk what was appended; then it is known that the term still holds.
+
+        Args:
+            seq: the frame up to which the log can be read from here now, which is kept: what
+                ends before it is damaged. None: as it was.
+        """
 
     def digest(self, name: str, size: int) -> bytes:
         """The digest of the first bytes of a file."""

@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError, TrustError
 from nosync_nb.files.disk import Files
 from nosync_nb.store import journal, naming
 from nosync_nb.store.decoding import decoding
-from nosync_nb.store.log import checkpoint, generation, segments, tail
+from nosync_nb.store.log import checkpoint, frames, generation, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.frames import Frame, Mark
-from nosync_nb.store.log.segments import Chain
+from nosync_nb.store.log.segments import Chain, Segment
 from nosync_nb.store.replicas import folder as folders
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.address import Address
@@ -80,7 +80,9 @@ def restore(path: str, settings: Replicas, files: Files | None = None) -> Restor
     files = files or Files()
     if not settings.replicas or (files.exists(path) and files.names(path)):
         return None
-    name = Name(path, signer(files))
+    for address in settings.replicas:
+        folders.prepare(files, address.path)
+    name = Name(path, signer(files), len(settings.replicas), settings.quorum)
     answers, silent = _answers(files, settings)
     which = _which(name, answers, settings)
     if which is None and not silent:
@@ -88,22 +90,32 @@ def restore(path: str, settings: Replicas, files: Files | None = None) -> Restor
     _enough(path, settings, silent)
     if which is None:
         return None
+    # Of one that has nothing of the log it is not known whether it ever had.
+    silent += [f"{a.url}: it holds nothing of the log" for a, logs in answers if which not in logs]
+    said = [logs[which] for _, logs in answers if which in logs]
+    settings = _strictest(settings, said)
+    _enough(path, settings, silent)
     replicas = [
-        (address.url, FolderReplica(address.path, which, files=files)) for address, _ in answers
+        (address.url, FolderReplica(address.path, which, files=files))
+        for address, logs in answers
+        if which in logs
     ]
-    promised = _promise(replicas, name)
+    promised, silent = _promise(replicas, name, silent)
     copies = []
     for url, replica in replicas:
         try:
-            if any(map(layout.is_frames, replica.held().files)):
+            if replica.promised() == promised:
                 copies.append(examined(files, url, replica))
         except (CorruptLogError, DurabilityError) as error:
             silent.append(f"{url}: {error}")
     _enough(path, settings, silent)
     if not copies:
-        raise CorruptLogError(f"'{path}' is empty, and so are its copies", hint="open another path")
+        raise CorruptLogError(
+            f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
+            hint="bring more of the replicas back",
+        )
     best = max(copies, key=lambda copy: (copy.generation, copy.end.seq))
-    _copy(files, path, best, promised)
+    _copy(files, path, best, promised.generation)
     return Restored(best.url, best.end.seq)
 
 
@@ -113,14 +125,19 @@ def _answers(files: Files, settings: Replicas) -> tuple[Answers, list[str]]:
     silent = []
     for address in settings.replicas:
         try:
-            above = os.path.dirname(address.path)
-            if not files.exists(address.path) and not files.exists(above):
-                raise DurabilityError(f"'{above}' is not there")
+            folders.present(files, address.path)
             logs = folders.logs(files, address.path)
             answers.append((address, {log_id: said.name for log_id, said in logs.items()}))
-        except (DurabilityError, CorruptLogError) as error:
+        except (DurabilityError, CorruptLogError, TrustError) as error:
             silent.append(f"{address.url}: {error}")
     return answers, silent
+
+
+def _strictest(settings: Replicas, said: Iterable[Name]) -> Replicas:
+    """The settings, or those under which copies were made if it takes more of these to be sure."""
+    by = max(said, key=lambda name: readers(name.replicas, name.quorum))
+    count, needed = len(settings.replicas), readers(by.replicas, by.quorum)
+    return settings._replace(quorum=min(settings.quorum, max(0, count - needed + 1)))
 
 
 def _which(name: Name, answers: Answers, settings: Replicas) -> bytes | None:
@@ -158,19 +175,26 @@ def _enough(path: str, settings: Replicas, silent: Sequence[str]) -> None:
     needed, answered = readers(count, settings.quorum), count - len(silent)
     if answered < needed:
         raise DurabilityError(
-            f"'{path}' is empty, and {answered} of its {count} replicas can be read; with quorum"
-            f" {settings.quorum} it takes {needed} to know what was safe: {'; '.join(silent)}",
+            f"'{path}' is empty, and {answered} of its {count} replicas can be read; it takes"
+            f" {needed} to know what was safe: {'; '.join(silent)}",
             hint="bring the replicas back; to begin a new log, open it without and add them later",
         )
 
 
-def _promise(replicas: Sequence[tuple[str, FolderReplica]], name: Name) -> int:
+def _promise(
+    replicas: Sequence[tuple[str, FolderReplica]], name: Name, silent: Sequence[str]
+) -> tuple[Term, list[str]]:
     """Has replicas promise themselves to a new term; what they hold may be read then."""
-    terms = [term.generation for _, each in replicas if (term := each.promised()) is not None]
-    term = Term(max(terms, default=0) + 1, secrets.token_hex(16))
-    for _, replica in replicas:
-        replica.promise(term, name)
-    return term.generation
+    why = [*silent]
+    said = [term for _, each in replicas if (term := each.promised()) is not None]
+    generation = max((term.generation for term in said), default=0) + 1
+    term = Term(generation, secrets.token_hex(16))
+    for url, replica in replicas:
+        try:
+            replica.promise(term, name)
+        except (DurabilityError, CorruptLogError, FencedError, TrustError) as error:
+            why.append(f"{url}: {error}")
+    return term, why
 
 
 def examined(files: Files, url: str, replica: FolderReplica) -> Copy:
@@ -242,14 +266,19 @@ def _cut(
     first = max(i for i, s in enumerate(chain.live) if s.start.offset <= start.offset)
     live = chain.live[first:]
     needed = _state_files(files, replica.path, state) if state else set()
-    rest = tail.read(files, replica.path, Chain(live, [], None), start)
     end = start
-    for frame in rest.frames:
+    for frame in _frames(replica, live, start, held):
         named = _frame_files(frame)
         if not named <= held.keys():
             break
         needed |= named
         end = frame.end
+    if end.seq < replica.acknowledged():
+        raise CorruptLogError(
+            f"'{replica.path}' is damaged: it had frame {replica.acknowledged()}, and ends at"
+            f" {end.seq}",
+            hint="it is repaired from the log; take another replica",
+        )
     sizes = {each: held[each] for each in needed}
     for index, segment in enumerate(live):
         after = live[index + 1].start.offset if index + 1 < len(live) else end.offset
@@ -260,6 +289,30 @@ def _cut(
     return Copy(url, replica, sizes, live[-1].generation, end)
 
 
+def _frames(
+    replica: FolderReplica, live: Sequence[Segment], start: Mark, held: Mapping[str, int]
+) -> Iterator[Frame]:
+    """The frames of segments after a mark, up to the first that does not follow.
+
+    What stands behind that was not synced here: how far frames say that the log was on disk is
+    about the log's own.
+    """
+    end = start
+    for index, segment in enumerate(live):
+        if end.offset < segment.start.offset or (
+            end.offset == segment.start.offset and end != segment.start
+        ):
+            return
+        size = held[segment.name] - segment.local(end.offset)
+        if index + 1 < len(live):
+            size = min(size, live[index + 1].start.offset - end.offset)
+        more, _ = frames.scan(
+            replica.read(segment.name, segment.local(end.offset), max(0, size)), end.offset, end
+        )
+        yield from more
+        end = more[-1].end if more else end
+
+
 def _frame_files(frame: Frame) -> set[str]:
     with decoding(f"frame {frame.position.seq}"):
         return naming.of_frame(journal.unpack(frame.payload))
@@ -268,7 +321,8 @@ def _frame_files(frame: Frame) -> set[str]:
 def _copy(files: Files, path: str, copy: Copy, promised: int) -> None:
     """Writes a copy into a folder beside the log's, which takes its place."""
     files.make_folder(os.path.dirname(path))
-    beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.restoring")
+    beside = f"{os.path.basename(path)}.{os.getpid()}.restoring"
+    beside = os.path.join(os.path.dirname(path), f".{beside}")
     files.remove_folder(beside)
     files.make_folder(beside)
     for inner in layout.FOLDERS.values():

@@ -41,9 +41,9 @@ def readers(replicas: int, quorum: int) -> int:
     return replicas - quorum + 1
 
 
-def checked(urls: Sequence[str], quorum: int | None, *, log: str) -> Replicas:
+def checked(urls: Sequence[str], quorum: int | None, *, log: str, look: bool = True) -> Replicas:
     """Returns the settings that somebody asks for; see `parse_all` and `checked_quorum`."""
-    replicas = parse_all(urls, log=log)
+    replicas = parse_all(urls, log=log, look=look)
     if not replicas and not quorum:
         return Replicas()
     return Replicas(replicas, checked_quorum(quorum, len(replicas)))
@@ -61,14 +61,17 @@ def read(files: Files, folder: str, log_id: bytes) -> Replicas:
         return Replicas()
     text, _, mac = files.read(path, most=_BYTES_MAX).rstrip(b"\n").rpartition(b"\n")
     key = trust.known_key(files)
-    if key is None or not hmac.compare_digest(mac, _mac(key, log_id, text)):
+    if key is None or not hmac.compare_digest(
+        mac, _mac(key, _identity(files, folder, log_id), text)
+    ):
         raise TrustError(
-            f"'{path}' names replicas, and your key has not signed it: none of them is asked",
+            f"'{path}' names replicas, and your key has not signed it for this folder, which may be"
+            " a copy: none of them is asked",
             hint="name them again: nosync.open(path, replicas=[...])",
         )
     try:
         said = json.loads(text)
-        return checked(said["replicas"], said["quorum"], log=folder)
+        return checked(said["replicas"], said["quorum"], log=folder, look=False)
     except (SchemaError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptLogError(
             f"'{path}' is damaged: {error}", hint="name the replicas again when you open the log"
@@ -85,8 +88,15 @@ def write(files: Files, folder: str, log_id: bytes, settings: Replicas) -> None:
     """Writes the settings of a log, durably."""
     said = {"replicas": [each.url for each in settings.replicas], "quorum": settings.quorum}
     text = json.dumps(said).encode()
-    mac = _mac(trust.user_key(files), log_id, text)
+    mac = _mac(trust.user_key(files), _identity(files, folder, log_id), text)
     files.replace(os.path.join(folder, FILE), b"\n".join((text, mac, b"")))
+
+
+def _identity(files: Files, folder: str, log_id: bytes) -> bytes:
+    """What the log is and a copy of its folder is not: that would take the replicas from it."""
+    path = os.path.join(folder, "generation")
+    number = files.status(path).st_ino if files.exists(path) else 0
+    return log_id + number.to_bytes(16, "big")
 
 
 def _mac(key: bytes, log_id: bytes, text: bytes) -> bytes:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.disk import File
-from nosync_nb.store.log import frames, segments
+from nosync_nb.store.log import checkpoint, frames, segments
 from nosync_nb.store.log.segments import HEADER_BYTES
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.replica import Name, Replica
@@ -161,7 +161,7 @@ class Shipper:
         if self._held is None:
             self._begin(view)
         elif self.acknowledged == goal and self._checkpointed(view):
-            self._replica.sync(self._source.term)  # that it is there still
+            self._replica.sync(self._source.term, goal.seq)  # that it is there still
             return False
         held = self._held
         assert held is not None
@@ -173,7 +173,7 @@ class Shipper:
             self._store(view.state.name, stamp=view.state.stamp)
             self._stamp = view.state.stamp
         self._source.check()
-        self._replica.sync(self._source.term)
+        self._replica.sync(self._source.term, goal.seq)
         self.acknowledged = goal
         self._said()
         kept = self._kept(view)
@@ -209,7 +209,10 @@ class Shipper:
             self._said()  # what another copy acknowledged in its place is gone
         begun = view.extents[0].segment if view.extents else None
         if begun is None or begun.before is not None or begun.generation != self._source.generation:
-            self._ask(self._ahead(view, held))
+            ahead = self._ahead(view, held)
+            self._ask(ahead)
+            if ahead is not None:  # what it acknowledged of another history counts no more
+                self._replica.sync(self._source.term, 0)
         self._stamp = None
         for name, size in list(held.items()):
             if layout.is_frames(name):
@@ -239,12 +242,18 @@ class Shipper:
             return None
         start = begun[0].start
         for name in held:
+            if layout.is_checkpoint(name):
+                mark = checkpoint.mark_of(self._replica.read(name, 0, checkpoint.HEADER_BYTES))
+                if mark is not None and not self._source.holds(mark):
+                    return f"the replica has the state after frame {mark.seq}, which this log lacks"
             if not layout.is_segment(name):
                 continue
             header = self._replica.read(name, 0, HEADER_BYTES)
             segment = segments.decode(header)
             if segment is None or segment.generation >= self._source.generation:
                 continue
+            if not self._source.holds(segment.start):
+                return f"the replica goes on after frame {segment.start.seq}, which this log lacks"
             end = segment.start.offset + held[name] - HEADER_BYTES
             if end <= start.offset or segment.start.offset > start.offset:
                 continue
@@ -286,7 +295,7 @@ class Shipper:
         if has is None:
             # A segment is there as a whole at once; what is appended to those before it must not
             # be lost behind it.
-            self._replica.sync(self._source.term)
+            self._replica.sync(self._source.term, None)
             self._store(segment.name, size)
             return
         if has >= size:

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from nosync_nb.errors import CorruptLogError, FencedError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.store import journal, naming
-from nosync_nb.store.log import checkpoint, frames, owner, recover, segments
+from nosync_nb.store.log import checkpoint, frames, owner, recover, segments, tail
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.generation import Words
 from nosync_nb.store.log.owner import Owner
-from nosync_nb.store.log.segments import HEADER_BYTES, Segment
+from nosync_nb.store.log.segments import HEADER_BYTES, Chain, Segment
 from nosync_nb.store.replicas import folder as folders
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.replica import Term
@@ -163,6 +163,15 @@ class Source:
         """The digest of the first bytes of a file, as a replica gives it."""
         return folders.digest(self._files, layout.path_of(self.folder, name), size)
 
+    def holds(self, mark: Mark) -> bool:
+        """Whether the log has come to a mark; of what its checkpoint has made useless, it has."""
+        if not self._chain or mark.offset < self._chain[0].start.offset:
+            return True
+        end = self._steps[-1].end if self._steps else self._state.mark if self._state else None
+        if end is None or mark.offset >= end.offset:
+            return mark == end or (end is None and mark == self._chain[0].start)
+        return tail.holds(self._files, self.folder, Chain(self._chain, [], None), mark)
+
     def stream(self, extents: Sequence[Extent], offset: int, size: int) -> bytes:
         """Some bytes of the stream of frames; fewer where it ends."""
         data = b""
@@ -190,6 +199,10 @@ class Source:
         if listed == self._names and len(newest) == (known is not None) and stamp == was:
             return
         state, chain, _, _ = recover.newest(self._files, self.folder, names)
+        if known is not None and (state is None or state.mark.seq < known.mark.seq):
+            raise CorruptLogError(
+                f"'{known.name}' cannot be read any more", hint="restore the file from a copy"
+            )
         self._chain = chain.live
         if state is not None:
             name = checkpoint.file_name(state.mark.seq, state.generation)
@@ -232,8 +245,12 @@ class Source:
             for frame in complete:
                 self._note(frame)
             if not complete:
+                if (damage is None or len(data) < size) and published is None:
+                    raise CorruptLogError(
+                        f"'{segment.name}' lacks frame {end.seq + 1}, which was on disk"
+                    )
                 if damage is None or len(data) < size:
-                    return  # the owner writes it now, or dies of it
+                    return  # the owner died of it
                 size *= 2  # a frame larger than a piece
 
     def _note(self, frame: frames.Frame) -> None:
