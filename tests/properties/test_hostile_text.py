@@ -206,6 +206,7 @@ def test_every_subcommand_shows_a_hostile_text_as_text(notebook: Watched) -> Non
         ["replicas"],
         ["replicas", "add", "file:///" + HOSTILE],
         ["replicas", "remove", HOSTILE],
+        ["replicas", "remove", "file:///" + HOSTILE],  # and its keeper ends with it
         ["rename", HOSTILE, "X" + HOSTILE],
         ["drop", "Z" + HOSTILE],
     ]
