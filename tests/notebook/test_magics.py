@@ -478,6 +478,21 @@ def test_status_lists_inputs_and_stages(notebook: Notebook) -> None:
     assert "epoch 1" in shown
     assert "input" in shown
     assert "delays" in shown
+    assert "after a failure now: epoch 1 if the kernel dies" in shown.text
+    assert "0 if the disk is lost" in shown.text
+
+
+def test_replicas_are_added_listed_and_removed(notebook: Notebook, tmp_path: Path) -> None:
+    assert "no replicas" in notebook.ok("%dd replicas").text
+    url = f"file://{tmp_path}/copies"
+    assert "on 1 of 1" in notebook.ok(f"%dd replicas add {url}").text
+    notebook.ok("%dd sync replicas")
+    shown = notebook.ok("%dd replicas").text
+    assert "epoch 1 is on 1 of 1" in shown
+    assert "level" in shown
+    assert "1 if the disk is lost" in notebook.ok("%dd status").text
+    assert "is none of" in str(notebook.fails(f"%dd replicas remove {url}x"))
+    assert "no replicas" in notebook.ok(f"%dd replicas remove {url}").text
 
 
 def test_show_reads_an_epoch(notebook: Notebook) -> None:

@@ -143,6 +143,20 @@ def test_a_keeper_that_dies_is_started_again(tmp_path: Path, urls: list[str]) ->
         assert pid not in keepers(path)
 
 
+def test_a_sync_waits_for_definitions_as_well(tmp_path: Path, urls: list[str]) -> None:
+    path = tmp_path / "x.nosync"
+    with begun(path, urls[:1]) as session:
+        (pid,) = keepers(path)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            session.stage("late", session["edges"].filter("src = 1"))
+            with pytest.raises(DurabilityError, match="0 of 1 replicas"):
+                session.sync("replicas", timeout=0.2)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        session.sync("replicas", timeout=WAIT_S)
+
+
 def test_a_replica_that_cannot_be_had_keeps_nobody_waiting_and_is_told(
     tmp_path: Path, urls: list[str]
 ) -> None:

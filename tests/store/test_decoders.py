@@ -256,6 +256,15 @@ def test_a_checkpoint_is_read_or_refused(
         read_everything(folder, "r")
 
 
+def refused(corpus: Corpus, folder: Path, meta: Any, told: str | None = None) -> None:
+    """Puts a checkpoint that says something else in its place: the log is damaged, by our error."""
+    payload = with_meta(corpus.checkpoint.payload, meta)
+    (folder / corpus.checkpoint_name).unlink()
+    checkpoint.write(Files(), str(folder), corpus.checkpoint._replace(payload=payload))
+    with pytest.raises(CorruptLogError, match=told):
+        read_everything(folder, "r")
+
+
 @pytest.mark.parametrize("key", ["packed", "retain"])
 @pytest.mark.parametrize("value", ["1", 1.5, True, [1]])
 def test_a_history_without_numbers_of_epochs_is_refused(
@@ -263,12 +272,7 @@ def test_a_history_without_numbers_of_epochs_is_refused(
 ) -> None:
     meta = meta_of(corpus.checkpoint.payload)
     meta["history"][key] = value
-    folder = copied()
-    payload = with_meta(corpus.checkpoint.payload, meta)
-    (folder / corpus.checkpoint_name).unlink()
-    checkpoint.write(Files(), str(folder), corpus.checkpoint._replace(payload=payload))
-    with pytest.raises(CorruptLogError):
-        read_everything(folder, "r")
+    refused(corpus, copied(), meta)
 
 
 @pytest.mark.parametrize("place", range(1, 8))
@@ -280,24 +284,14 @@ def test_a_pack_whose_epochs_are_no_numbers_is_refused(
         return
     meta = meta_of(corpus.checkpoint.payload)
     meta["history"]["tree"][0][place] = value
-    folder = copied()
-    payload = with_meta(corpus.checkpoint.payload, meta)
-    (folder / corpus.checkpoint_name).unlink()
-    checkpoint.write(Files(), str(folder), corpus.checkpoint._replace(payload=payload))
-    with pytest.raises(CorruptLogError):
-        read_everything(folder, "r")
+    refused(corpus, copied(), meta)
 
 
 def test_a_layer_of_no_epoch_is_refused(corpus: Corpus, copied: Callable[[], Path]) -> None:
     meta = meta_of(corpus.checkpoint.payload)
     _, _, layers = next(each for each in meta["layers"].values() if each[2])
     layers[0][0] = layers[0][1]
-    folder = copied()
-    payload = with_meta(corpus.checkpoint.payload, meta)
-    (folder / corpus.checkpoint_name).unlink()
-    checkpoint.write(Files(), str(folder), corpus.checkpoint._replace(payload=payload))
-    with pytest.raises(CorruptLogError, match="has a layer of epochs"):
-        read_everything(folder, "r")
+    refused(corpus, copied(), meta, "has a layer of epochs")
 
 
 @SLICE

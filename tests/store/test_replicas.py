@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -313,6 +314,79 @@ def test_a_part_that_is_missing_is_damage_of_what_was_acknowledged(
     parts[0].unlink()
     with pytest.raises(CorruptLogError, match="is damaged: it had frame"):
         restoring.examined(files, "url", replica)
+
+
+def shipped(session: Session, replica: FolderReplica, poll: Poll) -> None:
+    shipper = Shipper(source_of(session), replica, NAME, lambda why: poll.ask(0, why))
+    while shipper.ship():
+        pass
+
+
+def test_an_old_copy_of_the_disk_is_known_though_the_replica_dropped_what_it_has(
+    tmp_path: Path,
+) -> None:
+    path, backup = tmp_path / "x.nosync", tmp_path / "backup"
+    replica = None
+    for opening in range(3):
+        with open_session(path) as session:
+            edges = session.input("edges", "src int, dst int")
+            for i in range(5):
+                edges.insert([(opening, i)])
+                session.commit()
+            if opening == 2:
+                owners_of(session).upkeep.checkpoint()
+            session.sync()
+            source = source_of(session)
+            replica = replica or FolderReplica(made(tmp_path / "r"), source.log_id)
+            shipped(session, replica, Poll(1, 1))
+        if not backup.exists():
+            shutil.copytree(path, backup)
+    assert replica is not None
+    held = dict(replica.held().files)
+    shutil.rmtree(path)
+    shutil.copytree(backup, path)
+    for opening in range(4):  # the last of these is of a later generation than the replica knows
+        with open_session(path) as session:
+            session.inputs["edges"].insert([(90 + opening, 9)])
+            session.commit(wait="disk")
+            with pytest.raises(FencedError):
+                shipped(session, replica, Poll(1, 1))
+    assert dict(replica.held().files) == held
+
+
+def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is_there(
+    written: Session, tmp_path: Path
+) -> None:
+    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
+    shipped(written, replica, Poll(1, 1))
+    whole = restoring.examined(Files(), "url", replica).end
+    (segment,) = Path(replica.path).glob("segment-*")
+    acknowledged = segment.stat().st_size
+    note = Path(replica.path, "acknowledged").read_bytes()
+    for i in range(40):  # each says how far the log was on its own disk
+        written.inputs["edges"].insert([(i, i)])
+        written.commit(wait="disk")
+    shipped(written, replica, Poll(1, 1))
+    data = bytearray(segment.read_bytes())
+    data[acknowledged : acknowledged + 512] = bytes(512)
+    segment.write_bytes(data)
+    with pytest.raises(CorruptLogError, match="is damaged"):
+        restoring.examined(Files(), "url", replica)
+    Path(replica.path, "acknowledged").write_bytes(note)
+    assert restoring.examined(Files(), "url", replica).end == whole
+
+
+def test_a_copy_of_a_log_does_not_take_its_replicas(tmp_path: Path) -> None:
+    path, copy = tmp_path / "x.nosync", tmp_path / "y.nosync"
+    with open_session(path) as session:
+        log_id = source_of(session).log_id
+    named = settings.checked([f"file://{tmp_path}/r"], 1, log=str(path))
+    settings.write(Files(), str(path), log_id, named)
+    shutil.copytree(path, copy)
+    with pytest.raises(TrustError, match="may be a copy"):
+        settings.read(Files(), str(copy), log_id)
+    path.rename(tmp_path / "moved.nosync")
+    assert settings.read(Files(), str(tmp_path / "moved.nosync"), log_id) == named
 
 
 def test_a_stranger_cannot_have_a_log_shipped_where_he_wants(tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ def read_promise(files: Files, folder: str) -> Promise | None:
         if int(crc, 16) != zlib.crc32(text):
             raise ValueError("checksum")
         said: dict[str, Any] = json.loads(text)
-        generation, owner, incarnation, path, signer = (
+        generation, owner, incarnation, log, signer = (
             said[key] for key in ("generation", "owner", "incarnation", "path", "signer")
         )
         if type(generation) is not int or not 0 <= generation < _GENERATIONS_MAX:
@@ -347,9 +347,9 @@ def read_promise(files: Files, folder: str) -> Promise | None:
         replicas, quorum = said["replicas"], said["quorum"]
         if not all(type(each) is int and 0 < each <= 64 for each in (replicas, quorum)):
             raise ValueError("quorum")
-        if not all(isinstance(each, str) for each in (owner, incarnation, path, signer)):
+        if not all(isinstance(each, str) for each in (owner, incarnation, log, signer)):
             raise ValueError("types")
-        return Promise(Term(generation, owner), incarnation, Name(path, signer, replicas, quorum))
+        return Promise(Term(generation, owner), incarnation, Name(log, signer, replicas, quorum))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptLogError(
             f"'{path}' is damaged: it cannot be told whom this copy obeys",

@@ -20,10 +20,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from io import FileIO
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from nosync_nb.errors import FencedError
+from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import owner
 from nosync_nb.store.log.machine import Machine
@@ -157,7 +158,9 @@ class Lane:
 
     def _later(self, delay: float) -> bool:
         """Waits before the next try; returns whether there is to be one."""
-        gone = not self._files.exists(self._folder)
+        gone = False
+        with suppress(DurabilityError):  # it may come back
+            gone = not self._files.exists(self._folder)
         with self._news:
             since = time.monotonic() - self._ended if self._ended is not None else 0.0
             if self._ended is not None and (gone or since > LINGER_S):

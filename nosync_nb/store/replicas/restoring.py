@@ -325,19 +325,23 @@ def _copy(files: Files, path: str, copy: Copy, promised: int) -> None:
     beside = os.path.join(os.path.dirname(path), f".{beside}")
     files.remove_folder(beside)
     files.make_folder(beside)
-    for inner in layout.FOLDERS.values():
-        files.make_folder(os.path.join(beside, inner))
-    for name, size in sorted(copy.sizes.items()):
-        _fetch(files, copy.replica, name, size, layout.path_of(beside, name))
-    generation.make(files, beside, promised)
-    for inner in ("", *layout.FOLDERS.values()):
-        files.sync_folder(os.path.join(beside, inner) if inner else beside)
-    if files.exists(path):
-        for name in files.names(path):
-            raise FencedError(
-                f"'{path}' is not empty any more ('{name}')", hint="somebody else opens it"
-            )
-    files.rename(beside, path)
+    try:
+        for inner in layout.FOLDERS.values():
+            files.make_folder(os.path.join(beside, inner))
+        for name, size in sorted(copy.sizes.items()):
+            _fetch(files, copy.replica, name, size, layout.path_of(beside, name))
+        generation.make(files, beside, promised)
+        for inner in ("", *layout.FOLDERS.values()):
+            files.sync_folder(os.path.join(beside, inner) if inner else beside)
+        if files.exists(path):
+            for name in files.names(path):
+                raise FencedError(
+                    f"'{path}' is not empty any more ('{name}')", hint="somebody else opens it"
+                )
+        files.rename(beside, path)
+    except BaseException:
+        files.remove_folder(beside)
+        raise
     files.sync_folder(os.path.dirname(path))
 
 
