@@ -1,7 +1,8 @@
 """What every test shares: profiles of hypothesis, and what the machine must have.
 
 A test that needs Chromium or Java is skipped where there is none. Under CI nothing is skipped:
-the test fails and says what is missing.
+the test fails and says what is missing. What the machine forbids is another matter (see
+`matrix.forbidden`): that is counted in the last line.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import jvm
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from matrix import pytest_report_teststatus, pytest_terminal_summary, rows  # noqa: F401 - hooks
 
 if TYPE_CHECKING:
     from nosync_nb import Session
@@ -72,6 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips what this machine cannot run; under CI it fails instead."""
+    if held := rows(item):
+        item.user_properties.append(("fault", held))
     missing = None
     if item.get_closest_marker("browser") and chromium_path() is None:
         missing = "browser test: no Chromium (apt install chromium, or set NOSYNC_CHROMIUM)"

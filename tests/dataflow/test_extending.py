@@ -232,6 +232,7 @@ def test_stages_that_stopped_at_different_epochs_are_extended_together(
     go_on_as_ever(session)
 
 
+@pytest.mark.fault(5)
 def test_a_crash_while_extending_leaves_the_stages_as_they_were(
     stopped: Session, expected: dict[Any, Any], kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:

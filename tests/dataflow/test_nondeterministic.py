@@ -80,6 +80,7 @@ def test_a_threshold_takes_back_what_it_gave(session: Session) -> None:
     assert bag(session["some"]) == {}
 
 
+@pytest.mark.fault(36)
 def test_what_was_given_survives_a_restart(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "n int")
@@ -153,6 +154,7 @@ def noisy(row: Any) -> tuple[Any, int]:
     return (row[0], random.getrandbits(60))
 
 
+@pytest.mark.fault(37)
 @pytest.mark.parametrize("counted", [False, True])
 def test_an_audit_demotes_a_stage_that_is_not_deterministic(
     session: Session, counted: bool
@@ -175,6 +177,7 @@ def test_an_audit_demotes_a_stage_that_is_not_deterministic(
     assert bag(session["tags"]) == {}, "the cell may run again: it stays as it was found"
 
 
+@pytest.mark.fault(37)
 def test_an_audit_finds_a_function_that_changes_with_the_world(
     session: Session, tmp_path: Path
 ) -> None:
@@ -214,6 +217,7 @@ def rated(path: Path, rate: int) -> str:
     return str(path)
 
 
+@pytest.mark.fault(37)
 @pytest.mark.parametrize("inner", [False, True], ids=["named", "below"])
 def test_an_audit_demotes_a_reducer_that_is_not_deterministic(
     session: Session, inner: bool
@@ -240,6 +244,7 @@ def test_an_audit_demotes_a_reducer_that_is_not_deterministic(
     assert stage.rows() == ([(0, None)] if inner else [])
 
 
+@pytest.mark.fault(37)
 @pytest.mark.parametrize("below", [False, True], ids=["named", "below"])
 def test_an_audit_demotes_a_threshold_that_changes_with_the_world(
     session: Session, tmp_path: Path, below: bool
@@ -319,6 +324,7 @@ def test_an_audit_that_cannot_demote_says_why(session: Session) -> None:
     assert inside(session).catalog["looped"].version == 1
 
 
+@pytest.mark.fault(37)
 @given(st.data(), programs.programs(["a", "b"], depth=4))
 def test_an_audit_is_content_with_any_deterministic_program(
     data: st.DataObject, program: programs.Program

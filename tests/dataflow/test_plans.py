@@ -64,6 +64,7 @@ def both(patch: pytest.MonkeyPatch) -> None:
     relaid(patch)
 
 
+@pytest.mark.fault(38)
 @pytest.mark.parametrize(
     ("replan", "checkpoint"), [(unfused, False), (relaid, True), (both, False)]
 )

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import os, resource, sys
 import nosync_nb
@@ -47,6 +49,7 @@ with nosync_nb.open(sys.argv[1], mode="r") as reader:
 """
 
 
+@pytest.mark.fault(21)
 def test_a_log_of_many_files_works_with_few_descriptors_and_takes_no_more_over_time(
     tmp_path: Path,
 ) -> None:

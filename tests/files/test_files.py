@@ -53,6 +53,7 @@ def test_creating_is_exclusive(files: Files, folder: str) -> None:
         files.create(path)
 
 
+@pytest.mark.fault(19)
 def test_short_writes_go_on_where_they_stopped(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +70,7 @@ def test_short_writes_go_on_where_they_stopped(
     assert files.read(path) == b"01abcdefg9"
 
 
+@pytest.mark.fault(19)
 def test_short_reads_go_on_where_they_stopped(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     files, path = Files(), os.path.join(folder, "a")
     files.create(path).append(b"0123456789")
@@ -78,6 +80,7 @@ def test_short_reads_go_on_where_they_stopped(folder: str, monkeypatch: pytest.M
     assert files.open(path).read_at(5, 80) == b"56789"
 
 
+@pytest.mark.fault(19)
 def test_a_write_that_makes_no_progress_is_an_error(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +129,7 @@ def test_replacing_is_all_or_nothing(files: Files, folder: str) -> None:
     assert files.names(folder) == ["a"]
 
 
+@pytest.mark.fault(20)
 def test_a_failed_replacement_leaves_the_old_content_and_no_rest(folder: str) -> None:
     path = os.path.join(folder, "a")
     Files().replace(path, b"old")
@@ -198,6 +202,7 @@ def test_a_deleted_file_knows_it(files: Files, folder: str) -> None:
     assert file.deleted()
 
 
+@pytest.mark.fault(9)
 def test_power_takes_what_was_not_synced(tmp_path: Path) -> None:
     """The faulty disk itself: unsynced bytes and names may be lost, synced ones never."""
     seen = set()
@@ -337,6 +342,7 @@ def test_an_error_of_closing_is_told(folder: str, monkeypatch: pytest.MonkeyPatc
     file.close()
 
 
+@pytest.mark.fault(21)
 def test_no_step_keeps_a_descriptor_whether_it_succeeds_or_fails(files: Files, folder: str) -> None:
     path, gone = os.path.join(folder, "a"), os.path.join(folder, "gone", "a")
     files.create(path).close()
@@ -372,6 +378,7 @@ def test_no_step_keeps_a_descriptor_whether_it_succeeds_or_fails(files: Files, f
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.fault(9)
 def test_power_takes_the_first_name_of_a_folder_too(tmp_path: Path) -> None:
     """The faulty disk itself: a file that is synced is lost with a name that is not."""
     seen = set()
@@ -388,6 +395,7 @@ def test_power_takes_the_first_name_of_a_folder_too(tmp_path: Path) -> None:
     assert seen == {(), ("a",)}
 
 
+@pytest.mark.fault(9)
 def test_power_takes_a_folder_whose_name_was_not_synced_with_all_in_it(tmp_path: Path) -> None:
     class Forgetful(FaultyFiles):
         """Does not sync the folder above a new one."""

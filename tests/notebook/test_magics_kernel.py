@@ -57,6 +57,7 @@ def test_the_log_lies_beside_the_notebook(shared: Kernel, folder: Path) -> None:
     assert (folder / ".nosync" / ".gitignore").read_text() == "*\n"
 
 
+@pytest.mark.fault(1)
 def test_after_a_kill_the_first_cell_shows_the_report_and_values_are_equal(
     kernel: Kernel,
 ) -> None:
@@ -81,6 +82,7 @@ def test_after_a_kill_the_notebook_goes_on(kernel: Kernel) -> None:
     assert "('DL', 1, 7)" in kernel.run(PRINT)
 
 
+@pytest.mark.fault(7)
 def test_a_restart_from_the_menu_is_a_clean_end(kernel: Kernel) -> None:
     kernel.restart()
     reply = kernel.run("print(nosync.session().recovery.clean)")
@@ -96,6 +98,7 @@ def test_a_cell_that_was_running_at_the_kill_left_nothing(kernel: Kernel) -> Non
     assert VALUES in kernel.run(PRINT)
 
 
+@pytest.mark.fault(48)
 def test_an_interrupt_discards_the_cell(shared: Kernel) -> None:
     cell = 'flights.insert([("DL", 1)])\nprint("inserted")\nimport signal; signal.pause()'
     running = shared.begin(cell)
@@ -117,6 +120,7 @@ def test_an_error_of_the_commit_is_the_error_of_the_cell(shared: Kernel) -> None
     assert shared.run("%dd drop broken").status == "ok"
 
 
+@pytest.mark.fault(5)
 def test_safe_mode_after_two_recoveries_that_ended_the_kernel(
     kernel: Kernel, tmp_path: Path
 ) -> None:
@@ -137,6 +141,7 @@ def test_travel_displays_a_widget_and_a_static_copy(shared: Kernel) -> None:
     assert "epoch 1" in reply
 
 
+@pytest.mark.fault(23)
 def test_a_second_kernel_of_one_notebook_is_refused_with_the_remedy(
     shared: Kernel, folder: Path
 ) -> None:

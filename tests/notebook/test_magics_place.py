@@ -162,6 +162,7 @@ def test_what_a_notebook_writes_is_its_users_alone(tmp_path: Path) -> None:
     assert modes == {".nosync": 0o700, ".gitignore": 0o600, MEMO: 0o600}
 
 
+@pytest.mark.fault(22)
 def test_a_folder_of_logs_that_others_can_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".nosync").mkdir()
     (tmp_path / ".nosync").chmod(0o777)

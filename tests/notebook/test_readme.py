@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from jupyter.kernels import Kernel
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -16,6 +17,7 @@ def quick_start() -> list[str]:
     return re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
 
 
+@pytest.mark.fault(1)
 def test_the_quick_start_runs_and_survives_a_kill(tmp_path: Path) -> None:
     cells = quick_start()
     assert len(cells) == 4

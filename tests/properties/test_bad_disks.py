@@ -67,6 +67,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Any], Sessi
     return open_
 
 
+@pytest.mark.fault(20)
 @pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT", "EROFS", "EIO"])
 @pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize("spill", [1, 1 << 16])
@@ -111,6 +112,7 @@ def test_a_disk_that_refuses_to_write_refuses_the_epoch_and_goes_on_when_it_can(
         assert session.recovery.clean
 
 
+@pytest.mark.fault(16)
 def test_a_sync_that_fails_is_mended_or_told_and_nothing_is_lost(
     on: Callable[..., Session],
 ) -> None:
@@ -134,6 +136,7 @@ def test_a_sync_that_fails_is_mended_or_told_and_nothing_is_lost(
         assert session["by_age"].rows() == [(20, 2), (30, 1)]
 
 
+@pytest.mark.fault(17)
 def test_a_transaction_that_may_not_be_on_disk_has_ended_and_the_session_goes_on(
     on: Callable[..., Session],
 ) -> None:
@@ -157,6 +160,7 @@ def test_a_transaction_that_may_not_be_on_disk_has_ended_and_the_session_goes_on
         assert session["by_age"].rows() == [(20, 2), (30, 3)]
 
 
+@pytest.mark.fault(17)
 def test_a_log_on_a_read_only_disk_can_be_read(on: Callable[..., Session]) -> None:
     disk = Disk()
     with on(disk) as session:
@@ -170,6 +174,7 @@ def test_a_log_on_a_read_only_disk_can_be_read(on: Callable[..., Session]) -> No
         assert state(session) == wanted
 
 
+@pytest.mark.fault(45)
 @pytest.mark.parametrize("writer", [segments, checkpoint, owner, generation])
 @pytest.mark.parametrize(("format_", "age"), [(99, "newer"), (1, "older")])
 def test_a_log_of_another_format_is_refused_and_left_as_it_is(
@@ -190,6 +195,7 @@ def test_a_log_of_another_format_is_refused_and_left_as_it_is(
     assert changed <= {"generation"}
 
 
+@pytest.mark.fault(22)
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 def test_a_log_of_somebody_else_is_refused_for_writing(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
@@ -203,6 +209,7 @@ def test_a_log_of_somebody_else_is_refused_for_writing(tmp_path: Path) -> None:
         assert session["by_age"].rows() == wanted
 
 
+@pytest.mark.fault(22)
 def test_a_log_that_others_can_write_is_refused(tmp_path: Path) -> None:
     nosync_nb.open(tmp_path / "log").close()
     (tmp_path / "log").chmod(0o777)
@@ -274,6 +281,7 @@ def outcome(on: Callable[..., Session], folder: Path, name: str, before: Any, af
     return "told"
 
 
+@pytest.mark.fault(12)
 @pytest.mark.slow
 def test_damage_of_any_byte_is_told_or_harmless(
     tmp_path: Path,

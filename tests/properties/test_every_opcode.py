@@ -299,6 +299,7 @@ def sizes(path: Path) -> dict[str, int]:
 # -- the promise -------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(48)
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning"
 )  # of threads left

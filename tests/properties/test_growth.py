@@ -369,6 +369,7 @@ def _size(key: Any, rows: Any) -> Any:
     return [(len(rows),)]
 
 
+@pytest.mark.fault(46)
 def test_thousands_of_epochs_leave_a_session_as_large_as_it_was(
     tmp_path: Path, small: None
 ) -> None:

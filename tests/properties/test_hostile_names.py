@@ -218,6 +218,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in files if not p.name.startswith("segment-")}
 
 
+@pytest.mark.fault(44)
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_hostile_name_in_any_record_is_told_and_nothing_is_touched(
     log: Path, tmp_path: Path, field: str

@@ -61,6 +61,7 @@ def test_rows_that_were_not_taken_do_not_wait(session: Session, data: Any) -> No
     assert session.commit() == 2
 
 
+@pytest.mark.fault(47)
 def test_a_commit_leaves_the_rows_that_wait_and_the_epoch_before(
     session: Session, data: Any
 ) -> None:

@@ -63,6 +63,7 @@ def steps_of(disk: PickyFiles, act: Callable[[], Any]) -> int:
     return len(disk.steps)
 
 
+@pytest.mark.fault(17, 21)
 def test_no_moment_of_a_refusing_disk_locks_a_process_out_of_its_own_log(
     on: Callable[..., Session],
 ) -> None:
@@ -200,6 +201,7 @@ def newest(folder: Path) -> str:
     return checkpoint.listed([p.name for p in folder.iterdir()])[0]
 
 
+@pytest.mark.fault(6)
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
 @pytest.mark.parametrize("more", ["nothing", "epochs", "checkpoint", "killed before checkpoint"])
 def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
@@ -248,6 +250,7 @@ def test_a_checkpoint_that_cannot_be_read_once_takes_nothing_with_it(
     assert left <= named
 
 
+@pytest.mark.fault(14)
 def test_a_file_that_the_disk_does_not_show_is_not_taken_for_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

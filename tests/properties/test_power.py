@@ -141,6 +141,7 @@ def steps(opened: Callable[..., Session], path: Path) -> int:
 
 
 # What is left of a log tells its folder so, which the power failure refuses, too.
+@pytest.mark.fault(6, 8)
 @pytest.mark.filterwarnings("ignore:.*Log.__del__:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_power_failure_at_any_step_keeps_what_was_promised(
@@ -172,6 +173,7 @@ def test_a_power_failure_at_any_step_keeps_what_was_promised(
         shutil.rmtree(path)
 
 
+@pytest.mark.fault(8)
 def test_the_crash_is_really_one(opened: Callable[..., Session], tmp_path: Path) -> None:
     """What nobody waited for may be gone or there: else the tests above would prove nothing."""
     found = set()

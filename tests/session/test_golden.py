@@ -82,6 +82,7 @@ def held_against(session: Session, expected: dict[str, Any]) -> Iterator[tuple[s
         assert changes[-1][0] == ranges[-1][-1], name
 
 
+@pytest.mark.fault(7)
 def test_every_stage_is_read_at_every_epoch_and_nothing_is_computed(log: Path) -> None:
     expected = EXPECTED[log.name]
     with nosync_nb.open(log, mode="r") as reader:
@@ -99,6 +100,7 @@ def test_every_stage_is_read_at_every_epoch_and_nothing_is_computed(log: Path) -
         assert inside(session).works.counters["executed"] == 0
 
 
+@pytest.mark.fault(45)
 @pytest.mark.parametrize("how", ["here", "elsewhere"])
 def test_the_epochs_after_an_opening_are_right_in_every_stage(
     log: Path, how: str, request: pytest.FixtureRequest

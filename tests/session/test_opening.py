@@ -146,6 +146,7 @@ def test_a_block_closes_its_session(tmp_path: Path) -> None:
         assert list(session.inputs) == ["numbers"]
 
 
+@pytest.mark.fault(48)
 def test_closing_waits_for_what_runs_behind(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_stage_cannot_close_its_session(opened: Callable[..., Session]) -> Non
     assert session.commit() == 1
 
 
+@pytest.mark.fault(47)
 def test_what_goes_wrong_behind_is_raised_by_the_next_call_and_once(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +217,7 @@ def test_what_is_not_there_yet_is_refused(tmp_path: Path) -> None:
 # -- several processes -----------------------------------------------------------------------------
 
 
+@pytest.mark.fault(23)
 def test_a_second_owner_is_refused_and_told_who_the_first_is(
     opened: Callable[..., Session], another: Another
 ) -> None:
@@ -253,6 +256,7 @@ def test_the_log_of_a_dead_process_is_free(
     assert values(session["odd"]) == [1, 3]
 
 
+@pytest.mark.fault(24)
 def test_a_zombie_in_the_same_process_changes_nothing_and_closes_quietly(
     opened: Callable[..., Session],
 ) -> None:
@@ -278,6 +282,7 @@ def test_a_zombie_in_the_same_process_changes_nothing_and_closes_quietly(
     assert values(session["numbers"]) == [1]
 
 
+@pytest.mark.fault(26)
 def test_a_forked_child_cannot_write(opened: Callable[..., Session]) -> None:
     session = opened()
     numbers = session.input("numbers", "x int")
@@ -394,6 +399,7 @@ def test_a_reader_follows_definitions(opened: Callable[..., Session]) -> None:
     assert list(reader.stages) == []
 
 
+@pytest.mark.fault(41)
 @pytest.mark.parametrize("followed", [3, 10_000])
 def test_a_reader_keeps_up_with_merges_checkpoints_and_new_owners(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, followed: int

@@ -90,6 +90,7 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Program]
     made.close()
 
 
+@pytest.mark.fault(1, 6, 39)
 @pytest.mark.parametrize("program", [1, 2], indirect=True)
 def test_a_killed_process_loses_nothing_that_returned_and_goes_on_right(program: Program) -> None:
     """Every stage equals its model: now, at old epochs, and after the next updates."""

@@ -60,6 +60,7 @@ def until(session: Session, holds: Callable[[list[ReplicaStatus]], bool]) -> lis
     return replication(session).status()
 
 
+@pytest.mark.fault(33)
 def test_an_epoch_reaches_each_level_and_survives_the_loss_of_the_disk(
     tmp_path: Path, urls: list[str]
 ) -> None:
@@ -81,6 +82,7 @@ def test_an_epoch_reaches_each_level_and_survives_the_loss_of_the_disk(
         until(session, lambda all_: all(each.epoch == 2 for each in all_))
 
 
+@pytest.mark.fault(27)
 def test_the_keeper_of_a_killed_kernel_ships_what_was_written(
     tmp_path: Path, urls: list[str]
 ) -> None:
@@ -134,6 +136,7 @@ def gone(pid: int) -> None:
         os.close(descriptor)
 
 
+@pytest.mark.fault(27)
 def test_a_keeper_that_dies_is_started_again(tmp_path: Path, urls: list[str]) -> None:
     path = tmp_path / "x.nosync"
     with begun(path, urls) as session:
@@ -158,6 +161,7 @@ def test_a_sync_waits_for_definitions_as_well(tmp_path: Path, urls: list[str]) -
         session.sync("replicas", timeout=WAIT_S)
 
 
+@pytest.mark.fault(29)
 def test_a_replica_that_cannot_be_had_keeps_nobody_waiting_and_is_told(
     tmp_path: Path, urls: list[str]
 ) -> None:
@@ -172,6 +176,7 @@ def test_a_replica_that_cannot_be_had_keeps_nobody_waiting_and_is_told(
         until(session, lambda all_: all_[2].epoch == 2)
 
 
+@pytest.mark.fault(29)
 def test_a_wait_that_ends_early_says_that_the_epoch_stands(tmp_path: Path, urls: list[str]) -> None:
     path = tmp_path / "x.nosync"
     with begun(path, urls[:1]) as session:
@@ -190,6 +195,7 @@ def test_a_wait_that_ends_early_says_that_the_epoch_stands(tmp_path: Path, urls:
         session.sync("replicas", timeout=WAIT_S)
 
 
+@pytest.mark.fault(48)
 def test_an_interrupt_of_a_wait_says_that_the_epoch_stands(
     tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

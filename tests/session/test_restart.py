@@ -272,6 +272,7 @@ def test_what_was_dropped_stays_dropped_and_its_name_begins_anew(
     assert session["numbers"].insert([(3,)], once="first") == 0
 
 
+@pytest.mark.fault(38)
 def test_an_edited_stage_keeps_its_former_version(
     opened: Callable[..., Session], restart: Restart
 ) -> None:
@@ -302,6 +303,7 @@ def test_an_edited_stage_keeps_its_former_version(
     assert list(restart(session).graph) == ["numbers"]
 
 
+@pytest.mark.fault(38)
 def test_equal_definitions_change_nothing_after_a_restart(
     opened: Callable[..., Session], restart: Restart
 ) -> None:
@@ -362,6 +364,7 @@ def upgrade(patch: pytest.MonkeyPatch, python: str) -> None:
     other_versions(patch, python=python)
 
 
+@pytest.mark.fault(38)
 def test_stages_whose_functions_are_not_restored_are_stale_and_hold_up_nobody(
     stale: Session,
 ) -> None:
@@ -463,6 +466,7 @@ def test_functions_that_were_not_loaded_stay_in_the_log_as_they_were(
     assert values(session["reader"]) == [2, 4, 6]
 
 
+@pytest.mark.fault(38)
 def test_a_stage_whose_column_is_gone_is_stale_until_it_is_back(
     opened: Callable[..., Session], restart: Restart
 ) -> None:
@@ -575,6 +579,7 @@ def test_the_checkpoint_before_a_damaged_one_is_enough(
         session.close()
 
 
+@pytest.mark.fault(14)
 def test_a_file_that_is_missing_is_told_at_once_and_costs_only_what_it_holds(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -600,6 +605,7 @@ def test_a_file_that_is_missing_is_told_at_once_and_costs_only_what_it_holds(
 # -- the report ------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(7)
 def test_opening_neither_decodes_nor_maps_what_it_does_not_need(
     opened: Callable[..., Session], restart: Restart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -654,6 +660,7 @@ def test_the_report_tells_what_happened(opened: Callable[..., Session], restart:
     assert lines[1] == "  recomputed    0 stage-epochs"
 
 
+@pytest.mark.fault(8)
 def test_epochs_that_power_loss_took_are_told(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:

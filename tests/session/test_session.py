@@ -377,6 +377,7 @@ def test_every_epoch_reads_as_it_was_after_a_checkpoint_in_the_same_session(
                 assert stage.changes(after=at - 1, upto=at)["delay"].to_pylist() == [60.0 + at]
 
 
+@pytest.mark.fault(42)
 def test_a_clock_that_is_set_back_does_not_mix_up_epochs(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

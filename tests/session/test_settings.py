@@ -158,6 +158,7 @@ def test_a_restart_goes_on_in_the_zone_and_mode_of_the_log(tmp_path: Path) -> No
         assert session["hours"].rows(at=1) == [(23,)]
 
 
+@pytest.mark.fault(38)
 def test_a_session_of_another_zone_or_mode_is_refused_by_both_names(tmp_path: Path) -> None:
     with opened(tmp_path / "log") as session:
         described(session)

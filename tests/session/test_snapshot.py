@@ -187,6 +187,7 @@ def test_an_input_that_several_threads_make_at_once_is_made_once(session: Sessio
     assert inside(session).store.log.head.seq == head + 1
 
 
+@pytest.mark.fault(41)
 @pytest.mark.parametrize("packed", [False, True])
 def test_what_a_reader_holds_does_not_change_under_him(flown: Session, packed: bool) -> None:
     seen = inside(flown).snapshot

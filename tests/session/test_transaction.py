@@ -236,6 +236,7 @@ def test_any_program_of_unkeyed_calls_equals_a_bag(
 # -- epochs ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(46)
 def test_an_epoch_with_nothing_pending_is_empty(session: Session) -> None:
     assert session.commit() == 1
     assert session.commit(label="empty") == 2
@@ -523,6 +524,7 @@ def struck(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 SIGNALS = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, TimeIsUpError)]
 
 
+@pytest.mark.fault(48)
 @pytest.mark.parametrize(("number", "error"), SIGNALS)
 def test_an_epoch_whose_frame_is_written_stands_whatever_signal_comes(
     session: Session, struck: Callable[[int], None], number: int, error: type[BaseException]

@@ -270,6 +270,7 @@ def fragile(row: Any) -> tuple[Any, ...]:
     return (row.k, row.s)
 
 
+@pytest.mark.fault(4)
 def test_a_killed_worker_changes_nothing(spark: Any, tmp_path: Path) -> None:
     output = Schema.parse("k int, s string")
     operator = Linear([Map(fragile, SCHEMA, output)], output.types)

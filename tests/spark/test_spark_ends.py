@@ -236,6 +236,7 @@ def test_without_java_what_need_not_run_on_spark_runs_here_and_says_so(tmp_path:
     assert "rows 7001" in run(NO_JAVA, str(tmp_path / "log"), JAVA_HOME=str(tmp_path / "none"))
 
 
+@pytest.mark.fault(3)
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_jvm_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
@@ -245,6 +246,7 @@ def test_a_jvm_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
     assert not Path(folder).exists()
 
 
+@pytest.mark.fault(3)
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_connect_server_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def merged_away(session: Session) -> None:
         inside(session).upkeep.checkpoint()
 
 
+@pytest.mark.fault(41)
 def test_a_dataframe_can_be_read_after_its_files_were_merged(spark: Any, tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
         numbers = session.input("numbers", "x bigint")

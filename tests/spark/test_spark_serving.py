@@ -98,6 +98,7 @@ def test_a_layer_is_written_once_however_often_it_is_read(session: Session, serv
     assert len(written) == 1
 
 
+@pytest.mark.fault(41)
 def test_what_is_being_read_stays(session: Session, server: Server) -> None:
     session.commit("big", batch(0, LARGE))
     with serving.asked(session.folder, "big") as old:

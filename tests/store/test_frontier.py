@@ -160,6 +160,7 @@ def kept_or(lost: World, held: World, uppers: dict[str, int]) -> World:
     return {at: held[at] if at[1] < uppers[at[0]] else lost[at] for at in held}
 
 
+@pytest.mark.fault(35, 36)
 @given(graphs())
 def test_what_is_kept_is_consistent_exact_and_maximal(nodes: dict[str, Vertex]) -> None:
     found = survivals(nodes, Failure.POWER)
@@ -191,6 +192,7 @@ def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, Vertex]) -> None
     assert recovery_upper(nodes, Failure.KERNEL) == min(exact.values())
 
 
+@pytest.mark.fault(35)
 def test_each_failure_has_its_own_prefix() -> None:
     nodes = {"input": Vertex((), Prefixes(9, 7, 4)), "total": Vertex(("input",), Prefixes(9, 9, 2))}
     uppers = [recovery_upper(nodes, failure) for failure in Failure]

@@ -25,6 +25,7 @@ def become(patch: pytest.MonkeyPatch, path: Path) -> None:
     patch.setenv("NOSYNC_KEY_FILE", str(path))
 
 
+@pytest.mark.fault(43)
 def test_a_log_goes_on_elsewhere_once_its_key_is_imported(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def test_openings_without_appends_leave_no_files_behind(path: str) -> None:
     assert len(os.listdir(path)) <= before + 1
 
 
+@pytest.mark.fault(46)
 def test_a_payload_is_anything_from_nothing_to_megabytes(path: str) -> None:
     payloads = [b"", bytes(1), bytes(7), os.urandom(3 << 20), frames.MAGIC * 40]
     with open_log(path) as first:
@@ -111,6 +112,7 @@ def test_a_payload_is_anything_from_nothing_to_megabytes(path: str) -> None:
         assert [again.read(position).payload for position in positions] == payloads
 
 
+@pytest.mark.fault(46)
 def test_a_payload_beyond_the_limit_is_refused_before_anything_is_written(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +166,7 @@ def test_a_note_is_left_for_the_next_owner_of_a_killed_one(path: str) -> None:
 # Damage
 
 
+@pytest.mark.fault(10)
 @pytest.mark.parametrize("way", ["cut", "zeros", "garbage"])
 def test_a_torn_last_frame_is_left_out_at_every_byte(path: str, way: str) -> None:
     payloads = write(path, 4, close=False)
@@ -183,6 +186,7 @@ def test_a_torn_last_frame_is_left_out_at_every_byte(path: str, way: str) -> Non
             Path(path, "owner").unlink()
 
 
+@pytest.mark.fault(12)
 def test_every_flipped_bit_is_an_error_that_changes_nothing(path: str) -> None:
     payloads = write(path, 2, size=1)
     (file,) = segment_paths(path)
@@ -208,6 +212,7 @@ def test_every_flipped_bit_is_an_error_that_changes_nothing(path: str) -> None:
         assert [frame.payload for frame in again.frames()] == payloads
 
 
+@pytest.mark.fault(12)
 def test_a_flipped_bit_in_an_unsynced_log_never_yields_other_data(path: str) -> None:
     payloads = write(path, 3, size=1, close=False)
     (file,) = segment_paths(path)
@@ -226,6 +231,7 @@ def test_a_flipped_bit_in_an_unsynced_log_never_yields_other_data(path: str) -> 
             assert len(found) == 2 or machine.me.boot == "boot-2"
 
 
+@pytest.mark.fault(12)
 def test_damage_before_valid_frames_is_an_error_while_the_machine_runs(path: str) -> None:
     write(path, 4, close=False)
     (file,) = segment_paths(path)
@@ -236,6 +242,7 @@ def test_damage_before_valid_frames_is_an_error_while_the_machine_runs(path: str
         open_log(path)
 
 
+@pytest.mark.fault(11)
 def test_a_hole_in_what_was_never_synced_is_left_out_after_a_restart(path: str) -> None:
     payloads = write(path, 4, close=False)
     (file,) = segment_paths(path)
@@ -247,6 +254,7 @@ def test_a_hole_in_what_was_never_synced_is_left_out_after_a_restart(path: str) 
         assert "never synced" in again.notes[0]
 
 
+@pytest.mark.fault(15)
 def test_a_later_frame_is_witness_that_an_earlier_one_was_durable(path: str) -> None:
     first = open_log(path)
     first.append(1, b"one")
@@ -263,6 +271,7 @@ def test_a_later_frame_is_witness_that_an_earlier_one_was_durable(path: str) -> 
         open_log(path, FakeMachine(boot="boot-2"))
 
 
+@pytest.mark.fault(15)
 def test_a_missing_swapped_or_old_segment_is_found(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +304,7 @@ def test_a_missing_swapped_or_old_segment_is_found(
     open_log(path).close()
 
 
+@pytest.mark.fault(12)
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(path: str) -> None:
     with open_log(path) as first:
         for number in range(6):
@@ -361,6 +371,7 @@ def test_segments_before_both_checkpoints_are_deleted_and_nothing_else(
         assert [frame.payload for frame in again.frames()][-1] == b"after"
 
 
+@pytest.mark.fault(41)
 def test_a_reader_of_trimmed_frames_has_to_open_again(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +388,7 @@ def test_a_reader_of_trimmed_frames_has_to_open_again(
                 reader.refresh()
 
 
+@pytest.mark.fault(6)
 def test_a_crash_between_two_deletions_leaves_the_rest_to_the_next_time(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,6 +440,7 @@ def test_a_wrong_position_is_an_error(path: str) -> None:
         assert first.read(position).payload == b"abc"
 
 
+@pytest.mark.fault(45)
 @pytest.mark.parametrize("name", ["segment", "frame", "checkpoint", "owner", "generation"])
 def test_a_newer_format_says_so(path: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from nosync_nb.store.log import checkpoint, generation, owner
@@ -454,6 +467,7 @@ def test_a_newer_format_says_so(path: str, name: str, monkeypatch: pytest.Monkey
 # Owners
 
 
+@pytest.mark.fault(23)
 def test_a_living_owner_is_named_with_the_remedies(path: str) -> None:
     machine = FakeMachine()
     first = open_log(path, machine)
@@ -484,6 +498,7 @@ def test_a_restart_of_the_machine_proves_death(path: str) -> None:
     open_log(path, machine.after(boot="boot-2")).close()
 
 
+@pytest.mark.fault(42)
 @pytest.mark.parametrize("where", [{"host": "there"}, {"namespace": "container"}])
 def test_an_owner_elsewhere_is_dead_when_its_heart_stops(path: str, where: dict[str, str]) -> None:
     first = FakeMachine()
@@ -496,6 +511,7 @@ def test_an_owner_elsewhere_is_dead_when_its_heart_stops(path: str, where: dict[
     open_log(path, other).close()
 
 
+@pytest.mark.fault(24)
 def test_a_zombie_is_fenced_and_does_no_harm(path: str) -> None:
     machine = FakeMachine()
     zombie = open_log(path, machine)
@@ -517,6 +533,7 @@ def test_a_zombie_is_fenced_and_does_no_harm(path: str) -> None:
         assert again.clean
 
 
+@pytest.mark.fault(24)
 def test_a_zombies_frontier_does_not_rise_behind_the_takeover(path: str) -> None:
     machine = FakeMachine()
     zombie = open_log(path, machine)
@@ -529,6 +546,7 @@ def test_a_zombies_frontier_does_not_rise_behind_the_takeover(path: str) -> None
     assert everything(path) == [b"before"]
 
 
+@pytest.mark.fault(24)
 def test_what_a_zombie_wrote_behind_the_takeover_is_no_part_of_the_log(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -551,6 +569,7 @@ def test_what_a_zombie_wrote_behind_the_takeover_is_no_part_of_the_log(
         assert everything(path) == [b"before", b"after", b"more"]
 
 
+@pytest.mark.fault(24)
 def test_what_a_zombie_calls_durable_says_nothing_of_the_new_owners_frames(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -568,6 +587,7 @@ def test_what_a_zombie_calls_durable_says_nothing_of_the_new_owners_frames(
         assert [frame.payload for frame in again.frames()] == [b"before", b"after"]
 
 
+@pytest.mark.fault(24)
 def test_a_checkpoint_of_a_zombie_is_left_out(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = FakeMachine()
     zombie = open_log(path, machine)
@@ -597,6 +617,7 @@ def test_a_damaged_owner_file_needs_a_decision(path: str) -> None:
         assert again.head.seq == 2
 
 
+@pytest.mark.fault(21)
 def test_an_opening_that_fails_leaves_the_log_free(path: str) -> None:
     write(path, 3)
     (file,) = segment_paths(path)
@@ -785,6 +806,7 @@ def test_whoever_waits_does_not_wait_for_company(path: str) -> None:
         first.append(1, b"y")
 
 
+@pytest.mark.fault(47)
 def test_a_failing_callback_is_shown_and_harms_nothing(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:

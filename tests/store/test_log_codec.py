@@ -130,6 +130,7 @@ def test_large_columns_of_every_form_come_back() -> None:
     assert ones.sum() == rows
 
 
+@pytest.mark.fault(45)
 def test_a_newer_format_says_so() -> None:
     data = bytearray(codec.encode([], [], np.empty(0, np.int64)))
     data[0] = codec.FORMAT + 1

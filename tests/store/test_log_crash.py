@@ -121,6 +121,7 @@ def check_recovery(path: str, promises: Promises, *, power: bool) -> None:
         assert everything(path) == [*payloads, b"after"]
 
 
+@pytest.mark.fault(1)
 @pytest.mark.parametrize("phase", ["before", "inside", "after"])
 def test_a_killed_process_loses_nothing_that_was_published(tmp_path, phase: Phase) -> None:
     for number in range(1, count_steps(str(tmp_path / "count")) + 1):
@@ -129,6 +130,7 @@ def test_a_killed_process_loses_nothing_that_was_published(tmp_path, phase: Phas
         check_recovery(path, promises, power=False)
 
 
+@pytest.mark.fault(8)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_power_failure_loses_nothing_that_was_durable(tmp_path, seed: int) -> None:
     for number in range(1, count_steps(str(tmp_path / "count")) + 1):
@@ -137,6 +139,7 @@ def test_a_power_failure_loses_nothing_that_was_durable(tmp_path, seed: int) -> 
         check_recovery(path, promises, power=True)
 
 
+@pytest.mark.fault(5)
 @pytest.mark.parametrize("power", [False, True])
 def test_a_crash_while_recovering_from_a_crash_loses_no_more(tmp_path, power: bool) -> None:
     steps = count_steps(str(tmp_path / "count"))
@@ -186,6 +189,7 @@ def test_what_a_killed_owner_left_is_durable_once_the_next_one_says_so(
         assert everything(where)[: len(tried)] == tried, seed
 
 
+@pytest.mark.fault(9)
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_new_folder_does_not_vanish_with_what_is_durable_in_it(
     tmp_path: Path, deep: bool

@@ -57,6 +57,7 @@ def after_power_failure(path: str, log: Log) -> list[bytes]:
         return everything(path)
 
 
+@pytest.mark.fault(16)
 def test_one_failed_sync_seals_the_segment_and_rewrites_before_the_frontier_moves(
     path: str,
 ) -> None:
@@ -74,6 +75,7 @@ def test_one_failed_sync_seals_the_segment_and_rewrites_before_the_frontier_move
     assert after_power_failure(path, log) == [b"one", b"two", b"three"]
 
 
+@pytest.mark.fault(16)
 def test_after_a_failed_sync_the_file_is_never_synced_again(path: str) -> None:
     log = open_failing(path, Failing("sync", errno.EIO, times=1))
     log.append(1, b"one")
@@ -88,6 +90,7 @@ def test_after_a_failed_sync_the_file_is_never_synced_again(path: str) -> None:
     assert syncs[-1] != failed
 
 
+@pytest.mark.fault(17)
 def test_while_syncs_fail_the_frontier_is_frozen_and_every_append_says_so(path: str) -> None:
     failing = Failing("sync", errno.EIO)
     log = open_failing(path, failing)
@@ -106,6 +109,7 @@ def test_while_syncs_fail_the_frontier_is_frozen_and_every_append_says_so(path: 
     assert after_power_failure(path, log) == [b"one", b"two"]
 
 
+@pytest.mark.fault(17)
 def test_power_fails_while_syncs_fail_and_nothing_false_was_promised(path: str) -> None:
     for seed in range(10):
         where = f"{path}-{seed}"
@@ -117,6 +121,7 @@ def test_power_fails_while_syncs_fail_and_nothing_false_was_promised(path: str) 
         assert left == [b"one"][: len(left)]
 
 
+@pytest.mark.fault(20)
 @pytest.mark.parametrize("action", ["append", "create", "rename", "sync_folder"])
 def test_a_full_disk_fails_the_append_and_the_log_resumes(
     path: str, action: str, monkeypatch: pytest.MonkeyPatch
@@ -153,6 +158,7 @@ def test_a_full_disk_fails_the_append_and_the_log_resumes(
         assert everything(path) == kept
 
 
+@pytest.mark.fault(19)
 def test_a_write_that_stops_halfway_leaves_no_part_of_the_frame(path: str) -> None:
     failing = Failing("append", errno.ENOSPC, times=1)
     log = open_failing(path, failing)
@@ -169,6 +175,7 @@ def test_a_write_that_stops_halfway_leaves_no_part_of_the_frame(path: str) -> No
         assert [frame.payload for frame in again.frames()] == [b"one", b"three"]
 
 
+@pytest.mark.fault(48)
 def test_an_interrupt_inside_an_append_leaves_the_frame_out_and_the_log_usable(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +195,7 @@ def test_an_interrupt_inside_an_append_leaves_the_frame_out_and_the_log_usable(
     assert everything(path) == [b"one", b"three"]
 
 
+@pytest.mark.fault(48)
 @pytest.mark.parametrize("step", ["_continue_in", "_next"])
 def test_an_interrupt_while_a_segment_is_begun_hides_nothing_that_follows(
     path: str, monkeypatch: pytest.MonkeyPatch, step: str
@@ -217,6 +225,7 @@ def test_a_deleted_segment_is_noticed_before_anything_is_called_durable(path: st
     assert log.verify() == 1
 
 
+@pytest.mark.fault(47)
 def test_the_background_thread_freezes_the_frontier_and_goes_on_later(path: str) -> None:
     failing = Failing("sync", errno.EIO)
     log = open_failing(path, failing, background=True)
@@ -248,6 +257,7 @@ def use(files: FaultyFiles, machine: FakeMachine, path: str, kept: list[bytes]) 
         kept.append(b"4")
 
 
+@pytest.mark.fault(16)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EMFILE])
 def test_an_error_at_any_single_step_loses_nothing_and_the_next_try_succeeds(
     path: str, code: int
@@ -267,6 +277,7 @@ def test_an_error_at_any_single_step_loses_nothing_and_the_next_try_succeeds(
             assert log.head.seq == len(kept)
 
 
+@pytest.mark.fault(17)
 def test_a_read_only_folder_is_named_as_such_and_can_be_read(path: str) -> None:
     with Log.open(path, files=HastyFiles(), machine=FakeMachine()) as log:
         log.append(1, b"one")

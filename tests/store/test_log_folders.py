@@ -43,6 +43,7 @@ def below(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob("*")}
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize("inner", ["layers", "history"])
 @pytest.mark.parametrize("mode", ["w", "r"])
 def test_a_link_in_place_of_a_folder_is_refused_and_what_it_leads_to_stays(
@@ -60,6 +61,7 @@ def test_a_link_in_place_of_a_folder_is_refused_and_what_it_leads_to_stays(
     assert below(victim) == before
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize("inner", ["layers", "history"])
 @pytest.mark.parametrize("mode", ["w", "r"])
 def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, inner: str, mode: str) -> None:
@@ -70,6 +72,7 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, inner: str, m
     assert "chmod 700" in (caught.value.hint or "")
 
 
+@pytest.mark.fault(22)
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("inner", ["layers", "history"])
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, inner: str) -> None:
@@ -123,6 +126,7 @@ STRANGERS = [pipe, listening, link, folder, endless, absurd]
 KINDS = ["checkpoint-", "segment-", "generation", "owner", "lock", "layers/", "history/"]
 
 
+@pytest.mark.fault(22)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_plain_file_is_told_or_left_out_and_nothing_hangs(

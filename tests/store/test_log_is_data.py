@@ -157,6 +157,7 @@ def hostile(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> Victim:
 # -- another key -----------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(43)
 def test_a_strangers_log_is_opened_read_and_committed_to_and_nothing_of_it_is_run(
     hostile: Victim,
 ) -> None:
@@ -248,6 +249,7 @@ def test_a_reader_of_a_strangers_log_judges_nobody_and_runs_nothing(hostile: Vic
     assert not (hostile.folder / "mine").exists()
 
 
+@pytest.mark.fault(43)
 def test_without_a_key_a_log_is_read_and_none_is_made_by_opening_it(victim: Victim) -> None:
     session = victim.opened()
     filled(session)
@@ -311,6 +313,7 @@ def reread(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[str, Any
     return install
 
 
+@pytest.mark.fault(43)
 @pytest.mark.parametrize("where", ["frames", "checkpoint"])
 @pytest.mark.parametrize(
     "change",
@@ -344,6 +347,7 @@ def test_a_catalog_that_was_changed_after_it_was_signed_is_nobodys(
     assert victim.untouched
 
 
+@pytest.mark.fault(43)
 def test_a_catalog_signed_for_another_log_or_epoch_is_not_believed(
     victim: Victim, reread: Any
 ) -> None:
@@ -379,6 +383,7 @@ def test_a_catalog_signed_for_another_log_or_epoch_is_not_believed(
     assert victim.untouched
 
 
+@pytest.mark.fault(43)
 def test_an_older_catalog_of_the_same_log_is_not_believed_at_another_epoch(
     victim: Victim, reread: Any
 ) -> None:
@@ -434,6 +439,7 @@ def functions(data: dict[str, Any], stage: str) -> list[Any]:
     return next(s["functions"] for s in data["stages"] if s["name"] == stage)  # type: ignore[no-any-return]
 
 
+@pytest.mark.fault(43)
 @pytest.mark.parametrize("what", ["text", "both"])
 @pytest.mark.parametrize("log", ["log", "two"])
 def test_a_function_signed_for_another_place_is_not_loaded(
@@ -545,6 +551,7 @@ RUN = [
 ]
 
 
+@pytest.mark.fault(43)
 @pytest.mark.parametrize("sql", REFUSED)
 def test_a_log_calls_nothing_that_loads_reads_or_runs_however_it_is_written(sql: str) -> None:
     assert refusal(sql) is not None

@@ -69,6 +69,7 @@ def attempt(act: Callable[[], object]) -> str:
         return f"FencedError: {error}"
 
 
+@pytest.mark.fault(23)
 @pytest.mark.parametrize("takeover", [False, True])
 def test_of_many_openers_exactly_one_writes(
     path: str, children: list[Child], takeover: bool
@@ -101,6 +102,7 @@ def test_of_many_openers_exactly_one_writes(
     assert everything(path) == [str(winners[0]).encode()]
 
 
+@pytest.mark.fault(24)
 def test_a_stopped_owner_that_goes_on_after_a_takeover_is_fenced(
     path: str, children: list[Child]
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_stopped_owner_that_goes_on_after_a_takeover_is_fenced(
         assert again.verify() == 3
 
 
+@pytest.mark.fault(1)
 def test_a_killed_process_loses_no_frame_it_was_told_of(path: str, children: list[Child]) -> None:
     told = 0
     for round_ in range(5):
@@ -164,6 +167,7 @@ def test_a_killed_process_loses_no_frame_it_was_told_of(path: str, children: lis
         assert again.verify() == again.head.seq
 
 
+@pytest.mark.fault(26)
 def test_a_forked_child_cannot_write_nor_close(path: str, children: list[Child]) -> None:
     with Log.open(path) as log:
         log.append(1, b"parent")
@@ -183,6 +187,7 @@ def test_a_forked_child_cannot_write_nor_close(path: str, children: list[Child])
     assert everything(path) == [b"parent", b"still parent"]
 
 
+@pytest.mark.fault(26)
 def test_a_child_of_a_killed_owner_does_not_keep_the_log(path: str, children: list[Child]) -> None:
     def owner(pipe: Connection) -> None:
         log = Log.open(path)

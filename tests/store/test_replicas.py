@@ -64,6 +64,7 @@ def name_of(session: Session) -> Name:
     return Name(session.path, settings.signer(Files()))
 
 
+@pytest.mark.fault(44)
 @pytest.mark.parametrize(
     ("urls", "told"),
     [
@@ -128,6 +129,7 @@ def test_replicas_are_believed_if_this_user_named_them_for_this_log(
         settings.read(files, folder, ID)
 
 
+@pytest.mark.fault(24)
 def test_a_copy_takes_nothing_of_an_earlier_owner(tmp_path: Path) -> None:
     first, second = Term(3, "first"), Term(3, "second")
     old, new = (FolderReplica(made(tmp_path / "r"), ID) for _ in range(2))
@@ -150,6 +152,7 @@ def test_a_copy_takes_nothing_of_an_earlier_owner(tmp_path: Path) -> None:
     assert dict(new.held().files) == {}
 
 
+@pytest.mark.fault(44)
 def test_a_copy_holds_files_of_a_log_and_no_others(tmp_path: Path) -> None:
     replica = FolderReplica(made(tmp_path / "r"), ID)
     term = Term(1, "me")
@@ -217,6 +220,7 @@ def test_work_follows_the_change_and_not_what_is_there(written: Session, tmp_pat
     assert known.epoch == written.now
 
 
+@pytest.mark.fault(33)
 def test_a_log_comes_back_from_any_copy_with_its_past(written: Session, tmp_path: Path) -> None:
     path = written.path
     url = f"file://{tmp_path}/r"
@@ -241,6 +245,7 @@ def test_a_log_comes_back_from_any_copy_with_its_past(written: Session, tmp_path
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".restoring")]
 
 
+@pytest.mark.fault(34)
 def test_too_few_answers_restore_nothing_and_say_who_is_silent(
     written: Session, tmp_path: Path
 ) -> None:
@@ -298,6 +303,7 @@ def test_the_log_that_is_meant_is_the_one_of_this_path_and_key_or_is_named(
     assert named(f"{url}#{log_id.hex()}").replicas[0].url == url
 
 
+@pytest.mark.fault(14)
 def test_a_part_that_is_missing_is_damage_of_what_was_acknowledged(
     written: Session, tmp_path: Path
 ) -> None:
@@ -322,6 +328,7 @@ def shipped(session: Session, replica: FolderReplica, poll: Poll) -> None:
         pass
 
 
+@pytest.mark.fault(15, 32)
 def test_an_old_copy_of_the_disk_is_known_though_the_replica_dropped_what_it_has(
     tmp_path: Path,
 ) -> None:
@@ -354,6 +361,7 @@ def test_an_old_copy_of_the_disk_is_known_though_the_replica_dropped_what_it_has
     assert dict(replica.held().files) == held
 
 
+@pytest.mark.fault(10)
 def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is_there(
     written: Session, tmp_path: Path
 ) -> None:
@@ -376,6 +384,7 @@ def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is
     assert restoring.examined(Files(), "url", replica).end == whole
 
 
+@pytest.mark.fault(32)
 def test_a_copy_of_a_log_does_not_take_its_replicas(tmp_path: Path) -> None:
     path, copy = tmp_path / "x.nosync", tmp_path / "y.nosync"
     with open_session(path) as session:
@@ -389,6 +398,7 @@ def test_a_copy_of_a_log_does_not_take_its_replicas(tmp_path: Path) -> None:
     assert settings.read(Files(), str(tmp_path / "moved.nosync"), log_id) == named
 
 
+@pytest.mark.fault(44)
 def test_a_stranger_cannot_have_a_log_shipped_where_he_wants(tmp_path: Path) -> None:
     path = tmp_path / "x.nosync"
     with open_session(path) as session:

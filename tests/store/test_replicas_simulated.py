@@ -13,6 +13,7 @@ SEEDS = int(os.environ.get("NOSYNC_SEEDS", "40"))
 STEPS = 200
 
 
+@pytest.mark.fault(1, 12, 16, 20, 24, 27, 29, 30, 31, 32, 33, 35)
 @pytest.mark.usefixtures("no_disk")
 def test_whatever_fails_what_was_announced_is_on_the_replicas(tmp_path: Path) -> None:
     did: Counter[str] = Counter()

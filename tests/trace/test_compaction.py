@@ -137,6 +137,7 @@ def perform(trace: Trace) -> tuple[Trace, int]:
     return trace, copied
 
 
+@pytest.mark.fault(46)
 @pytest.mark.parametrize("rows", [0, 1, 10, 300, 1025, 5000])
 def test_work_per_epoch_and_copies_are_bounded(rows: int) -> None:
     base = 10_000_000

@@ -249,6 +249,7 @@ def rows_at(history: History, epoch: int) -> list[int]:
     return sorted(found.columns[1].tolist())
 
 
+@pytest.mark.fault(46)
 @pytest.mark.parametrize("every", [7, 16, 100])
 def test_any_epoch_of_a_long_past_can_be_read(tmp_path: Path, every: int) -> None:
     history = long(tmp_path, 2000, every)
@@ -392,6 +393,7 @@ def test_hidden_epochs_name_their_readable_neighbours(tmp_path: Path) -> None:
     assert history.state(1, 15) == []
 
 
+@pytest.mark.fault(12)
 def test_damage_is_found_when_it_is_read_and_by_the_scrubber(tmp_path: Path) -> None:
     history = long(tmp_path, 40, 40)
     (name,) = history.files()
@@ -419,12 +421,14 @@ def test_damage_is_found_when_it_is_read_and_by_the_scrubber(tmp_path: Path) -> 
         again.state(1, 20)
 
 
+@pytest.mark.fault(45)
 def test_a_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
     history = History.restore(str(tmp_path / "history"), None)
     with pytest.raises(CorruptLogError, match="format 99"):
         History.restore(str(tmp_path / "history"), {**history.manifest(), "format": 99})
 
 
+@pytest.mark.fault(41)
 def test_readers_never_wait_and_see_whole_epochs(tmp_path: Path) -> None:
     history = History.restore(str(tmp_path / "history"), None)
     done = threading.Event()

@@ -182,6 +182,7 @@ def test_two_attempts_never_write_one_file(folder: str) -> None:
     assert first.digest == second.digest
 
 
+@pytest.mark.fault(12)
 def test_every_changed_bit_is_found(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow_file, "BLOCK", 512)
     ref = write_part(folder, some(60), "damage")
@@ -233,6 +234,7 @@ def test_another_part_of_that_name_is_an_error(folder: str) -> None:
         verify_part(os.path.join(folder, third.path))
 
 
+@pytest.mark.fault(45)
 def test_a_part_of_another_layout_is_an_error(folder: str) -> None:
     ref = write_part(folder, some(60), "layout")
     for layout in (Layout(("bigint", "bigint")), Layout(("bigint", "string"), (0,))):
@@ -252,6 +254,7 @@ class Full(Files):
         return self.file  # type: ignore[no-any-return]
 
 
+@pytest.mark.fault(20)
 def test_a_refused_write_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(DurabilityError):
         write_part(str(tmp_path), some(), "full", files=Full())

@@ -115,6 +115,7 @@ def test_slices_of_a_trace_are_disjoint_and_complete(data: st.DataObject) -> Non
     assert counted(batches) == nonzero(total)
 
 
+@pytest.mark.fault(46)
 def test_an_empty_trace_is_empty() -> None:
     trace = Trace(PAIRS)
     keys = [np.array([1, 2])]

@@ -1,0 +1,37 @@
+"""The fault matrix: what `FAULTS.md` says of tests is what the tests say of themselves."""
+
+from __future__ import annotations
+
+import pytest
+from matrix import NOT_RUN, ROWS, TESTS, held, level, marked, pytest_report_teststatus, written
+
+NOT_YET = {2, 13, 18, 25, 28, 40}
+FAULTS = (TESTS / "FAULTS.md").read_text()
+
+
+def test_each_row_names_the_tests_that_hold_it_and_no_others() -> None:
+    said = written(FAULTS)
+    assert list(said) == list(ROWS)
+    assert said == {row: held().get(row, set()) for row in ROWS}
+    assert {row for row, names in said.items() if not names} == NOT_YET
+    assert level(FAULTS) == FAULTS
+
+
+def test_marks_are_found_in_the_syntax() -> None:
+    source = "@pytest.mark.fault(3, 4)\n@pytest.mark.slow\ndef test_a() -> None: ...\n"
+    assert marked(source) == {"test_a": {3, 4}}
+    assert marked("@pytest.mark.slow\ndef test_a() -> None: ...\n") == {}
+    assert written("# x\n\n## 3. It fails\nText.\n- `a.py::test_a`\n") == {3: {"a.py::test_a"}}
+
+
+def test_what_the_machine_forbids_is_counted_under_its_reason() -> None:
+    def report(why: str) -> pytest.TestReport:
+        skipped = ("file", 1, f"Skipped: {why}")
+        return pytest.TestReport("x", ("", 0, ""), {}, "skipped", skipped, "call")
+
+    assert pytest_report_teststatus(report(f"{NOT_RUN}no mounts")) == (
+        f"{NOT_RUN}no mounts",
+        "n",
+        "NOT RUN",
+    )
+    assert pytest_report_teststatus(report("anything else")) is None
