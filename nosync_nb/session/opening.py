@@ -14,8 +14,9 @@ from weakref import WeakValueDictionary
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, SchemaError, TrustError
 from nosync_nb.session.session import Session, owners_of
-from nosync_nb.store.replicas import folder, restoring, settings
+from nosync_nb.store.replicas import restoring, settings
 from nosync_nb.store.replicas.settings import Replicas
+from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.store import Store
 
 _open: WeakValueDictionary[str, Session] = WeakValueDictionary()
@@ -133,7 +134,7 @@ def _replicas(
     if asked is None or asked == stored:
         return stored, None
     for address in asked.replicas:
-        folder.prepare(store.files, address.path)
+        connect(address, store.files).prepare()
     settings.write(store.files, store.path, log.id, asked)
     return asked, None
 

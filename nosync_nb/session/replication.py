@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError, FencedError
-from nosync_nb.store.replicas import folder
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.keeper import Progress
 from nosync_nb.store.replicas.settings import Replicas
+from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.store import Store
 
 _AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0
@@ -82,7 +82,7 @@ class Replication:
         if settings == self._settings:
             return
         for address in settings.replicas:
-            folder.prepare(self._store.files, address.path)
+            connect(address, self._store.files).prepare()
         stored.write(self._store.files, self._store.path, self._log.id, settings)
         with self.heard:
             self._settings, self._told = settings, _untold(settings)

@@ -76,7 +76,7 @@ def name_of(session: Session) -> Name:
         (["file:relative"], "no folder of this machine"),
         (["file:///mnt/a#xyz"], "no id of a log"),
         ([7], "no URL"),
-        (["file:///mnt/a", "file:///mnt/b/../a"], "one folder"),
+        (["file:///mnt/a", "file:///mnt/b/../a"], "one place"),
         (["file:///logs/x.nosync/inside"], "lie in each other"),
         (["file:///logs"], "lie in each other"),
         ("file:///mnt/a", "no list"),
@@ -163,7 +163,7 @@ def test_a_copy_holds_files_of_a_log_and_no_others(tmp_path: Path) -> None:
     with pytest.raises(DurabilityError, match="follows nothing"):
         replica.store(term, "a.arrow", 5, b"x", last=True)
     replica.store(term, "a.arrow", 0, b"x", last=True)
-    Path(replica.path, "layers", "stray.txt").write_text("")
+    Path(replica.folder, "layers", "stray.txt").write_text("")
     assert dict(replica.held().files) == {"a.arrow": 1}
 
 
@@ -178,7 +178,7 @@ def test_a_volume_that_is_not_mounted_is_not_filled(tmp_path: Path) -> None:
 def test_a_damaged_promise_is_told(tmp_path: Path, text: bytes) -> None:
     replica = FolderReplica(made(tmp_path / "r"), ID)
     replica.promise(Term(1, "me"), NAME)
-    Path(replica.path, "promise").write_bytes(text)
+    Path(replica.folder, "promise").write_bytes(text)
     with pytest.raises((CorruptLogError, DurabilityError), match="promise"):
         replica.held()
 
@@ -315,7 +315,7 @@ def test_a_part_that_is_missing_is_damage_of_what_was_acknowledged(
     Shipper(source, replica, NAME, lambda why: None).ship()
     files = Files()
     restoring.examined(files, "url", replica)
-    parts = sorted(Path(replica.path, "layers").iterdir())
+    parts = sorted(Path(replica.folder, "layers").iterdir())
     assert parts
     parts[0].unlink()
     with pytest.raises(CorruptLogError, match="is damaged: it had frame"):
@@ -368,9 +368,9 @@ def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is
     replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
     shipped(written, replica, Poll(1, 1))
     whole = restoring.examined(Files(), "url", replica).end
-    (segment,) = Path(replica.path).glob("segment-*")
+    (segment,) = Path(replica.folder).glob("segment-*")
     acknowledged = segment.stat().st_size
-    note = Path(replica.path, "acknowledged").read_bytes()
+    note = Path(replica.folder, "acknowledged").read_bytes()
     for i in range(40):  # each says how far the log was on its own disk
         written.inputs["edges"].insert([(i, i)])
         written.commit(wait="disk")
@@ -380,7 +380,7 @@ def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is
     segment.write_bytes(data)
     with pytest.raises(CorruptLogError, match="is damaged"):
         restoring.examined(Files(), "url", replica)
-    Path(replica.path, "acknowledged").write_bytes(note)
+    Path(replica.folder, "acknowledged").write_bytes(note)
     assert restoring.examined(Files(), "url", replica).end == whole
 
 

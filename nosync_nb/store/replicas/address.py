@@ -7,9 +7,9 @@ or a password in it is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from nosync_nb.errors import SchemaError, visible
 
@@ -24,13 +24,21 @@ class Address(NamedTuple):
 
     Attributes:
         url: without what follows a `#`.
-        path: absolute, and of this machine.
+        kind: of place; the URL's scheme.
+        host: which machine or bucket; empty for this one.
+        path: within it; of a folder of this machine absolute.
         log_id: the log that is meant, if the URL says so: `file:///folder#ID`.
     """
 
     url: str
+    kind: str
+    host: str
     path: str
     log_id: bytes | None = None
+
+    def site(self, real_of: Callable[[str], str]) -> tuple[str, str, str]:
+        """What two addresses of one place have in common."""
+        return self.kind, self.host, real_of(self.path) if self.kind == "file" else self.path
 
 
 def parse(url: Any) -> Address:
@@ -52,21 +60,32 @@ def parse(url: Any) -> Address:
             "a URL of a replica holds no user and no password: it is stored with the log",
             hint="take them out",
         )
-    if parts.scheme != "file":
+    taken_apart = _KINDS.get(parts.scheme)
+    if taken_apart is None:
         raise SchemaError(f"'{shown}': replicas of kind '{parts.scheme}' are not known", hint=_FORM)
-    path = unquote(parts.path)
-    if parts.netloc or parts.query or not os.path.isabs(path) or "\0" in path:
-        raise SchemaError(f"'{shown}' names no folder of this machine", hint=_FORM)
-    path = os.path.normpath(path)
-    if path == os.sep:
-        raise SchemaError(f"'{shown}' is the root of this machine", hint="name a folder in it")
+    host, path = taken_apart(parts, shown)
     which = parts.fragment
     if which and not (len(which) == _ID_HEX and set(which) <= _HEX):
         raise SchemaError(
             f"'{shown}': what follows the # is no id of a log",
             hint=f"it has {_ID_HEX} hex digits",
         )
-    return Address(url.partition("#")[0], path, bytes.fromhex(which) if which else None)
+    log_id = bytes.fromhex(which) if which else None
+    return Address(url.partition("#")[0], parts.scheme, host, path, log_id)
+
+
+def _folder(parts: SplitResult, shown: str) -> tuple[str, str]:
+    """Host and path of a folder's URL."""
+    path = unquote(parts.path)
+    if parts.netloc or parts.query or not os.path.isabs(path) or "\0" in path:
+        raise SchemaError(f"'{shown}' names no folder of this machine", hint=_FORM)
+    path = os.path.normpath(path)
+    if path == os.sep:
+        raise SchemaError(f"'{shown}' is the root of this machine", hint="name a folder in it")
+    return "", path
+
+
+_KINDS: dict[str, Callable[[SplitResult, str], tuple[str, str]]] = {"file": _folder}
 
 
 def parse_all(urls: Any, *, log: str, look: bool = True) -> tuple[Address, ...]:
@@ -83,22 +102,22 @@ def parse_all(urls: Any, *, log: str, look: bool = True) -> tuple[Address, ...]:
         raise SchemaError(f"replicas={urls!r:.80} is no list", hint=f"name a list; {_FORM}")
     if len(urls) > _URLS_MAX:
         raise SchemaError(f"{len(urls)} replicas are more than {_URLS_MAX}", hint="name fewer")
-    known: dict[str, Address] = {}
+    known: dict[tuple[str, str, str], Address] = {}
     real_of = os.path.realpath if look else os.path.abspath
     own = real_of(log)
     for each in map(parse, urls):
-        real = real_of(each.path)
-        if real in known:
+        same = each.site(real_of)
+        if same in known:
             raise SchemaError(
-                f"'{known[real].url}' and '{each.url}' are one folder",
-                hint="name it once: two copies on one disk are lost together",
+                f"'{known[same].url}' and '{each.url}' are one place",
+                hint="name it once: two copies in one place are lost together",
             )
-        if os.path.commonpath((real, own)) in (real, own):
+        if each.kind == "file" and os.path.commonpath((same[-1], own)) in (same[-1], own):
             raise SchemaError(
                 f"'{each.url}' and the log '{own}' lie in each other",
                 hint="name a folder elsewhere, best on another disk",
             )
-        known[real] = each
+        known[same] = each
     return tuple(known.values())
 
 

@@ -22,32 +22,52 @@ log is on. So the folder of copies is made when the user names it, and never by 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import secrets
-import zlib
 from collections.abc import Iterable
-from typing import Any, NamedTuple
 
-from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.store.log import folder as log_folder
-from nosync_nb.store.replicas import layout
+from nosync_nb.store.replicas import layout, promises
+from nosync_nb.store.replicas.promises import Promise
 from nosync_nb.store.replicas.replica import Holdings, Name, Term
 
 _LOCK_WAIT_S = 10.0
-_PROMISE_BYTES_MAX = 1 << 16
 _PIECE_BYTES = 1 << 20
 _ID_HEX = 32
-_GENERATIONS_MAX = 10**7
 
 
-class Promise(NamedTuple):
-    """What a replica's promise file says."""
+class FolderSite:
+    """A folder that is there already; see `Site`."""
 
-    term: Term
-    incarnation: str
-    name: Name
+    def __init__(self, folder: str, files: Files) -> None:
+        self._folder, self._files = folder, files
+
+    def prepare(self) -> None:
+        """Makes the folder of copies if the one above is there."""
+        if not self._files.exists(self._folder) and self._files.exists(
+            os.path.dirname(self._folder)
+        ):
+            self._files.make_folder(self._folder)
+
+    def logs(self) -> dict[bytes, Promise]:
+        """The logs of which it holds something, by their ids."""
+        present(self._files, self._folder)
+        promises = {}
+        for name in self._files.names(self._folder):
+            if len(name) == _ID_HEX and set(name) <= set("0123456789abcdef"):
+                copy = os.path.join(self._folder, name)
+                log_folder.owned(self._files, copy, write=True)
+                said = read_promise(self._files, copy)
+                begun = any(map(layout.is_frames, self._files.names(copy)))
+                if said is not None and begun:
+                    promises[bytes.fromhex(name)] = said
+        return promises
+
+    def replica(self, log_id: bytes) -> FolderReplica:
+        """The copy of one log, whether there is one yet or not."""
+        return FolderReplica(self._folder, log_id, files=self._files)
 
 
 class FolderReplica:
@@ -69,8 +89,8 @@ class FolderReplica:
         self._seq = -1  # what it noted last
 
     @property
-    def path(self) -> str:
-        """The folder of this log's copy."""
+    def folder(self) -> str:
+        """Where the files of this log's copy lie."""
         return self._folder
 
     def promised(self) -> Term | None:
@@ -91,10 +111,11 @@ class FolderReplica:
             said = read_promise(self._files, self._folder)
             if said is None:
                 said = Promise(Term(0, ""), secrets.token_hex(8), name)
-            if _later(said.term, term):
-                raise _refused(self._folder, said.term)
+            if promises.forbids(said.term, term):
+                raise promises.refused(self._folder, said.term)
             if said.term != term:
-                _write_promise(self._files, self._folder, Promise(term, said.incarnation, name))
+                made = Promise(term, said.incarnation, name)
+                self._files.replace(os.path.join(self._folder, "promise"), promises.encode(made))
         finally:
             lock.release()
         self._incarnation, self._seq = said.incarnation, -1
@@ -198,7 +219,7 @@ class FolderReplica:
         path = os.path.join(self._folder, "acknowledged")
         if not self._files.exists(path):
             return 0
-        data = self._files.read(path, most=_PROMISE_BYTES_MAX)
+        data = self._files.read(path, most=promises.BYTES_MAX)
         word = data[:8]
         whole = len(data) == 16 and data[8:] == bytes(byte ^ 0xFF for byte in word)
         return int.from_bytes(word, "little") if whole else 0
@@ -246,7 +267,7 @@ class FolderReplica:
                 hint="it is filled anew at the next try",
             )
         if said.term != term:
-            raise _refused(self._folder, said.term)
+            raise promises.refused(self._folder, said.term)
 
     def _unfinished(self) -> list[str]:
         """What a shipper that died was in the middle of."""
@@ -282,30 +303,10 @@ class FolderReplica:
             new.close()
 
 
-def prepare(files: Files, folder: str) -> None:
-    """Makes the folder of copies, when the user names it, if the one above is there."""
-    if not files.exists(folder) and files.exists(os.path.dirname(folder)):
-        files.make_folder(folder)
-
-
 def present(files: Files, folder: str) -> None:
     """Raises DurabilityError unless the folder of copies is there."""
     if not files.exists(folder):
         raise DurabilityError(f"'{folder}' is not there", hint="mount its disk, or make it")
-
-
-def logs(files: Files, folder: str) -> dict[bytes, Promise]:
-    """The logs of which a folder holds something, by their ids."""
-    promises = {}
-    for name in files.names(folder) if files.exists(folder) else ():
-        if len(name) == _ID_HEX and set(name) <= set("0123456789abcdef"):
-            copy = os.path.join(folder, name)
-            log_folder.owned(files, copy, write=True)
-            said = read_promise(files, copy)
-            begun = any(map(layout.is_frames, files.names(copy)))
-            if said is not None and begun:
-                promises[bytes.fromhex(name)] = said
-    return promises
 
 
 def digest(files: Files, path: str, size: int) -> bytes:
@@ -334,51 +335,4 @@ def read_promise(files: Files, folder: str) -> Promise | None:
     path = os.path.join(folder, "promise")
     if not files.exists(path):
         return None
-    try:
-        text, crc = files.read(path, most=_PROMISE_BYTES_MAX).rsplit(b"\n", 2)[:2]
-        if int(crc, 16) != zlib.crc32(text):
-            raise ValueError("checksum")
-        said: dict[str, Any] = json.loads(text)
-        generation, owner, incarnation, log, signer = (
-            said[key] for key in ("generation", "owner", "incarnation", "path", "signer")
-        )
-        if type(generation) is not int or not 0 <= generation < _GENERATIONS_MAX:
-            raise ValueError("generation")
-        replicas, quorum = said["replicas"], said["quorum"]
-        if not all(type(each) is int and 0 < each <= 64 for each in (replicas, quorum)):
-            raise ValueError("quorum")
-        if not all(isinstance(each, str) for each in (owner, incarnation, log, signer)):
-            raise ValueError("types")
-        return Promise(Term(generation, owner), incarnation, Name(log, signer, replicas, quorum))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CorruptLogError(
-            f"'{path}' is damaged: it cannot be told whom this copy obeys",
-            hint=f"delete '{folder}': the copy is made anew",
-        ) from error
-
-
-def _write_promise(files: Files, folder: str, promise: Promise) -> None:
-    generation, owner = promise.term
-    said = {
-        "generation": generation,
-        "owner": owner,
-        "incarnation": promise.incarnation,
-        **promise.name._asdict(),
-    }
-    text = json.dumps(said).encode()
-    files.replace(os.path.join(folder, "promise"), text + f"\n{zlib.crc32(text):08x}\n".encode())
-
-
-def _later(said: Term, asked: Term) -> bool:
-    """Whether a promise forbids another one: it is of a later owner, or of an equal one."""
-    if said.generation != asked.generation:
-        return said.generation > asked.generation
-    return said.owner != asked.owner
-
-
-def _refused(folder: str, said: Term) -> FencedError:
-    return FencedError(
-        f"'{folder}' has promised itself to generation {said.generation} of the log, of another"
-        " owner",
-        hint="close this session; open the log where the other one has left it",
-    )
+    return promises.decode(files.read(path, most=promises.BYTES_MAX), folder)

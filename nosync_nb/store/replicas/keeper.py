@@ -30,9 +30,9 @@ from nosync_nb.store.log import owner
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.address import Address
-from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.shipping import Acknowledged, AheadError, Poll, Shipper
+from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.replicas.source import Source, log_id
 
 LINGER_S = 600.0
@@ -126,7 +126,7 @@ class Lane:
             try:
                 if source is None:
                     source = Source(self._folder, self._generation, files=self._files)
-                    replica = FolderReplica(self._address.path, source.log_id, files=self._files)
+                    replica = connect(self._address, self._files).replica(source.log_id)
                     shipper = Shipper(source, replica, self._name, self._ask, self._level)
                 assert shipper is not None
                 while shipper.ship(written=written):

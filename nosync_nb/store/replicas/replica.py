@@ -42,8 +42,12 @@ class Replica(Protocol):
     """One copy of one log. All calls come from one thread.
 
     Each raises DurabilityError if the place cannot be reached or refuses, and FencedError if it has
-    promised itself to a later term.
+    promised itself to a later term. None waits for longer than some seconds.
     """
+
+    @property
+    def folder(self) -> str | None:
+        """Where its files lie on this machine, to be read in place; None if they do not."""
 
     def promised(self) -> Term | None:
         """The term it has promised itself to; None if it holds nothing of the log."""
@@ -67,6 +71,9 @@ class Replica(Protocol):
             seq: the frame up to which the log can be read from here now, which is kept: what
                 ends before it is damaged. None: as it was.
         """
+
+    def acknowledged(self) -> int:
+        """The frame up to which it can be read for sure; 0 if that is not known."""
 
     def digest(self, name: str, size: int) -> bytes:
         """The digest of the first bytes of a file."""

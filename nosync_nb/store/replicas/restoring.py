@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,12 +29,11 @@ from nosync_nb.store.log import checkpoint, frames, generation, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.frames import Frame, Mark
 from nosync_nb.store.log.segments import Chain, Segment
-from nosync_nb.store.replicas import folder as folders
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.address import Address
-from nosync_nb.store.replicas.folder import FolderReplica
-from nosync_nb.store.replicas.replica import Name, Term
+from nosync_nb.store.replicas.replica import Name, Replica, Term
 from nosync_nb.store.replicas.settings import Replicas, readers, signer
+from nosync_nb.store.replicas.sites import connect
 
 _PIECE_BYTES = 1 << 20
 
@@ -48,10 +48,20 @@ class Copy(NamedTuple):
     """
 
     url: str
-    replica: FolderReplica
+    replica: Replica
     sizes: dict[str, int]
     generation: int
     end: Mark
+
+
+class Stretch(NamedTuple):
+    """Segments of a replica that follow each other, and the folder that they can be read in."""
+
+    url: str
+    replica: Replica
+    folder: str
+    held: Mapping[str, int]
+    live: Sequence[Segment]
 
 
 class Restored(NamedTuple):
@@ -81,7 +91,8 @@ def restore(path: str, settings: Replicas, files: Files | None = None) -> Restor
     if not settings.replicas or (files.exists(path) and files.names(path)):
         return None
     for address in settings.replicas:
-        folders.prepare(files, address.path)
+        with suppress(DurabilityError):  # it is said below why it does not answer
+            connect(address, files).prepare()
     name = Name(path, signer(files), len(settings.replicas), settings.quorum)
     answers, silent = _answers(files, settings)
     which = _which(name, answers, settings)
@@ -96,27 +107,30 @@ def restore(path: str, settings: Replicas, files: Files | None = None) -> Restor
     settings = _strictest(settings, said)
     _enough(path, settings, silent)
     replicas = [
-        (address.url, FolderReplica(address.path, which, files=files))
+        (address.url, connect(address, files).replica(which))
         for address, logs in answers
         if which in logs
     ]
-    promised, silent = _promise(replicas, name, silent)
-    copies = []
-    for url, replica in replicas:
-        try:
-            if replica.promised() == promised:
-                copies.append(examined(files, url, replica))
-        except (CorruptLogError, DurabilityError) as error:
-            silent.append(f"{url}: {error}")
-    _enough(path, settings, silent)
-    if not copies:
-        raise CorruptLogError(
-            f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
-            hint="bring more of the replicas back",
-        )
-    best = max(copies, key=lambda copy: (copy.generation, copy.end.seq))
-    _copy(files, path, best, promised.generation)
-    return Restored(best.url, best.end.seq)
+    with ExitStack() as given_back:
+        for _, replica in replicas:
+            given_back.callback(replica.close)
+        promised, silent = _promise(replicas, name, silent)
+        copies = []
+        for url, replica in replicas:
+            try:
+                if replica.promised() == promised:
+                    copies.append(examined(files, url, replica))
+            except (CorruptLogError, DurabilityError) as error:
+                silent.append(f"{url}: {error}")
+        _enough(path, settings, silent)
+        if not copies:
+            raise CorruptLogError(
+                f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
+                hint="bring more of the replicas back",
+            )
+        best = max(copies, key=lambda copy: (copy.generation, copy.end.seq))
+        _copy(files, path, best, promised.generation)
+        return Restored(best.url, best.end.seq)
 
 
 def _answers(files: Files, settings: Replicas) -> tuple[Answers, list[str]]:
@@ -125,8 +139,7 @@ def _answers(files: Files, settings: Replicas) -> tuple[Answers, list[str]]:
     silent = []
     for address in settings.replicas:
         try:
-            folders.present(files, address.path)
-            logs = folders.logs(files, address.path)
+            logs = connect(address, files).logs()
             answers.append((address, {log_id: said.name for log_id, said in logs.items()}))
         except (DurabilityError, CorruptLogError, TrustError) as error:
             silent.append(f"{address.url}: {error}")
@@ -182,7 +195,7 @@ def _enough(path: str, settings: Replicas, silent: Sequence[str]) -> None:
 
 
 def _promise(
-    replicas: Sequence[tuple[str, FolderReplica]], name: Name, silent: Sequence[str]
+    replicas: Sequence[tuple[str, Replica]], name: Name, silent: Sequence[str]
 ) -> tuple[Term, list[str]]:
     """Has replicas promise themselves to a new term; what they hold may be read then."""
     why = [*silent]
@@ -197,22 +210,37 @@ def _promise(
     return term, why
 
 
-def examined(files: Files, url: str, replica: FolderReplica) -> Copy:
+def examined(files: Files, url: str, replica: Replica) -> Copy:
     """What can be read back of a copy: the newest checkpoint that its segments hold, and on.
 
     In the middle of catching up a copy has segments or a checkpoint of which the rest is missing:
     they are left out, and what was acknowledged before is found. It ends before the first frame
-    that names a file which is not there.
+    that names a file which is not there. Frames are brought here if they lie elsewhere.
 
     Raises:
         CorruptLogError: there is nothing that can be read back.
     """
     held = replica.held().files
+    if replica.folder is not None:
+        return _examined(files, url, replica, replica.folder, held)
+    folder = files.temporary_folder("nosync-frames-")
+    try:
+        for name in filter(layout.is_frames, held):
+            _fetch(files, replica, name, held[name], layout.path_of(folder, name))
+        return _examined(files, url, replica, folder, held)
+    finally:
+        files.remove_folder(folder)
+
+
+def _examined(
+    files: Files, url: str, replica: Replica, folder: str, held: Mapping[str, int]
+) -> Copy:
+    """As `examined`; the frames lie in `folder`."""
     names = list(held)
-    states = _states(files, replica.path, names)
+    states = _states(files, folder, names)
     why = ""
     for newest in reversed(segments.listed(names)):
-        path, broken = segments.back(files, replica.path, newest, 0)
+        path, broken = segments.back(files, folder, newest, 0)
         missing = segments.file_name(*(broken or newest)) if broken or not path else None
         short = [
             index
@@ -222,11 +250,12 @@ def examined(files: Files, url: str, replica: FolderReplica) -> Copy:
         if short:
             path, missing = path[short[-1] + 1 :], path[short[-1]].name
         chain = Chain(path, [], None)
+        stretch = Stretch(url, replica, folder, held, chain.live)
         for name, state in states if path else ():
-            if _fits(files, replica.path, chain, state, held):
-                return _cut(files, url, replica, held, chain, name, state)
+            if _fits(files, folder, chain, state, held):
+                return _cut(files, stretch, name, state)
         if missing is None:
-            return _cut(files, url, replica, held, chain, None, None)
+            return _cut(files, stretch, None, None)
         why = why or f"'{missing}' is missing, or too short"
     raise CorruptLogError(f"the copy holds no whole log: {why or 'no segment is there'}")
 
@@ -252,31 +281,24 @@ def _state_files(files: Files, folder: str, state: Checkpoint) -> set[str]:
         return naming.of_checkpoint(payload, os.path.join(folder, "history"), files)
 
 
-def _cut(
-    files: Files,
-    url: str,
-    replica: FolderReplica,
-    held: Mapping[str, int],
-    chain: Chain,
-    name: str | None,
-    state: Checkpoint | None,
-) -> Copy:
+def _cut(files: Files, stretch: Stretch, name: str | None, state: Checkpoint | None) -> Copy:
     """The part of a copy from a checkpoint to the last frame that counts."""
-    start = state.mark if state else chain.live[0].start
-    first = max(i for i, s in enumerate(chain.live) if s.start.offset <= start.offset)
-    live = chain.live[first:]
-    needed = _state_files(files, replica.path, state) if state else set()
+    held = stretch.held
+    start = state.mark if state else stretch.live[0].start
+    first = max(i for i, s in enumerate(stretch.live) if s.start.offset <= start.offset)
+    live = stretch.live[first:]
+    needed = _state_files(files, stretch.folder, state) if state else set()
     end = start
-    for frame in _frames(replica, live, start, held):
+    for frame in _frames(files, stretch, live, start):
         named = _frame_files(frame)
         if not named <= held.keys():
             break
         needed |= named
         end = frame.end
-    if end.seq < replica.acknowledged():
+    acknowledged = stretch.replica.acknowledged()
+    if end.seq < acknowledged:
         raise CorruptLogError(
-            f"'{replica.path}' is damaged: it had frame {replica.acknowledged()}, and ends at"
-            f" {end.seq}",
+            f"'{stretch.url}' is damaged: it had frame {acknowledged}, and ends at {end.seq}",
             hint="it is repaired from the log; take another replica",
         )
     sizes = {each: held[each] for each in needed}
@@ -286,11 +308,11 @@ def _cut(
             sizes[segment.name] = segment.local(max(segment.start.offset, min(after, end.offset)))
     if name is not None:
         sizes[name] = held[name]
-    return Copy(url, replica, sizes, live[-1].generation, end)
+    return Copy(stretch.url, stretch.replica, sizes, live[-1].generation, end)
 
 
 def _frames(
-    replica: FolderReplica, live: Sequence[Segment], start: Mark, held: Mapping[str, int]
+    files: Files, stretch: Stretch, live: Sequence[Segment], start: Mark
 ) -> Iterator[Frame]:
     """The frames of segments after a mark, up to the first that does not follow.
 
@@ -303,12 +325,12 @@ def _frames(
             end.offset == segment.start.offset and end != segment.start
         ):
             return
-        size = held[segment.name] - segment.local(end.offset)
+        size = stretch.held[segment.name] - segment.local(end.offset)
         if index + 1 < len(live):
             size = min(size, live[index + 1].start.offset - end.offset)
-        more, _ = frames.scan(
-            replica.read(segment.name, segment.local(end.offset), max(0, size)), end.offset, end
-        )
+        with closing(files.open(layout.path_of(stretch.folder, segment.name))) as file:
+            data = file.read_at(segment.local(end.offset), max(0, size))
+        more, _ = frames.scan(data, end.offset, end)
         yield from more
         end = more[-1].end if more else end
 
@@ -345,7 +367,7 @@ def _copy(files: Files, path: str, copy: Copy, promised: int) -> None:
     files.sync_folder(os.path.dirname(path))
 
 
-def _fetch(files: Files, replica: FolderReplica, name: str, size: int, path: str) -> None:
+def _fetch(files: Files, replica: Replica, name: str, size: int, path: str) -> None:
     """Copies the first bytes of a replica's file to a new one, and syncs it."""
     file = files.create(path)
     try:

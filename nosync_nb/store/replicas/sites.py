@@ -1,0 +1,46 @@
+"""Site: what a replica's URL names, where copies of several logs may be.
+
+A new kind of place is a line in `_KINDS`, and one in `address` for what its URL looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from nosync_nb.files.disk import Files
+from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas.folder import FolderSite
+from nosync_nb.store.replicas.promises import Promise
+from nosync_nb.store.replicas.replica import Replica
+
+
+class Site(Protocol):
+    """One place, not asked anything before it is called.
+
+    Each call raises DurabilityError if the place cannot be reached or refuses.
+    """
+
+    def prepare(self) -> None:
+        """Makes what has to be there before copies can be, since the user has named it."""
+
+    def logs(self) -> Mapping[bytes, Promise]:
+        """The logs of which it holds something, by their ids.
+
+        Raises:
+            CorruptLogError: it cannot be told of one of them whom it obeys.
+            TrustError: others may write there.
+        """
+
+    def replica(self, log_id: bytes) -> Replica:
+        """The copy of one log, whether there is one yet or not."""
+
+
+_KINDS: dict[str, Callable[[Address, Files], Site]] = {
+    "file": lambda address, files: FolderSite(address.path, files),
+}
+
+
+def connect(address: Address, files: Files) -> Site:
+    """Returns the place that an address names."""
+    return _KINDS[address.kind](address, files)
