@@ -22,7 +22,7 @@ from nosync_nb.dataflow.building import Building
 from nosync_nb.dataflow.flat import Call, flat
 from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node, others
 from nosync_nb.dataflow.loops import check_stable, compile_loop
-from nosync_nb.dataflow.stage import Frozen, Stage
+from nosync_nb.dataflow.stage import Frozen, Stage, separate
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Types
 from nosync_nb.operators import Concat, Kept, Linear, Operator
@@ -39,6 +39,7 @@ class Purpose(NamedTuple):
         live: it goes on with each epoch.
         keeping: results of functions are kept, as they may differ next time.
         extending: it goes on although it has missed epochs.
+        apart: tells its parts from equal ones of other stages; see `Stage`.
         prints: what its parts compute, by `id`.
         uses: how often each part is used in it, since only sole uses are fused.
     """
@@ -47,6 +48,7 @@ class Purpose(NamedTuple):
     live: bool
     keeping: bool = False
     extending: bool = False
+    apart: int = 0
     prints: Mapping[int, str] = {}
     uses: Mapping[int, int] = {}
 
@@ -60,7 +62,6 @@ class Compiler:
         old: the graph before; its nodes are copied, never changed.
         types: asks Spark for types of expressions that only it knows.
         now: the last epoch.
-        anew: stages whose nodes are not reused, even if they are equal.
         extended: stages whose nodes are reused although they have missed epochs.
         refused: nodes that are not reused.
     """
@@ -71,13 +72,11 @@ class Compiler:
         types: Types | None = None,
         *,
         now: int = 0,
-        anew: AbstractSet[str] = frozenset(),
         extended: AbstractSet[str] = frozenset(),
         refused: AbstractSet[int] = frozenset(),
     ) -> None:
         self.types = types
         self.now = now
-        self.anew = anew
         self.extended = extended
         self.old = old
         self.made: dict[MadeBy, Made] = {}
@@ -119,7 +118,7 @@ class Compiler:
             return None
         moved = {n for n, s in fresh.items() if n in before and not _alike(s, before[n])}
         moved |= before.keys() - catalog.keys()
-        moved |= (self.anew & before.keys()) | self.building.users()
+        moved |= self.building.users()
         reached: set[str] = set()
         while moved != reached:
             reached = moved
@@ -134,7 +133,8 @@ class Compiler:
     def add(self, stage: Stage) -> Node:
         """Adds one named collection; what it refers to must be there already."""
         name, types = stage.name, stage.schema.types
-        purpose = Purpose(name, stage.live, stage.options.nondeterministic, name in self.extended)
+        keeping, extending = stage.options.nondeterministic, name in self.extended
+        purpose = Purpose(name, stage.live, keeping, extending, stage.apart)
         wiring, self.taken = self.building.wiring, []
         self.schemas[name] = stage.schema
         if isinstance(stage.life, Frozen):
@@ -164,6 +164,7 @@ class Compiler:
         fingerprint = purpose.prints[id(tree)]
         if purpose.keeping:
             fingerprint = definition_fingerprint({"kept": fingerprint})
+        fingerprint = separate(fingerprint, purpose.apart)
         known = self.building.part(fingerprint, purpose.stage)
         if known is not None and not self._behind(known, purpose):
             return known
@@ -233,7 +234,7 @@ class Compiler:
         """
         stage = purpose.stage
         old = self.building.reusable.get((fingerprint, name))
-        if old is None or stage in self.anew or self._behind(old, purpose):
+        if old is None or self._behind(old, purpose):
             node = Node(self.building.number(), fingerprint, types, stage, name, plan=plan)
         elif old.plan == plan:
             node = old.again(types, stage)
@@ -308,7 +309,7 @@ def _alike(one: Stage, other: Stage) -> bool:
     """Whether stages of one name are compiled alike, over the same."""
     if one.definition is not other.definition or one.life != other.life:
         return False
-    parts = ((s.schema, s.key, s.uid, s.options) for s in (one, other))
+    parts = ((s.schema, s.key, s.uid, s.options, s.apart) for s in (one, other))
     return next(parts) == next(parts)
 
 

@@ -81,6 +81,8 @@ class Stage:
         uid: what an input stays, whatever it is called: its first name, unless that was taken.
         fingerprint: what it computes, as it was when it was last decided; see `meaning`.
         gaps: the epochs `[lower, upper)` that cannot be told apart, as it caught up in one step.
+        apart: tells it, and its parts without a name, from equal ones of others: what they hold may
+            be other than what these hold. 0: equal ones hold the same, and parts are shared.
         signer: the id of the key of whoever described it, None if that is this user.
         held: why nothing of it may be compiled or run before the user's own cell defines it.
     """
@@ -96,6 +98,7 @@ class Stage:
     options: Options = Options()
     life: Life = LIVE
     gaps: tuple[tuple[int, int], ...] = ()
+    apart: int = 0
     signer: str | None = None
     held: str | None = None
 
@@ -143,7 +146,7 @@ class Stage:
     def before(self, life: Frozen) -> Stage:
         """The stage as an earlier version, `name@version`. It means its rows, nothing else."""
         name, fingerprint = f"{self.name}@{self.version}", _frozen_print(life.log)
-        return replace(self, name=name, fingerprint=fingerprint, life=life)
+        return replace(self, name=name, fingerprint=fingerprint, life=life, apart=0)
 
     def meaning(self, named: Mapping[str, str]) -> str:
         """What it computes, now.
@@ -155,7 +158,8 @@ class Stage:
             return _frozen_print(self.life.log)
         if self.definition is None:
             return _input_print(self.uid, self.schema.types, self.key)
-        return _stage_print(self.definition.fingerprint(named), self.options.nondeterministic)
+        own = self.definition.fingerprint(named)
+        return separate(_stage_print(own, self.options.nondeterministic), self.apart)
 
     def identified(self, named: Mapping[str, str]) -> Stage:
         """The stage with the fingerprint of what it means now."""
@@ -176,6 +180,8 @@ class Stage:
             "life": {"is": _NAMES[type(self.life)], **asdict(self.life)},
             "gaps": self.gaps,
         }
+        if self.apart:
+            data["apart"] = self.apart
         return data if self.signer is None else {**data, "signer": self.signer}
 
     @classmethod
@@ -193,8 +199,14 @@ class Stage:
             Options(**data["options"]),
             _life(data["life"]),
             tuple((lower, upper) for lower, upper in data["gaps"]),
+            data.get("apart", 0),
             data.get("signer"),
         )
+
+
+def separate(fingerprint: str, apart: int) -> str:
+    """The fingerprint of what is told from equal ones by a number; 0: of what is not."""
+    return definition_fingerprint({"of": fingerprint, "apart": apart}) if apart else fingerprint
 
 
 _NAMES = {Live: "live", Stale: "stale", Frozen: "frozen"}

@@ -216,7 +216,6 @@ class Installation:
             old,
             self._types,
             now=self._publisher.now,
-            anew=decision.anew,
             extended=decision.extended,
         )
         self._publisher.take_numbers(graph.numbers)

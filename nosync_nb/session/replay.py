@@ -78,7 +78,6 @@ def compiled(
     types: Types | None,
     *,
     now: int,
-    anew: AbstractSet[str],
     extended: AbstractSet[str],
 ) -> Graph:
     """The graph of a new catalog; see `Compiler`.
@@ -88,7 +87,7 @@ def compiled(
     """
     refused: set[int] = set()
     while True:
-        compiler = Compiler(old, types, now=now, anew=anew, extended=extended, refused=refused)
+        compiler = Compiler(old, types, now=now, extended=extended, refused=refused)
         graph = compiler.compile(catalog)
         hollow = _hollow(graph, old)
         if not hollow:

@@ -35,13 +35,11 @@ class Decision(NamedTuple):
         catalog: the new catalog, what is read first.
         status: by stage: new, unchanged, changed, followed (it reads something that changed),
             resumed, extended (it resumed and had missed epochs) or stale.
-        anew: stages whose results must not be taken over, although their definition is equal.
         lost: stages that resumed and could not be extended, with the reason.
     """
 
     catalog: Catalog
     status: dict[str, str]
-    anew: set[str]
     lost: dict[str, str]
 
     @property
@@ -65,10 +63,13 @@ class Decision(NamedTuple):
 KEPT = ("unchanged", "resumed", "extended")
 """What stages go on as, of which the version, the rows and the state are kept."""
 
+COMPUTED = ("new", "changed", "followed")
+"""What stages are of which all rows are computed now."""
+
 
 def kept(catalog: Catalog) -> Decision:
     """That nothing changes for the stages of a catalog."""
-    return Decision(catalog, {}, set(), {})
+    return Decision(catalog, {}, {})
 
 
 def transition(before: Stage | None, *, equal: bool, missing: str | None, now: int) -> str:
@@ -239,8 +240,7 @@ def _decide(
     why = why or halted(stage, decision.catalog)
     prints = {read: decision.catalog[read].fingerprint for read in tree.references}
     if why is None:
-        redo = again or any(read in decision.anew for read in tree.references)
-        _go_on(decision, seen, stage.identified(prints), before, redo=redo, named=named)
+        _go_on(decision, seen, stage.identified(prints), before, prints, again=again, named=named)
     elif before is None or (named and stage.meaning(prints) != before.fingerprint):
         raise StageError(
             f"stage '{name}' cannot be computed: {why}",
@@ -257,30 +257,53 @@ def _go_on(
     seen: Snapshot,
     stage: Stage,
     before: Stage | None,
+    prints: Mapping[str, str],
     *,
-    redo: bool,
+    again: bool,
     named: bool,
 ) -> None:
-    """Decides on a stage that can be computed; what it was stays beside it if it is another."""
+    """Decides on a stage that can be computed; what it was stays beside it if it is another.
+
+    Args:
+        prints: the meanings of what it reads, by name.
+    """
     name, missing = stage.name, None
     same = before is not None and before.fingerprint == stage.fingerprint
     # What another's stage held is not this one's.
-    equal = same and not redo and before is not None and before.signer is None
+    equal = same and not again and before is not None and before.signer is None
     if equal and before is not None and not before.live:
         missing = lag.unreadable(seen, before, decision.same)
     status = transition(before, equal=equal, missing=missing, now=seen.epoch)
     if before is not None and status == "changed":
         if missing is not None:
             decision.lost[name] = missing
-        if same:
-            decision.anew.add(name)
         earlier = _earlier(before, seen)
         decision.catalog[earlier.name] = earlier
         version = before.version + 1
         stage = replace(stage, version=version, begin=seen.epoch, gaps=())
         status = "changed" if named else "followed"
+    if status in COMPUTED and (same or stage.options.nondeterministic):
+        stage = _separated(stage, decision.catalog, prints, seen.graph.numbers + 1)
     decision.status[name] = status
     decision.catalog[name] = stage
+
+
+def _separated(stage: Stage, catalog: Catalog, prints: Mapping[str, str], first: int) -> Stage:
+    """A stage that shares nothing with those of before, as its rows may be other than theirs.
+
+    It is computed again, or its functions give another result each time. The rows of others do not
+    change, as nobody asked for it; so they keep the parts that they have and it gets its own.
+    Those of one call are computed together, and share; but two stages that are equal to a letter
+    are two, and hold each what they were given.
+
+    Args:
+        first: a number that tells it from all of before: of each stage that is computed the graph
+            gives at least two, so the next call has a greater one.
+    """
+    taken = {each.fingerprint for name, each in catalog.items() if name != stage.name}
+    numbers = range(first, first + len(taken) + 1)
+    stages = (replace(stage, apart=number).identified(prints) for number in numbers)
+    return next(each for each in stages if each.fingerprint not in taken)
 
 
 def _earlier(stage: Stage, seen: Snapshot) -> Stage:

@@ -481,6 +481,14 @@ def test_an_operator_reads_what_stands_before_it(corpus: Corpus, inputs: Any) ->
         check_catalog(catalog, 6)
 
 
+@pytest.mark.parametrize("apart", [-1, True, "1", 1.0, None, [1], 1 << 200])
+def test_what_tells_a_stage_from_equal_ones_is_a_number(corpus: Corpus, apart: Any) -> None:
+    catalog = meta_of(corpus.checkpoint.payload)["catalog"]
+    catalog["stages"][-1]["apart"] = apart
+    with pytest.raises(CorruptLogError, match="what tells it apart"):
+        check_catalog(catalog, 6)
+
+
 @pytest.mark.parametrize("parts", [0, OPERATORS_MAX + 1])
 def test_a_description_has_some_operators_and_not_too_many(corpus: Corpus, parts: int) -> None:
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]
