@@ -156,13 +156,14 @@ def _plain_many(
     sizes = [dtype.itemsize for dtype in dtypes if dtype is not None]
     parts: list[list[Any]] = [[] for _ in types]
     diffs: list[Any] = []
-    for one in data:
+    for each in data:
+        one = bytes(each)  # its slices are no containers, which the collector would look at
         if len(one) < begin:
             return None
         version, form, count, rows = _HEADER.unpack_from(one)
         if version != FORMAT or form > _INT8 or count != width:
             return None
-        if bytes(one[_HEADER.size : _HEADER.size + width]) != head:
+        if one[_HEADER.size : _HEADER.size + width] != head:
             return None
         at = begin
         if form == _INT8:
