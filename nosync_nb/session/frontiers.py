@@ -1,47 +1,203 @@
 """Frontiers: how far each stage is at each level, and what each class of failure would leave now.
 
-Epochs are decided in one place, and a replica acknowledges whole ones: so a stage is as far on disk
-and on replicas as the epochs are, if it is so far at all.
+Epochs are decided in one place, and a replica acknowledges whole frames: so a level has of a stage
+what it has of the epochs, if it has the stage's definition, and else what there was without it.
+Hence an epoch moves nothing here: bounds are kept as if a level had every epoch, and are cut to
+what it has when somebody asks. They move with definitions, and when a definition reaches a level.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nosync_nb.dataflow.graph import others
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import StageError
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.replication import Replication
-from nosync_nb.store.frontier import Frontier
+from nosync_nb.store.defined import NOWHERE, Defined
+from nosync_nb.store.exact import ExactPrefixes
+from nosync_nb.store.frontier import (
+    UNBOUNDED,
+    Failure,
+    Frontier,
+    Prefixes,
+    Vertex,
+    survivals,
+)
+from nosync_nb.trace.epochs import inclusive
+
+
+class Reached(NamedTuple):
+    """How far a level has the log: frames, and the last epoch in them."""
+
+    frames: int
+    epoch: int
+
+
+class _Known(NamedTuple):
+    """What the bounds are of: stages with their definitions, and the frames of each level."""
+
+    catalog: Mapping[str, Stage]
+    defined: Mapping[str, Defined]
+    frames: Prefixes
+    waiting: frozenset[str]
 
 
 class Frontiers:
-    """Those of one session; asks, and keeps nothing."""
+    """Those of one session.
+
+    Any thread may ask. Bounds are brought up to date by who asks, under a lock of their own that
+    is a leaf: nothing of it is on the way of a commit.
+    """
 
     def __init__(self, publisher: Publisher, replication: Replication) -> None:
         self._publisher = publisher
         self._replication = replication
+        self._lock = threading.Lock()
+        self._known = _Known({}, {}, Prefixes(0, 0, 0), frozenset())
+        self._bounds = {failure: ExactPrefixes(failure) for failure in Failure}
+
+    @property
+    def visits(self) -> int:
+        """How many stages were looked at to bring bounds up to date."""
+        return sum(bounds.visits for bounds in self._bounds.values())
 
     def of_stages(self) -> dict[str, Frontier]:
         """For each stage and input the last epoch at each level, inclusive."""
-        seen = self._publisher.snapshot
-        disk = self._publisher.durable
-        safe = self._replication.safe() if self._replication.settings.replicas else None
-        return {
-            n: Frontier(last, min(disk, last), None if safe is None else min(safe, last))
-            for n, last in ((n, seen.last(s)) for n, s in seen.catalog.items())
-        }
+        disk, safe = self._reached(Failure.POWER), self._reached(Failure.DISK)
+        copied = bool(self._replication.settings.replicas)
+        seen, defined = self._seen()
+        found = {}
+        for name, stage in seen.catalog.items():
+            last, of = seen.last(stage), defined[name]
+            found[name] = Frontier(
+                last, _at(disk, last, of), _at(safe, last, of) if copied else None
+            )
+        return found
 
-    def after(self, failure: str, lost: int | None = None) -> int:
-        """The epoch that a failure now would bring the session back to.
+    def after(self, failure: str, lost: int | None = None, stage: str | None = None) -> int:
+        """The epoch that a failure now would bring the session, or a stage, back to.
+
+        That is the last one that all stages have again exactly, from the log or by running;
+        those whose definition would be gone are not counted. Of one stage it is the last that
+        this stage has; 0 if its definition would be gone.
 
         Args:
             lost: how many replicas are lost with the disk; None: as many as the quorum allows.
 
         Raises:
-            StageError: no such class of failure is known, or there are not so many replicas.
+            StageError: no such class of failure or no such stage is known, or there are not so
+                many replicas.
+
+        Cost: O(stages) for the session; a stage alone costs what moved since somebody asked.
         """
-        if failure == "kernel":
-            return self._publisher.now
-        if failure == "power":
-            return self._publisher.durable
-        if failure == "disk":
-            return self._replication.safe(lost)
-        raise StageError(f"unknown class of failure {failure!r}", hint="kernel, power or disk")
+        try:
+            kind = Failure(failure)
+        except ValueError:
+            raise StageError(
+                f"unknown class of failure {failure!r}", hint="kernel, power or disk"
+            ) from None
+        reached = self._reached(kind, lost)
+        seen, defined = self._seen()
+        exact = self._exact(seen, defined, kind, None if lost is None else reached)
+        if stage is not None:
+            last = seen.last(seen.stage(stage))
+            return min(reached.epoch, last, inclusive(exact[stage]))
+        uppers = (
+            exact[name]
+            for name, each in seen.catalog.items()
+            if defined[name].frame <= reached.frames and exact[name] <= seen.last(each)
+        )
+        return min(reached.epoch, inclusive(min(uppers, default=UNBOUNDED)))
+
+    # -- levels --------------------------------------------------------------------------------
+
+    def _reached(self, failure: Failure, lost: int | None = None) -> Reached:
+        """What is left of the log; to be asked before the snapshot, which must be no older."""
+        if failure is Failure.KERNEL:
+            return Reached(NOWHERE.frame - 1, self._publisher.now)
+        if failure is Failure.DISK:
+            return Reached(*self._replication.reached(lost))
+        frames = self._publisher.store.log.durable
+        return Reached(frames, self._publisher.ledger.durable(frames))
+
+    def _seen(self) -> tuple[Snapshot, dict[str, Defined]]:
+        """What there is now, and by which frames; one that comes about meanwhile is nowhere."""
+        publisher = self._publisher
+        seen, defined = publisher.snapshot, publisher.defined
+        named = seen.graph.named
+        return seen, {
+            name: defined.get(named[name].log or 0, NOWHERE) if name in named else NOWHERE
+            for name in seen.catalog
+        }
+
+    # -- bounds --------------------------------------------------------------------------------
+
+    def _exact(
+        self,
+        seen: Snapshot,
+        defined: dict[str, Defined],
+        failure: Failure,
+        reached: Reached | None,
+    ) -> Mapping[str, int]:
+        """The bound of each stage, as if the level had every epoch.
+
+        Args:
+            reached: what is left, if that is not what the class of failure leaves by itself.
+        """
+        if reached is not None:
+            frames = Prefixes(reached.frames, reached.frames, reached.frames)
+            nodes = {name: _vertex(name, seen.catalog, defined, frames) for name in seen.catalog}
+            return {name: each.exact for name, each in survivals(nodes, failure).items()}
+        with self._lock:
+            self._follow(seen, defined)
+            return dict(self._bounds[failure].exact())
+
+    def _follow(self, seen: Snapshot, defined: dict[str, Defined]) -> None:
+        """Takes in what has changed since somebody asked; with the lock."""
+        known = self._known
+        frames = Prefixes(*(self._reached(failure).frames for failure in Failure))
+        names = {*others(seen.catalog, known.catalog), *known.waiting}
+        names.update(name for name, each in defined.items() if known.defined.get(name) != each)
+        if any(now < before for now, before in zip(frames, known.frames, strict=True)):
+            names.update(seen.catalog)  # other replicas, which hold nothing yet
+        changes: dict[str, Vertex | None] = {
+            name: _vertex(name, seen.catalog, defined, frames)
+            for name in names
+            if name in seen.catalog
+        }
+        changes.update((name, None) for name in known.catalog if name not in seen.catalog)
+        if changes:
+            for bounds in self._bounds.values():
+                bounds.move(changes)
+        least = min(frames)
+        waiting = frozenset(
+            name for name in changes if name in defined and defined[name].frame > least
+        )
+        self._known = _Known(seen.catalog, defined, frames, waiting)
+
+
+def _at(reached: Reached, last: int, defined: Defined) -> int:
+    """The last epoch of a stage that a level has."""
+    return min(reached.epoch, inclusive(defined.upper(reached.frames, last + 1)))
+
+
+def _vertex(
+    name: str, catalog: Mapping[str, Stage], defined: Mapping[str, Defined], frames: Prefixes
+) -> Vertex:
+    """A stage as the calculus sees it. One that does not run has what its log has."""
+    stage = catalog[name]
+    upper = UNBOUNDED if stage.live else stage.last(0) + 1
+    logged = Prefixes(*(defined[name].upper(reached, upper) for reached in frames))
+    if stage.definition is None or not stage.live or stage.held is not None:
+        return Vertex((), logged)
+    return Vertex(
+        tuple(q for q in stage.definition.references if q in catalog),
+        logged,
+        not stage.options.nondeterministic,
+        defined=Prefixes(*(defined[name].upper(reached, UNBOUNDED) for reached in frames)),
+    )

@@ -103,6 +103,7 @@ class Installation:
             runner,
             sealed.catalog,
             sealed.digest,
+            publisher.redefined(sealed.catalog),
             retired,
             {**(publisher.works.stages if work is None else work), **dict(works)},
             publisher.works.after_runs(each for _, each in works),

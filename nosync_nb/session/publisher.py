@@ -34,7 +34,8 @@ from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.names import Names
 from nosync_nb.session.transactions import Transaction
 from nosync_nb.session.works import Works
-from nosync_nb.store import signing
+from nosync_nb.store import defined, signing
+from nosync_nb.store.defined import Defined
 from nosync_nb.store.ledger import Ledger, Record
 from nosync_nb.store.log import Position
 from nosync_nb.store.reading import Recovered
@@ -62,6 +63,7 @@ class Publisher:
         runner: what runs the graph.
         position: that of the last frame.
         catalog: as the last definition wrote it, and its `signing.digest`.
+        defined: by log, the frame that a named collection is defined by.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Publisher:
         self.position: Position | None = None
         self.catalog: Mapping[str, Any] = {}
         self.digest = b""
+        self.defined: Mapping[int, Defined] = {}
         self._logs: Mapping[int, str] = {}  # those of named collections, which have a history
         self._numbers = 0  # of nodes and traces, that any definition here has taken
         self._gate = gate
@@ -140,6 +143,10 @@ class Publisher:
         head = self.store.log.head
         return Position(head.seq + 1, head.offset)
 
+    def redefined(self, catalog: Mapping[str, Any]) -> Mapping[int, Defined]:
+        """By log, the frames that define what is named if the next one has a catalog."""
+        return defined.after(self.defined, self.catalog, catalog, self.next().seq)
+
     def reached(self, position: Position) -> bool:
         """Whether a frame is in the log; if so, others are shown it."""
         log = self.store.log
@@ -168,6 +175,7 @@ class Publisher:
         """Makes a definition visible; may be done again."""
         self.position = record.position
         self.catalog, self.digest = record.catalog, record.digest
+        self.defined = record.defined
         self.runner = record.runner
         self._logs = record.logs
         self.store.history.become(record.history)
@@ -218,6 +226,7 @@ class Publisher:
         self.catalog = recovered.data
         if self.store.log.mode == "w" and recovered.data:
             self.digest = signing.digest(recovered.data)
+        self.defined = {} if recovered.said is None else recovered.said.defined
         self._logs = named_logs(recovered.snapshot.graph)
         self.snapshot = recovered.snapshot
 
@@ -269,6 +278,7 @@ class UnfinishedDefinition(NamedTuple):
         logs: those of named collections, after it.
         history: the past after it.
         catalog: as its frame has it, and the `signing.digest` of that.
+        defined: by log, the frame that a named collection is defined by, after it.
         retired: the files that are not needed any more after it.
         work: what stages did last, after it.
         stats: the counters that it changes, after it.
@@ -284,6 +294,7 @@ class UnfinishedDefinition(NamedTuple):
     runner: Runner
     catalog: Mapping[str, Any]
     digest: bytes
+    defined: Mapping[int, Defined]
     retired: frozenset[str]
     work: Mapping[str, Work]
     stats: Mapping[str, int]

@@ -104,9 +104,14 @@ class Replication:
         Args:
             lost: how many replicas; None: as many as the quorum allows for.
         """
+        return self.reached(lost)[1]
+
+    def reached(self, lost: int | None = None) -> tuple[int, int]:
+        """The last frame that is left then, and the last epoch; see `safe`."""
         with self.heard:
             held = self._settings.quorum if lost is None else lost + 1
-            return stored.safe([told.epoch for told in self._told], held)
+            frame = stored.safe([told.seq for told in self._told], held)
+            return frame, stored.safe([told.epoch for told in self._told], held)
 
     def status(self) -> list[ReplicaStatus]:
         """Each replica, in the order of the settings."""

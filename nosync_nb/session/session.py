@@ -33,7 +33,7 @@ from nosync_nb.session.definitions import StageReport
 from nosync_nb.session.input import Input
 from nosync_nb.session.owners import Owners
 from nosync_nb.session.transactions import InputChanges, Transaction
-from nosync_nb.store.frontier import Frontier
+from nosync_nb.store.frontier import FailureName, Frontier
 from nosync_nb.store.ledger import Epochs
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.store import Store
@@ -260,10 +260,10 @@ class Session:
         return self._owners.frontiers.of_stages()
 
     def recovery_frontier(
-        self, failure: Literal["kernel", "power", "disk"] = "kernel", lost: int | None = None
+        self, failure: FailureName = "kernel", lost: int | None = None, stage: str | None = None
     ) -> int:
-        """The epoch that a failure now would bring the session back to; see `Frontiers.after`."""
-        return self._owners.frontiers.after(failure, lost)
+        """The epoch a failure now would bring all back to, or a stage: see `Frontiers.after`."""
+        return self._owners.frontiers.after(failure, lost, stage)
 
     # -- the rest of the public surface --------------------------------------------------------
 

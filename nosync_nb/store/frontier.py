@@ -10,11 +10,12 @@ each stage p, with its inputs q:
 
     exact(p) = max(logged, replayable)                          for an input
     exact(p) = min(own(p), min over q of exact(q))              for a stage, where
-    own(p)   = no bound                                         if p is determinate
-             = max(logged, nondeterminants)                     if it is not
+    own(p)   = defined                                          if p is determinate
+             = min(defined, max(logged, nondeterminants))       if it is not
     kept(p)  = min(logged, exact(p))
 
-*Exact* is the prefix that will be the same again, from the log or by running; *kept* is the part
+*Defined* has no bound where the definition of p survives; without it nothing of p runs. *Exact* is
+the prefix that will be the same again, from the log or by running; *kept* is the part
 of the log that is consistent with it, beyond which it is cut. The greatest solution is the right
 one, also on cycles: a loop is bounded by what enters it, not by itself.
 
@@ -34,6 +35,9 @@ from typing import Literal, NamedTuple
 from nosync_nb.trace.epochs import inclusive
 
 UNBOUNDED = 2**63 - 1  # the upper of what needs no log
+
+
+FailureName = Literal["kernel", "power", "disk"]
 
 
 class Failure(Enum):
@@ -76,6 +80,8 @@ class Vertex(NamedTuple):
         determinate: whether running it again gives the same rows.
         nondeterminants: what survives of the seeds, clocks and answers it used.
         replayable: the upper of what an input's source will give again, identically.
+        defined: the upper of what it is without the last change of its definition, if that does
+            not survive; else there is no bound.
     """
 
     inputs: tuple[str, ...]
@@ -83,14 +89,17 @@ class Vertex(NamedTuple):
     determinate: bool = True
     nondeterminants: Prefixes = Prefixes(0, 0, 0)
     replayable: int = 0
+    defined: Prefixes = Prefixes(UNBOUNDED, UNBOUNDED, UNBOUNDED)
 
     def own(self, failure: Failure) -> int:
         """The upper of what this stage gives again if its inputs do."""
         if not self.inputs:
             return max(self.logged.after(failure), self.replayable)
+        defined = self.defined.after(failure)
         if self.determinate:
-            return UNBOUNDED
-        return max(self.logged.after(failure), self.nondeterminants.after(failure))
+            return defined
+        kept = max(self.logged.after(failure), self.nondeterminants.after(failure))
+        return min(defined, kept)
 
 
 class Survival(NamedTuple):

@@ -15,19 +15,24 @@ from nosync_nb.dataflow.runner import Version
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.store import journal, signing
+from nosync_nb.store import defined, journal, signing
 from nosync_nb.store.decoding import decoding
+from nosync_nb.store.defined import Defined
 from nosync_nb.store.ledger import Ledger, Record
 from nosync_nb.store.store import Store, Told
 from nosync_nb.store.wellformed import check_catalog, check_text, check_texts
 
 
 class Said(NamedTuple):
-    """A catalog as it was written at an epoch, and what stood as its signature."""
+    """A catalog as it was written at an epoch, and what stood as its signature.
+
+    `defined` tells the frame that each of its named logs is defined by.
+    """
 
     epoch: int
     catalog: Mapping[str, Any]
     signature: Any
+    defined: Mapping[int, Defined]
 
 
 class Judged(NamedTuple):
@@ -79,7 +84,10 @@ def recover(
     """
     with decoding("the log"):
         ledger = Ledger.restored(store.epoch, store.times, store.meta)
-        epoch, said = told(ledger, store.tail, store.epoch, store.meta, store.log.durable)
+        said = None
+        if "catalog" in store.meta:
+            said = _said(store.epoch, store.meta, None, store.log.checkpoint_seq)
+        epoch, said = told(ledger, store.tail, store.epoch, said, store.log.durable)
         if said is None:
             empty = Snapshot(Version(epoch, {}), Graph(), {}, seen(store.history))
             return Recovered(store, ledger, empty)
@@ -96,9 +104,9 @@ def recover(
 def follow(before: Recovered, tail: list[Told]) -> Recovered:
     """What a log says after frames that its owner has written since, to who only reads."""
     store, ledger, last = before.store, before.ledger, before.snapshot
-    epoch, said = told(ledger, tail, last.epoch, {}, store.log.durable)
+    epoch, said = told(ledger, tail, last.epoch, before.said, store.log.durable)
     graph, catalog = last.graph, last.catalog
-    if said is not None:
+    if said is not None and said is not before.said:
         judgement = judged(store, said)
         data, catalog = described(said, judgement, epoch)
         graph = Graph(journal.restored_nodes(data), data["numbers"])
@@ -111,19 +119,17 @@ def follow(before: Recovered, tail: list[Told]) -> Recovered:
 
 
 def told(
-    ledger: Ledger, tail: Iterable[Told], epoch: int, meta: Mapping[str, Any], durable: int
+    ledger: Ledger, tail: Iterable[Told], epoch: int, said: Said | None, durable: int
 ) -> tuple[int, Said | None]:
     """Records the epochs that frames tell of; returns the last one and the last catalog.
 
     Args:
-        epoch: the last one before them.
-        meta: of the checkpoint at `epoch`; empty without one.
+        epoch, said: the last ones before them; None: there is no catalog yet.
         durable: how far frames are on disk.
     """
-    said = _said(epoch, meta) if "catalog" in meta else None
     for seq, kind, payload in tail:
         if kind == journal.DEFINITION:
-            said = _said(payload.epoch, payload.meta)
+            said = _said(payload.epoch, payload.meta, said, seq)
         if kind != journal.EPOCH:
             continue
         if payload.epoch != epoch + 1:
@@ -136,8 +142,10 @@ def told(
     return epoch, said
 
 
-def _said(epoch: int, meta: Mapping[str, Any]) -> Said:
-    return Said(epoch, meta["catalog"], meta.get("signed"))
+def _said(epoch: int, meta: Mapping[str, Any], before: Said | None, frame: int) -> Said:
+    catalog = meta["catalog"]
+    known, had = ({}, {}) if before is None else (before.defined, before.catalog)
+    return Said(epoch, catalog, meta.get("signed"), defined.after(known, had, catalog, frame))
 
 
 def judged(store: Store, said: Said) -> Judged:

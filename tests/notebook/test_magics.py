@@ -478,8 +478,8 @@ def test_status_lists_inputs_and_stages(notebook: Notebook) -> None:
     assert "epoch 1" in shown
     assert "input" in shown
     assert "delays" in shown
-    assert "after a failure now: epoch 1 if the kernel dies" in shown.text
-    assert "0 if the disk is lost" in shown.text
+    assert "a failure now costs nothing if the kernel dies" in shown.text
+    assert "all of 1 epoch if the disk is lost" in shown.text
 
 
 def test_replicas_are_added_listed_and_removed(notebook: Notebook, tmp_path: Path) -> None:

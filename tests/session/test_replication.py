@@ -156,9 +156,14 @@ def test_a_sync_waits_for_definitions_as_well(tmp_path: Path, urls: list[str]) -
             session.stage("late", session["edges"].filter("src = 1"))
             with pytest.raises(DurabilityError, match="0 of 1 replicas"):
                 session.sync("replicas", timeout=0.2)
+            assert session.recovery_frontier("disk", stage="late") == 0
+            assert session.recovery_frontier("disk") == session.frontiers["edges"].replicas == 1
         finally:
             os.kill(pid, signal.SIGCONT)
         session.sync("replicas", timeout=WAIT_S)
+        assert session.recovery_frontier("disk", stage="late") == 1
+        assert session.recovery_frontier("disk", 0, "late") == session.frontiers["late"].replicas
+        assert session.recovery_frontier("disk", 1, "late") == 0
 
 
 @pytest.mark.fault(29)

@@ -378,6 +378,8 @@ def test_stages_whose_functions_are_not_restored_are_stale_and_hold_up_nobody(
     assert stale.commit() == 2
     assert values(stale["plain"]) == [2, 2, 3]
     assert stale.frontiers["inside"].memory == 1
+    assert stale.recovery_frontier(stage="inside") == 1
+    assert stale.recovery_frontier(stage="plain") == stale.recovery_frontier() == 2
     assert values(stale["doubled"], 1) == [2, 4, 4]
     with pytest.raises(TimeError, match="'doubled' is stale since epoch 1: a function"):
         stale["doubled"].rows()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nosync_nb.errors import TimeError
@@ -119,6 +120,7 @@ def graphs(draw: st.DrawFn) -> dict[str, Vertex]:
             draw(st.booleans()),
             draw(uppers | st.just(both(0))),
             draw(st.integers(0, LAST)),
+            draw(uppers | st.just(both(UNBOUNDED))),
         )
     return nodes
 
@@ -131,8 +133,10 @@ def fresh(nodes: Iterable[str], what: str) -> World:
     return {(name, epoch): (what, name, epoch) for name in nodes for epoch in range(LAST)}
 
 
-def world(nodes: dict[str, Vertex], dice: World, sources: World, known: dict[Any, int]) -> World:
-    """Every stage's value at every epoch: a function of its inputs, its past and its dice.
+def world(
+    nodes: dict[str, Vertex], codes: World, dice: World, sources: World, known: dict[Any, int]
+) -> World:
+    """Every stage's value at every epoch: a function of its code, inputs, past and dice.
 
     Loops settle for a fixed number of turns. `known` numbers the values of all worlds, so two
     values are equal if their numbers are.
@@ -145,7 +149,7 @@ def world(nodes: dict[str, Vertex], dice: World, sources: World, known: dict[Any
                 name: (
                     (name, epoch, turn, values.get((name, epoch - 1))),
                     tuple(now[q] for q in node.inputs),
-                    sources[name, epoch] if not node.inputs else None,
+                    sources[name, epoch] if not node.inputs else codes[name, epoch],
                     dice[name, epoch] if node.inputs and not node.determinate else None,
                 )
                 for name, node in nodes.items()
@@ -160,16 +164,49 @@ def kept_or(lost: World, held: World, uppers: dict[str, int]) -> World:
     return {at: held[at] if at[1] < uppers[at[0]] else lost[at] for at in held}
 
 
+def drawn(pick: Random) -> dict[str, Vertex]:
+    """The same, each as likely as any other."""
+    names = [f"s{i}" for i in range(pick.randrange(2, 8))]
+    nodes = {}
+    for i, name in enumerate(names):
+        near = set(pick.sample(names[:i], pick.randrange(min(i, 3) + 1)))
+        back = {pick.choice(names)} if near and pick.random() < 1 / 3 else set()
+        logged, kept = (both(pick.randrange(LAST + 1)) for _ in range(2))
+        nodes[name] = Vertex(
+            tuple(sorted(near | back)),
+            logged,
+            pick.random() < 0.5,
+            kept if pick.random() < 0.5 else both(0),
+            pick.randrange(LAST + 1),
+            both(pick.choice([UNBOUNDED, UNBOUNDED, UNBOUNDED, pick.randrange(LAST + 1)])),
+        )
+    return nodes
+
+
 @pytest.mark.fault(35, 36)
 @given(graphs())
 def test_what_is_kept_is_consistent_exact_and_maximal(nodes: dict[str, Vertex]) -> None:
+    holds(nodes)
+
+
+@settings(max_examples=12 * settings.default.max_examples)
+@given(st.integers(0, 2**32))
+def test_so_it_is_on_hundreds_of_graphs(seed: int) -> None:
+    holds(drawn(Random(seed)))
+
+
+def holds(nodes: dict[str, Vertex]) -> None:
+    """Asserts that what is kept is consistent with the world after it, exact and maximal."""
     found = survivals(nodes, Failure.POWER)
-    dice, sources, known = fresh(nodes, "dice"), fresh(nodes, "source"), {}
-    before = world(nodes, dice, sources, known)
+    codes, known = fresh(nodes, "code"), dict[Any, int]()
+    dice, sources = fresh(nodes, "dice"), fresh(nodes, "source")
+    before = world(nodes, codes, dice, sources, known)
     rolled = {p: max(n.nondeterminants.power, found[p].kept) for p, n in nodes.items()}
     given_again = {p: max(n.logged.power, n.replayable) for p, n in nodes.items()}
+    defined = {p: n.defined.power for p, n in nodes.items()}
     after = world(
         nodes,
+        kept_or(fresh(nodes, "new code"), codes, defined),
         kept_or(fresh(nodes, "new dice"), dice, rolled),
         kept_or(fresh(nodes, "new source"), sources, given_again),
         known,

@@ -17,6 +17,7 @@ from nosync_widgets.timeline import Timeline
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Collection, Session
+    from nosync_nb.store.frontier import FailureName
 
 
 def _status(notebook: Notebook, _arguments: Namespace) -> Table:
@@ -39,12 +40,21 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
 
 
 def _failures(session: Session) -> str:
-    """What each class of failure would leave now."""
+    """What each class of failure would cost now."""
     return (
-        f"after a failure now: epoch {session.recovery_frontier('kernel')} if the kernel dies,"
-        f" {session.recovery_frontier('power')} if the power goes,"
-        f" {session.recovery_frontier('disk')} if the disk is lost"
+        f"a failure now costs {_cost(session, 'kernel')} if the kernel dies,"
+        f" {_cost(session, 'power')} if the power goes,"
+        f" {_cost(session, 'disk')} if the disk is lost"
     )
+
+
+def _cost(session: Session, failure: FailureName) -> str:
+    """The epochs that all stages would have no more."""
+    left = session.recovery_frontier(failure)
+    lost = session.now - left
+    if lost <= 0:
+        return "nothing"
+    return formats.count(lost, "epoch") if left else f"all of {formats.count(lost, 'epoch')}"
 
 
 def _rows_now(session: Session, name: str) -> tuple[str | None, str]:

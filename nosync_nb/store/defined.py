@@ -1,0 +1,65 @@
+"""Defined: which frame each named log came into being with, so what of it a level has.
+
+An epoch says nothing of how it was computed. A log whose epochs are all on a replica, and whose
+definition is not, is nobody's there: the session that comes back has no such stage.
+
+A log keeps its number when the stage is renamed, or becomes an earlier version: what it holds comes
+back under the name it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Defined(NamedTuple):
+    """The frame by which a log is what it is, and the upper that it has without that frame."""
+
+    frame: int
+    before: int = 0
+
+    def upper(self, frames: int, upper: int) -> int:
+        """What a level has of a log of an `upper` that has frames up to `frames`."""
+        return upper if self.frame <= frames else min(self.before, upper)
+
+
+NOWHERE = Defined(2**63 - 1)
+"""That of a log of which no definition is known."""
+
+
+def after(
+    known: Mapping[int, Defined],
+    before: Mapping[str, Any],
+    catalog: Mapping[str, Any],
+    frame: int,
+) -> dict[int, Defined]:
+    """By log, the frame of each named collection after a definition.
+
+    A stage that had stopped and goes on is without it what it was when it stopped.
+
+    Args:
+        known: the same before it.
+        before, catalog: the catalog before it (empty if there is none), and its own.
+        frame: its number.
+
+    Cost: O(stages), some 100 ns each.
+    """
+    uppers = {s["name"]: s["life"]["since"] + 1 for s in _stopped(before)}
+    still = {s["name"] for s in _stopped(catalog)}
+    defined = {}
+    for node in catalog["nodes"]:
+        log, name = node["log"], node["name"]
+        if name is None or log is None:
+            continue
+        if log not in known:
+            defined[log] = Defined(frame)
+        elif name in uppers and name not in still:
+            defined[log] = Defined(frame, uppers[name])
+        else:
+            defined[log] = known[log]
+    return defined
+
+
+def _stopped(catalog: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [s for s in catalog.get("stages", ()) if s["life"]["is"] == "stale"]

@@ -1,0 +1,108 @@
+"""Exact prefixes, kept up while stages come, go and are written: the same as the plain version."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nosync_nb.store.exact import ExactPrefixes
+from nosync_nb.store.frontier import UNBOUNDED, Failure, Prefixes, Vertex, survivals
+
+
+def both(upper: int) -> Prefixes:
+    return Prefixes(upper, upper, upper)
+
+
+def swept(nodes: dict[str, Vertex], failure: Failure) -> dict[str, int]:
+    """The greatest solution by its definition: from above, until no equation lowers anything."""
+    exact = dict.fromkeys(nodes, UNBOUNDED)
+    while True:
+        lowered = {
+            name: min([node.own(failure), *(exact[q] for q in node.inputs)])
+            for name, node in nodes.items()
+        }
+        if lowered == exact:
+            return exact
+        exact = lowered
+
+
+def vertex(pick: Random, names: list[str]) -> Vertex:
+    """A stage that reads any others, itself and later ones too."""
+    inputs = pick.sample(names, min(len(names), pick.randrange(4)))
+    logged, kept = (pick.choice([*range(6), UNBOUNDED]) for _ in range(2))
+    defined = both(pick.choice([UNBOUNDED, UNBOUNDED, pick.randrange(6)]))
+    drawn = pick.random() < 0.6, both(kept), pick.randrange(4), defined
+    return Vertex(tuple(inputs), both(logged), *drawn)
+
+
+def held(moving: ExactPrefixes, nodes: dict[str, Vertex]) -> None:
+    """Asserts that what is kept up is what both plain versions give."""
+    exact = swept(nodes, Failure.POWER)
+    assert dict(moving.exact()) == exact
+    found = survivals(nodes, Failure.POWER)
+    assert {name: moving.survival(name) for name in nodes} == found
+
+
+@settings(max_examples=12 * settings.default.max_examples)
+@given(st.integers(0, 2**32))
+def test_what_is_kept_up_is_the_greatest_solution_after_each_change(seed: int) -> None:
+    pick = Random(seed)
+    names = [f"s{i}" for i in range(pick.randrange(1, 9))]
+    nodes = {name: vertex(pick, names) for name in names}
+    moving = ExactPrefixes(Failure.POWER)
+    moving.move(nodes)
+    held(moving, nodes)
+    for turn in range(4):
+        names = [*nodes, f"n{turn}"]
+        changed: dict[str, Vertex | None] = {
+            name: vertex(pick, names)
+            for name in {names[-1], *pick.sample(names, min(2, len(names)))}
+        }
+        there = {**nodes, **changed}
+        read = {q for node in there.values() if node is not None for q in node.inputs}
+        changed.update(dict.fromkeys(name for name in nodes if name not in read))
+        nodes = {name: node for name, node in {**nodes, **changed}.items() if node is not None}
+        moving.move(changed)
+        held(moving, nodes)
+
+
+def chains(lengths: int, count: int) -> dict[str, Vertex]:
+    """Inputs of their own, each with a chain of determinate stages."""
+    nodes = {}
+    for chain in range(count):
+        nodes[f"{chain}-0"] = Vertex((), both(3))
+        for place in range(1, lengths):
+            nodes[f"{chain}-{place}"] = Vertex((f"{chain}-{place - 1}",), both(3))
+    return nodes
+
+
+@pytest.mark.parametrize("count", [4, 64])
+def test_a_change_costs_what_it_moves(count: int) -> None:
+    moving = ExactPrefixes(Failure.DISK)
+    moving.move(chains(10, count))
+    before = moving.visits
+    moving.move({"0-9": Vertex(("0-8",), both(9))})  # bounded by what it reads
+    assert moving.visits == before
+    moving.move({"0-0": Vertex((), both(7))})  # rises, with all that reads it
+    assert moving.visits == before + 10
+    assert moving.exact()["0-9"] == 7
+    assert moving.exact()["1-9"] == 3
+    before = moving.visits
+    moving.move({"0-5": Vertex(("0-4",), both(2), determinate=False)})  # falls, with four more
+    assert moving.visits == before + 5
+    assert moving.exact()["0-4"] == 7
+    assert moving.exact()["0-9"] == 2
+
+
+def test_a_loop_is_bounded_by_what_enters_it_not_by_itself() -> None:
+    moving = ExactPrefixes(Failure.KERNEL)
+    loop = {"in": Vertex((), both(2)), "a": Vertex(("in", "b"), both(0))}
+    moving.move({**loop, "b": Vertex(("a",), both(0))})
+    assert dict(moving.exact()) == {"in": 2, "a": 2, "b": 2}
+    moving.move({"in": Vertex((), both(5))})
+    assert dict(moving.exact()) == {"in": 5, "a": 5, "b": 5}
+    moving.move({"in": Vertex((), both(1))})
+    assert dict(moving.exact()) == {"in": 1, "a": 1, "b": 1}
