@@ -28,7 +28,8 @@ def main() -> int:
     """Locks everything anew."""
     build, dev = f"{LOCKED}/build.txt", f"{LOCKED}/dev.txt"
     lock("build", f"{LOCKED}/build.in")
-    lock("dev", "pyproject.toml", "--extra", "spark", "--extra", "dev", "-c", build)
+    extras = [word for extra in ("spark", "cloud", "dev") for word in ("--extra", extra)]
+    lock("dev", "pyproject.toml", *extras, "-c", build)
     lock("spark", f"{LOCKED}/spark.in", "-c", build, "-c", dev)
     return 0
 

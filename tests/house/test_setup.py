@@ -114,7 +114,7 @@ def test_all_that_make_installs_is_locked_as_the_project_asks() -> None:
     project = tomllib.loads((LOCKED.parent.parent / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     locked = pinned("dev")
-    for text in [*project["dependencies"], *extras["spark"], *extras["dev"]]:
+    for text in [*project["dependencies"], *extras["spark"], *extras["cloud"], *extras["dev"]]:
         asked = Requirement(text)
         versions = locked[canonicalize_name(asked.name)]
         assert all(asked.specifier.contains(version) for version in versions), text
