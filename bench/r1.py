@@ -68,12 +68,10 @@ def without_log(session: Any) -> None:
 
     NOTE: users have no such switch; an epoch that is not in the log is not committed.
     """
-    from nosync_nb.store.log import Position
-
-    def nowhere(*_: Any) -> Position:
-        return Position(0, 0)
-
-    mock.patch.object(owners_of(session).publisher.store, "write_epoch", nowhere).start()
+    publisher = owners_of(session).publisher
+    place = mock.Mock(side_effect=lambda *_: publisher.next())
+    mock.patch.object(publisher.store, "write_epoch", place).start()
+    mock.patch.object(publisher, "reached", return_value=True).start()
 
 
 def measure(session: Any, workload: Workload, changes: list[Change], options: Any) -> Any:

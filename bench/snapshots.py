@@ -1,0 +1,195 @@
+"""The longest epoch, beside that of an engine that takes snapshots of the same state as a whole.
+
+python -m bench.snapshots MODE ...    runs R1 or a loop in one mode; one line of JSON
+
+    log         as users have it: each epoch is logged, merges and checkpoints go on beside it
+    floor       nothing but the epochs: what the machine itself makes long
+    aligned     a marker goes through the graph after each so many epochs, behind what is under
+                way; when it has passed, the state is encoded, written and synced, and then goes on
+    copied      likewise, but the state is only copied meanwhile; another thread writes the copy
+    unaligned   as `copied`, but the marker overtakes what is under way, which is kept with the copy
+
+The three snapshots have the state of the same operators in the same form (Chandy and Lamport's,
+as stream processors have it since), without a log. Their state is one that operators change in
+place: what is written later has to be copied first. Layers that are never changed need neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import nosync_nb
+from bench.r1 import IN_PROCESS, edge_table, load, without_log
+from bench.report import Goals, Table, percentiles, run
+from bench.workload import Network, Workload
+from nosync_nb.collections.library import graphs
+from nosync_nb.files.disk import Files
+from nosync_nb.rows import columns as rows
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.log import codec
+
+MODES = ("floor", "log", "aligned", "copied", "unaligned")
+MARKERS = 10
+"""How many snapshots are taken in a run, at equal distances."""
+
+
+class Snapshots:
+    """Takes snapshots of all that the operators of a session hold.
+
+    Attributes:
+        stalls_ms: how long the epochs waited for each, beyond what was under way.
+        size_bytes: of the last one.
+    """
+
+    def __init__(self, session: Any, folder: Path, *, inline: bool) -> None:
+        self._publisher = owners_of(session).publisher
+        self._folder, self._inline = folder, inline
+        self._writer: threading.Thread | None = None
+        self.stalls_ms: list[float] = []
+        self.size_bytes = 0
+
+    def take(self, under_way: Any = None) -> None:
+        """Takes one; with rows that are under way, if it overtakes them."""
+        started = time.perf_counter()
+        state = [
+            ([rows.take(c, np.arange(len(part))) for c in part.columns], part.layout, +part.diff)
+            for trace in self._publisher.snapshot.version.traces.values()
+            for part in trace.parts()
+        ]
+        path = str(self._folder / f"snapshot-{len(self.stalls_ms)}")
+        if self._inline:
+            self._write(path, state, under_way)
+        else:
+            self.join()
+            self._writer = threading.Thread(target=self._write, args=(path, state, under_way))
+            self._writer.start()
+        self.stalls_ms.append(1000 * (time.perf_counter() - started))
+
+    def join(self) -> None:
+        """Waits for the one that is being written."""
+        if self._writer is not None:
+            self._writer.join()
+
+    def _write(self, path: str, state: list[Any], under_way: Any) -> None:
+        file = Files().create(path)
+        try:
+            for columns, layout, diff in state:
+                file.append(codec.encode(columns, layout.types, diff))
+            if under_way is not None:
+                file.append(json.dumps(under_way).encode())
+            file.sync()
+            self.size_bytes = file.size()
+        finally:
+            file.close()
+        Files().unlink(path)
+
+
+def steps(session: Any, options: argparse.Namespace) -> Any:
+    """Loads the base rows; returns the input that changes, and its changes."""
+    if options.loop:
+        network = Network(options.edges // 5, options.edges, seed=1)
+        edges, roots = (
+            session.input("edges", "src bigint, dst bigint"),
+            session.input("roots", "node bigint"),
+        )
+        session.stage("dist", graphs.distances(edges, roots))
+        roots.insert([(network.root,)])
+        edges.insert(edge_table(network.src, network.dst, strings=False))
+        session.commit()
+        return edges, list(network.epochs(options.epochs))
+    workload = Workload(options.edges, seed=1)
+    edges, _ = load(session, workload, strings=False)
+    return edges, list(workload.epochs(options.epochs))
+
+
+def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Runs the epochs in one mode."""
+    session = nosync_nb.open(folder / "x.nosync", spark_rows=IN_PROCESS)
+    edges, changes = steps(session, options)
+    session.sync()
+    if options.mode != "log":
+        without_log(session)
+    snapshots = Snapshots(session, folder, inline=options.mode == "aligned")
+    every = max(1, options.epochs // MARKERS) if options.mode in MODES[2:] else 0
+    latencies = []
+    for number, change in enumerate(changes):
+        inserts = edge_table(change.src, change.dst, strings=False)
+        removals = edge_table(change.gone_src, change.gone_dst, strings=False)
+        marked = every and number % every == every // 2
+        started = time.perf_counter()
+        edges.insert(inserts)
+        edges.remove(removals)
+        if marked and options.mode == "unaligned":
+            snapshots.take([inserts.to_pydict(), removals.to_pydict()])
+        session.commit()
+        if marked and options.mode != "unaligned":
+            snapshots.take()
+        latencies.append(1000 * (time.perf_counter() - started))
+    snapshots.join()
+    session.close()
+    return {
+        "latencies_ms": latencies,
+        "stalls_ms": snapshots.stalls_ms,
+        "bytes": snapshots.size_bytes,
+    }
+
+
+def snapshots(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures the modes over sizes of the state, on R1 and on a loop."""
+    sizes = [100_000, 1_000_000] if options.quick else [100_000, 1_000_000, 10_000_000]
+    title = "The longest epoch, beside snapshots of the whole state"
+    columns = ("R1, 10 rows an epoch    ", "     edges", "p50 ms", "p99.9", "max", "stall", "MB")
+    table = Table(title, *columns)
+    for edges in sizes:
+        epochs = 2000 if options.quick else 10_000
+        found = compared(table, edges, epochs)
+        for mode in ("log", "floor"):
+            one = percentiles(found[mode]["latencies_ms"])
+            if mode == "log":
+                goals.add(f"p99.9 / median, {edges:,} edges", one["p99.9"] / one["p50"], 20)
+                goals.add(f"longest epoch, {edges:,} edges, ms", one["max"], 20)
+    table = Table("The same on a loop: distances, one edge in and out", *columns)
+    compared(table, 100_000 if options.quick else 500_000, 1000, "--loop")
+
+
+def compared(table: Table, edges: int, epochs: int, *flags: str) -> dict[str, Any]:
+    """Runs all modes, a row for each."""
+    found = {}
+    for mode in MODES:
+        command = ("-m", "bench.snapshots", mode, "--edges", edges, "--epochs", epochs, *flags)
+        found[mode] = run(*command)
+        one = percentiles(found[mode]["latencies_ms"])
+        stalls = found[mode]["stalls_ms"]
+        stall = median(stalls) if stalls else None
+        size = found[mode]["bytes"] / 1e6 or None
+        table.row(mode, f"{edges:,}", one["p50"], one["p99.9"], one["max"], stall, size)
+    return found
+
+
+def main() -> None:
+    """Runs one mode and prints what was measured."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mode", choices=MODES)
+    parser.add_argument("--edges", type=int, default=1_000_000)
+    parser.add_argument("--epochs", type=int, default=2000)
+    parser.add_argument("--loop", action="store_true")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
+    try:
+        print(json.dumps(measure(folder, options)))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
