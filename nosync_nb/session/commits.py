@@ -182,8 +182,7 @@ class Commits:
         if draft.due:
             self._upkeep.plan_merges(draft.due)
         self._audits.after(draft.epoch)
-        if publisher.store.log.checkpoint_due:
-            self._upkeep.plan_checkpoint()
+        self._upkeep.plan_due()
 
     def begin(self, label: str | None) -> Transaction:
         """Starts a transaction that all threads share until it ends; see `Session.begin`."""

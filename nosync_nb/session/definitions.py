@@ -139,12 +139,14 @@ class Definitions:
             decision = versions.decided(snapshot, self._types, catalog, trees.keys(), again=redone)
             status = decision.status
             names = {definition: name for name, definition in described.items()}
-            if decision.changes(snapshot.catalog):
+            changes = decision.changes(snapshot.catalog)
+            if changes:
                 self._decided(decision, first, names=names, outcome=outcome)
             else:
                 for definition, name in names.items():
                     self._names.call(definition, name)
         seconds = time.perf_counter() - start
+        self._say(decision.notices if changes else ())
         self._link.follow()
         wanted = [n for n in status if n in trees or status[n] != "unchanged"]
         return [self._told(n, status[n], seconds, trees, first) for n in wanted]
@@ -159,14 +161,17 @@ class Definitions:
         decision = versions.resumed(self._publisher.snapshot, self._types, extend=extend)
         if decision.extended or differs:
             self._decided(decision, None)
+            self._say(decision.notices)
 
     def _decided(self, decision: versions.Decision, replay_from: int | None, **more: Any) -> None:
-        """Installs a decision, and tells what became of stages that had stopped."""
+        """Installs a decision, and notes what became of stages that had stopped."""
         missed = self._installation.install(decision, replay_from=replay_from, **more)
-        for name, why in decision.lost.items():
-            self._listeners.say(f"stage '{name}' had missed epochs and is computed anew, as {why}")
         work = [draft.work for draft in missed]
         self._report.resumed(decision.extended, decision.lost, work)
+
+    def _say(self, notices: Iterable[str]) -> None:
+        for text in notices:
+            self._listeners.say(text)
 
     def _described(self, collections: Mapping[str, Any]) -> dict[str, Definition]:
         """What collections of this session describe, each under the name that it is to have."""

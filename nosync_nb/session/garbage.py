@@ -2,6 +2,9 @@
 
 A file that is retired is named by the newest checkpoint; it expires when the next one is written,
 and is deleted after the one that follows, as an opening may begin at the one before the newest.
+
+Each step adds before it takes away, so an error between any two of them loses no file: what is
+noted twice is deleted a checkpoint later.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ class Garbage:
 
     Attributes:
         retired: files that are not needed since the last checkpoint.
+        leaving: files that the checkpoint does not need that is being written, or that failed.
         expiring: files that were not needed any more before it.
         exports: the files that Spark DataFrames read when they are executed. Nobody tells when a
             DataFrame, or one made of it, is gone: the last ones are kept until the session ends.
@@ -30,6 +34,7 @@ class Garbage:
 
     def __init__(self) -> None:
         self.retired: set[str] = set()
+        self.leaving: set[str] = set()
         self.expiring: set[str] = set()
         self.exports: deque[frozenset[str]] = deque(maxlen=EXPORTS_MAX)
         self.spilled: deque[str] = deque()
@@ -37,7 +42,7 @@ class Garbage:
     @property
     def files(self) -> set[str]:
         """All that are not to be deleted yet, but for exports."""
-        return self.retired | self.expiring
+        return self.retired | self.leaving | self.expiring
 
     def retire(self, names: AbstractSet[str]) -> None:
         """Notes files that are not needed any more; may be done again."""
@@ -53,15 +58,18 @@ class Garbage:
         if spilled:
             self.spilled.extend(names)
 
-    def leaving(self) -> set[str]:
-        """The files that the checkpoint that is begun does not need; they are its own now."""
-        retired, self.retired = self.retired, set()
-        while self.spilled:
-            retired.add(self.spilled.popleft())
-        return retired
+    def leave(self) -> set[str]:
+        """The files that the checkpoint that is begun does not need; not to be changed."""
+        spilled = list(self.spilled)
+        self.leaving = self.leaving | self.retired | set(spilled)
+        self.retired = set()
+        for _ in spilled:
+            self.spilled.popleft()
+        return self.leaving
 
-    def expired(self, retired: set[str]) -> set[str]:
-        """Files that may be deleted, as a checkpoint is written that does not need `retired`."""
+    def expired(self) -> set[str]:
+        """Files that may be deleted, as the checkpoint is written that was begun last."""
         read = self.expiring.intersection(chain.from_iterable(list(self.exports)))
-        expired, self.expiring = self.expiring, retired | read
+        expired, self.expiring = self.expiring, self.leaving | read
+        self.leaving = set()
         return expired

@@ -146,15 +146,19 @@ class Gate:
                 self._unready = None
 
     def tell(self, tell: Callable[..., None], *what: Any) -> None:
-        """Calls functions of users, which must not change the session; without the lock."""
+        """Calls functions of users, which must not change the session.
+
+        Without the lock where it can be: what such a function waits for may need it.
+        """
+        thread, before = self._thread, self._thread.telling
         try:
             try:
-                self._thread.telling = True
+                thread.telling = True
                 tell(*what)
             finally:
-                self._thread.telling = False
+                thread.telling = before
         except BaseException:  # also one that came on the way out
-            self._thread.telling = False
+            thread.telling = before
             raise
 
     def settle(self, error: BaseException, outcome: Outcome, what: str) -> None:

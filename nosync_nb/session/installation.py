@@ -20,7 +20,6 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session import lag, replay
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.limits import Limits
-from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.publisher import Publisher, UnfinishedDefinition, files_of, remember
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.upkeep import Upkeep
@@ -41,7 +40,6 @@ class Installation:
         types: SparkTypes,
         signer: Signer,
         upkeep: Upkeep,
-        listeners: Listeners,
         limits: Limits,
     ) -> None:
         self._gate = gate
@@ -50,7 +48,6 @@ class Installation:
         self._types = types
         self._signer = signer
         self._upkeep = upkeep
-        self._listeners = listeners
         self._limits = limits
 
     def install(
@@ -111,7 +108,7 @@ class Installation:
             outcome or Outcome(),
         )
         publisher.definition(record, payload)
-        self._tell(catalog, status)
+        self._upkeep.plan_due()
         return missed
 
     def _retired(
@@ -130,13 +127,6 @@ class Installation:
             gone = {n: trace for n in change.dropped if (trace := before.traces.get(n)) is not None}
             needed = files_of(Version(before.epoch, gone))
         return frozenset(needed - files_of(version) - history.files() if needed else ())
-
-    def _tell(self, catalog: Mapping[str, Stage], status: Mapping[str, str]) -> None:
-        """Tells what follows from a definition: a checkpoint that is due, stages that stopped."""
-        if self._publisher.store.log.checkpoint_due:
-            self._upkeep.plan_checkpoint()
-        for name in [name for name, what in status.items() if what == "stale"]:
-            self._listeners.say(f"stage '{name}' is stale: {catalog[name].reason}")
 
     def _computed(
         self,

@@ -58,15 +58,20 @@ class Listeners:
     changed, so whoever tells goes on with those that were there when it began. No function is
     called under the lock.
 
+    Args:
+        tell: calls a function of a user, which must not change the session meanwhile.
+
     Attributes:
         notices: the last ones.
-        on_notice: gets each notice; without it they go to the log of the program.
+        on_notice: gets each notice; without it the log of the program does. It is called where
+            something happens, and must not wait for another thread that changes the session.
     """
 
-    def __init__(self) -> None:
-        self._mutex = (
-            threading.RLock()
-        )  # a finalizer in the middle of a call must not wait for itself
+    def __init__(self, tell: Callable[..., None]) -> None:
+        # A finalizer in the middle of a call must not wait for itself.
+        self._mutex = threading.RLock()
+        self._tell = tell
+        self._deaf: set[type] = set()  # the kinds of errors of `on_notice` that were told of
         self._inspected: tuple[Inspected, ...] = ()
         self._subscribed: tuple[Subscribed, ...] = ()
         self._waiting: WeakKeyDictionary[Definition, Inspector] = WeakKeyDictionary()
@@ -98,14 +103,19 @@ class Listeners:
         return stop
 
     def say(self, text: str) -> None:
-        """Gives a notice."""
+        """Gives a notice; whoever gets it cannot change the session, nor what goes on in it."""
         text = visible(text)
         self.notices.append(text)
         hears = self.on_notice
-        if hears is not None:
-            hears(text)
-        else:
+        if hears is None:
             logger.info(text)
+            return
+        try:
+            self._tell(hears, text)
+        except Exception as error:  # whatever the user's function raises
+            if type(error) not in self._deaf:
+                self._deaf.add(type(error))
+                warn(f"what gets notices raised {error!r}", stacklevel=2)
 
     # -- inspectors --------------------------------------------------------------------------
 

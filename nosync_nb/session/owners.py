@@ -52,9 +52,9 @@ class Owners:
     ) -> None:
         self.limits = limits = Limits(spark_rows)
         self.works = Works()
-        self.listeners = listeners = Listeners()
         self.worker = Worker()
         self.gate = gate = Gate(self.worker, store.log.mode)
+        self.listeners = listeners = Listeners(gate.tell)
         self.names = names = Names(listeners)
         self.transactions = transactions = Transactions()
         garbage = Garbage()
@@ -78,9 +78,7 @@ class Owners:
         self.host = SessionHost(
             publisher, reader, follower, frames, names, listeners, types, limits
         )
-        installation = Installation(
-            gate, publisher, link, types, signer, self.upkeep, listeners, limits
-        )
+        installation = Installation(gate, publisher, link, types, signer, self.upkeep, limits)
         self.declarations = Declarations(gate, publisher, installation, link)
         self.definitions = Definitions(
             gate, publisher, installation, names, transactions, listeners, link, types,

@@ -330,7 +330,7 @@ class Session:
 
     @property
     def on_notice(self) -> Callable[[str], None] | None:
-        """What gets each notice; without it they go to the log of the program."""
+        """What gets each notice, and cannot change the session; else the program's log does."""
         return self._owners.listeners.on_notice
 
     @on_notice.setter

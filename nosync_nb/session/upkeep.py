@@ -55,6 +55,11 @@ class Upkeep:
             if trace is not None and len(trace.layers) > 1 and plan(trace) is not None:
                 self._worker.submit(("merge", number), lambda n=number: self.merge(n))  # type: ignore[misc]
 
+    def plan_due(self) -> None:
+        """Queues a checkpoint, if the log has grown enough for one."""
+        if self._publisher.store.log.checkpoint_due:
+            self.plan_checkpoint()
+
     def plan_checkpoint(self) -> None:
         """Queues a checkpoint; after a failed one, not before the log has grown again."""
         if self._publisher.store.log.head.seq >= self.patience:
@@ -116,45 +121,48 @@ class Upkeep:
         session that only read until now gets its operators' state first, or the checkpoint would be
         without it.
         """
-        publisher = self._publisher
-        store, garbage = publisher.store, publisher.garbage
+        store = self._publisher.store
+        try:
+            version = self._checkpointed()
+        except BaseException:
+            self.patience = store.log.head.seq + PATIENCE_FRAMES
+            raise
+        if version is None:
+            return
+        self._publisher.works.count("checkpoints")
+        with self._gate.lock:
+            self._gate.finish()
+            expired = self._publisher.garbage.expired()
+            live = self._publisher.named_files | files_of(version)
+        store.remove(expired - live)
+
+    def _checkpointed(self) -> Version | None:
+        """The version of which a checkpoint is written now; None if there is nothing to write."""
+        publisher, store = self._publisher, self._publisher.store
         with self._gate.lock:
             self._gate.finish()
             self._gate.ready()
             snapshot, position = publisher.snapshot, publisher.position
             version, graph = snapshot.version, snapshot.graph
             if position is None:
-                return
-            retired = garbage.leaving()
+                return None
             recorded, times = publisher.ledger.saved()
             meta = {
                 "catalog": publisher.catalog,
                 "signed": self._signer.signed(version.epoch, publisher.digest),
                 **recorded,
-                "retired": sorted(retired),
+                "retired": sorted(publisher.garbage.leave()),
             }
             plan = store.history.pack(version.epoch)
-        try:
-            if plan is not None:
-                self._adopt(plan.perform())
-            while (tidy := store.history.tidy()) is not None and self._adopt(tidy.perform()):
-                pass
-            version = self._settled(version, graph)
-            payload = store.checkpoint_payload(version, graph, meta, times)
-            store.log.write_checkpoint(payload, position)
-            store.log.trim()
-        except BaseException:
-            self.patience = store.log.head.seq + PATIENCE_FRAMES
-            with self._gate.lock:
-                self._gate.finish()
-                garbage.retire(retired)
-            raise
-        publisher.works.count("checkpoints")
-        with self._gate.lock:
-            self._gate.finish()
-            expired = garbage.expired(retired)
-            live = publisher.named_files | files_of(version)
-        store.remove(expired - live)
+        if plan is not None:
+            self._adopt(plan.perform())
+        while (tidy := store.history.tidy()) is not None and self._adopt(tidy.perform()):
+            pass
+        version = self._settled(version, graph)
+        payload = store.checkpoint_payload(version, graph, meta, times)
+        store.log.write_checkpoint(payload, position)
+        store.log.trim()
+        return version
 
     def _settled(self, version: Version, graph: Graph) -> Version:
         """A version of which large layers lie in files; those that are live do so from now on."""

@@ -48,6 +48,16 @@ class Decision(NamedTuple):
         return {name for name, status in self.status.items() if status == "extended"}
 
     @property
+    def notices(self) -> list[str]:
+        """What to tell of stages that stop, or could not go on where they had stopped."""
+        lost = [
+            f"stage '{name}' had missed epochs and is computed anew, as {why}"
+            for name, why in self.lost.items()
+        ]
+        stale = [name for name, status in self.status.items() if status == "stale"]
+        return [*(f"stage '{n}' is stale: {self.catalog[n].reason}" for n in stale), *lost]
+
+    @property
     def same(self) -> Catalog:
         """What goes on as it was."""
         return {n: s for n, s in self.catalog.items() if self.status.get(n, KEPT[0]) in KEPT}

@@ -41,6 +41,9 @@ def check_catalog(data: Any, epoch: int) -> None:
         }
         if len(stages) != len(data["stages"]):
             raise _wrong("two stages have one name")
+        inputs = [each["uid"] for each in data["stages"] if "definition" not in each]
+        if len(set(inputs)) != len(inputs):
+            raise _wrong("two inputs are one")
         nodes: dict[str, Any] = {}
         known: set[int] = set()
         for node in _list(data["nodes"]):

@@ -236,6 +236,46 @@ def test_one_of_two_equal_stages_may_go_though_a_part_over_it_serves_who_names_t
     assert second.rows() == [(10,)]
 
 
+def twice(base: Collection, *, once: bool, stateful: bool) -> Collection:
+    """Two readers of a row-wise part: one description of it, or two that are equal."""
+    first = base.select("k", "v + 1 AS v")
+    second = first if once else base.select("k", "v + 1 AS v")
+    few, many = first.filter("v > 50"), second.filter("v > 20")
+    if stateful:
+        few, many = (each.distinct().group_by("k").agg(v="max(v)") for each in (few, many))
+    return few.concat(many)
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_how_often_a_part_is_described_makes_no_difference(
+    session: Session, base: Collection, first: bool, kept: bool, stateful: bool
+) -> None:
+    """What is used once is one operator with its reader; what is used twice is a node."""
+    forms = {name: name == "a" for name in ("a", "b")}
+    for name, once in forms.items():
+        made = twice(base, once=once == first, stateful=stateful)
+        session.stage(name, made, nondeterministic=kept)
+    for step, turned in enumerate([False, True, True]):
+        for name, once in forms.items():
+            made = twice(base, once=(once == first) != turned, stateful=stateful)
+            [report] = session.define({name: made}, nondeterministic=kept)
+            assert report.status == "unchanged"
+        session.inputs["base"].insert([(step, 60 + step)])
+        session.inputs["base"].remove([ROWS[30 + step]])
+        session.commit()
+        wanted = sorted(twice(base, once=True, stateful=stateful).rows())
+        assert sorted(session["a"].rows()) == sorted(session["b"].rows()) == wanted
+        session.rename("a", "c")  # all is compiled, in another order
+        session.rename("c", "a")
+    session.drop("a")
+    session.inputs["base"].remove([ROWS[60]])
+    session.commit()
+    wanted = sorted(twice(base, once=False, stateful=stateful).rows())
+    assert sorted(session["b"].rows()) == wanted
+
+
 def described(session: Session, rng: random.Random, name: str) -> Collection:
     """A stage over others, which often have a part in common."""
     names = [each for each in (*session.stages, "base") if each != name]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
 import pytest
+from inside import inside
 
 import nosync_nb
-from nosync_nb import Session
+from nosync_nb import NosyncError, Session
 from nosync_nb.session.listeners import Listeners
 
 
@@ -27,7 +28,7 @@ def commit(session: Session) -> int:
 
 
 def test_threads_that_come_and_go_lose_nobody() -> None:
-    listeners, together = Listeners(), Barrier(4)
+    listeners, together = Listeners(lambda call, *what: call(*what)), Barrier(4)
 
     def come_and_go() -> None:
         together.wait(60)
@@ -103,3 +104,76 @@ def test_notices_reach_who_wants_them_and_the_last_are_kept(session: Session) ->
         numbers.insert([(1,)], once="load")
     assert heard == ["input 'numbers': 'load' is there already, nothing to do"] * 129
     assert list(session.notices) == heard[-100:]
+
+
+def stop(session: Session) -> None:
+    """A definition that stops a stage, which is a notice: a column that it uses is gone."""
+    numbers = session["numbers"]
+    session.stage("base", numbers.select("n", "n + 1 AS m"))
+    session.stage("reader", session["base"].filter("m > 1"))
+    assert session.define({"base": numbers.select("n")})[0].status == "changed"
+
+
+def test_a_notice_waits_for_nobody_who_changes_the_session(session: Session) -> None:
+    """What it is told of is done, and the gate is free: another thread may commit meanwhile."""
+    committed: list[bool] = []
+
+    def hear(text: str) -> None:
+        other = Thread(target=commit, args=(session,))
+        other.start()
+        other.join(20)
+        committed.append(not other.is_alive())
+
+    session.on_notice = hear
+    stop(session)
+    assert committed == [True]
+    assert ["stage 'reader' is stale" in each for each in session.notices] == [True]
+    assert session.now == 1
+
+
+def lost(text: str) -> None:
+    raise ValueError(text)
+
+
+CHANGES: dict[str, Callable[[Session], Any]] = {
+    "commit": lambda session: session.commit(),
+    "define": lambda session: session.define({"base": session["numbers"].filter("n > 1")}),
+    "drop": lambda session: session.drop("base", cascade=True),
+    "raise": lambda session: lost("mine"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_gets_notices_changes_nothing_and_fails_nothing(session: Session, what: str) -> None:
+    heard: list[str] = []
+
+    def hear(text: str) -> None:
+        heard.append(text)
+        CHANGES[what](session)
+
+    session.on_notice = hear
+    with pytest.warns(UserWarning, match="what gets notices raised"):
+        stop(session)
+    session.define({"base": session["numbers"].select("n", "n + 1 AS m")})
+    stop(session)  # and no warning: it was told of this kind
+    assert ["stale" in each for each in heard] == [True, False, True]
+    assert session.stages.keys() == {"base", "reader"}
+    assert session.now == 0
+    commit(session)
+    assert session["base"].rows() == [(0,)]
+    session.drop("base", cascade=True)
+
+
+def test_a_notice_that_comes_while_a_subscriber_hears_leaves_it_refused(session: Session) -> None:
+    refused: list[str] = []
+
+    def hear(epoch: int) -> None:
+        inside(session).listeners.say("meanwhile")
+        with pytest.raises(NosyncError) as error:
+            session.commit()
+        refused.append(str(error.value))
+
+    session.on_notice = lambda text: None
+    session.subscribe(hear)
+    commit(session)
+    assert refused == ["commit inside a function that hears of an epoch is not possible"]

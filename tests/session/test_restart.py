@@ -554,6 +554,39 @@ def test_files_that_were_merged_away_go_with_the_second_checkpoint(
     assert values(session["numbers"], 2) == list(range(20))
 
 
+@pytest.mark.parametrize("step", ["saved", "pack", "write_checkpoint"])
+def test_a_checkpoint_that_had_no_memory_forgets_no_file(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(store, "SPILL_ROWS", 4)
+    monkeypatch.setattr(upkeep, "SPILL_ROWS", 4)
+    monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    for start in range(0, 60, 10):
+        numbers.insert([(x,) for x in range(start, start + 10)])
+        session.commit()
+    owners = inside(session)
+    owners.upkeep.merge(next(iter(owners.traces)))
+    retired = owners.garbage.files
+    assert retired
+    whose = {"saved": owners.publisher.ledger, "pack": owners.store.history}
+
+    def fail(*given: Any) -> None:
+        raise MemoryError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whose.get(step, owners.store.log), step, fail)
+        with pytest.raises(MemoryError):
+            owners.upkeep.checkpoint()
+    assert retired <= owners.garbage.files
+    for _ in range(2):
+        owners.upkeep.checkpoint()
+    history = owners.store.history.files()
+    assert retired & files(session) == retired & history
+    assert values(session["numbers"]) == list(range(60))
+
+
 def test_the_checkpoint_before_a_damaged_one_is_enough(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:

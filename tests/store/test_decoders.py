@@ -481,6 +481,14 @@ def test_an_operator_reads_what_stands_before_it(corpus: Corpus, inputs: Any) ->
         check_catalog(catalog, 6)
 
 
+def test_no_two_inputs_are_one(corpus: Corpus) -> None:
+    catalog = meta_of(corpus.checkpoint.payload)["catalog"]
+    first, second = (s for s in catalog["stages"] if s["name"] in ("numbers", "keyed"))
+    second["uid"] = first["uid"]
+    with pytest.raises(CorruptLogError, match="two inputs are one"):
+        check_catalog(catalog, 6)
+
+
 @pytest.mark.parametrize("apart", [-1, True, "1", 1.0, None, [1], 1 << 200])
 def test_what_tells_a_stage_from_equal_ones_is_a_number(corpus: Corpus, apart: Any) -> None:
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]
