@@ -15,6 +15,7 @@ from logs import everything
 
 from nosync_nb.errors import FencedError
 from nosync_nb.store.log import Log
+from nosync_nb.store.log.machine import Machine, Process
 
 
 class Child:
@@ -208,3 +209,36 @@ def test_a_child_of_a_killed_owner_does_not_keep_the_log(path: str, children: li
             assert log.head.seq == 1
     finally:
         os.kill(grandchild, signal.SIGKILL)
+
+
+class Elsewhere(Machine):
+    """This machine under another host's name: nobody here can be seen from there."""
+
+    def identity(self) -> Process:
+        return super().identity()._replace(host="there")
+
+
+@pytest.mark.fault(24, 42)
+def test_an_owner_that_cannot_be_seen_is_listened_to(path: str, children: list[Child]) -> None:
+    def own(pipe: Connection) -> None:
+        with Log.open(path) as log:
+            while (payload := pipe.recv()) is not None:
+                try:
+                    log.append(1, payload)
+                    pipe.send(log.sync() or "on disk")
+                except FencedError:
+                    pipe.send("fenced")
+
+    child = Child(own)
+    children.append(child)
+    assert child.ask(b"before") == "on disk"
+    with pytest.raises(FencedError, match="its heart beats"):
+        Log.open(path, machine=Elsewhere())
+    assert child.ask(b"still") == "on disk"
+    child.wait_until_stopped()
+    with Log.open(path, machine=Elsewhere()) as log:  # it only slept: a wrong guess
+        log.append(1, b"after")
+        os.kill(child.pid, signal.SIGCONT)
+        assert child.ask(b"too late") == "fenced"
+        log.sync()
+    assert everything(path) == [b"before", b"still", b"after"]

@@ -433,12 +433,20 @@ class FakeMachine(Machine):
         self.dead = False
         self.clock_ms = 1_700_000_000_000
         self.others: list[FakeMachine] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.listened_s = 0.0
 
     def identity(self) -> Process:
         return self.me
 
     def now_ms(self) -> int:
         return self.clock_ms
+
+    def changes(self, word: Callable[[], int], seconds: float) -> bool:
+        before = word()
+        self.listened_s += seconds
+        self.meanwhile()
+        return word() != before
 
     def alive(self, other: Process) -> bool | None:
         if other.host != self.me.host or other.namespace != self.me.namespace:

@@ -12,11 +12,13 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Files
 
+_LOOK_S = 0.02
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "glusterfs")
 
 
@@ -39,8 +41,17 @@ class Machine:
         return Process(socket.gethostname(), _boot(), _namespace(), pid, _started(pid) or 0)
 
     def now_ms(self) -> int:
-        """Returns the wall clock in milliseconds; used for display and for silent hosts only."""
+        """Returns the wall clock in milliseconds; used for display only."""
         return time.time_ns() // 1_000_000
+
+    def changes(self, word: Callable[[], int], seconds: float) -> bool:
+        """Tells whether a word that others write changes within some seconds; returns when it does."""
+        before, until = word(), time.monotonic() + seconds
+        while word() == before:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_LOOK_S)
+        return True
 
     def alive(self, other: Process) -> bool | None:
         """Tells whether a process lives; None if that cannot be known from here."""
