@@ -504,10 +504,10 @@ def test_a_restart_of_the_machine_proves_death(path: str) -> None:
 def test_an_owner_elsewhere_is_dead_when_its_heart_stops(path: str, where: dict[str, str]) -> None:
     first = open_log(path, background=False)
     other = FakeMachine(**where)
-    other.meanwhile = words_of(first).beat
+    other.meanwhile.append(words_of(first).beat)
     with pytest.raises(FencedError, match="its heart beats"):
         open_log(path, other)
-    other.meanwhile = lambda: other.wait(10**9)
+    other.wait(10**9)
     open_log(path, other).close()
     assert other.listened_s == 2 * SILENT_S <= 4
 

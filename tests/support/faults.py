@@ -433,7 +433,7 @@ class FakeMachine(Machine):
         self.dead = False
         self.clock_ms = 1_700_000_000_000
         self.others: list[FakeMachine] = []
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.meanwhile: list[Callable[[], None]] = []  # what happens while it listens, once each
         self.listened_s = 0.0
 
     def identity(self) -> Process:
@@ -445,7 +445,8 @@ class FakeMachine(Machine):
     def changes(self, word: Callable[[], int], seconds: float) -> bool:
         before = word()
         self.listened_s += seconds
-        self.meanwhile()
+        if self.meanwhile:
+            self.meanwhile.pop()()
         return word() != before
 
     def alive(self, other: Process) -> bool | None:

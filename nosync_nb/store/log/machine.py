@@ -45,7 +45,7 @@ class Machine:
         return time.time_ns() // 1_000_000
 
     def changes(self, word: Callable[[], int], seconds: float) -> bool:
-        """Tells whether a word that others write changes within some seconds; returns when it does."""
+        """Tells whether a word changes within some seconds, as soon as it does."""
         before, until = word(), time.monotonic() + seconds
         while word() == before:
             if time.monotonic() >= until:
