@@ -64,6 +64,7 @@ class Compiler:
         now: the last epoch.
         extended: stages whose nodes are reused although they have missed epochs.
         refused: nodes that are not reused.
+        bare: nodes with a name that have lost what they remember, and have their log and rows.
     """
 
     def __init__(
@@ -74,13 +75,16 @@ class Compiler:
         now: int = 0,
         extended: AbstractSet[str] = frozenset(),
         refused: AbstractSet[int] = frozenset(),
+        bare: AbstractSet[int] = frozenset(),
     ) -> None:
         self.types = types
         self.now = now
         self.extended = extended
         self.old = old
         self.made: dict[MadeBy, Made] = {}
+        self.bare = bare
         self.building = Building(old, refused)
+        self.touched = {n for i in (*refused, *bare) if (n := old.nodes[i].name) is not None}
         self.schemas: dict[str, Schema] = {}
         self.taken: list[MadeBy] = []
         """The keys in `made` that the stage has taken which is compiled."""
@@ -118,7 +122,7 @@ class Compiler:
             return None
         moved = {n for n, s in fresh.items() if n in before and not _alike(s, before[n])}
         moved |= before.keys() - catalog.keys()
-        moved |= self.building.users()
+        moved |= (self.touched & before.keys()) | self.building.users()
         reached: set[str] = set()
         while moved != reached:
             reached = moved
@@ -236,7 +240,7 @@ class Compiler:
         old = self.building.reusable.get((fingerprint, name))
         if old is None or self._behind(old, purpose):
             node = Node(self.building.number(), fingerprint, types, stage, name, plan=plan)
-        elif old.plan == plan:
+        elif old.plan == plan and old.id not in self.bare:
             node = old.again(types, stage)
         elif name is None:
             node = Node(self.building.number(), fingerprint, types, stage, plan=plan)

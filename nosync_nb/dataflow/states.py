@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.errors import TimeError
+from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.trace import Trace, empty_batch
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.epochs import Ranges, check_readable
@@ -16,8 +16,17 @@ def state(seen: Snapshot, name: str, epoch: int) -> Batch:
 
     Raises:
         TimeError: if it cannot be read there.
+        CorruptLogError: names the file that is missing or damaged, and whose rows it holds.
     """
     stage = seen.stage(name)
+    try:
+        return _state(seen, name, stage, epoch)
+    except CorruptLogError as error:
+        error.add_note(f"It holds rows of {'input' if stage.is_input else 'stage'} '{name}'.")
+        raise
+
+
+def _state(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
     node = seen.graph.named[name]
     if epoch == seen.last(stage):
         for number in node.traces.values():

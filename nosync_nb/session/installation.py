@@ -21,12 +21,17 @@ from nosync_nb.session import lag, replay
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.limits import Limits
 from nosync_nb.session.publisher import Publisher, UnfinishedDefinition, files_of, remember
+from nosync_nb.session.replay import Afresh
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.versions import Decision
 from nosync_nb.spark.link import Link
 from nosync_nb.spark.meaning import SparkTypes
+from nosync_nb.trace import Trace
 from nosync_nb.trace.past.history import History
+
+NOTHING = Afresh()
+"""That nothing is lost."""
 
 
 class Installation:
@@ -59,36 +64,36 @@ class Installation:
         work: Mapping[str, Work] | None = None,
         names: Mapping[Definition, str | None] | None = None,
         outcome: Outcome | None = None,
+        afresh: Afresh = NOTHING,
     ) -> list[Draft]:
         """Compiles a catalog, computes what is new, writes the definition and makes it visible.
 
         Args:
             work: what stages did last, as it is to be after a rename, or a drop.
-            names: what descriptions are called after it.
-            outcome: told that it stands.
+            names: what descriptions are called after it; `outcome` is told that it stands.
+            afresh: what of a stage that lacks something is computed or arranged anew.
 
         Returns:
-            past epochs of stages that had missed them.
+            past epochs of stages that had missed them, or were lost.
         """
-        publisher, status = self._publisher, decision.status
-        before, now = publisher.snapshot, publisher.now
-        catalog = dict(decision.catalog)
-        old, runner = self._compiled(decision, catalog, renamed or before.graph)
-        graph = runner.graph
-        change = graph.since(old)
-        done = self._computed(runner, old, catalog, replay_from, status)
-        missed, drafts, draft, over = done
+        publisher = self._publisher
+        before, catalog = publisher.snapshot, dict(decision.catalog)
+        old, runner = self._compiled(decision, catalog, renamed or before.graph, afresh)
+        graph, change = runner.graph, runner.graph.since(old)
+        missed, drafts, draft, over = self._computed(
+            runner, old, catalog, replay_from, decision.status, afresh
+        )
+        draft.traces.update(afresh.renewed)
         lag.with_gaps(catalog, graph, over)
         _let_go(draft, graph, change)
         sealed = self._signer.sealed(catalog, graph, draft.epoch)
-        payload = publisher.store.definition(
-            draft, before.version, sealed.meta, missed, len(drafts)
-        )
+        known = _without(before.version, afresh.renewed)
+        payload = publisher.store.definition(draft, known, sealed.meta, missed, len(drafts))
         past = [*missed, *drafts, draft]
         logs = _logs(publisher.logs, graph, change)
         history = self._history(change, logs, catalog, past)
-        version = Version(now, draft.traces)
-        some = not (missed or publisher.logs.keys() - logs.keys())
+        version = Version(before.epoch, draft.traces)
+        some = not (missed or afresh.renewed or publisher.logs.keys() - logs.keys())
         retired = self._retired(version, history, change if some else None)
         works = [item for each in past for item in each.work.items()]
         record = UnfinishedDefinition(
@@ -109,7 +114,7 @@ class Installation:
         )
         publisher.definition(record, payload)
         self._upkeep.plan_due()
-        return missed
+        return [*drafts, draft] if afresh.name else missed
 
     def _retired(
         self, version: Version, history: History, change: Difference | None
@@ -135,12 +140,13 @@ class Installation:
         catalog: dict[str, Stage],
         asked: int | None,
         status: Mapping[str, str],
+        afresh: Afresh,
     ) -> Computed:
         """Runs what has missed epochs, and what is new, where its stages are described."""
         before = self._publisher.snapshot.catalog
         self._publisher.describe(catalog)
         try:
-            return self._ran(runner, old, catalog, asked, status)
+            return self._ran(runner, old, catalog, asked, status, afresh)
         finally:
             self._publisher.describe(before)
 
@@ -151,6 +157,7 @@ class Installation:
         catalog: dict[str, Stage],
         asked: int | None,
         status: Mapping[str, str],
+        afresh: Afresh,
     ) -> Computed:
         """Runs what has missed epochs, and what is new: as of now, or for the past as well."""
         publisher, rows_max = self._publisher, self._limits.replay_rows
@@ -166,16 +173,21 @@ class Installation:
         if new and (edited or asked is not None):
             found = replay.span(graph, new)
             first = replay.first_epoch(base, found, catalog, asked, rows_max)
+        if afresh.first is not None:
+            found, first = replay.span(graph, new), afresh.first
         if first is None or first == version.epoch:
             draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
             return Computed(missed, [], draft, base.past)
         drafts, traces = self._gate.run(
             lambda: replay.run(runner, base.past, found, first), cleanup
         )
+        if afresh.name:
+            before, after = (each.named[afresh.name] for each in (old, graph))
+            drafts = replay.prefixed(base.past, before, after, catalog[afresh.name].begin, drafts)
         for past in drafts:
             publisher.store.write_replay(past)
         for node in graph:
-            if node.id in found.new and node.name:
+            if node.id in found.new and node.name and not afresh.name:
                 catalog[node.name] = replace(catalog[node.name], begin=first)
         draft = runner.first_run(base.version, Graph(graph, graph.numbers), base.graph)
         draft.traces.update(traces)
@@ -198,7 +210,7 @@ class Installation:
         return history
 
     def _compiled(
-        self, decision: Decision, catalog: Mapping[str, Stage], old: Graph
+        self, decision: Decision, catalog: Mapping[str, Stage], old: Graph, afresh: Afresh
     ) -> tuple[Graph, Runner]:
         """The graph before, and what runs a catalog; under its new numbers nothing was written."""
         old = self._publisher.numbered(old)
@@ -208,6 +220,8 @@ class Installation:
             self._types,
             now=self._publisher.now,
             extended=decision.extended,
+            refused=afresh.refused,
+            bare=afresh.bare,
         )
         self._publisher.take_numbers(graph.numbers)
         link, before = self._link, self._publisher.runner
@@ -230,6 +244,14 @@ def _logs(before: Mapping[int, str], graph: Graph, change: Difference) -> dict[i
     for number in named_logs(change.gone).keys() - named_logs(change.fresh).keys():
         del logs[number]
     return logs
+
+
+def _without(version: Version, traces: Mapping[int, Trace]) -> Version:
+    """A version of before that has not some traces, so that they are written as a whole."""
+    if not traces:
+        return version
+    kept = {number: trace for number, trace in version.traces.items() if number not in traces}
+    return Version(version.epoch, kept)
 
 
 class Computed(NamedTuple):

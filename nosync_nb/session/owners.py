@@ -19,6 +19,7 @@ from nosync_nb.session.frames import Frames
 from nosync_nb.session.frontiers import Frontiers
 from nosync_nb.session.garbage import Garbage
 from nosync_nb.session.gate import Gate
+from nosync_nb.session.healing import Healing
 from nosync_nb.session.host import SessionHost
 from nosync_nb.session.inputs import Inputs
 from nosync_nb.session.installation import Installation
@@ -44,7 +45,7 @@ class Owners:
 
     Attributes:
         report: what opening it found.
-        behind: whether stages have stopped that can have what they missed.
+        behind: whether stages have stopped that can have what they missed, or lack files.
     """
 
     def __init__(
@@ -66,10 +67,11 @@ class Owners:
             publisher, limits, lambda: gate.closing or publisher.fenced, listeners.say, spark
         )
         types = link.types
-        recovered, report, differs, behind = recovery.recover(store, types)
+        opening = recovery.recover(store, types)
+        recovered, report = opening.recovered, opening.report
         publisher.show(recovered)
         signer.believe(recovered)
-        self.report, self.behind = report, behind
+        self.report, self.behind = report, opening.behind or bool(opening.missing)
         self.upkeep = Upkeep(gate, publisher, signer, self.worker)
         reads = store.log.mode == "r"
         self.follower = follower = Follower(gate, publisher, signer, recovered if reads else None)
@@ -99,7 +101,8 @@ class Owners:
         if not store.foreign:  # by what somebody else wrote nothing is deleted
             garbage.expire(store.retired)
         if recovered.said is not None:
+            healing = Healing(publisher, installation, self.upkeep, report)
             completion = recovery.Completion(
-                gate, publisher, self.upkeep, link, report, self.definitions.resume
+                gate, publisher, self.upkeep, link, healing.heal, report, self.definitions.resume
             )
-            completion.begin(differs=differs, behind=behind)
+            completion.begin(opening)

@@ -13,7 +13,8 @@ reader runs nothing, and judges nobody.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -37,6 +38,7 @@ from nosync_nb.store import journal, reading, signing
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.reading import Described, Judged, Recovered, Said
 from nosync_nb.store.store import Store
+from nosync_nb.store.traces import needs
 
 LOST_MAX = 1 << 16
 """Epochs that are told as lost at most, whatever number a former owner left."""
@@ -50,12 +52,14 @@ class Opening(NamedTuple):
         report: the same for people.
         differs: not the stages go on that the log says.
         behind: some have missed epochs and may have them.
+        missing: files that are named and not there.
     """
 
     recovered: Recovered
     report: RecoveryReport
     differs: bool = False
     behind: bool = False
+    missing: frozenset[str] = frozenset()
 
 
 def recover(store: Store, types: SparkTypes) -> Opening:
@@ -68,23 +72,24 @@ def recover(store: Store, types: SparkTypes) -> Opening:
     if log.mode == "r":
         recovered = reading.recover(store)
         store.release()
-        return Opening(recovered, _report(recovered, range(0), ()))
+        return Opening(recovered, _report(recovered, range(0)))
     describe = _Describer(log.id, types)
     recovered = reading.recover(store, describe)
     epoch, catalog = recovered.snapshot.epoch, recovered.snapshot.catalog
     lost = range(epoch + 1, min(log.noted, epoch + LOST_MAX) + 1)
     with decoding("the log"):
-        report = _report(recovered, lost, store.sweep())
+        missing = frozenset(store.sweep())
+    report = _report(recovered, lost)
     stages = recovered.data.get("stages", ())
     differs = any(
         (each["life"]["is"] == "stale") != (catalog[each["name"]].reason is not None)
         for each in stages
     )
-    return Opening(recovered, report, differs, describe.behind)
+    return Opening(recovered, report, differs, describe.behind, missing)
 
 
-def _report(recovered: Recovered, lost: range, missing: Sequence[str]) -> RecoveryReport:
-    """Args: `lost` are epochs, and `missing` files, that are gone."""
+def _report(recovered: Recovered, lost: range) -> RecoveryReport:
+    """Args: `lost` are epochs that are gone."""
     log, (version, _, catalog, _) = recovered.store.log, recovered.snapshot
     stages, reasons = _ways(catalog)
     return RecoveryReport(
@@ -94,7 +99,7 @@ def _report(recovered: Recovered, lost: range, missing: Sequence[str]) -> Recove
         stages=stages,
         reasons=reasons,
         lost=list(lost),
-        notes=[*log.notes, *(f"'{n}' is missing: what it holds cannot be read" for n in missing)],
+        notes=[*log.notes],
     )
 
 
@@ -164,10 +169,17 @@ class Resume(Protocol):
     def __call__(self, *, extend: bool, differs: bool) -> None: ...
 
 
+class Heal(Protocol):
+    """Has again what lies in files that are not there; see `Healing.heal`."""
+
+    def __call__(self, missing: AbstractSet[str]) -> bool: ...
+
+
 class Completion:
     """Compiles the stages of a session that was opened, before it is written.
 
     Args:
+        heal: has again what lies in files that are not there.
         report: told what could not be had.
         resume: writes which stages go on.
     """
@@ -178,6 +190,7 @@ class Completion:
         publisher: Publisher,
         upkeep: Upkeep,
         link: Link,
+        heal: Heal,
         report: RecoveryReport,
         resume: Resume,
     ) -> None:
@@ -185,15 +198,16 @@ class Completion:
         self._publisher = publisher
         self._upkeep = upkeep
         self._link = link
+        self._heal = heal
         self._report = report
         self._resumes = resume
 
-    def begin(self, *, differs: bool, behind: bool) -> None:
-        """Has it done before the first write; see `Opening`."""
+    def begin(self, opening: Opening) -> None:
+        """Has it done before the first write."""
         graph = self._publisher.snapshot.graph
-        self._gate.first(lambda: self._complete(graph, differs=differs, behind=behind))
+        self._gate.first(lambda: self._complete(graph, opening, differs=opening.differs))
 
-    def _complete(self, old: Graph, *, differs: bool, behind: bool) -> None:
+    def _complete(self, old: Graph, opening: Opening, *, differs: bool) -> None:
         """Compiles the stages and restores their state, so that they can go on.
 
         Failure: 1. A stage is stale, as its key is not there; epochs pass. 2. The session ends, and
@@ -216,13 +230,17 @@ class Completion:
         traces = store.restored(graph)
         traces.update((n, t) for n, t in version.traces.items() if n in traces)
         self._publisher.compiled(runner, Version(version.epoch, traces), graph, catalog)
-        self._gate.first(lambda: self._resume(differs=differs, behind=behind))
+        self._gate.first(lambda: self._resume(opening, differs=differs))
         self._gate.ready()
 
-    def _resume(self, *, differs: bool, behind: bool) -> None:
+    def _resume(self, opening: Opening, *, differs: bool) -> None:
         """Lets stages go on that have what they need; again, if it was interrupted."""
+        behind = opening.behind
         self._publisher.store.release()
-        self._upkeep.plan_merges(self._publisher.snapshot.version.traces)
+        if opening.missing:
+            self._heal(opening.missing)
+        traces = self._publisher.snapshot.version.traces
+        self._upkeep.plan_merges(n for n, t in traces.items() if not needs(t) & opening.missing)
         try:
             self._resumes(extend=behind, differs=differs)
         except NosyncError as error:

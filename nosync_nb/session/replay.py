@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from nosync_nb.dataflow.compiler import Compiler
+from nosync_nb.dataflow.delta import Held
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Draft, Runner, Version
@@ -72,6 +73,24 @@ class Base(NamedTuple):
     past: Past
 
 
+class Afresh(NamedTuple):
+    """What a definition has again of a stage that lacks something; nothing by default.
+
+    Attributes:
+        name: of the stage.
+        refused: nodes that are computed anew, with all they have.
+        bare: nodes of which only what they remember is.
+        renewed: traces as they are now, by number.
+        first: the epoch that is run first, None: only now. What its log has before stays.
+    """
+
+    name: str = ""
+    refused: AbstractSet[int] = frozenset()
+    bare: AbstractSet[int] = frozenset()
+    renewed: Mapping[int, Trace] = {}
+    first: int | None = None
+
+
 def compiled(
     catalog: Mapping[str, Stage],
     old: Graph,
@@ -79,15 +98,16 @@ def compiled(
     *,
     now: int,
     extended: AbstractSet[str],
+    refused: AbstractSet[int] = frozenset(),
+    bare: AbstractSet[int] = frozenset(),
 ) -> Graph:
     """The graph of a new catalog; see `Compiler`.
 
     An unnamed part that nobody had to remember is passed on change by change and held nowhere. If
     something new reads it, it is made anew, as its output until now is not known.
     """
-    refused: set[int] = set()
     while True:
-        compiler = Compiler(old, types, now=now, extended=extended, refused=refused)
+        compiler = Compiler(old, types, now=now, extended=extended, refused=refused, bare=bare)
         graph = compiler.compile(catalog)
         hollow = _hollow(graph, old)
         if not hollow:
@@ -269,6 +289,30 @@ def run(
             compact(draft)
     past.skip(logs, first, steps)
     return drafts, {n: t for n, t in draft.traces.items() if n in own}
+
+
+def prefixed(past: Past, before: Node, after: Node, begin: int, ran: list[Draft]) -> list[Draft]:
+    """Epochs that were run, behind what the log of before has of those from `begin` on.
+
+    Args:
+        before: the node of which the log is whole up to the epoch that was run first.
+        after: the node that takes its place.
+    """
+    assert after.log is not None
+    first = ran[0]
+    steps = [e for e in past.readable([before]) if begin <= e <= first.epoch]
+    if not steps or steps[-1] <= begin:
+        return ran
+    drafts = []
+    for last, epoch in pairwise([-1, *steps]):
+        batch = past.state(before, epoch) if last < 0 else past.changes(before, last, epoch)
+        draft = Draft(Version(epoch, {}), epoch)
+        if len(batch):
+            draft.logged = [(after.log, after.log_layout, Held((batch,)))]
+        drafts.append(draft)
+    first.logged = [each for each in first.logged if each[0] != after.log]
+    past.skip([after.log], begin, steps)
+    return [*drafts, *ran]
 
 
 def whole(layout: Layout, batch: Batch, epoch: int) -> Trace:

@@ -29,7 +29,7 @@ class RecoveryReport:
         resumed_at: the epoch it goes on from.
         lost: epochs that had been committed in memory and are gone.
         stages: how each stage came back: read, extend, recompute or stale.
-        reasons: why stages are stale.
+        reasons: why stages are stale, were extended or recomputed.
         recomputed: stage-epochs that were executed to get here.
         not_restored: plain names of the notebook, with the cells that bound them.
         seconds: time by phase.
@@ -59,6 +59,14 @@ class RecoveryReport:
         """Notes how each stage came back, and why those that are stale are."""
         self.stages, self.reasons = stages, reasons
 
+    def came_back(self, name: str, how: str, why: str) -> None:
+        """Notes how a stage came back that lacked something, and why so."""
+        self.stages[name], self.reasons[name] = how, why
+
+    def regained(self, epochs: int) -> None:
+        """Notes how many epochs of a stage were executed for what it lacked."""
+        self.recomputed += epochs
+
     def resumed(
         self,
         extended: AbstractSet[str],
@@ -82,7 +90,7 @@ class RecoveryReport:
             return "new session: nothing to recover"
         how = "closed properly" if self.clean else "not closed properly"
         if self.lost:
-            how += f", {_counted(len(self.lost), 'epoch')} lost"
+            how += f", {counted(len(self.lost), 'epoch')} lost"
         return (
             f"recovered at epoch {self.resumed_at} in {_time(sum(self.seconds.values()))} ({how})"
         )
@@ -98,12 +106,14 @@ class RecoveryReport:
             found.append(("lost", f"{which}: committed, but not yet on disk when the power went"))
         for kind in (READ, EXTEND, RECOMPUTE):
             names = [name for name, each in self.stages.items() if each == kind]
-            if names:
-                found.append((kind, _listed(names)))
+            plain = [name for name in names if name not in self.reasons]
+            if plain:
+                found.append((kind, _listed(plain)))
+            found += [(kind, f"{n}: {self.reasons[n]}") for n in names if n in self.reasons]
         for name, kind in self.stages.items():
             if kind == STALE:
                 found.append((STALE, f"{name}: {self.reasons.get(name, 'run its cell')}"))
-        found.append(("recomputed", _counted(self.recomputed, "stage-epoch")))
+        found.append(("recomputed", counted(self.recomputed, "stage-epoch")))
         if self.not_restored:
             bound = [f"{name} ({cell})" for name, cell in self.not_restored.items()]
             found.append(("not restored", _listed(bound)))
@@ -127,7 +137,8 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """A number of things."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 

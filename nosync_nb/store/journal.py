@@ -22,6 +22,7 @@ from nosync_nb.store import encoded
 from nosync_nb.store.decoding import CRAFTED, damaged, decoding
 from nosync_nb.store.encoded import Listed
 from nosync_nb.store.log import codec
+from nosync_nb.trace import Layer
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts import PartRef, refs_from_json
 
@@ -150,6 +151,11 @@ def inlined(
 def cleared(number: int) -> Entry:
     """The entry of a trace that is emptied."""
     return Entry(number, CLEAR, b"")
+
+
+def layer(kind: int, number: int, layer: Layer) -> Entry:
+    """The entry of a trace's layer that lies in files."""
+    return Entry(number, kind, json.dumps([layer.lower, layer.upper, layer.files]).encode())
 
 
 def past(payload: bytes) -> Entry:

@@ -10,7 +10,6 @@ concatenated and arranged once, whatever their number.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -29,7 +28,7 @@ from nosync_nb.store.log import Frame, Log, Position, codec, folder
 from nosync_nb.store.traces import Changes
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, concat_updates, size_bytes
-from nosync_nb.trace.parts import PartRef, open_part, write_parts
+from nosync_nb.trace.parts import PartRef, open_part, write_part, write_parts
 from nosync_nb.trace.past.history import History
 
 SPILL_ROWS = 1 << 16
@@ -230,12 +229,8 @@ class Store:
                 continue
             if last.lower == draft.epoch and (before is None or len(trace.layers) == 1):
                 kind = journal.TRACE if before is None else journal.RESET
-                entries.append(self._trace_entry(kind, number, last))
+                entries.append(journal.layer(kind, number, last))
         return entries
-
-    def _trace_entry(self, kind: int, number: int, layer: Layer) -> Entry:
-        data = [layer.lower, layer.upper, layer.files]
-        return Entry(number, kind, json.dumps(data).encode())
 
     def spill(self, parts: Iterable[Batch], layout: Layout, stem: str) -> Held:
         """Writes batches to part files and maps them back."""
@@ -308,6 +303,13 @@ class Store:
                 pairs.append((layer, filed))
         return pairs
 
+    def filed(self, number: int, layout: Layout, batch: Batch, epoch: int) -> Layer:
+        """All that a trace holds at an epoch as a layer in files, however small it is."""
+        stem = f"trace{number}-{epoch}-{epoch + 1}"
+        refs = self.spill([batch], layout, stem).refs
+        refs = refs or (write_part(self.parts, batch, stem, files=self.files),)
+        return Layer(epoch, epoch + 1, tuple(self.open_part(r, layout) for r in refs), refs)
+
     @property
     def times(self) -> bytes:
         """The checkpoint's times of epochs."""
@@ -376,18 +378,19 @@ class Store:
         log of somebody else, by whose word nothing is deleted.
 
         Returns:
-            the files that are named and missing.
+            the files that are needed and missing.
         """
-        named = self._named()
+        needed = self._needed()
+        named = needed.union(self.retired)
         there = [*self.files.names(self.parts), *self.files.names(self.packs)]
         if not self.log.unread and not self.foreign:
             self.remove(n for n in there if is_plain(n, PART, PACK) and n not in named)
-        return sorted(named.difference(there, self.retired))
+        return sorted(needed.difference(there))
 
-    def _named(self) -> set[str]:
+    def _needed(self) -> set[str]:
         """Every file that the checkpoint, the frames after it, or the history name."""
         named = naming.of_layers(self.meta) | naming.of_changes(self.changes)
-        return self.history.files().union(self.retired, named)
+        return self.history.files() | named
 
     def close(self) -> None:
         """Syncs and leaves the mark of a proper end."""

@@ -10,6 +10,7 @@ The earlier state is a checkpoint's, at opening, or a version's, when a reader f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.graph import Graph, Node
@@ -40,10 +41,11 @@ class Known(NamedTuple):
 class Deferred(Layer):
     """A layer whose rows are made when somebody looks at them.
 
-    `rows_count` may be more than there are: updates that cancel are counted.
+    `rows_count` may be more than there are: updates that cancel are counted. `needs` names the
+    files that they are made from, which may be those of other layers.
     """
 
-    __slots__ = ("_make",)
+    __slots__ = ("_make", "needs")
 
     def __init__(
         self,
@@ -52,8 +54,10 @@ class Deferred(Layer):
         rows_count: int,
         make: Callable[[], tuple[Batch, ...]],
         files: tuple[PartRef, ...] = (),
+        needs: AbstractSet[str] = frozenset(),
     ) -> None:
         super().__init__(lower, upper, (), files)
+        self.needs = frozenset(needs or (ref.path for ref in files))
         self.rows_count = rows_count
         self.level = level_of(rows_count, files)
         self._make: Callable[[], tuple[Batch, ...]] | None = make
@@ -66,6 +70,15 @@ class Deferred(Layer):
             self._parts = make()
             self._make = None
         return self._parts
+
+
+def needs(trace: Trace) -> set[str]:
+    """The files that the layers of a trace are made from when somebody looks."""
+    names: set[str] = set()
+    for layer in trace.layers:
+        own = layer.needs if isinstance(layer, Deferred) else (ref.path for ref in layer.files)
+        names.update(own)
+    return names
 
 
 # -- the earlier state ---------------------------------------------------------------------------
@@ -241,6 +254,7 @@ def _before(number: int, layout: Layout, log: int, known: Mapping[int, Known]) -
                 last.upper,
                 trace.rows_count,
                 lambda trace=trace: (arrange(layout, trace.updates()),),  # type: ignore[misc]
+                needs=needs(trace),
             )
             return
 
@@ -288,4 +302,4 @@ def _arranged(layer: Deferred, had: Layout, layout: Layout) -> Deferred:
         updates = concat_updates([part.updates for part in layer.parts], layout.types)
         return (arrange(layout, updates),)
 
-    return Deferred(layer.lower, layer.upper, layer.rows_count, made)
+    return Deferred(layer.lower, layer.upper, layer.rows_count, made, needs=layer.needs)

@@ -54,7 +54,7 @@ from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.past import sections
 from nosync_nb.trace.past.archive import Archive
 from nosync_nb.trace.past.history import History
-from nosync_nb.trace.past.packing import Entry
+from nosync_nb.trace.past.packing import Entry, Filed
 from nosync_nb.trace.past.packs import Pack
 from nosync_nb.trace.past.tree import PackNode
 
@@ -350,3 +350,13 @@ def process_of(kernel: Any) -> Any:
 def is_held(lock: Any) -> bool:
     """Whether this thread holds a reentrant lock."""
     return bool(lock._is_owned())
+
+
+def files_of_log(history: History, trace: int) -> set[str]:
+    """The part files in which changes of a trace lie, but for sums of them."""
+    view, archive = history._view, history._archive
+    tail = [c.refs for _, c in view.tails.get(trace, ()) if isinstance(c, Filed)]
+    leaves = [node for top in view.tree for node in top.walk() if not node.children]
+    packed = [s.large for node in leaves for s in archive.pack(node).sections(trace)]
+    tail += [refs for large in packed for _, refs in large]
+    return {ref.path for refs in tail for ref in refs}

@@ -24,6 +24,8 @@ import copy
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, TimeError
@@ -31,9 +33,10 @@ from nosync_nb.files.disk import Files
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.parts import PartRef
-from nosync_nb.trace.past import grid
+from nosync_nb.trace.past import grid, lost
 from nosync_nb.trace.past import tree as nodes
 from nosync_nb.trace.past.archive import Archive
+from nosync_nb.trace.past.lost import Unread
 from nosync_nb.trace.past.packing import (
     Decode,
     Encoded,
@@ -202,13 +205,22 @@ class History:
         view = self._view
 
         def gone(node: PackNode) -> set[str]:
-            sections = self._archive.pack(node).sections(trace)
-            return {ref.path for s in sections for _, refs in s.large for ref in refs}
+            with suppress(CorruptLogError):  # one that is lost goes on to name what it named
+                sections = self._archive.pack(node).sections(trace)
+                return {ref.path for s in sections for _, refs in s.large for ref in refs}
+            return set()
 
         tails = {number: tail for number, tail in view.tails.items() if number != trace}
         hidden = {number: some for number, some in view.hidden.items() if number != trace}
         tree = tuple(nodes.without(node, trace, gone) for node in view.tree)
         self._view = view._replace(tree=tree, tails=tails, hidden=hidden)
+
+    def without(self, missing: AbstractSet[str]) -> Unread:
+        """Goes on without files that are not there, and tells what cannot be read."""
+        view = self._view
+        tree = tuple(lost.without(view.tree, missing))
+        self._view = view._replace(tree=tree)
+        return lost.lost(self._archive, tree, view.tails, missing)
 
     def truncate(self, to_epoch: int) -> None:
         """Forgets all epochs after `to_epoch`, which must be one that can be told apart.
@@ -218,7 +230,7 @@ class History:
         upper = to_epoch + 1
         view = self._view
         for node in view.tree:
-            self._check_cut(node, upper)
+            nodes.check_cut(node, upper)
         tree = tuple(nodes.cut(view.tree, upper))
         tails = {trace: tail[: _end(tail, to_epoch)] for trace, tail in view.tails.items()}
         self._cuts += 1
@@ -288,7 +300,7 @@ class History:
         if at >= view.packed and trace not in view.hidden:
             return
         hidden = any(lower <= at < upper for lower, upper in view.hidden.get(trace, ()))
-        grains = _grains(view.tree, trace)
+        grains = nodes.grains(view.tree, trace)
         if not hidden and not any(a <= at < b and (at + 1) % g for a, b, g in grains):
             return
         before, later = grid.neighbours(_epochs(view, trace, max(at, view.packed) + 4096), at)
@@ -297,18 +309,6 @@ class History:
             f"epoch {at} cannot be told apart from its neighbours",
             hint=f"the nearest epochs that can be read are {near}",
         )
-
-    def _check_cut(self, top: PackNode, upper: int) -> None:
-        """Raises if a thinned leaf cannot be cut there."""
-        for node in top.walk():
-            bounds = [(node.lower, node.upper), *node.own.values()]
-            crossing = any(low < upper < min(high, node.clip) for low, high in bounds)
-            if not node.children and crossing and upper % node.grain:
-                below = upper // node.grain * node.grain - 1
-                raise TimeError(
-                    f"cannot go back to epoch {upper - 1}: it cannot be told apart any more",
-                    hint=f"the nearest epochs are {below} and {below + node.grain}",
-                )
 
     # -- packing -----------------------------------------------------------------------------
 
@@ -383,12 +383,6 @@ def _epoch(entry: Entry) -> int:
     return entry[0]
 
 
-def _grains(tree: Iterable[PackNode], trace: int) -> list[tuple[int, int, int]]:
-    """Where the epochs of a trace were thinned out: (lower, upper, grain)."""
-    leaves = (node for top in tree for node in top.walk() if node.grain > 1)
-    return sorted((*leaf.extent(trace), leaf.grain) for leaf in leaves)
-
-
 def _epochs(view: _View, trace: int, now: int) -> list[range]:
     """The epochs up to `now` at which a trace can be read."""
     spans = []
@@ -397,4 +391,4 @@ def _epochs(view: _View, trace: int, now: int) -> list[range]:
         spans.append((at, min(lower, now + 1)))
         at = max(at, upper)
     spans.append((at, now + 1))
-    return grid.readable([(a, b) for a, b in spans if a < b], _grains(view.tree, trace))
+    return grid.readable([(a, b) for a, b in spans if a < b], nodes.grains(view.tree, trace))

@@ -8,11 +8,11 @@ lagged behind, has an interval of its own in some packs (`own`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
-from nosync_nb.errors import CorruptLogError
+from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.files.names import PACK, PART, plain
 
 FANOUT = 16
@@ -57,6 +57,25 @@ class PackNode(NamedTuple):
         """The node as JSON values; see `node_from_json`."""
         own = [[trace, *bounds] for trace, bounds in self.own.items()]
         return [*self[:8], own, list(self.parts), [c.to_json() for c in self.children]]
+
+
+def check_cut(top: PackNode, upper: int) -> None:
+    """Raises TimeError if a thinned leaf cannot be cut there."""
+    for node in top.walk():
+        bounds = [(node.lower, node.upper), *node.own.values()]
+        crossing = any(low < upper < min(high, node.clip) for low, high in bounds)
+        if not node.children and crossing and upper % node.grain:
+            below = upper // node.grain * node.grain - 1
+            raise TimeError(
+                f"cannot go back to epoch {upper - 1}: it cannot be told apart any more",
+                hint=f"the nearest epochs are {below} and {below + node.grain}",
+            )
+
+
+def grains(tree: Iterable[PackNode], trace: int) -> list[tuple[int, int, int]]:
+    """Where the epochs of a trace were thinned out: (lower, upper, grain)."""
+    leaves = (node for top in tree for node in top.walk() if node.grain > 1)
+    return sorted((*leaf.extent(trace), leaf.grain) for leaf in leaves)
 
 
 def node_from_json(data: Sequence[Any]) -> PackNode:

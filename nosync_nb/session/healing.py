@@ -1,0 +1,156 @@
+"""Healing: has stages again of which files are not there, as `losses` decides.
+
+Each stage is a definition of its own that changes no meaning: its frame names what was made anew,
+and a new log if it was run. What is interrupted goes on with what is still lacking then.
+
+IMPORTANT: all of it happens before merges and checkpoints are planned, which would read what is not
+there. A checkpoint follows, so that no frame that counts names a lost file any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.errors import NosyncError
+from nosync_nb.session import losses, versions
+from nosync_nb.session.installation import Installation
+from nosync_nb.session.losses import Loss
+from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.replay import Afresh
+from nosync_nb.session.report import READ, STALE, RecoveryReport
+from nosync_nb.session.upkeep import Upkeep
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Batch, Layout, arrange
+from nosync_nb.trace.past.archive import total
+
+FILES_MAX = 3
+"""Files that a line names; the rest is counted."""
+
+
+class Healing:
+    """Has again what is lost; owns nothing. With the gate's lock."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        installation: Installation,
+        upkeep: Upkeep,
+        report: RecoveryReport,
+    ) -> None:
+        self._publisher = publisher
+        self._installation = installation
+        self._upkeep = upkeep
+        self._report = report
+
+    def heal(self, missing: AbstractSet[str]) -> bool:
+        """Has again what lies in files that are not there, as far as that can be.
+
+        Returns:
+            whether nothing lacks a file now.
+        """
+        publisher = self._publisher
+        lost = publisher.store.history.without(missing)
+        publisher.repacked()
+        planned = losses.planned(publisher.snapshot, lost, missing)
+        whole = True
+        for loss in planned:
+            whole &= self._had(loss)
+        if planned and whole:
+            self._upkeep.plan_checkpoint()
+        return whole
+
+    def _had(self, loss: Loss) -> bool:
+        """Has what one stage lacks; whether it has it now."""
+        if loss.action != STALE and not (loss.arranged or loss.refused or loss.bare):
+            self._tell(loss)
+            return False
+        if loss.action != STALE:
+            try:
+                self._regain(loss)
+            except NosyncError as error:
+                loss = loss._replace(action=STALE, why=str(error))
+            else:
+                self._tell(loss)
+                return True
+        self._stop(loss)
+        self._tell(loss)
+        return False
+
+    def _regain(self, loss: Loss) -> None:
+        catalog = dict(self._publisher.snapshot.catalog)
+        stage = catalog[loss.name]
+        if loss.begin != stage.begin:
+            catalog[loss.name] = replace(stage, begin=loss.begin)
+        afresh = Afresh(loss.name, loss.refused, loss.bare, self._arranged(loss), loss.first)
+        past = self._installation.install(versions.kept(catalog), afresh=afresh)
+        self._report.regained(sum(loss.name in draft.work for draft in past))
+
+    def _arranged(self, loss: Loss) -> Mapping[int, Trace]:
+        """The traces of a collection that are lost, out of another one or out of its log."""
+        if not loss.arranged:
+            return {}
+        seen, store = self._publisher.snapshot, self._publisher.store
+        node = seen.graph.named[loss.name]
+        batch = _contents(seen, loss)
+        made = {}
+        for layout, number in node.traces.items():
+            if number in loss.arranged:
+                own = batch if batch.layout == layout else arrange(layout, batch.updates)
+                made[number] = Trace(layout, (store.filed(number, layout, own, seen.epoch),))
+        return made
+
+    def _stop(self, loss: Loss) -> None:
+        """Stops a stage that cannot be had, and those that read it."""
+        seen = self._publisher.snapshot
+        stage = seen.catalog[loss.name]
+        if stage.definition is None or not stage.live:
+            return
+        catalog = dict(seen.catalog)
+        catalog[loss.name] = replace(stage.stopped(_told(loss), seen.epoch), held=_told(loss))
+        for name in seen.graph.dependants(loss.name):
+            why = f"it reads '{loss.name}', which is stale"
+            if catalog[name].live:
+                catalog[name] = catalog[name].stopped(why, seen.epoch)
+                self._report.came_back(name, STALE, why)
+        self._installation.install(versions.kept(catalog))
+
+    def _tell(self, loss: Loss) -> None:
+        stage = self._publisher.snapshot.catalog[loss.name]
+        if stage.is_input or stage.frozen or loss.action == READ:
+            what = "input" if stage.is_input else "stage"
+            again = f"{_gone(loss.files)}: its rows were arranged again out of its log"
+            text = again if loss.arranged else _told(loss)
+            self._report.note(f"{what} '{loss.name}': {text}")
+        else:
+            self._report.came_back(loss.name, loss.action, _told(loss))
+
+
+def _contents(seen: Snapshot, loss: Loss) -> Batch:
+    """All that a collection holds now, without the traces that are lost."""
+    node, last = seen.graph.named[loss.name], seen.last(seen.catalog[loss.name])
+    assert node.log is not None
+    for number in node.traces.values():
+        trace = seen.version.traces.get(number)
+        if number not in loss.arranged and trace is not None:
+            return trace.consolidated()
+    return _sum(seen.history.state(node.log, last), node.log_layout)
+
+
+def _sum(batches: list[Batch], layout: Layout) -> Batch:
+    return total(batches) if batches else Trace(layout).consolidated()
+
+
+def _told(loss: Loss) -> str:
+    return _gone(loss.files) + (f": {loss.why}" if loss.why else "")
+
+
+def _gone(files: Iterable[str]) -> str:
+    """That files are missing."""
+    names = sorted(files)
+    shown = ", ".join(f"'{name}'" for name in names[:FILES_MAX])
+    rest = len(names) - FILES_MAX
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"{shown}{more} {'is' if len(names) == 1 else 'are'} missing"
