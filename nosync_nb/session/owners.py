@@ -33,6 +33,7 @@ from nosync_nb.session.replication import Replication
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.session.upkeep import Upkeep
+from nosync_nb.session.verification import Verification
 from nosync_nb.session.worker import Worker
 from nosync_nb.session.works import Works
 from nosync_nb.spark.link import Link
@@ -62,6 +63,7 @@ class Owners:
         self.publisher = publisher = Publisher(store, gate, self.works, garbage, names)
         self.replication = replication = Replication(store, settings, lambda: publisher.now)
         self.frontiers = Frontiers(publisher, replication)
+        self.verification = Verification(publisher)
         self.signer = signer = Signer(store.log.id)
         self.link = link = Link(
             publisher, limits, lambda: gate.closing or publisher.fenced, listeners.say, spark

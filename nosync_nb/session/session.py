@@ -37,6 +37,7 @@ from nosync_nb.store.frontier import FailureName, Frontier
 from nosync_nb.store.ledger import Epochs
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.store import Store
+from nosync_nb.store.verification.findings import Verified
 
 
 def _limit(name: str, doc: str) -> property:
@@ -208,13 +209,8 @@ class Session:
         return Collection(self._owners.host, reference(name, stage.schema))
 
     def _input(self, name: str) -> Input:
-        stage = self._owners.publisher.snapshot.stage(name)
-        return Input(
-            self._owners.host,
-            self._owners.inputs,
-            self._owners.loads,
-            reference(name, stage.schema),
-        )
+        owners, stage = self._owners, self._owners.publisher.snapshot.stage(name)
+        return Input(owners.host, owners.inputs, owners.loads, reference(name, stage.schema))
 
     def __contains__(self, name: object) -> bool:
         return name in self._owners.publisher.snapshot.catalog
@@ -264,6 +260,10 @@ class Session:
     ) -> int:
         """The epoch a failure now would bring all back to, or a stage: see `Frontiers.after`."""
         return self._owners.frontiers.after(failure, lost, stage)
+
+    def verify(self) -> Verified:
+        """Reads every byte of the log; tells which files are damaged. Commits go on meanwhile."""
+        return self._owners.verification.verify()
 
     # -- the rest of the public surface --------------------------------------------------------
 

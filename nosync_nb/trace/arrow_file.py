@@ -7,8 +7,8 @@ bytes. The schema's metadata holds a header of JSON.
 Design
     Checksums (XXH3) of the head (schema and batch header), of each MiB of the body and of the
     footer stand before the footer, where Arrow's readers do not look. Opening checks size, head,
-    footer and this table, hence costs the same for any number of rows; `verify` checks the blocks,
-    and so does who opens a file that another process may have written.
+    footer and this table, hence costs the same for any number of rows; `proving` checks every byte,
+    and who opens a file that another process may have written checks the blocks.
     The digest of a file is the digest of its table: the file named in the log and the file found
     are then one. Sizes are multiples of 8, so that a mapping can be read as words.
 
@@ -40,8 +40,10 @@ BLOCK = 1 << 20
 DISK = Files()
 
 _FORMAT = 1
-_MAGIC = b"NSPART01"
-_TAIL = struct.Struct("<QQQQQ8s")  # head size, head, footer, blocks, body end: then the magic
+MAGIC = b"NSPART01"
+TAIL = struct.Struct("<QQQQQ8s")
+"""What ends the table of checksums: head size, head, footer, blocks, body end; then the magic."""
+
 _JOINED = 1 << 16
 
 
@@ -112,17 +114,6 @@ def damaged(folder: str, name: str, why: str) -> CorruptLogError:
     )
 
 
-def verify(path: str, files: Files = DISK) -> None:
-    """Reads a whole file and compares every block with its checksum.
-
-    Raises:
-        CorruptLogError: names the first damaged block.
-    """
-    folder, name = os.path.split(path)
-    data = map_file(folder, name, files)
-    _check_blocks(data, _table(data, folder, name), folder, name)
-
-
 def write_arrow(
     folder: str,
     name: str,
@@ -149,7 +140,7 @@ def write_arrow(
     head_bytes = _head(body)
     head_size = len(head_bytes)
     sums = (head_size, xxh3_64_intdigest(head_bytes), xxh3_64_intdigest(footer), len(blocks), end)
-    table = blocks.tobytes() + _TAIL.pack(*sums, _MAGIC)
+    table = blocks.tobytes() + TAIL.pack(*sums, MAGIC)
     pad = bytes(-(end + len(table) + len(footer)) % 8)
     size = write_file(folder, name, [*body, pad, table, footer], files, sync=sync)
     return size, hashlib.blake2b(table, digest_size=16).hexdigest()
@@ -269,17 +260,17 @@ def _table(data: pa.Buffer, folder: str, name: str, digest: str | None = None) -
     view = memoryview(data).cast("B")
     size = len(view)
     length = struct.unpack("<i", view[size - 10 : size - 6])[0] if size > 10 else -1
-    at = size - 10 - length - _TAIL.size
-    if length < 0 or at < 0 or view[at + _TAIL.size - 8 : at + _TAIL.size] != _MAGIC:
+    at = size - 10 - length - TAIL.size
+    if length < 0 or at < 0 or view[at + TAIL.size - 8 : at + TAIL.size] != MAGIC:
         raise damaged(folder, name, "its end is missing or overwritten")
-    head_size, head, footer, count, end, _ = _TAIL.unpack(view[at : at + _TAIL.size])
+    head_size, head, footer, count, end, _ = TAIL.unpack(view[at : at + TAIL.size])
     start = at - 8 * count
     good = start >= end >= head_size and count == -(-end // BLOCK)
     if good and digest is not None:
-        sums = view[start : at + _TAIL.size]
+        sums = view[start : at + TAIL.size]
         good = hashlib.blake2b(sums, digest_size=16).hexdigest() == digest
     good = good and xxh3_64_intdigest(view[:head_size]) == head
-    if not good or xxh3_64_intdigest(view[at + _TAIL.size :]) != footer:
+    if not good or xxh3_64_intdigest(view[at + TAIL.size :]) != footer:
         raise damaged(folder, name, "its header is not what was written")
     blocks = np.frombuffer(view[start:at], np.uint64)
     return _Table(head_size, head, footer, blocks, end)

@@ -28,7 +28,6 @@ from nosync_nb.trace.arrow_file import (
     load,
     open_arrow,
     store,
-    verify,
     write_arrow,
 )
 from nosync_nb.trace.batch import Batch, Diffs, Layout, Updates
@@ -179,7 +178,7 @@ def open_part(
 
     Raises:
         CorruptLogError: if the file is missing, is not the one that `ref` names, or is damaged
-            where it was looked at; see `verify_part` for the rest.
+            where it was looked at; see `proving` for the rest.
     """
     try:
         return _mapped(folder, ref, layout, files, checked=checked, thorough=thorough)
@@ -241,15 +240,6 @@ def open_updates(
     if "diff" in record.schema.names:
         return Updates(columns, bridge.numbers(record.column("diff"), np.int64))
     return Updates(columns, _ones(record.num_rows))
-
-
-def verify_part(path: str, *, files: Files = DISK) -> None:
-    """Reads a whole part and compares every block with its checksum.
-
-    Raises:
-        CorruptLogError: names the first damaged block.
-    """
-    verify(path, files)
 
 
 def _ones(n: int) -> Diffs:

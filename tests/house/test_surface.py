@@ -7,7 +7,7 @@ from nosync_nb import Session
 PROMISED = {
     *("input", "commit", "epoch", "pending", "discard", "sync", "iterate"),
     *("stage", "stages", "inputs", "drop", "rename"),
-    *("epochs", "now", "frontiers", "recovery_frontier", "recovery", "stats", "close"),
+    *("epochs", "now", "frontiers", "recovery_frontier", "recovery", "stats", "close", "verify"),
     *("spark", "spark_rows", "spark_off", "spark_conf", "collect_rows", "replay_rows"),
 }
 """What README and the arguments of `open` and the magics' settings promise of a session."""

@@ -482,6 +482,18 @@ def test_status_lists_inputs_and_stages(notebook: Notebook) -> None:
     assert "all of 1 epoch if the disk is lost" in shown.text
 
 
+def test_a_log_is_verified_and_what_is_damaged_is_shown(notebook: Notebook) -> None:
+    assert "whole, epoch 1" in notebook.ok("%dd verify").text
+    (segment,) = Path("log").rglob("segment-*.log")
+    data = segment.read_bytes()
+    segment.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
+    shown = notebook.ok("%dd verify")
+    assert "damaged in 1 file" in shown.text
+    assert segment.name in repr(shown.value)
+    segment.write_bytes(data)
+    assert "whole" in notebook.ok("%dd verify").text
+
+
 def test_replicas_are_added_listed_and_removed(notebook: Notebook, tmp_path: Path) -> None:
     assert "no replicas" in notebook.ok("%dd replicas").text
     url = f"file://{tmp_path}/copies"

@@ -29,6 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from inside import archive_of, tails_of, tree_of
+from proofs import flaws_in
 
 from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, TimeError
@@ -37,7 +38,6 @@ from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_update
 from nosync_nb.trace.parts import PartRef, open_part, write_parts
 from nosync_nb.trace.past import grid, sections, tree
 from nosync_nb.trace.past.history import History
-from nosync_nb.trace.past.packs import verify_pack
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
 TRACES = (1, 2, 3)
@@ -398,7 +398,7 @@ def test_damage_is_found_when_it_is_read_and_by_the_scrubber(tmp_path: Path) -> 
     history = long(tmp_path, 40, 40)
     (name,) = history.files()
     path = tmp_path / "history" / name
-    verify_pack(str(path))
+    assert flaws_in(path) == []
     good = path.read_bytes()
     for at in range(0, len(good), 61):
         path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
@@ -410,8 +410,7 @@ def test_damage_is_found_when_it_is_read_and_by_the_scrubber(tmp_path: Path) -> 
     ]
     for bad in [*counts, *(good[:cut] for cut in (0, 1, 8, 16, 64, len(good) - 8))]:
         path.write_bytes(bad)
-        with pytest.raises(CorruptLogError, match=name):
-            verify_pack(str(path))
+        assert flaws_in(path)
         again = History.restore(str(tmp_path / "history"), history.manifest())
         with pytest.raises(CorruptLogError, match=name):
             again.state(1, 20)
@@ -419,6 +418,25 @@ def test_damage_is_found_when_it_is_read_and_by_the_scrubber(tmp_path: Path) -> 
     again = History.restore(str(tmp_path / "history"), history.manifest())
     with pytest.raises(CorruptLogError, match="missing"):
         again.state(1, 20)
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        [[1, [[0, "3"]]]],
+        [[1, [[3, 3]]]],
+        [[1, [[-1, 3]]]],
+        [["1", [[0, 3]]]],
+        [[1, [[0, 3]]], [1, []]],
+        [[True, [[0, 3]]]],
+    ],
+)
+def test_hidden_epochs_of_a_manifest_are_epochs(tmp_path: Path, hidden: Any) -> None:
+    history = long(tmp_path, 4, 4)
+    good = history.manifest()
+    assert History.restore(str(tmp_path / "history"), {**good, "hidden": [[1, [[0, 3]]]]})
+    with pytest.raises(CorruptLogError, match="hides"):
+        History.restore(str(tmp_path / "history"), {**good, "hidden": hidden})
 
 
 @pytest.mark.fault(45)

@@ -17,6 +17,7 @@ from nosync.commands.act import COMMANDS as ACTING
 from nosync.commands.form import Quoted, Subcommand
 from nosync.commands.replicas import COMMANDS as COPYING
 from nosync.commands.show import COMMANDS as SHOWING
+from nosync.commands.verify import COMMANDS as VERIFYING
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ COMMANDS: dict[str, Subcommand] = {
         *SHOWING,
         *ACTING,
         *COPYING,
+        *VERIFYING,
         Subcommand(
             "help",
             "this list, or the options of one subcommand",

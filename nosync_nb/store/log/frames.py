@@ -207,6 +207,28 @@ def witnesses(data: bytes, origin: int | None, after: Mark) -> tuple[int, int]:
     return count, durable_max
 
 
+def digest(chain: bytes, frame: bytes) -> bytes:
+    """Returns the digest that a frame carries after one that carries another."""
+    running = hashlib.blake2b(chain, digest_size=DIGEST_BYTES)
+    running.update(memoryview(frame)[: len(frame) - TRAILER_BYTES])
+    return running.digest()
+
+
+def resumes(data: bytes, origin: int, behind: int) -> Position | None:
+    """Returns the first frame behind a damaged place whose header fits its checksum and its place.
+
+    Args:
+        origin: of the first byte of `data` in the stream; so is `behind`.
+    """
+    at = data.find(MAGIC, behind + 1 - origin)
+    while at >= 0:
+        header = _header(data, at)
+        if header is not None and header[7] == origin + at:
+            return Position(header[6], header[7])
+        at = data.find(MAGIC, at + 1)
+    return None
+
+
 def _header(data: bytes, at: int) -> tuple[Any, ...] | None:
     """Returns the fields of a header that fits its checksum, or None.
 

@@ -134,7 +134,7 @@ def newest(
         chain = segments.linked(files, folder, names, since=state.mark.offset)
         if tail.holds(files, folder, chain, state.mark):
             return state, chain, unread, notes
-        if not _left_behind(state, chain.live):
+        if not left_behind(state, chain.live):
             place = chain.missing or (chain.live[0].name if chain.live else "its segment")
             raise CorruptLogError(
                 f"'{os.path.join(folder, place)}': frame {state.mark.seq}, which checkpoint "
@@ -145,7 +145,7 @@ def newest(
     return None, segments.linked(files, folder, names), unread, notes
 
 
-def _left_behind(state: Checkpoint, live: Sequence[Segment]) -> bool:
+def left_behind(state: Checkpoint, live: Sequence[Segment]) -> bool:
     """Tells whether a later generation began before the place a checkpoint was made at."""
     return any(
         one.generation > state.generation and one.start.offset < state.mark.offset for one in live

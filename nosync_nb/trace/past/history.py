@@ -102,7 +102,7 @@ class History:
                 hint="open it with the version of nosync that wrote it",
             )
         tree = tuple(map(nodes.node_from_json, manifest["tree"]))
-        hidden = {trace: tuple((a, b) for a, b in some) for trace, some in manifest["hidden"]}
+        hidden = nodes.hidden_from_json(manifest["hidden"])
         packed, retain = manifest["packed"], manifest["retain"]
         if type(packed) is not int or type(retain) not in (int, type(None)):
             raise CorruptLogError(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -30,8 +29,9 @@ from nosync_nb.trace.parts import refs_from_json
 from nosync_nb.trace.past.sections import Level, Section
 from nosync_nb.trace.soundness import UNSOUND, check_level, check_record
 
-_MAGIC = int.from_bytes(b"NSPACK01", "little")
-_DIRECTORY = 5  # words: trace, offset, bytes, checksum, bytes of the header
+MAGIC = int.from_bytes(b"NSPACK01", "little")
+DIRECTORY = 5
+"""Words of an entry of the directory: trace, offset, bytes, checksum, bytes of the header."""
 
 
 def write_pack(
@@ -53,7 +53,7 @@ def write_pack(
         offset += size
     table = np.array(directory, np.uint64).tobytes()
     count = len(sections).to_bytes(8, "little")
-    chunks.append(table + count + _MAGIC.to_bytes(8, "little"))
+    chunks.append(table + count + MAGIC.to_bytes(8, "little"))
     name = f"{stem}-{uuid.uuid4().hex}{PACK}"
     size_bytes = write_file(folder, name, chunks, files)
     files.sync_folder(folder)
@@ -112,28 +112,15 @@ class Pack:
             raise damaged(self._folder, self._name, why) from error
 
 
-def verify_pack(path: str, *, files: Files = DISK) -> None:
-    """Reads a whole pack and compares every section with its checksum.
-
-    Raises:
-        CorruptLogError: names the first damaged section.
-    """
-    folder, name = os.path.split(path)
-    data = map_file(folder, name, files)
-    for _, offset, size, checksum, _ in _directory(data, folder, name)[1]:
-        if xxh3_64_intdigest(data.slice(offset, size)) != checksum:
-            raise damaged(folder, name, f"its section at offset {offset} was changed")
-
-
 def _directory(data: pa.Buffer, folder: str, name: str) -> tuple[memoryview, list[list[int]]]:
     """Reads the directory of a mapped pack: its bytes and its entries."""
     words = np.frombuffer(data, np.uint64)
-    count = int(words[-2]) if len(words) >= 2 and words[-1] == _MAGIC else -1
-    first = len(words) - 2 - _DIRECTORY * count
+    count = int(words[-2]) if len(words) >= 2 and words[-1] == MAGIC else -1
+    first = len(words) - 2 - DIRECTORY * count
     if count < 0 or first < 0:
         raise damaged(folder, name, "its end is missing or overwritten")
     table = words[first:-2]
-    entries: list[list[int]] = table.reshape(count, _DIRECTORY).tolist()
+    entries: list[list[int]] = table.reshape(count, DIRECTORY).tolist()
     if any(offset + size > first * 8 for _, offset, size, _, _ in entries):
         raise damaged(folder, name, "its directory is not what was written")
     return table.data.cast("B"), entries

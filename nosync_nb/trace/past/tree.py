@@ -105,6 +105,26 @@ def node_from_json(data: Sequence[Any]) -> PackNode:
     return node
 
 
+def hidden_from_json(data: Sequence[Any]) -> dict[int, tuple[tuple[int, int], ...]]:
+    """The epochs `[lower, upper)` of each trace that cannot be told apart, as a manifest has them.
+
+    Raises:
+        CorruptLogError: they are no epochs, or a trace is none, or is there twice.
+    """
+    hidden = {}
+    for trace, some in data:
+        bounds = tuple((lower, upper) for lower, upper in some)
+        numbers = [trace, *(bound for pair in bounds for bound in pair)]
+        whole = all(type(number) is int and number >= 0 for number in numbers)
+        if not whole or trace in hidden or not all(lower < upper for lower, upper in bounds):
+            raise CorruptLogError(
+                "the log hides epochs that are none, or of what is no trace",
+                hint="restore the log from a copy",
+            )
+        hidden[trace] = bounds
+    return hidden
+
+
 def without(node: PackNode, trace: int, gone: Callable[[PackNode], AbstractSet[str]]) -> PackNode:
     """A node that does not refer to the part files of a trace any more, nor does one below.
 

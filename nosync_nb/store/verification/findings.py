@@ -1,0 +1,116 @@
+"""Findings: what a verification tells, for programs and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from nosync_nb.errors import one_line
+
+CopyState = Literal["level", "behind", "differs", "unreachable"]
+
+
+class Damaged(NamedTuple):
+    """Bytes that are not those that were written.
+
+    Attributes:
+        file: its name in the log's folder, or in one of the folders in it.
+        what: what is wrong with it.
+        stage: whose rows it holds; None: those of several, or it is not known.
+        epochs: those that it holds, or that are damaged of a segment; None: it is not known.
+    """
+
+    file: str
+    what: str
+    stage: str | None = None
+    epochs: range | None = None
+
+    def __str__(self) -> str:
+        of = [f"stage '{self.stage}'" if self.stage else "", told(self.epochs)]
+        of = [each for each in of if each]
+        return one_line(f"{self.file}{' (' + ', '.join(of) + ')' if of else ''}: {self.what}")
+
+
+class CopyFound(NamedTuple):
+    """What was found of a replica.
+
+    Attributes:
+        url: where it is.
+        state: `level`, or `behind` (it lacks what was committed last), or `differs` (`damage`
+            tells where), or `unreachable` (`why` tells).
+        epoch: the last that it has, as far as that is known.
+        damage: of its files.
+    """
+
+    url: str
+    state: CopyState
+    epoch: int | None = None
+    damage: tuple[Damaged, ...] = ()
+    why: str = ""
+
+    def __str__(self) -> str:
+        upto = "" if self.epoch is None else f", up to epoch {self.epoch}"
+        return one_line(f"{self.url}: {self.state}{upto}{': ' + self.why if self.why else ''}")
+
+
+class Verified(NamedTuple):
+    """What a verification found.
+
+    Attributes:
+        path: the log's folder.
+        epoch: the last one in it.
+        files, bytes: how many were read, of this disk; what replicas read for themselves is not
+            counted.
+        seconds: how long it took.
+        damage: of the log's own files; empty if it is whole.
+        replicas: what was found of each, in the order of the settings.
+        notes: what is no damage and worth knowing.
+    """
+
+    path: str
+    epoch: int
+    files: int
+    bytes: int
+    seconds: float
+    damage: tuple[Damaged, ...] = ()
+    replicas: tuple[CopyFound, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is damaged, here or at a replica that answered."""
+        return not self.damage and all(each.state != "differs" for each in self.replicas)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        said = "whole" if self.whole else "damaged"
+        if self.damage:
+            hit = len({each.file for each in self.damage})
+            said = f"damaged in {hit} file{'s' if hit != 1 else ''}"
+        lines = [
+            one_line(
+                f"{self.path}: {said}, epoch {self.epoch}; {self.files} files with"
+                f" {self.bytes:,} bytes read in {self.seconds:.1f} s"
+            ),
+            *(f"  {each}" for each in self.damage),
+        ]
+        for each in self.replicas:
+            lines += [f"  {each}", *(f"    {one}" for one in each.damage)]
+        return "\n".join([*lines, *(f"  {one_line(note)}" for note in self.notes)])
+
+
+def told(epochs: range | None) -> str:
+    """Epochs in words; empty if they are not known."""
+    if not epochs:
+        return ""
+    if len(epochs) == 1:
+        return f"epoch {epochs.start}"
+    return f"epochs {epochs.start} to {epochs.stop - 1}"
+
+
+def together(damage: Sequence[Damaged], again: Sequence[Damaged]) -> list[Damaged]:
+    """The damage of files that was found twice, as it was found the second time."""
+    files = {each.file for each in damage}
+    return [each for each in again if each.file in files]

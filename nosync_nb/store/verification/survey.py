@@ -1,0 +1,384 @@
+"""Survey: what a log consists of now, by its own word: segments, checkpoints, the files they name.
+
+Segments and checkpoints are read and verified on the way, since nothing else says what is there.
+The rest is named with its size and digest, the stage whose rows it holds and the epochs of these.
+
+IMPORTANT: an owner who goes on merges, writes checkpoints and deletes meanwhile. A survey is then a
+mixture of moments, in which something may seem to be missing; it is damage if a later one says so
+as well, and of the same file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.files.disk import File, Files
+from nosync_nb.store import journal
+from nosync_nb.store.decoding import decoding
+from nosync_nb.store.log import checkpoint, owner, recover, segments, tail
+from nosync_nb.store.log.checkpoint import Checkpoint
+from nosync_nb.store.log.frames import Frame, Mark
+from nosync_nb.store.log.generation import Words
+from nosync_nb.store.log.machine import Machine
+from nosync_nb.store.log.segments import Chain, Segment
+from nosync_nb.store.verification.expected import Expected, of_checkpoint, of_frame, stages_of
+from nosync_nb.store.verification.findings import Damaged
+from nosync_nb.store.verification.stream import Gap, walk
+
+
+class Present(NamedTuple):
+    """A segment or a checkpoint that was found: how many bytes of its file count."""
+
+    name: str
+    size: int
+
+
+class Survey(NamedTuple):
+    """What a log consists of.
+
+    Attributes:
+        log_id: what tells it from every other.
+        files: the files of rows, by name.
+        held: segments and checkpoints, those that count first.
+        segments: those that the log goes through, ascending.
+        state: the newest checkpoint, if one can be read.
+        epoch: the last one.
+        ends: the end of the stream after each epoch since the newest checkpoint, ascending.
+        stages: the names of stages by the numbers of their logs and traces.
+        damage: of segments and checkpoints.
+    """
+
+    log_id: bytes
+    files: dict[str, Expected]
+    held: list[Present]
+    segments: list[Segment]
+    state: str | None
+    epoch: int
+    ends: list[tuple[int, int]]
+    stages: dict[int, str]
+    damage: list[Damaged]
+    notes: list[str]
+
+
+Counted = Callable[[int], None]
+"""Is told of bytes that were read."""
+
+
+def survey(files: Files, folder: str, machine: Machine, counted: Counted) -> Survey:
+    """Reads the checkpoints and segments of a log.
+
+    Raises:
+        DurabilityError: the folder cannot be read.
+        CorruptLogError: a part of the log is of another format than this program's.
+
+    Cost: all segments and checkpoints are read, 5 us a frame; memory for what they name.
+    """
+    return _Surveyor(files, folder, machine, counted).survey()
+
+
+class _Stated(NamedTuple):
+    """What a checkpoint says, without the rows in it."""
+
+    name: str
+    state: Checkpoint
+    size: int
+    epoch: int
+    files: list[Expected]
+
+
+class _Surveyor:
+    """One survey, while it is made."""
+
+    def __init__(self, files: Files, folder: str, machine: Machine, counted: Counted) -> None:
+        self._files, self._folder, self._machine = files, folder, machine
+        self._counted = counted
+        self._named: dict[str, Expected] = {}
+        self._held: list[Present] = []
+        self._stages: dict[int, str] = {}
+        self._damage: list[Damaged] = []
+        self._notes: list[str] = []
+        self._ends: list[tuple[int, int]] = []
+        self._epoch: int | None = None
+        self._last = 0
+        self._since = self._first = 0  # the ends of the oldest and the newest checkpoint
+
+    def survey(self) -> Survey:
+        """See `survey`."""
+        published, known = self._limits()
+        names = self._files.names(self._folder)
+        states = [stated for name in checkpoint.listed(names) if (stated := self._stated(name))]
+        since = min((each.state.mark.offset for each in states), default=0)
+        chain = self._linked(names, since)
+        path = self._reachable(chain, names)
+        unfit = [each for each in states if not self._fits(each.state, path)]
+        states = [each for each in states if each not in unfit]
+        if states:
+            self._first, self._since = states[0].state.mark.offset, states[-1].state.mark.offset
+        for stated in states:
+            self._held.append(Present(stated.name, stated.size))
+            self._last = max(self._last, stated.epoch)
+            for each in stated.files:
+                self._note(each._replace(current=stated is states[0]))
+        lost = not states and checkpoint.listed(names)  # then it is not known how far back it goes
+        short = not lost and (not path or path[0].start.offset > since)
+        self._walk(path, chain, published, known, short=short)
+        self._left_out(unfit, path)
+        return Survey(
+            path[-1].log_id if path else b"",
+            self._named,
+            self._held,
+            path,
+            states[0].name if states else None,
+            self._last,
+            self._ends,
+            self._stages,
+            self._damage,
+            self._notes,
+        )
+
+    def _limits(self) -> tuple[int | None, int]:
+        """The end of what the owner has published, if that is known, and the last frame on disk."""
+        path = os.path.join(self._folder, "generation")
+        known = 0
+        said = None
+        try:
+            said = owner.read(self._files, self._folder)
+            known = said.known if said else 0
+        except CorruptLogError as error:
+            self._damage.append(Damaged("owner", str(error)))
+        try:
+            words = Words(self._files.mapped(path))
+        except (CorruptLogError, DurabilityError) as error:
+            self._damage.append(Damaged("generation", str(error)))
+            return None, known
+        try:
+            generation = words.generation
+            if not generation:
+                self._damage.append(Damaged("generation", "its word is not what was written"))
+            me = self._machine.identity()
+            wrote = said.last(generation) if said else None
+            same = wrote is not None and bool(me.boot) and wrote[:2] == (me.host, me.boot)
+            published = words.published(generation) if same else None
+            return published, max(known, words.durable(generation) or 0)
+        finally:
+            words.close()
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def _stated(self, name: str) -> _Stated | None:
+        """Reads a checkpoint; None if it is damaged, which is noted."""
+        state = checkpoint.read(self._files, self._folder, name)
+        if isinstance(state, str):
+            self._damage.append(Damaged(name, state.rpartition("is damaged: ")[2]))
+            return None
+        size = checkpoint.HEADER_BYTES + len(state.payload)
+        self._counted(size)
+        try:
+            with decoding(f"'{name}'"):
+                payload = journal.unpack(state.payload)
+                self._stages = {**stages_of(payload.meta), **self._stages}
+                named = list(of_checkpoint(payload, state.mark.offset))
+        except CorruptLogError as error:
+            self._damage.append(Damaged(name, str(error)))
+            return None
+        return _Stated(name, state._replace(payload=b""), size, payload.epoch, named)
+
+    def _fits(self, state: Checkpoint, path: Sequence[Segment]) -> bool:
+        if not path:
+            return True
+        try:
+            return tail.holds(self._files, self._folder, Chain([*path], [], None), state.mark)
+        except DurabilityError:
+            return True  # the segment is looked at anyway
+
+    def _left_out(self, unfit: Sequence[_Stated], path: Sequence[Segment]) -> None:
+        """Tells of checkpoints that do not fit the frames, unless these are what is damaged."""
+        hit = self._hit()
+        for name, state, *_ in unfit:
+            if recover.left_behind(state, path):
+                self._notes.append(f"{name}: left out, its writer had been replaced")
+            elif not hit:
+                self._damage.append(Damaged(name, "the frame that it was made after is another"))
+
+    def _hit(self) -> list[tuple[int, int]]:
+        """The segments that are damaged."""
+        return segments.listed([each.file for each in self._damage])
+
+    def _note(self, each: Expected) -> None:
+        known = self._named.get(each.name)
+        self._named[each.name] = each if known is None else known.joined(each)
+
+    # -- segments ----------------------------------------------------------------------------
+
+    def _linked(self, names: Sequence[str], since: int) -> Chain:
+        """The segments as they are linked; without order, if the disk does not give all of them."""
+        for key in segments.listed(names):
+            try:
+                segments.header_of(self._files, self._folder, key)
+            except DurabilityError as error:
+                self._damage.append(Damaged(segments.file_name(*key), str(error)))
+        listed = [segments.file_name(*key) for key in segments.listed(names)]
+        hit = [segments.file_name(*key) for key in self._hit()]
+        if hit:
+            return Chain([], [name for name in listed if name not in hit], hit[0])
+        return segments.linked(self._files, self._folder, names, since=since)
+
+    def _reachable(self, chain: Chain, names: Sequence[str]) -> list[Segment]:
+        """The segments of the log, those before the oldest checkpoint that are left included."""
+        if self._hit():
+            return []
+        first = chain.live[0].before if chain.live else segments.listed(names)[-1:]
+        if isinstance(first, list):
+            first = first[0] if first else None
+        return [*segments.back(self._files, self._folder, first, 0)[0], *chain.live]
+
+    def _walk(
+        self,
+        path: Sequence[Segment],
+        chain: Chain,
+        published: int | None,
+        known: int,
+        *,
+        short: bool,
+    ) -> None:
+        """Reads the segments, and decides whether what the last one lacks was ever there.
+
+        Args:
+            short: the first of them begins behind the oldest checkpoint.
+        """
+        end = self._each(path, None if chain.missing is not None else published, published)
+        if published is None:
+            judged = self._judge(path[-1], chain, known) if path else bool(known or chain.detached)
+        else:
+            judged = chain.missing is not None and (end is None or end.offset < published)
+        if chain.missing is None or not (judged or short):
+            return
+        names = {chain.missing, *chain.detached}
+        keys = segments.listed(sorted(names))
+        headers = {
+            key: segments.header_of(self._files, self._folder, key)
+            for key in keys
+            if key not in self._hit()
+        }
+        for key in headers:
+            if headers[key] is None:
+                what = "it is missing, or its header is not what was written"
+                self._damage.append(Damaged(segments.file_name(*key), what))
+        rest = [each for each in headers.values() if each is not None and each not in path]
+        newest = bool(rest) and rest[-1].key == keys[-1]
+        self._each(rest, published if newest else None, published)
+
+    def _each(
+        self, path: Sequence[Segment], last: int | None, published: int | None
+    ) -> Mark | None:
+        """Reads segments in order; `last` is where the last one ends. Returns the mark after it."""
+        end: Mark | None = None
+        for index, segment in enumerate(path):
+            after = path[index + 1] if index + 1 < len(path) else None
+            if end is not None and segment.start != end:
+                self._damage.append(Damaged(segment.name, "it does not continue the log"))
+            follows = after is not None and after.before == segment.key
+            stop = after.start.offset if after is not None and follows else None
+            stop = last if after is None else stop
+            if stop is not None and published is not None:
+                stop = min(stop, published)
+            end = self._segment(segment, stop)
+            end = end if follows else None if after is not None else end
+        return end
+
+    def _segment(self, segment: Segment, stop: int | None) -> Mark | None:
+        """Reads one segment; returns the mark after it, None if it cannot be told."""
+        try:
+            with closing(self._files.open(os.path.join(self._folder, segment.name))) as file:
+                return self._frames(file, segment, stop)
+        except DurabilityError as error:
+            self._damage.append(Damaged(segment.name, str(error)))
+            return None
+
+    def _frames(self, file: File, segment: Segment, stop: int | None) -> Mark | None:
+        def read(offset: int, size: int) -> bytes:
+            data = file.read_at(offset, size)
+            self._counted(len(data))
+            return data
+
+        if read(0, segments.HEADER_BYTES) != segments.encode(segment):
+            self._damage.append(Damaged(segment.name, "its header is not what was written"))
+        end: Mark | None = segment.start
+        gap: Gap | None = None
+        upto = segment.start.offset + max(0, file.size() - segments.HEADER_BYTES)
+        for each in walk(read, segment, upto if stop is None else stop):
+            if isinstance(each, Gap):
+                if each.upto is not None or stop is not None:
+                    gap, end = each, None
+                continue  # else it was never synced, or was: see `_judge`
+            epoch = self._frame(segment, each)
+            if gap is not None:
+                self._lost(segment, gap, epoch)
+                gap = None
+            self._epoch = self._epoch if epoch is None else epoch
+            end = each.end
+        if gap is not None:
+            self._lost(segment, gap, None)
+        size = file.size() if stop is None and end is None else segment.local(stop or 0)
+        if stop is None and end is not None:
+            size = segment.local(end.offset)
+        self._held.append(Present(segment.name, size))
+        return end
+
+    def _lost(self, segment: Segment, gap: Gap, later: int | None) -> None:
+        """Notes frames that are damaged; `later` is the first epoch behind them."""
+        before = self._epoch
+        epochs = None
+        if later is not None and before is not None:
+            epochs = range(min(before + 1, later), later) or range(before, later)
+        elif before is not None:
+            epochs = range(before + 1, before + 2)
+        frame = f"frame {gap.seq}"
+        if gap.upto is None:
+            frame = f"frame {gap.seq} and what follows it"
+        elif gap.upto > gap.seq + 1:
+            frame = f"frames {gap.seq} to {gap.upto - 1}"
+        what = f"{frame} at byte {segment.local(gap.offset)}: {gap.reason}"
+        self._damage.append(Damaged(segment.name, what, None, epochs))
+
+    def _frame(self, segment: Segment, frame: Frame) -> int | None:
+        """Takes in what a frame names; returns the epoch that it closes, if it does."""
+        offset = frame.end.offset
+        try:
+            with decoding(f"frame {frame.position.seq}"):
+                payload = journal.unpack(frame.payload)
+                if "catalog" in payload.meta:
+                    self._stages.update(stages_of(payload.meta))
+                if offset > self._since:
+                    for each in of_frame(payload, offset, current=offset > self._first):
+                        self._note(each)
+        except CorruptLogError as error:
+            self._damage.append(Damaged(segment.name, str(error)))
+            return None
+        if frame.kind != journal.EPOCH:
+            return None
+        self._last = max(self._last, payload.epoch)
+        if offset > self._first:
+            self._ends.append((offset, payload.epoch))
+        return payload.epoch
+
+    def _judge(self, last: Segment, chain: Chain, known: int) -> bool:
+        """Decides whether what stands behind the last frame, or is missing there, was on disk."""
+        if any(each.file == last.name for each in self._damage):
+            return True
+        rest = Chain([last], chain.detached, chain.missing)
+        try:
+            read = tail.read(self._files, self._folder, rest, last.start, known=known)
+            self._notes += read.notes
+        except CorruptLogError as error:
+            if chain.missing is None:
+                epochs = None if self._epoch is None else range(self._epoch + 1, self._epoch + 2)
+                self._damage.append(Damaged(last.name, str(error), None, epochs))
+            return True
+        except DurabilityError as error:
+            self._damage.append(Damaged(last.name, str(error)))
+        return False
