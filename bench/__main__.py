@@ -3,7 +3,7 @@
 make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, loops,
-                                    long, faults, snapshots
+                                    long, faults, snapshots, kills
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 """
 
@@ -19,6 +19,7 @@ from statistics import fmean, median
 from typing import Any
 
 from bench.faults import faults
+from bench.kills import kills
 from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
 from bench.snapshots import snapshots
 from nosync_nb.spark import costs
@@ -372,6 +373,7 @@ SECTIONS = {
     "loops": loops,
     "long": long,
     "faults": faults,
+    "kills": kills,
     "snapshots": snapshots,
 }
 

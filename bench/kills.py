@@ -1,0 +1,194 @@
+"""What a kill costs those who go on: epochs from 5 s before to 10 s after, a hundred a second.
+
+python -m bench.kills FOLDER STARTS ...    commits epochs until it is ended, and writes down each
+
+The kernel, its keeper, or a replica (its disk goes away) is killed in the middle. The curve has the
+longest epoch of each 100 ms; "normal" is when medians are below twice the one before for good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from bench.faults import QUORUM, urls
+from bench.report import TOP, Goals, MeasurementError, Table
+
+BEFORE_S, AFTER_S, BIN_S = 5.0, 10.0, 0.1
+HERTZ = 100
+VICTIMS = ("nobody", "keeper", "replica", "kernel")
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+class Epoch(NamedTuple):
+    """When an epoch was begun, on the machine's clock, and how long it took."""
+
+    begun_s: float
+    took_ms: float
+
+
+def kills(options: argparse.Namespace, goals: Goals) -> None:
+    """Kills each part of a running session in turn."""
+    columns = ("killed    ", "before, p50 ms", "max", "after, p50", "max", "next, s", "normal, s")
+    table = Table(
+        "A part is killed under 100 epochs a second, two of three replicas safe", *columns
+    )
+    curves = {}
+    for victim in VICTIMS:
+        killed_s, epochs = killed(victim, 100_000 if options.quick else 1_000_000)
+        before = [e.took_ms for e in epochs if -BEFORE_S <= e.begun_s - killed_s < 0]
+        after = [e for e in epochs if 0 <= e.begun_s - killed_s < AFTER_S]
+        if not before or not after:
+            raise MeasurementError(f"no epochs beside the kill of the {victim}")
+        ends = min(e.begun_s + e.took_ms / 1000 for e in after) - killed_s
+        took = [e.took_ms for e in after]
+        again = normal(after, killed_s, 2 * median(before))
+        table.row(victim, median(before), max(before), median(took), max(took), ends, again)
+        curves[victim] = curve(epochs, killed_s)
+        if victim in ("keeper", "replica"):
+            goals.add(f"median epoch, {victim} killed / before", median(took) / median(before), 1.5)
+    print(
+        f"\nThe longest epoch of each 100 ms, from {BEFORE_S:g} s before to {AFTER_S:g} s after\n"
+    )
+    for victim, line in curves.items():
+        print(f"    {victim:8} {line}")
+
+
+def killed(victim: str, edges: int) -> tuple[float, list[Epoch]]:
+    """Runs a session and kills a part of it; when that was, and its epochs."""
+    base = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
+    said = base / "epochs"
+    said.touch()
+    process = started(base, edges)
+    try:
+        wait_for(said, int(HERTZ * BEFORE_S))
+        killed_s = time.monotonic()
+        if victim == "kernel":
+            process.kill()
+            process.wait()
+            process = started(base, edges)
+        elif victim == "keeper":
+            for pid in keepers(str(base / "x.nosync")):
+                os.kill(pid, signal.SIGKILL)
+        elif victim == "replica":
+            (base / "replica-1").rename(base / "gone")
+        while time.monotonic() < killed_s + AFTER_S:
+            if process.poll() is not None:
+                raise MeasurementError(f"the session ended ({process.returncode})")
+            time.sleep(BIN_S)
+    finally:
+        process.kill()
+        process.wait()
+        epochs = read(said)
+        shutil.rmtree(base, ignore_errors=True)
+    return killed_s, epochs
+
+
+def started(base: Path, edges: int) -> subprocess.Popen[bytes]:
+    """Starts a kernel that loads, or recovers, and commits."""
+    command = [sys.executable, "-m", "bench.kills", str(base), "--edges", str(edges)]
+    return subprocess.Popen(command, cwd=TOP, stderr=subprocess.DEVNULL)
+
+
+def keepers(path: str) -> list[int]:
+    """The processes that ship a log."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"nosync_nb.keeper" in words and path.encode() in words:
+            found.append(int(folder.name))
+    return found
+
+
+def read(said: Path) -> list[Epoch]:
+    """The epochs that were written down; half a line is of one that was killed."""
+    lines = [line.split() for line in said.read_text().splitlines()]
+    return [Epoch(float(line[0]), float(line[1])) for line in lines if len(line) == 3]
+
+
+def wait_for(said: Path, count: int) -> None:
+    """Waits until so many epochs were written down."""
+    until = time.monotonic() + 600
+    while len(read(said)) < count:
+        if time.monotonic() > until:
+            raise MeasurementError("the session does not commit")
+        time.sleep(BIN_S)
+
+
+def binned(epochs: list[Epoch], killed_s: float) -> dict[int, list[float]]:
+    """The milliseconds of epochs by the number of the 100 ms that they were begun in."""
+    bins: dict[int, list[float]] = {}
+    for each in epochs:
+        bins.setdefault(int((each.begun_s - killed_s + BEFORE_S) // BIN_S), []).append(each.took_ms)
+    return bins
+
+
+def normal(after: list[Epoch], killed_s: float, most_ms: float) -> float:
+    """Seconds after the kill from which on no 100 ms has a median above `most_ms`."""
+    bins = binned(after, killed_s)
+    first = round(BEFORE_S / BIN_S)
+    late = [number for number, took in bins.items() if median(took) > most_ms]
+    begun = min(bins)
+    return (max([*(number + 1 for number in late), begun]) - first) * BIN_S
+
+
+def curve(epochs: list[Epoch], killed_s: float) -> str:
+    """The longest epoch of each 100 ms as bars, each double the one before; a dot is none."""
+    bins = binned(epochs, killed_s)
+    line = []
+    for number in range(round((BEFORE_S + AFTER_S) / BIN_S)):
+        took = bins.get(number)
+        height = 0 if took is None else min(int(max(took) / 0.25).bit_length() + 1, 8)
+        line.append("." if took is None else _BARS[height])
+    return "".join(line)
+
+
+def commit(options: argparse.Namespace) -> None:
+    """Loads R1 if there is nothing yet, and commits until it is ended."""
+    import nosync_nb
+    from bench.r1 import IN_PROCESS, define, edge_table, load
+    from bench.workload import Workload
+
+    workload = Workload(options.edges, seed=1)
+    edge_table(workload.src[:1], workload.dst[:1], strings=False)  # imports what Arrow wants
+    session: Any = nosync_nb.open(
+        options.folder / "x.nosync",
+        replicas=urls(options.folder),
+        quorum=QUORUM,
+        spark_rows=IN_PROCESS,
+    )
+    edges = define(session, strings=False)[0] if session.now else None
+    edges = edges or load(session, workload, strings=False)[0]
+    due = time.monotonic()
+    with (options.folder / "epochs").open("a", buffering=1) as said:
+        for change in workload.epochs(1 << 30):
+            due = max(due + 1 / HERTZ, time.monotonic() - 1)
+            time.sleep(max(0.0, due - time.monotonic()))
+            begun = time.monotonic()
+            edges.insert(edge_table(change.src, change.dst, strings=False))
+            session.commit()
+            said.write(f"{begun} {1000 * (time.monotonic() - begun)} .\n")
+
+
+def main() -> None:
+    """Is the kernel."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--edges", type=int, default=100_000)
+    commit(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
