@@ -61,7 +61,9 @@ class Owners:
         self.transactions = transactions = Transactions()
         garbage = Garbage()
         self.publisher = publisher = Publisher(store, gate, self.works, garbage, names)
-        self.replication = replication = Replication(store, settings, lambda: publisher.now)
+        self.replication = replication = Replication(
+            store, settings, lambda: publisher.now, lambda epoch: publisher.ledger.committed(epoch)
+        )
         self.frontiers = Frontiers(publisher, replication)
         self.verification = Verification(publisher)
         self.signer = signer = Signer(store.log.id)

@@ -33,6 +33,9 @@ _LOST = ("fenced", "ahead")
 class ReplicaStatus(NamedTuple):
     """One replica, for people: `epoch` is the last that can be read back from it alone.
 
+    What it lacks is counted in epochs, in bytes of frames and of files, and in seconds since the
+    first epoch that it lacks was committed.
+
     `state` is `starting`, `level`, `behind`, `failing` (`why` tells; it is tried again), `fenced`
     or `ahead` (another owner, or a replica that knows more: this session may not go on).
     """
@@ -41,6 +44,8 @@ class ReplicaStatus(NamedTuple):
     state: str
     epoch: int
     behind: int
+    behind_bytes: int
+    behind_s: float
     bytes_sent: int
     why: str
 
@@ -51,13 +56,20 @@ class Replication:
     Args:
         settings: which they are; of none, nothing is started.
         now: the last epoch.
+        committed: when an epoch was committed, in seconds since 1970; None if it was not.
 
     Attributes:
         heard: notified, with its lock held, of whatever is known anew.
     """
 
-    def __init__(self, store: Store, settings: Replicas, now: Callable[[], int]) -> None:
-        self._store, self._log, self._now = store, store.log, now
+    def __init__(
+        self,
+        store: Store,
+        settings: Replicas,
+        now: Callable[[], int],
+        committed: Callable[[int], float | None],
+    ) -> None:
+        self._store, self._log, self._now, self._committed = store, store.log, now, committed
         self.heard = threading.Condition(threading.RLock())
         self._settings = settings
         self._told = _untold(settings)
@@ -115,20 +127,29 @@ class Replication:
 
     def status(self) -> list[ReplicaStatus]:
         """Each replica, in the order of the settings."""
-        now = self._now()
+        now, end = self._now(), self._log.head.offset
         with self.heard:
             addresses, told = self._settings.replicas, list(self._told)
         return [
-            ReplicaStatus(
-                address.url,
-                "behind" if each.condition == "level" and each.epoch < now else each.condition,
-                each.epoch,
-                now - each.epoch,
-                each.bytes_sent,
-                each.why,
-            )
+            self._status(address.url, each, now, end)
             for address, each in zip(addresses, told, strict=True)
         ]
+
+    def _status(self, url: str, told: Progress, now: int, end: int) -> ReplicaStatus:
+        """One replica, if the last epoch is `now` and the stream of frames ends at `end`."""
+        lacks = told.epoch < now
+        state = "behind" if told.condition == "level" and lacks else told.condition
+        since = self._committed(told.epoch + 1) if lacks else None
+        return ReplicaStatus(
+            url,
+            state,
+            told.epoch,
+            max(0, now - told.epoch),
+            max(0, end - told.offset) + told.backlog_bytes,
+            0.0 if since is None else max(0.0, time.time() - since),
+            told.bytes_sent,
+            told.why,
+        )
 
     def wait(self, seq: int, epoch: int, timeout: float | None) -> None:
         """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.

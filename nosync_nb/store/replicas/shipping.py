@@ -106,11 +106,12 @@ class Shipper:
         name: what people call the log.
         ask: is told in words what the replica has that the log lacks, None if it has nothing of
             that kind, and raises if it may not be shipped to; see `Poll.ask`.
-        tell: called with what is acknowledged, and the bytes sent, when that is known anew.
+        tell: called when anything is known anew that the attributes say.
 
     Attributes:
         acknowledged: how far the replica holds the log; None before the first pass.
         bytes_sent: what it was sent.
+        backlog_bytes: what it lacked of files of rows, checkpoints apart, when it was last looked.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Shipper:
         replica: Replica,
         name: Name,
         ask: Callable[[str | None], None],
-        tell: Callable[[Acknowledged | None, int], None] = lambda known, sent: None,
+        tell: Callable[[Shipper], None] = lambda shipper: None,
     ) -> None:
         self._source, self._replica, self._name = source, replica, name
         self._ask, self._tell = ask, tell
@@ -128,6 +129,7 @@ class Shipper:
         self._held: dict[str, int] | None = None
         self.acknowledged: Acknowledged | None = None
         self.bytes_sent = 0
+        self.backlog_bytes = 0
 
     def ship(self, *, written: bool = False) -> bool:
         """Sends what is missing; returns whether the replica was behind.
@@ -165,8 +167,13 @@ class Shipper:
             return False
         held = self._held
         assert held is not None
-        for name in sorted(view.files - held.keys()):
+        lacks = sorted(view.files - held.keys())
+        if lacks:
+            self.backlog_bytes = sum(self._source.size(name) or 0 for name in lacks)
+            self._tell(self)
+        for name in lacks:
             self._store(name)
+        self.backlog_bytes = 0
         for extent in view.extents:
             self._extend(extent)
         if view.state is not None and not self._checkpointed(view):
@@ -175,7 +182,7 @@ class Shipper:
         self._source.check()
         self._replica.sync(self._source.term, goal.seq)
         self.acknowledged = goal
-        self._said()
+        self._tell(self)
         kept = self._kept(view)
         useless = [name for name in held if name not in kept]
         if useless:
@@ -183,9 +190,6 @@ class Shipper:
             for name in useless:
                 del held[name]
         return True
-
-    def _said(self) -> None:
-        self._tell(self.acknowledged, self.bytes_sent)
 
     def _checkpointed(self, view: View) -> bool:
         assert self._held is not None
@@ -206,7 +210,7 @@ class Shipper:
         held = dict(promised.files)
         if promised.incarnation != self._incarnation:
             self._incarnation, self.acknowledged = promised.incarnation, None
-            self._said()  # what another copy acknowledged in its place is gone
+            self._tell(self)  # what another copy acknowledged in its place is gone
         begun = view.extents[0].segment if view.extents else None
         if begun is None or begun.before is not None or begun.generation != self._source.generation:
             ahead = self._ahead(view, held)
