@@ -61,9 +61,7 @@ class Owners:
         self.transactions = transactions = Transactions()
         garbage = Garbage()
         self.publisher = publisher = Publisher(store, gate, self.works, garbage, names)
-        self.replication = replication = Replication(
-            store, settings, lambda: publisher.now, lambda epoch: publisher.ledger.committed(epoch)
-        )
+        self.replication = replication = Replication(publisher, settings)
         self.frontiers = Frontiers(publisher, replication)
         self.verification = Verification(publisher)
         self.signer = signer = Signer(store.log.id)

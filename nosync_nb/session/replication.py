@@ -14,17 +14,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.session.publisher import Publisher
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.keeper import Progress
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.replicas.sites import connect
-from nosync_nb.store.store import Store
 
 _AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0
 _LOST = ("fenced", "ahead")
@@ -55,21 +54,14 @@ class Replication:
 
     Args:
         settings: which they are; of none, nothing is started.
-        now: the last epoch.
-        committed: when an epoch was committed, in seconds since 1970; None if it was not.
 
     Attributes:
         heard: notified, with its lock held, of whatever is known anew.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Replicas,
-        now: Callable[[], int],
-        committed: Callable[[int], float | None],
-    ) -> None:
-        self._store, self._log, self._now, self._committed = store, store.log, now, committed
+    def __init__(self, publisher: Publisher, settings: Replicas) -> None:
+        self._publisher, self._store = publisher, publisher.store
+        self._log = publisher.store.log
         self.heard = threading.Condition(threading.RLock())
         self._settings = settings
         self._told = _untold(settings)
@@ -127,7 +119,7 @@ class Replication:
 
     def status(self) -> list[ReplicaStatus]:
         """Each replica, in the order of the settings."""
-        now, end = self._now(), self._log.head.offset
+        now, end = self._publisher.now, self._log.head.offset
         with self.heard:
             addresses, told = self._settings.replicas, list(self._told)
         return [
@@ -139,7 +131,7 @@ class Replication:
         """One replica, if the last epoch is `now` and the stream of frames ends at `end`."""
         lacks = told.epoch < now
         state = "behind" if told.condition == "level" and lacks else told.condition
-        since = self._committed(told.epoch + 1) if lacks else None
+        since = self._publisher.ledger.committed(told.epoch + 1) if lacks else None
         return ReplicaStatus(
             url,
             state,
