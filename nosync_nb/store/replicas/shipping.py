@@ -140,8 +140,9 @@ class Shipper:
         Raises:
             FencedError: somebody else has taken over, here or there.
             AheadError: the replica holds frames that the log does not, and a quorum may.
-            DurabilityError: the replica cannot be reached or refuses, or a file cannot be read.
-            CorruptLogError: a file that the log names is missing or damaged.
+            DurabilityError: the replica cannot be reached or refuses, or a file cannot be read or
+                is not here yet.
+            CorruptLogError: a file that the log names is damaged.
         """
         for _ in range(_ROUNDS_MAX):
             view = self._source.look(written=written)
@@ -154,8 +155,9 @@ class Shipper:
             except BaseException:
                 self._held = None  # asked anew at the next try
                 raise
-        raise CorruptLogError(
-            f"'{missing}' is missing, and the log names it", hint="restore the file from a copy"
+        raise DurabilityError(
+            f"'{missing}' is not here, and the log names it",
+            hint="it is shipped when it was brought from another replica, or restored from a copy",
         )
 
     def _pass(self, view: View) -> bool:
