@@ -14,7 +14,7 @@ TOP = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml")
 ENGINE = TOP / "nosync_nb"
 PAGE = (TOP / "docs" / "architecture.md").read_text()
 ROOMS = sorted(p.name for p in ENGINE.iterdir() if (p / "__init__.py").exists())
-STARTERS = {"keeper", "verify"}  # modules that only start a command, above all rooms
+STARTERS = {"keeper", "replica", "verify"}  # modules that only start a command, above all rooms
 SOURCES = (ENGINE, TOP / "widgets" / "nosync_widgets", TOP / "magics" / "nosync")
 
 

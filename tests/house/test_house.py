@@ -27,6 +27,7 @@ SHORT_MODULES = {  # below that, for a reason that the module says
     "nosync_nb/operators/aggregates/spec.py",
     "nosync_nb/session/limits.py",
     "nosync_nb/keeper.py",
+    "nosync_nb/replica.py",
     "nosync_nb/session/verification.py",
     "nosync_nb/verify.py",
 }
@@ -46,7 +47,6 @@ DISK_MODULES = {"mmap", "shutil", "tempfile"}
 DISK_OWNERS = {  # these may, each for a reason
     "nosync_nb/files/disk.py": "it is the disk",
     "nosync_nb/files/mapping.py": "maps what disk.py has opened",
-    "nosync_nb/store/replicas/fetching.py": "is a disk of which some files lie elsewhere",
     "nosync_nb/spark/workers.py": "packs up our own package for executors that lack it",
     "widgets/nosync_widgets/travel.py": "reads its own script and style out of the package",
     "magics/nosync/kernelspec.py": "Jupyter installs a kernel from a folder, which is temporary",

@@ -22,7 +22,7 @@ from nosync_nb.errors import (
 )
 from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.replicas import examining, restoring, settings
+from nosync_nb.store.replicas import restoring, settings
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.replica import Name, Term
 from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper, UndecidedError
@@ -127,44 +127,6 @@ def test_replicas_are_believed_if_this_user_named_them_for_this_log(
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "other" / "key"))
     with pytest.raises(TrustError):
         settings.read(files, folder, ID)
-
-
-@pytest.mark.fault(24)
-def test_a_copy_takes_nothing_of_an_earlier_owner(tmp_path: Path) -> None:
-    first, second = Term(3, "first"), Term(3, "second")
-    old, new = (FolderReplica(made(tmp_path / "r"), ID) for _ in range(2))
-    old.promise(first, NAME)
-    name = "log1-1-g3-ab.arrow"
-    old.store(first, name, 0, b"abc", last=False)
-    with pytest.raises(FencedError, match="generation 3"):
-        new.promise(second, NAME)
-    new.promise(Term(4, "second"), NAME)
-    with pytest.raises((FencedError, DurabilityError)):
-        old.store(first, name, 3, b"def", last=True)
-    for step in (
-        lambda: old.sync(first, 1),
-        lambda: old.store(first, name, 0, b"abc", last=True),
-        lambda: old.discard(first, [name]),
-        lambda: old.promise(first, NAME),
-    ):
-        with pytest.raises(FencedError, match="generation 4"):
-            step()
-    assert dict(new.held().files) == {}
-
-
-@pytest.mark.fault(44)
-def test_a_copy_holds_files_of_a_log_and_no_others(tmp_path: Path) -> None:
-    replica = FolderReplica(made(tmp_path / "r"), ID)
-    term = Term(1, "me")
-    replica.promise(term, NAME)
-    for name in ("../key", "promise", "lock", "x.txt", "a/b.arrow", ".arrow", "segment-1.log"):
-        with pytest.raises(CorruptLogError):
-            replica.store(term, name, 0, b"", last=True)
-    with pytest.raises(DurabilityError, match="follows nothing"):
-        replica.store(term, "a.arrow", 5, b"x", last=True)
-    replica.store(term, "a.arrow", 0, b"x", last=True)
-    Path(replica.folder, "layers", "stray.txt").write_text("")
-    assert dict(replica.held().files) == {"a.arrow": 1}
 
 
 def test_a_volume_that_is_not_mounted_is_not_filled(tmp_path: Path) -> None:
@@ -314,12 +276,12 @@ def test_a_part_that_is_missing_is_damage_of_what_was_acknowledged(
     replica = FolderReplica(made(tmp_path / "r"), source.log_id)
     Shipper(source, replica, NAME, lambda why: None).ship()
     files = Files()
-    examining.examined(files, "url", replica)
+    restoring.examined(files, "url", replica)
     parts = sorted(Path(replica.folder, "layers").iterdir())
     assert parts
     parts[0].unlink()
     with pytest.raises(CorruptLogError, match="is damaged: it had frame"):
-        examining.examined(files, "url", replica)
+        restoring.examined(files, "url", replica)
 
 
 def shipped(session: Session, replica: FolderReplica, poll: Poll) -> None:
@@ -367,7 +329,7 @@ def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is
 ) -> None:
     replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
     shipped(written, replica, Poll(1, 1))
-    whole = examining.examined(Files(), "url", replica).end
+    whole = restoring.examined(Files(), "url", replica).end
     (segment,) = Path(replica.folder).glob("segment-*")
     acknowledged = segment.stat().st_size
     note = Path(replica.folder, "acknowledged").read_bytes()
@@ -379,9 +341,9 @@ def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is
     data[acknowledged : acknowledged + 512] = bytes(512)
     segment.write_bytes(data)
     with pytest.raises(CorruptLogError, match="is damaged"):
-        examining.examined(Files(), "url", replica)
+        restoring.examined(Files(), "url", replica)
     Path(replica.folder, "acknowledged").write_bytes(note)
-    assert examining.examined(Files(), "url", replica).end == whole
+    assert restoring.examined(Files(), "url", replica).end == whole
 
 
 @pytest.mark.fault(32)

@@ -16,12 +16,10 @@ from pathlib import Path
 from faults import Crash, FakeMachine, FaultyFiles, HastyFiles
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
-from nosync_nb.files.disk import Files
 from nosync_nb.store import journal
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import Log
-from nosync_nb.store.naming import Wanted
-from nosync_nb.store.replicas import bringing, examining, layout, restoring
+from nosync_nb.store.replicas import layout, restoring
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.settings import Replicas, checked, safe
@@ -239,10 +237,10 @@ class World:
         """How far a log can be read back from one replica, each file as it was written."""
         address = self.replicas.replicas[number]
         replica = FolderReplica(address.path, self.log.id, files=HastyFiles())
-        copy = examining.examined(HastyFiles(), address.url, replica)
-        for name in copy.rows:
-            written = self.contents[name]
-            assert replica.read(name, 0, len(written) + 1) == written
+        copy = restoring.examined(HastyFiles(), address.url, replica)
+        for name, size in copy.sizes.items():
+            if name in self.contents:
+                assert replica.read(name, 0, size) == self.contents[name]
         return copy.end.seq
 
     def cut_ship(self) -> None:
@@ -397,29 +395,11 @@ class World:
     def restored(self, asked: Replicas) -> restoring.Restored | None:
         """What replicas give; None if they hold nothing of the log."""
         try:
-            restored = restoring.restore(self.path, asked, HastyFiles())
+            return restoring.restore(self.path, asked, HastyFiles())
         except SchemaError as error:
             if "no log" not in str(error.hint):
                 raise
             return None
-        for wanted in restored.rows if restored else ():
-            self.bring(wanted)
-        return restored
-
-    def bring(self, wanted: Wanted) -> None:
-        """Brings a file of rows from the first replica that has it as it was written."""
-
-        def prove(_files: Files, path: str, wanted: Wanted) -> None:
-            if Path(path).read_bytes() != self.contents[wanted.name]:
-                raise CorruptLogError(f"'{path}' is another file")
-
-        files = HastyFiles()
-        for address in self.replicas.replicas:
-            replica = FolderReplica(address.path, self.log.id, files=files)
-            with suppress(CorruptLogError):
-                bringing.bring(files, self.path, wanted, replica, prove=prove)
-                return
-        raise AssertionError(f"'{wanted.name}' is lost")
 
     def hidden(self, numbers: list[int]) -> _Away:
         """A block in which some replicas do not answer."""

@@ -24,8 +24,6 @@ import hashlib
 import hmac
 import json
 import os
-import secrets
-import stat
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -37,15 +35,15 @@ from nosync_nb.collections.functions.identity import (
     package_version,
 )
 from nosync_nb.errors import DurabilityError, StageError, TrustError
+from nosync_nb.files import secret
 from nosync_nb.files.disk import Files
 
 Function = Callable[..., Any]
 
 _MAGIC = b"NSF1"
-_KEY_BYTES = 32
 ID_BYTES = 8
 _MAC_BYTES = 32
-_LOCK_WAIT_S = 10.0
+_REMEDY = "set NOSYNC_KEY_FILE to a file of yours"
 _RUN_CELL = "run the stage's cell"
 
 
@@ -75,8 +73,8 @@ def user_key(files: Files | None = None) -> bytes:
     path = key_path()
     try:
         if not files.exists(path):
-            _make_key(files, path)
-        _check_folder(files, os.path.dirname(path))
+            secret.made(files, path, "key", _REMEDY)
+        secret.check_folder(files, os.path.dirname(path), "key", _REMEDY)
         return read_key(files, path)
     except DurabilityError as error:
         if error.errno == errno.ENOMEM:  # the key is there, and the next call has it
@@ -95,7 +93,7 @@ def known_key(files: Files | None = None) -> bytes | None:
     try:
         if not files.exists(path):
             return None
-        _check_folder(files, os.path.dirname(path))
+        secret.check_folder(files, os.path.dirname(path), "key", _REMEDY)
         return read_key(files, path)
     except DurabilityError as error:
         if error.errno == errno.ENOMEM:  # the key is there, and the next call has it
@@ -111,42 +109,9 @@ def _unavailable(error: DurabilityError) -> TrustError:
     )
 
 
-def _make_key(files: Files, path: str) -> None:
-    """Writes a new key, unless another process was faster."""
-    files.make_folder(os.path.dirname(path))
-    _check_folder(files, os.path.dirname(path))
-    lock = files.lock(f"{path}.lock", wait_s=_LOCK_WAIT_S)
-    if lock is None:
-        raise TrustError(
-            f"another process holds '{path}.lock'", hint="end it, or set NOSYNC_KEY_FILE"
-        )
-    try:
-        if not files.exists(path):
-            files.replace(path, key_text(secrets.token_bytes(_KEY_BYTES)))
-    finally:
-        lock.release()
-
-
 def key_text(key: bytes) -> bytes:
     """What stands in the file of a key."""
-    return key.hex().encode() + b"\n"
-
-
-def _check_folder(files: Files, folder: str) -> None:
-    """Refuses a folder in which others could put another key in the place of the user's."""
-    status = files.status(folder)
-    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if others and not status.st_mode & stat.S_ISVTX:  # in a sticky one each has his own files
-        raise TrustError(
-            f"the key's folder '{folder}' has mode {stat.S_IMODE(status.st_mode):04o}: others may"
-            " put another key there",
-            hint=f"chmod 700 '{folder}', or set NOSYNC_KEY_FILE to a file elsewhere",
-        )
-    if status.st_uid not in (os.getuid(), 0):
-        raise TrustError(
-            f"the key's folder '{folder}' belongs to user {status.st_uid}, not to {os.getuid()}",
-            hint="set NOSYNC_KEY_FILE to a file in a folder of yours",
-        )
+    return secret.text(key)
 
 
 def read_key(files: Files, path: str) -> bytes:
@@ -155,25 +120,7 @@ def read_key(files: Files, path: str) -> bytes:
     Raises:
         TrustError: if others can read it, or it is none.
     """
-    status = files.status(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise TrustError(f"key '{path}' is not a plain file", hint="remove it, or what it links to")
-    if status.st_uid != os.getuid():
-        raise TrustError(f"key '{path}' belongs to user {status.st_uid}, not to {os.getuid()}")
-    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise TrustError(
-            f"key '{path}' has mode {stat.S_IMODE(status.st_mode):04o}: others may use it",
-            hint=f"chmod 600 '{path}'; delete it if somebody may have copied it",
-        )
-    try:
-        key = bytes.fromhex(files.read(path).decode("ascii"))
-    except ValueError:
-        key = b""
-    if len(key) < _KEY_BYTES:
-        raise TrustError(
-            f"key '{path}' is damaged", hint="delete it: a new one is made; then " + _RUN_CELL
-        )
-    return key
+    return secret.read(files, path, "key", "delete it: a new one is made; then " + _RUN_CELL)
 
 
 def seal(

@@ -5,10 +5,9 @@
     source      a log's folder as who ships it reads it
     replica     what every kind of replica can do; `place`: what its URL names
     folder      a replica that is a folder or a mounted volume
+    served      a replica at a server: `server`, its process, `copies`, what it keeps, `wire`, what
+                both say, and `tokens`, by which they know each other
     restoring   a log made anew from what replicas hold
-    examining   how much of a copy can be read back
-    fetching    the files that are not here: what is read first, then the rest; `supply`: from whom
-    bringing    one file of rows that is not here or not whole, from who has it whole
 
 Nothing here runs in the thread that commits, and nothing is asked of a replica before an epoch is
 committed: a replica is behind the log, by as much as it is slow. What it holds are the same bytes

@@ -7,7 +7,9 @@ or a password in it is refused.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -15,8 +17,9 @@ from nosync_nb.errors import SchemaError, visible
 
 _URLS_MAX = 16
 _ID_HEX = 32
+_HOST = re.compile(r"[0-9a-z.:_-]{1,255}")
 _HEX = frozenset("0123456789abcdef")
-_FORM = "a replica is file:///absolute/folder"
+_FORM = "a replica is file:///absolute/folder or grpc://host:port"
 
 
 class Address(NamedTuple):
@@ -25,7 +28,7 @@ class Address(NamedTuple):
     Attributes:
         url: without what follows a `#`.
         kind: of place; the URL's scheme.
-        host: which machine or bucket; empty for this one.
+        host: which machine, with its port, or bucket; empty for this one.
         path: within it; of a folder of this machine absolute.
         log_id: the log that is meant, if the URL says so: `file:///folder#ID`.
     """
@@ -85,7 +88,39 @@ def _folder(parts: SplitResult, shown: str) -> tuple[str, str]:
     return "", path
 
 
-_KINDS: dict[str, Callable[[SplitResult, str], tuple[str, str]]] = {"file": _folder}
+def _server(parts: SplitResult, shown: str) -> tuple[str, str]:
+    """Host with port, and no path, of a replica server's URL."""
+    try:
+        name, port = parts.hostname, parts.port
+    except ValueError:
+        name = port = None
+    if not name or not port or parts.query or parts.path.strip("/") or not _HOST.fullmatch(name):
+        raise SchemaError(f"'{shown}' names no port of a host", hint=_FORM)
+    if name == "localhost":
+        name = "127.0.0.1"
+    host = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+    if parts.scheme == "grpc" and not is_loopback(host):
+        raise SchemaError(
+            f"'{shown}': what is sent to another machine could be read on the way",
+            hint=f"start the server with TLS, and name grpc+tls://{host}",
+        )
+    return host, ""
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether `host:port` is on this machine, and no network leads there."""
+    name = host.rpartition(":")[0].strip("[]")
+    try:
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+_KINDS: dict[str, Callable[[SplitResult, str], tuple[str, str]]] = {
+    "file": _folder,
+    "grpc": _server,
+    "grpc+tls": _server,
+}
 
 
 def parse_all(urls: Any, *, log: str, look: bool = True) -> tuple[Address, ...]:

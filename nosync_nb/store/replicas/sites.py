@@ -13,6 +13,7 @@ from nosync_nb.store.replicas.address import Address
 from nosync_nb.store.replicas.folder import FolderSite
 from nosync_nb.store.replicas.promises import Promise
 from nosync_nb.store.replicas.replica import Replica
+from nosync_nb.store.replicas.served import ServedSite
 
 
 class Site(Protocol):
@@ -38,6 +39,8 @@ class Site(Protocol):
 
 _KINDS: dict[str, Callable[[Address, Files], Site]] = {
     "file": lambda address, files: FolderSite(address.path, files),
+    "grpc": ServedSite,
+    "grpc+tls": ServedSite,
 }
 
 

@@ -1,0 +1,11 @@
+"""Starts a replica server: python -m nosync_nb.replica DIR --port P; see `store.replicas.server`.
+
+Short, and on its own: it starts a command.
+"""
+
+import sys
+
+from nosync_nb.store.replicas.server import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,189 @@
+"""Replicas of every kind: what each of them takes, refuses and gives back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+from replica_servers import ReplicaServer
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.files.disk import Files
+from nosync_nb.store.log import segments
+from nosync_nb.store.replicas.address import parse
+from nosync_nb.store.replicas.replica import Name, Replica, Term
+from nosync_nb.store.replicas.sites import Site, connect
+
+NAME = Name("/logs/x.nosync", "me", 3, 2)
+TERM = Term(1, "me")
+PART, PACK = "log1-1-g3-ab.arrow", "log1-1-g3-cd.pack"
+SEGMENT = segments.file_name(1, 1)
+
+
+class Copy:
+    """A log's copy, opened again and again.
+
+    Attributes:
+        folder: where its files lie in the end.
+    """
+
+    def __init__(self, site: Site, folder: Path, log_id: bytes, closed: ExitStack) -> None:
+        self.site, self.log_id = site, log_id
+        self.folder = folder / log_id.hex()
+        self._closed = closed
+
+    def __call__(self) -> Replica:
+        replica = self.site.replica(self.log_id)
+        self._closed.callback(replica.close)
+        return replica
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaServer]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NOSYNC_KEY_FILE", str(tmp_path_factory.mktemp("keys") / "key"))
+        with ReplicaServer(tmp_path_factory.mktemp("served") / "copies") as running:
+            yield running
+
+
+@pytest.fixture(params=["folder", "served"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path, server: ReplicaServer) -> Iterator[Copy]:
+    folder = tmp_path / "copies" if request.param == "folder" else server.folder
+    url = f"file://{folder}" if request.param == "folder" else server.url
+    site = connect(parse(url), Files())
+    site.prepare()
+    with ExitStack() as closed:
+        yield Copy(site, folder, os.urandom(16), closed)
+
+
+def appended(replica: Replica, offset: int, data: bytes) -> None:
+    """Appends to a segment, down to the disk."""
+    replica.append(TERM, SEGMENT, offset, data)
+    replica.sync(TERM, None)
+
+
+@pytest.mark.fault(24)
+def test_a_copy_takes_nothing_of_an_earlier_owner(opened: Copy) -> None:
+    first = Term(3, "first")
+    old, new = opened(), opened()
+    assert new.promised() is None
+    old.promise(first, NAME)
+    assert new.promised() == first
+    old.store(first, PART, 0, b"abc", last=False)
+    with pytest.raises(FencedError, match="generation 3"):
+        new.promise(Term(3, "second"), NAME)
+    new.promise(Term(4, "second"), NAME)
+    with pytest.raises((FencedError, DurabilityError)):
+        old.store(first, PART, 3, b"def", last=True)
+    for step in (
+        lambda: old.sync(first, 1),
+        lambda: old.store(first, PART, 0, b"abc", last=True),
+        lambda: old.discard(first, [PART]),
+        lambda: old.promise(first, NAME),
+    ):
+        with pytest.raises(FencedError, match="generation 4"):
+            step()
+    assert dict(new.held().files) == {}
+    assert new.promised() == Term(4, "second")
+
+
+@pytest.mark.fault(44)
+def test_a_copy_holds_files_of_a_log_and_no_others(opened: Copy) -> None:
+    replica = opened()
+    replica.promise(TERM, NAME)
+    for name in ("../key", "promise", "lock", "x.txt", "a/b.arrow", ".arrow", "segment-1.log"):
+        with pytest.raises(CorruptLogError):
+            replica.store(TERM, name, 0, b"", last=True)
+        with pytest.raises(CorruptLogError):
+            replica.read(name, 0, 10)
+    with pytest.raises(DurabilityError, match="follows nothing"):
+        replica.store(TERM, PART, 5, b"x", last=True)
+    replica.store(TERM, PART, 0, b"x", last=True)
+    (opened.folder / "layers" / "stray.txt").write_text("")
+    assert dict(replica.held().files) == {PART: 1}
+
+
+def test_what_is_stored_and_appended_is_read_back(opened: Copy) -> None:
+    replica = opened()
+    piece = Random(7).randbytes(1 << 20)
+    begun = replica.promise(TERM, NAME)
+    replica.store(TERM, PART, 0, piece, last=False)
+    replica.store(TERM, PART, len(piece), b"end", last=True)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    for i in range(4):
+        replica.append(TERM, SEGMENT, 5 + 2 * i, b"%02d" % i)
+    assert replica.read(SEGMENT, 0, 100) == b"begin00010203"
+    replica.append(TERM, SEGMENT, 13, b"!")
+    replica.sync(TERM, 12)
+    assert replica.acknowledged() == 12
+    whole = piece + b"end"
+    assert replica.read(PART, 3, 2 << 20) == whole[3:]
+    assert replica.read(PART, len(whole), 1) == b""
+    assert replica.digest(PART, len(whole)) == replica.digest(PART, 1 << 40)
+    assert replica.digest(PART, len(whole)) != replica.digest(PART, len(piece))
+    held = opened().held()
+    assert held.incarnation == begun.incarnation
+    assert dict(held.files) == {PART: len(whole), SEGMENT: 14}
+    replica.discard(TERM, [PART])
+    assert dict(replica.held().files) == {SEGMENT: 14}
+
+
+@pytest.mark.fault(30)
+def test_a_piece_that_comes_twice_or_out_of_order_is_refused(opened: Copy) -> None:
+    replica = opened()
+    replica.promise(TERM, NAME)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    appended(replica, 5, b"abc")
+    for offset in (5, 9, 0):
+        with pytest.raises(DurabilityError, match="8 bytes"):
+            appended(replica, offset, b"xyz")
+    replica.store(TERM, PART, 0, b"abc", last=False)
+    with pytest.raises(DurabilityError, match="follows nothing"):
+        replica.store(TERM, PART, 4, b"e", last=True)
+    again = opened()
+    again.promise(TERM, NAME)
+    assert again.read(SEGMENT, 0, 100) == b"beginabc"
+    assert dict(again.held().files) == {SEGMENT: 8}
+
+
+@pytest.mark.fault(31)
+def test_a_copy_that_was_deleted_is_begun_anew(opened: Copy) -> None:
+    replica = opened()
+    first = replica.promise(TERM, NAME)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    replica.sync(TERM, 7)
+    for path in sorted(opened.folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    opened.folder.rmdir()
+    with pytest.raises(DurabilityError, match="not the copy any more"):
+        appended(replica, 5, b"abc")
+    assert replica.promised() is None
+    again = replica.promise(TERM, NAME)
+    assert again.incarnation != first.incarnation
+    assert dict(again.files) == {}
+    assert replica.acknowledged() == 0
+
+
+def test_the_logs_of_a_place_are_those_that_were_begun(opened: Copy) -> None:
+    replica = opened()
+    assert opened.log_id not in opened.site.logs()
+    replica.promise(TERM, NAME)
+    assert opened.log_id not in opened.site.logs()
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    said = opened.site.logs()[opened.log_id]
+    assert (said.term, said.name) == (TERM, NAME)
+
+
+def test_a_damaged_promise_is_told_by_each_call(opened: Copy) -> None:
+    replica = opened()
+    replica.promise(TERM, NAME)
+    (opened.folder / "promise").write_bytes(b"{}")
+    for step in (replica.held, replica.promised, lambda: replica.sync(TERM, 1)):
+        with pytest.raises(CorruptLogError, match="promise") as caught:
+            step()
+        assert caught.value.hint
+    (opened.folder / "promise").unlink()  # other tests list what the server has
