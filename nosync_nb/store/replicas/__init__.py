@@ -7,6 +7,8 @@
     folder      a replica that is a folder or a mounted volume
     served      a replica at a server: `server`, its process, `copies`, what it keeps, `wire`, what
                 both say, and `tokens`, by which they know each other
+    objects     a replica in an object store: `account`, the chain of its `records`, whose next
+                place one writer gets, and `bucket`, what is asked of the store
     restoring   a log made anew from what replicas hold
 
 Nothing here runs in the thread that commits, and nothing is asked of a replica before an epoch is

@@ -19,7 +19,9 @@ _URLS_MAX = 16
 _ID_HEX = 32
 _HOST = re.compile(r"[0-9a-z.:_-]{1,255}")
 _HEX = frozenset("0123456789abcdef")
-_FORM = "a replica is file:///absolute/folder or grpc://host:port"
+_FORM = "a replica is file:///absolute/folder, grpc://host:port or s3://bucket/prefix"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,221}[a-z0-9]")
+_PREFIX = re.compile(r"[A-Za-z0-9._/-]{0,500}")
 
 
 class Address(NamedTuple):
@@ -116,10 +118,28 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _bucket(parts: SplitResult, shown: str) -> tuple[str, str]:
+    """Bucket and prefix of an object store's URL."""
+    path = unquote(parts.path).strip("/")
+    if parts.query:  # some put credentials there
+        raise SchemaError(f"'{shown.partition('?')[0]}' has more behind a ?", hint="take it out")
+    if not _BUCKET.fullmatch(parts.netloc):
+        raise SchemaError(f"'{shown}' names no bucket", hint=_FORM)
+    steps = path.split("/")
+    if not _PREFIX.fullmatch(path) or (path and {"", ".", ".."} & {*steps}):
+        raise SchemaError(
+            f"'{shown}': a prefix has letters, digits and `-._/`, and no empty steps", hint=_FORM
+        )
+    return parts.netloc, path
+
+
 _KINDS: dict[str, Callable[[SplitResult, str], tuple[str, str]]] = {
     "file": _folder,
     "grpc": _server,
     "grpc+tls": _server,
+    "s3": _bucket,
+    "gs": _bucket,
+    "az": _bucket,
 }
 
 

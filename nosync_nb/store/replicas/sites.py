@@ -10,7 +10,9 @@ from typing import Protocol
 
 from nosync_nb.files.disk import Files
 from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas.bucket import Bucket
 from nosync_nb.store.replicas.folder import FolderSite
+from nosync_nb.store.replicas.objects import ObjectSite
 from nosync_nb.store.replicas.promises import Promise
 from nosync_nb.store.replicas.replica import Replica
 from nosync_nb.store.replicas.served import ServedSite
@@ -41,7 +43,14 @@ _KINDS: dict[str, Callable[[Address, Files], Site]] = {
     "file": lambda address, files: FolderSite(address.path, files),
     "grpc": ServedSite,
     "grpc+tls": ServedSite,
+    "s3": lambda address, _: _in_bucket(address),
+    "gs": lambda address, _: _in_bucket(address),
+    "az": lambda address, _: _in_bucket(address),
 }
+
+
+def _in_bucket(address: Address) -> ObjectSite:
+    return ObjectSite(Bucket(address.kind, address.host, address.path))
 
 
 def connect(address: Address, files: Files) -> Site:

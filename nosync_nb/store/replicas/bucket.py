@@ -1,0 +1,268 @@
+"""Bucket: the requests to an object store, each counted, bounded in time, and told if it fails.
+
+Nothing else knows of the client, `obstore`, which is imported when a URL asks for it. Credentials
+and endpoints come from the environment that the client reads; a URL holds none.
+
+IMPORTANT: the text of a client's error may hold a signed URL. None of it is told: a status, a code
+of the store, and words of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+
+from nosync_nb.errors import DurabilityError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_AT_ONCE = 8
+_DELETED_AT_ONCE = 1000
+_TIMEOUT_S, _CONNECT_S = 6, 3
+_RETRIES = 2
+
+_ENVIRONMENT = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|specified bucket does not exist")
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_LATE = re.compile(r"[Tt]imed ?out|TimedOut")
+_NOBODY = re.compile(r"169\.254\.169\.254|metadata\.google|MissingCredentials")
+_DENIED = frozenset({"401", "403"})
+
+Result = TypeVar("Result")
+
+
+class ObjectName(NamedTuple):
+    """An object, and what tells it from another one of its name."""
+
+    key: str
+    tag: str
+
+
+class Bucket:
+    """A folder of an object store. Any thread may call.
+
+    Each call raises DurabilityError if the store cannot be reached or refuses; none waits for
+    longer than some seconds.
+
+    Args:
+        kind: `s3`, `gs` or `az`.
+        name: of the bucket or container.
+        prefix: of all keys, without slashes at its ends; empty: none.
+        client: that makes the requests; None: one for what the environment says.
+
+    Attributes:
+        where: what people call it.
+        requests: how many were made; a bulk of deletions counts as one.
+        bytes_sent, bytes_read: of objects.
+    """
+
+    def __init__(
+        self, kind: str, name: str, prefix: str, *, client: ObjectStore | None = None
+    ) -> None:
+        self._kind, self._name, self._prefix = kind, name, prefix
+        self.where = f"{kind}://{name}/{prefix}".rstrip("/")
+        self.requests = self.bytes_sent = self.bytes_read = 0
+        self._client = client
+        self._counting = threading.Lock()
+
+    def create(self, key: str, data: bytes) -> str | None:
+        """Makes an object unless there is one of this name: its tag; None if there is one.
+
+        A request that is tried again may be refused because of itself: who gets None looks.
+        """
+        self.check()
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            return self._put(key, data, new=True)
+        except AlreadyExistsError:
+            return None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Makes an object that nobody else makes."""
+        self._put(key, data, new=False)
+
+    def _put(self, key: str, data: bytes, *, new: bool) -> str:
+        self.check()
+        self._count(sent=len(data))
+        mode: Literal["create", "overwrite"] = "create" if new else "overwrite"
+        made = self._ask(lambda client: client.put(key, data, mode=mode, use_multipart=False))
+        return made["e_tag"] or ""
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes of an object; None if it is not there."""
+        return self.get_all([key])[0]
+
+    def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        """The bytes of several objects, asked for at once."""
+
+        def get(key: str) -> bytes | None:
+            try:
+                data = self._ask(lambda client: bytes(client.get(key).bytes()))
+            except FileNotFoundError:
+                return None
+            self._count(read=len(data))
+            return data
+
+        return _at_once(get, keys)
+
+    def read(self, key: str, start: int, size: int) -> bytes:
+        """Some bytes of an object, which has them."""
+
+        def asked(client: ObjectStore) -> bytes:
+            return bytes(client.get_range(key, start=start, length=size))
+
+        try:
+            data = self._ask(asked)
+        except FileNotFoundError:
+            raise DurabilityError(f"'{self.where}' has lost the object '{key}'") from None
+        self._count(read=len(data))
+        return data
+
+    def read_all(self, ranges: Iterable[tuple[str, int, int]]) -> list[bytes]:
+        """Some bytes of several objects, asked for at once."""
+        return _at_once(lambda each: self.read(*each), list(ranges))
+
+    def holds(self, key: str) -> bool:
+        """Whether there is an object of this name."""
+        try:
+            self._ask(lambda client: client.head(key))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def listed(self, prefix: str) -> list[ObjectName]:
+        """The objects below a prefix, by their keys ascending."""
+        known = self._ask(lambda client: client.list(prefix).collect())
+        return sorted(ObjectName(each["path"], each["e_tag"] or "") for each in known)
+
+    def folders(self) -> list[str]:
+        """What comes after the bucket's own prefix, up to a slash."""
+        known = self._ask(lambda client: client.list_with_delimiter())
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in known["common_prefixes"])
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Deletes objects; those that are not there are none."""
+        left = list(keys)
+        while left:
+            some, left = left[:_DELETED_AT_ONCE], left[_DELETED_AT_ONCE:]
+            try:
+                self._delete(some)
+            except FileNotFoundError:  # of some kinds of store; nobody says which
+                for key in some:
+                    with suppress(FileNotFoundError):
+                        self._delete([key])
+
+    def _delete(self, keys: list[str]) -> None:
+        self._ask(lambda client: client.delete(keys))
+
+    # -- the client --------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises DurabilityError if the client is not installed or lacks settings; asks nobody."""
+        if self._client is None:
+            self._client = self._connected()
+
+    def _ask(self, request: Callable[[ObjectStore], Result]) -> Result:
+        """Makes a request; what is not there or there already is told by the client's errors."""
+        self.check()
+        assert self._client is not None
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        self._count(requests=1)
+        try:
+            return request(self._client)
+        except AlreadyExistsError:
+            raise
+        except FileNotFoundError as error:
+            if _NO_BUCKET.search(str(error)):
+                raise self._failed(str(error)) from None
+            raise
+        except (BaseError, OSError, TimeoutError) as error:
+            raise self._failed(str(error)) from None
+
+    def _count(self, *, requests: int = 0, sent: int = 0, read: int = 0) -> None:
+        with self._counting:
+            self.requests += requests
+            self.bytes_sent += sent
+            self.bytes_read += read
+
+    def _connected(self) -> ObjectStore:
+        try:
+            from obstore import store
+            from obstore.exceptions import BaseError
+        except ImportError:
+            raise DurabilityError(
+                f"'{self.where}' needs the client of object stores, which is not installed:"
+                " pip install 'nosync[cloud]'"
+            ) from None
+        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
+        kinds = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
+        options: Mapping[str, object] = {
+            "prefix": self._prefix or None,
+            "client_options": {
+                "timeout": timedelta(seconds=_TIMEOUT_S),
+                "connect_timeout": timedelta(seconds=_CONNECT_S),
+                "allow_http": plain and self._kind == "s3",
+            },
+            "retry_config": {
+                "max_retries": _RETRIES,
+                "retry_timeout": timedelta(seconds=_TIMEOUT_S),
+            },
+        }
+        try:
+            client: ObjectStore = kinds[self._kind](self._name, **options)
+        except (BaseError, ValueError, OSError):
+            raise DurabilityError(
+                f"'{self.where}' cannot be asked: the environment lacks settings"
+                f" ({_ENVIRONMENT[self._kind]})"
+            ) from None
+        return client
+
+    def _failed(self, text: str) -> DurabilityError:
+        """What is told of an error of the client; `text` is its own, of which nothing is told."""
+        status, code = _STATUS.search(text), _CODE.search(text)
+        said = " ".join(each[1] for each in (status, code) if each)
+        if _NO_BUCKET.search(text):
+            return DurabilityError(
+                f"'{self.where}': there is no bucket '{self._name}'",
+                hint="make it, or name another",
+            )
+        if _NOBODY.search(text):
+            return DurabilityError(
+                f"'{self.where}' cannot be asked: the environment has no credentials"
+                f" ({_ENVIRONMENT[self._kind]})"
+            )
+        if status and status[1] in _DENIED:
+            return DurabilityError(
+                f"'{self.where}' refuses: {said}; the credentials are those of the environment"
+                f" ({_ENVIRONMENT[self._kind]})",
+                hint="they must allow to list, read, write and delete there",
+            )
+        if said:
+            return DurabilityError(f"'{self.where}' answers {said}")
+        late = f" within {_TIMEOUT_S} s" if _LATE.search(text) else ""
+        return DurabilityError(f"'{self.where}' cannot be reached{late}")
+
+
+Given = TypeVar("Given")
+
+
+def _at_once(call: Callable[[Given], Result], given: Sequence[Given]) -> list[Result]:
+    """What calls return, in order; a few of them wait for the network at a time."""
+    if len(given) < 2:
+        return [call(each) for each in given]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(given)), "nosync objects") as pool:
+        return list(pool.map(call, given))

@@ -1,0 +1,564 @@
+"""Replicas in object stores: one writer at a time, whatever fails, in few requests and objects."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import pytest
+from object_server import ObjectServer
+from obstore.store import MemoryStore
+
+import nosync_nb
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
+from nosync_nb.files.disk import Files
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.log import segments
+from nosync_nb.store.replicas import address, records
+from nosync_nb.store.replicas.bucket import Bucket
+from nosync_nb.store.replicas.objects import EMBEDDED_BYTES, ObjectReplica, ObjectSite
+from nosync_nb.store.replicas.replica import Name, Term
+from nosync_nb.store.replicas.sites import connect
+
+ID = bytes(range(16))
+NAME = Name("/logs/x.nosync", "me")
+TERM = Term(1, "me")
+SEGMENT, NEXT = segments.file_name(1, 1), segments.file_name(2, 1)
+PART, OTHER = "log1-1-g3-ab.arrow", "log1-2-g3-ab.arrow"
+WAIT_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectServer]:
+    with ObjectServer() as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment().items():
+            patch.setenv(name, value)
+        running.make("bucket")
+        yield running
+
+
+@pytest.fixture
+def bucket(server: ObjectServer, tmp_path: Path) -> Bucket:
+    return Bucket("s3", "bucket", tmp_path.name)
+
+
+class Failing(Bucket):
+    """A bucket in memory whose `at`th request fails, before it is done or after.
+
+    Args:
+        then: is called in its place, before the request is done; without it the request fails.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        at: int = -1,
+        *,
+        done: bool = False,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__("s3", "bucket", "", client=store)
+        self._left, self._done, self._then = at, done, then
+        self.made = 0
+
+    def _ask(self, request: Callable[[Any], Any]) -> Any:
+        self.made += 1
+        self._left -= 1
+        if self._left == -1:
+            if self._then is not None:
+                self._then()
+            else:
+                if self._done:
+                    with suppress(Exception):  # what it says is not heard
+                        super()._ask(request)
+                raise DurabilityError("the request is not answered")
+        return super()._ask(request)
+
+
+def begun(bucket: Bucket, term: Term = TERM) -> ObjectReplica:
+    replica = ObjectReplica(bucket, ID)
+    replica.promise(term, NAME)
+    return replica
+
+
+def contents(replica: ObjectReplica) -> dict[str, bytes]:
+    """What is read back of a copy, held against the sizes and digests that it tells."""
+    files = {}
+    for name, size in replica.held().files.items():
+        files[name] = replica.read(name, 0, size + 1)
+        assert len(files[name]) == size
+        assert replica.digest(name, size) == hashlib.blake2b(files[name], digest_size=16).digest()
+    return files
+
+
+def test_a_url_names_a_bucket_and_what_keys_begin_with() -> None:
+    for url, place in {
+        "s3://logs": ("s3", "logs", ""),
+        "gs://my.logs/a/b/": ("gs", "my.logs", "a/b"),
+        "az://logs/a%2Db": ("az", "logs", "a-b"),
+    }.items():
+        assert address.parse(url)[1:4] == place
+    for url, told in {
+        "s3://key:secret@logs/a": "no user and no password",
+        "s3://logs/a?X-Amz-Signature=secret": "behind a ?",
+        "s3:///a": "no bucket",
+        "s3://Logs": "no bucket",
+        "s3://logs/../a": "empty steps",
+        "s3://logs/a//b": "empty steps",
+        "s3://logs/a%00b": "a prefix has",
+    }.items():
+        with pytest.raises(SchemaError, match=told.replace("?", r"\?")) as caught:
+            address.parse(url)
+        assert "secret" not in str(caught.value)
+        assert caught.value.hint
+
+
+def test_files_are_as_they_were_sent_however_they_are_cut(bucket: Bucket) -> None:
+    random = Random(3)
+    replica = begun(bucket)
+    model = {SEGMENT: b"begin", PART: random.randbytes(5 << 20), OTHER: b""}
+    for name, data in model.items():
+        for at in range(0, max(1, len(data)), 1 << 20):
+            piece = data[at : at + (1 << 20)]
+            replica.store(TERM, name, at, piece, last=at + len(piece) == len(data))
+    for size in (1, 700, EMBEDDED_BYTES, EMBEDDED_BYTES + 1, 3 << 20):
+        more = random.randbytes(size)
+        replica.append(TERM, SEGMENT, len(model[SEGMENT]), more)
+        model[SEGMENT] += more
+        assert replica.read(SEGMENT, 3, 1 << 30) == model[SEGMENT][3:]
+        assert ObjectReplica(bucket, ID).held().files[SEGMENT] == len(model[SEGMENT]) - size
+        replica.sync(TERM, size)
+    for reader in (replica, ObjectReplica(bucket, ID)):
+        assert contents(reader) == model
+        for _ in range(20):
+            start, size = random.randrange(5 << 20), random.randrange(3 << 20)
+            assert reader.read(PART, start, size) == model[PART][start : start + size]
+        some = hashlib.blake2b(model[SEGMENT][:800], digest_size=16).digest()
+        assert reader.digest(SEGMENT, 800) == some
+        assert reader.acknowledged() == 3 << 20
+    read = bucket.bytes_read
+    assert begun(bucket).digest(PART, 5 << 20) == replica.digest(PART, 5 << 20)
+    assert bucket.bytes_read - read < 1 << 20  # what was stored is not read back for its digest
+
+
+@pytest.mark.fault(46)
+def test_many_appends_make_few_objects_and_one_request_each(server: ObjectServer) -> None:
+    del server  # the counts are the same on any store
+    store = MemoryStore()
+    bucket = Bucket("s3", "bucket", "", client=store)
+    replica = begun(bucket)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    model, count = b"begin", 3000
+    asked, sent = bucket.requests, bucket.bytes_sent
+    for i in range(count):
+        more = b"%06d" % i * (1 + i % 50)
+        replica.append(TERM, SEGMENT, len(model), more)
+        model += more
+        replica.sync(TERM, i)
+    assert contents(ObjectReplica(bucket, ID)) == {SEGMENT: model}
+    objects = [each["path"] for each in store.list().collect()]
+    assert len(objects) < 3 * 15 + 2 * records.FAN
+    # one that makes the record, one that sees that the copy is there; deletions, merges of merges
+    assert bucket.requests - asked < count * 2.2
+    assert bucket.bytes_sent - sent < 3 * len(model) + 1200 * count
+
+
+def test_a_sync_is_two_requests_and_none_of_them_lists(
+    bucket: Bucket, server: ObjectServer
+) -> None:
+    replica = begun(bucket)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    asked, told = bucket.requests, len(server.requests)
+    for i in range(10):
+        replica.append(TERM, SEGMENT, 5 + i, b"x")
+        replica.sync(TERM, i)
+    assert bucket.requests - asked <= 21  # with one that deletes, after a record that says all
+    replica.sync(TERM, 9)
+    ObjectReplica(bucket, bytes(16)).held()  # what is printed in order was printed by now
+    made = [request for request in server.requests[told:] if ID.hex() in request[1]]
+    assert Counter(method for method, _ in made)["PUT"] == 10
+    assert not [path for method, path in made if method == "GET"]
+
+
+def shapes(store: MemoryStore) -> set[str]:
+    return {each["path"].partition("/")[2] for each in store.list().collect()}
+
+
+def workload(replica: ObjectReplica, *, told: list[dict[str, bytes]]) -> None:
+    """Brings a copy to a goal from wherever it is; `told` gets what is there for sure."""
+    held = replica.promise(TERM, NAME).files
+    goal = {PART: b"p" * 70_000, SEGMENT: bytes(range(60))}
+
+    def store(name: str) -> None:
+        data = goal[name][:5] if name == SEGMENT else goal[name]
+        for at in range(0, len(data), 40_000):
+            piece = data[at : at + 40_000]
+            replica.store(TERM, name, at, piece, last=at + len(piece) == len(data))
+
+    for name in (OTHER, *goal):
+        if name not in held and (name in goal or SEGMENT not in held):
+            goal.setdefault(name, b"o")
+            store(name)
+    start = held.get(SEGMENT, 5)
+    for at in range(start, 60, 3):
+        replica.append(TERM, SEGMENT, at, goal[SEGMENT][at : at + 1])
+        replica.append(TERM, SEGMENT, at + 1, goal[SEGMENT][at + 1 : min(at + 3, 60)])
+        replica.sync(TERM, at)
+        told.append({SEGMENT: goal[SEGMENT][: min(at + 3, 60)], PART: goal[PART]})
+    if OTHER in replica.held().files:
+        replica.discard(TERM, [OTHER])
+    replica.sync(TERM, 99)
+
+
+@pytest.mark.fault(16, 20, 30)
+@pytest.mark.parametrize("done", [False, True], ids=["never", "later"])
+def test_a_request_that_fails_anywhere_leaves_all_or_nothing_of_a_step(done: bool) -> None:
+    counted = Failing(MemoryStore())
+    workload(ObjectReplica(counted, ID), told=[])
+    assert counted.made > 50
+    for at in range(counted.made):
+        store, told = MemoryStore(), []
+        failing = ObjectReplica(Failing(store, at, done=done), ID)
+        with pytest.raises(DurabilityError, match="not answered"):
+            workload(failing, told=told)
+        there = contents(ObjectReplica(Failing(store), ID))
+        for name, data in (told[-1] if told else {}).items():
+            assert there[name][: len(data)] == data
+        for who in (failing, ObjectReplica(Failing(store), ID)):  # the same process, or another
+            workload(who, told=[])
+            assert who.acknowledged() == 99
+            after = contents(ObjectReplica(Failing(store), ID))
+            assert after == {PART: b"p" * 70_000, SEGMENT: bytes(range(60))}
+        last = begun(Failing(store), Term(2, "next"))
+        state = {piece for piece in shapes(store) if piece.startswith("data/")}
+        assert len(state) == 1  # that of the part: nothing is left over
+        assert len(shapes(store)) < 2 * records.FAN
+        assert contents(last) == after
+
+
+@pytest.mark.fault(24)
+def test_an_owner_who_is_overtaken_at_any_request_changes_nothing_any_more() -> None:
+    counted = Failing(MemoryStore())
+    workload(ObjectReplica(counted, ID), told=[])
+    refused = [overtaken(at) for at in range(counted.made)]
+    assert sum(refused) >= counted.made - 1
+
+
+def overtaken(at: int) -> bool:
+    """Has a later owner come at a request of an earlier one; returns whether that was refused."""
+    store, term = MemoryStore(), Term(2, "later")
+    later = ObjectReplica(Failing(store), ID)
+    told: list[dict[str, bytes]] = []
+    before: list[int] = []
+
+    def overtake() -> None:
+        before.append(len(told))
+        later.promise(term, NAME)
+        later.store(term, NEXT, 0, b"later", last=True)
+        later.sync(term, 7)
+
+    zombie = ObjectReplica(Failing(store, at, then=overtake), ID)
+    refused = False
+    try:
+        workload(zombie, told=told)
+    except FencedError:
+        refused = True
+    assert len(told) <= before[0] + 1  # a record that was made before the promise, which has it
+    there = contents(later)
+    assert there[NEXT] == b"later"
+    for data in told[-1:]:
+        assert {name: there[name] for name in data} == data
+    with pytest.raises(FencedError, match="generation 2"):
+        zombie.promise(TERM, NAME)
+    for i in range(40):  # records of then are merged and deleted: still no place is free
+        later.append(term, NEXT, 5 + i, b"!")
+        later.sync(term, 8 + i)
+    for step in (
+        lambda: zombie.sync(TERM, 1),
+        lambda: zombie.store(TERM, PART, 0, b"zombie", last=True),
+        lambda: zombie.discard(TERM, [NEXT]),
+    ):
+        with pytest.raises(FencedError, match="generation 2"):
+            step()
+    there[NEXT] += b"!" * 40
+    assert contents(ObjectReplica(Failing(store), ID)) == contents(later) == there
+    return refused
+
+
+@pytest.mark.fault(24)
+def test_one_who_slept_finds_his_place_taken_though_records_were_deleted() -> None:
+    store = MemoryStore()
+    sleeper = begun(Failing(store))
+    sleeper.store(TERM, SEGMENT, 0, b"begin", last=True)
+    later = begun(Failing(store), Term(2, "later"))
+    for i in range(100):
+        later.append(Term(2, "later"), SEGMENT, 5 + i, b"!")
+        later.sync(Term(2, "later"), i)
+    there = contents(later)
+    sleeper.append(TERM, SEGMENT, 5, b"?")
+    with pytest.raises(FencedError, match="generation 2"):
+        sleeper.sync(TERM, 1)
+    assert contents(later) == there
+
+
+@pytest.mark.fault(23)
+def test_of_many_who_want_one_generation_one_has_it(bucket: Bucket) -> None:
+    count = 6
+    for generation in range(1, 6):
+        ready = threading.Barrier(count)
+
+        def ask(who: int, generation: int = generation, ready: Any = ready) -> int | None:
+            replica = ObjectReplica(bucket, ID)
+            term = Term(generation, f"owner {who}")
+            ready.wait()
+            try:
+                replica.promise(term, NAME)
+                replica.store(term, f"log{generation}-{who}-g1-ab.arrow", 0, b"x", last=True)
+            except FencedError:
+                return None
+            return who
+
+        with ThreadPoolExecutor(count) as pool:
+            won = [who for who in pool.map(ask, range(count)) if who is not None]
+        assert len(won) == 1
+        state = ObjectReplica(bucket, ID)
+        assert state.promised() == Term(generation, f"owner {won[0]}")
+        assert f"log{generation}-{won[0]}-g1-ab.arrow" in state.held().files
+        assert len(state.held().files) == generation
+
+
+@pytest.mark.fault(31)
+def test_a_copy_that_was_deleted_is_begun_anew_and_acknowledges_nothing_meanwhile() -> None:
+    store = MemoryStore()
+    replica = begun(Failing(store))
+    first = replica.held().incarnation
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    replica.append(TERM, SEGMENT, 5, b"x")
+    store.delete([each["path"] for each in store.list().collect()])
+    with pytest.raises(DurabilityError, match="not the copy any more"):
+        replica.sync(TERM, 7)
+    assert replica.promised() is None
+    again = replica.promise(TERM, NAME)
+    assert (again.files, replica.acknowledged()) == ({}, 0)
+    assert again.incarnation != first
+
+
+@pytest.mark.fault(12, 14)
+def test_records_that_are_damaged_or_missing_are_told_or_the_copy_holds_nothing() -> None:
+    store = MemoryStore()
+    replica = begun(Failing(store))
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    for i in range(20):
+        replica.append(TERM, SEGMENT, 5 + i, b"x")
+        replica.sync(TERM, i)
+    before = replica.held()
+    path = max(each["path"] for each in store.list(f"{ID.hex()}/state").collect())
+    whole = bytes(store.get(path).bytes())
+    for at in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x40
+        store.put(path, bytes(damaged))
+        copy = ObjectReplica(Failing(store), ID)
+        if at < len(whole) - 1:  # the last byte is the segment's, and frames have checksums
+            with pytest.raises(CorruptLogError, match="damaged"):
+                copy.held()
+    store.put(path, whole)
+    missing = f"{ID.hex()}/{records.key_of(records.FAN)}"
+    store.delete(missing)
+    copy = ObjectReplica(Failing(store), ID)
+    assert copy.held().files == {}
+    assert copy.promise(Term(2, "next"), NAME).incarnation != before.incarnation
+    with pytest.raises(FencedError, match="generation 2"):
+        begun(Failing(store), TERM)
+
+
+def test_a_piece_that_is_lost_is_told_and_not_read_as_nothing() -> None:
+    store = MemoryStore()
+    replica = begun(Failing(store))
+    replica.store(TERM, PART, 0, b"p" * 70_000, last=True)
+    (piece,) = (each["path"] for each in store.list(f"{ID.hex()}/data").collect())
+    store.delete(piece)
+    with pytest.raises(DurabilityError, match="has lost the object"):
+        replica.read(PART, 0, 10)
+    with pytest.raises(DurabilityError, match="holds nothing of"):
+        replica.read(OTHER, 0, 10)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Answers each request with the same status and code."""
+
+    status: ClassVar[int] = 200
+    code: ClassVar[str] = ""
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = f"<Error><Code>{self.code}</Code><Message>secret</Message></Error>".encode()
+        self.send_response(self.status)
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if self.command != "HEAD" else b"")
+
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _answer  # noqa: N815  (as the base class asks)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Answer]]:
+    """A server of which each test says what it answers."""
+
+    class Own(Answer):
+        pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
+    yield Own
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.fault(29, 44)
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        (403, "AccessDenied", "refuses: 403 AccessDenied; the credentials are those"),
+        (403, "SignatureDoesNotMatch", "refuses: 403 SignatureDoesNotMatch"),
+        (401, "", "refuses: 401"),
+        (404, "NoSuchBucket", "there is no bucket 'bucket'"),
+        (507, "InsufficientStorage", "answers 507"),
+    ],
+)
+def test_a_store_that_refuses_is_told_without_a_secret(
+    answering: type[Answer], status: int, code: str, told: str
+) -> None:
+    answering.status, answering.code = status, code
+    with pytest.raises(DurabilityError) as caught:
+        begun(Bucket("s3", "bucket", "logs"))
+    assert told in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    text = f"{caught.value}{caught.value.__notes__ if hasattr(caught.value, '__notes__') else ''}"
+    for secret in ("secret", "never-told", "tester", "127.0.0.1", "Signature="):
+        assert secret not in text
+
+
+def test_a_store_that_makes_objects_twice_is_no_replica(answering: type[Answer]) -> None:
+    answering.status = 200
+    with pytest.raises(DurabilityError, match="no owner can be kept from writing") as caught:
+        begun(Bucket("s3", "bucket", "logs"))
+    assert caught.value.hint
+
+
+@pytest.mark.fault(29)
+def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
+        bucket = Bucket("s3", "bucket", "logs")
+        with pytest.raises(DurabilityError, match="cannot be reached"):
+            begun(bucket)
+        assert bucket.requests == 1
+
+
+def test_the_client_is_loaded_when_a_url_asks_for_it_and_its_lack_is_told(tmp_path: Path) -> None:
+    code = """
+import sys
+import nosync_nb
+from nosync_nb.errors import DurabilityError
+assert "obstore" not in sys.modules
+sys.modules["obstore"] = None
+try:
+    nosync_nb.open("log", replicas=["s3://bucket/logs"])
+except DurabilityError as error:
+    assert "pip install 'nosync[cloud]'" in str(error), error
+else:
+    raise AssertionError
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.fault(33)
+def test_what_was_announced_is_back_from_a_bucket_when_the_disk_is_gone(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    path, urls = tmp_path / "x.nosync", [f"s3://bucket/{tmp_path.name}-e2e"]
+    with nosync_nb.open(path, replicas=urls) as session:
+        edges = session.input("edges", "src int, dst int")
+        session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        edges.insert([(i, i) for i in range(70_000)])  # a part of its own
+        session.commit()
+        owners_of(session).upkeep.checkpoint()
+        session.commit(wait="replicas", timeout=WAIT_S)
+        told = len(server.requests)
+        for i in range(20):
+            edges.insert([(i, i + 1)])
+            session.commit(wait="replicas", timeout=WAIT_S)
+        asked = Counter(method for method, _ in server.requests[told:])
+        assert asked["PUT"] <= 30
+        assert sum(asked.values()) <= 200
+        now = session.now
+        rows = {at: session["degrees"].rows(at=at) for at in (1, 5, now)}
+        assert session.recovery_frontier("disk", lost=0) == now
+        (status,) = owners_of(session).replication.status()
+        assert (status.state, status.epoch, status.why) == ("level", now, "")
+    shutil.rmtree(path)
+    told = len(server.requests)
+    with nosync_nb.open(path, replicas=urls) as session:
+        assert session.now == now
+        assert {at: session["degrees"].rows(at=at) for at in rows} == rows
+        assert session.recovery.recomputed == 0
+    assert len(server.requests) - told < 120
+    site = connect(address.parse(urls[0]), Files())
+    assert isinstance(site, ObjectSite)
+    assert [said.name.path for said in site.logs().values()] == [str(path)]
+
+
+def test_a_bucket_that_is_not_there_keeps_nobody_waiting_and_is_told(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    del server
+    path, urls = tmp_path / "x.nosync", ["s3://missing/logs"]
+    with pytest.raises(DurabilityError, match="there is no bucket 'missing'"):
+        nosync_nb.open(path, replicas=urls)  # it may have had the log
+    with nosync_nb.open(path) as session:
+        session.input("a", "n int")
+    with nosync_nb.open(path, replicas=urls) as session:
+        session.inputs["a"].insert([(1,)])
+        session.commit(wait="disk")
+        replication = owners_of(session).replication
+        with replication.heard:
+            assert replication.heard.wait_for(
+                lambda: replication.status()[0].state == "failing", WAIT_S
+            )
+        assert "there is no bucket 'missing'" in replication.status()[0].why
