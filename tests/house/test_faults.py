@@ -14,7 +14,9 @@ def test_each_row_names_the_tests_that_hold_it_and_no_others() -> None:
     assert list(said) == list(ROWS)
     assert said == {row: marks.get(row, set()) for row in ROWS}
     assert {row for row, names in said.items() if not names} == NOT_YET
-    assert level(FAULTS) == FAULTS
+    now, lists = FAULTS.splitlines(), level(FAULTS).splitlines()
+    assert [line for line in now if line not in lists] == []
+    assert len(now) == len(lists)
 
 
 def test_marks_are_found_in_the_syntax() -> None:

@@ -22,6 +22,8 @@ from nosync_nb.errors import (
 )
 from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
+from nosync_nb.store import journal
+from nosync_nb.store.log import Log
 from nosync_nb.store.replicas import restoring, settings
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.replica import Name, Term
@@ -320,6 +322,28 @@ def test_an_old_copy_of_the_disk_is_known_though_the_replica_dropped_what_it_has
             session.commit(wait="disk")
             with pytest.raises(FencedError):
                 shipped(session, replica, Poll(1, 1))
+    assert dict(replica.held().files) == held
+
+
+@pytest.mark.fault(32)
+def test_a_copy_of_the_disk_from_before_the_first_epoch_hides_nothing(tmp_path: Path) -> None:
+    path, backup = tmp_path / "x.nosync", tmp_path / "backup"
+    with Log.open(path) as log:
+        shutil.copytree(path, backup)
+        log.append(journal.EPOCH, journal.pack(1, 0.0, {"label": "one"}, []))
+        log.sync()
+        source = Source(str(path), log.generation)
+        replica = FolderReplica(made(tmp_path / "r"), source.log_id)
+        Shipper(source, replica, NAME, lambda why: Poll(1, 1).ask(0, why)).ship()
+    held = dict(replica.held().files)
+    shutil.rmtree(path)
+    shutil.copytree(backup, path)
+    with Log.open(path, takeover=True) as log:
+        log.append(journal.EPOCH, journal.pack(1, 0.0, {"label": "another"}, []))
+        log.sync()
+        source = Source(str(path), log.generation)
+        with pytest.raises(FencedError):
+            Shipper(source, replica, NAME, lambda why: Poll(1, 1).ask(0, why)).ship()
     assert dict(replica.held().files) == held
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -83,22 +83,35 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Says how many rows of the matrix were tried, and which were not, or not in full."""
+    """Says what was tried of the matrix and what was not, and what happened in simulated lives."""
     ran: dict[int, set[str]] = defaultdict(set)
+    did: Counter[str] = Counter()
+    lives = 0
     for kind, reports in terminalreporter.stats.items():
         for report in reports:
-            for name, held in getattr(report, "user_properties", ()):
-                if name == "fault" and report.when == ("setup" if "not run" in kind else "call"):
-                    for row in held:
+            if getattr(report, "when", "") != ("setup" if kind == "skipped" else "call"):
+                continue
+            for name, value in report.user_properties:
+                if name == "fault":
+                    for row in value:
                         ran[row].add(kind)
-    if not ran:
-        return
+                if name == "lives":
+                    lives += value[0]
+                    did.update(value[1])
+    if lives:
+        terminalreporter.write_line(f"{lives} simulated lives:")
+        for action, count in sorted(did.items()):
+            terminalreporter.write_line(f"{count:10} {action}")
+    if ran:
+        terminalreporter.write_line(_tried(ran))
+
+
+def _tried(ran: dict[int, set[str]]) -> str:
     failed = sorted(row for row, kinds in ran.items() if "failed" in kinds)
-    partly = sorted(row for row, kinds in ran.items() if any("not run" in kind for kind in kinds))
+    partly = sorted(row for row, kinds in ran.items() if any(NOT_RUN in kind for kind in kinds))
     line = f"faults: {sum('passed' in kinds for kinds in ran.values())} of {len(ROWS)} rows tried"
     line += f"; failed: {failed}" if failed else ""
-    line += f"; in part, as the machine forbids the rest: {partly}" if partly else ""
-    terminalreporter.write_line(line)
+    return line + (f"; in part, as the machine forbids the rest: {partly}" if partly else "")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
 """A log with replicas in one thread: what is done, what fails, and what must hold all the same.
 
-Each disk is a `FaultyFiles`, each process a `FakeMachine`; who ships is called like a function. So
-a seed decides everything, and a life of hundreds of steps takes milliseconds.
+The disks are in memory, each process is a `FakeMachine`; who ships is called like a function. So a
+seed decides everything, and a life of hundreds of steps takes some hundredths of a second.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections import Counter
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from faults import Crash, FakeMachine, FaultyFiles, HastyFiles
+from faults import Crash, FakeMachine
+from memory_disk import Directory, Inode, MemoryFiles, Tree
+from wire import Message, Wire, arrives
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
 from nosync_nb.store import journal
@@ -27,11 +28,22 @@ from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper, Undecid
 from nosync_nb.store.replicas.source import Source
 
 COUNT, QUORUM = 3, 2
+HOME = "/world"
 ACTIONS = {
     "append": 30, "append_file": 8, "sync": 10, "ship": 30, "checkpoint": 4, "reopen": 2,
     "take_over": 2, "cut_ship": 4, "refuse_ship": 4, "kill": 2, "power": 2, "replica_power": 3,
     "wipe": 1, "lose_disk": 2, "old_copy": 1, "keep_copy": 1, "zombie": 3, "flip": 1,
+    "cut": 3, "refuse": 3, "clock": 2, "part": 3, "heal": 4, "noisy_ship": 6, "deliver": 4,
+    "keep_replica": 1, "old_replica": 1,
 }  # fmt: skip
+FAULTS = {
+    "cut while shipping", "refused while shipping", "cut", "refused", "undecided", "fenced",
+    "ahead", "old", "away", "lost", "reply lost", "twice", "late", "delivered", "restored",
+}  # fmt: skip
+"""What must have happened in a run of some lives, beside every action and every step of a disk."""
+STEPS = {"append", "write_at", "sync", "create", "rename", "unlink", "sync_folder"}
+ROUNDS_MAX = 40
+READ_BACK = 0.1  # of the times that a replica acknowledges
 
 
 class World:
@@ -43,41 +55,59 @@ class World:
         did: how often each action was taken, and each fault occurred.
     """
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.folder = folder
-        self.path = str(folder / "x.nosync")
+        self.tree = Tree()
+        self.quiet = MemoryFiles(self.tree)
+        self.path = f"{HOME}/x.nosync"
         self.replicas: Replicas = checked(
-            [f"file://{folder}/replica-{i}" for i in range(COUNT)], QUORUM, log=self.path
+            [f"file://{HOME}/replica-{i}" for i in range(COUNT)], QUORUM, log=self.path
         )
-        self.disks = [FaultyFiles(seed=seed + 1 + i) for i in range(COUNT)]
+        self.disks = [MemoryFiles(self.tree, seed + 1 + i) for i in range(COUNT)]
         for address in self.replicas.replicas:
-            Path(address.path).mkdir()
-        self.files = FaultyFiles(seed=seed)
+            self.quiet.make_folder(address.path)
+        self.files = MemoryFiles(self.tree, seed)
         self.machine = FakeMachine()
         self.appended: list[bytes] = []
         self.contents: dict[str, bytes] = {}
         self.live: list[str] = []
         self.left: list[list[bytes]] = []
         self.states: dict[int, set[bytes]] = {}
+        self.maybe = b""
         self.announced = 0
         self.acks = [0] * COUNT
         self.holds = [0] * COUNT
         self.wiped: set[int] = set()
         self.damaged: set[int] = set()
         self.shippers: list[Shipper | None] = [None] * COUNT
+        self.wires: list[Wire | None] = [None] * COUNT
+        self.late: list[list[Message]] = [[] for _ in range(COUNT)]
+        self.away: set[int] = set()
+        self.kept: tuple[int, Directory] | None = None
         self.zombies: list[Shipper] = []
-        self.copy: tuple[Path, int] | None = None
+        self.copy: tuple[Directory, int] | None = None
         self.did: Counter[str] = Counter()
         self.log = self.opened()
 
     def run(self, steps: int) -> None:
         """Takes so many steps, and looks after each whether all holds."""
-        for _ in range(steps):
-            action = self.random.choices([*ACTIONS], [*ACTIONS.values()])[0]
+        for action in self.random.choices([*ACTIONS], [*ACTIONS.values()], k=steps):
             self.did[action] += 1
             getattr(self, action)()
         self.lose_disk()
+        self.level()
+        for disk in (self.files, *self.disks):
+            self.leave(disk)
+
+    def another(self, disk: MemoryFiles) -> MemoryFiles:
+        """What the next process sees of a disk."""
+        self.leave(disk)
+        return MemoryFiles(self.tree, self.random.randrange(1 << 30))
+
+    def leave(self, disk: MemoryFiles) -> None:
+        """Counts what was done on a disk."""
+        self.did.update({f"disk: {action}": count for action, count in disk.did.items()})
+        disk.did.clear()
 
     # -- the log -----------------------------------------------------------------------------
 
@@ -89,14 +119,15 @@ class World:
             self.path, takeover=takeover, files=self.files, machine=self.machine, background=False
         )
         for inner in layout.FOLDERS.values():
-            self.files.make_folder(str(Path(self.path, inner)))
+            self.files.make_folder(f"{self.path}/{inner}")
         found = [frame.payload for frame in log.frames()]
         first = log.checkpoint_seq
         if first:
             assert log.checkpoint in self.states[first]
         last = first + len(found)
         # Frames of which nobody was told may be those of a history that was left.
-        histories = (each for each in (self.appended, *self.left) if len(each) >= last)
+        whole = [*self.appended, self.maybe]  # a frame may be there whose call did not return
+        histories = (each for each in (whole, *self.left) if len(each) >= last)
         was = next(each for each in histories if each[first:last] == found)
         now = was[:last]
         pairs = enumerate(zip(self.appended, now, strict=False))
@@ -110,8 +141,40 @@ class World:
         self.poll = Poll(COUNT, QUORUM)
         self.zombies += [shipper for shipper in self.shippers if shipper]
         del self.zombies[:-4]
-        self.shippers = [None] * COUNT
+        self.shippers, self.wires = [None] * COUNT, [None] * COUNT
         return log
+
+    def clock(self) -> None:
+        """The clock is set, by up to ten years."""
+        self.machine.wait(self.random.randrange(-(10**12) // 3, 10**12 // 3))
+
+    def cut(self) -> None:
+        """The owner dies at some step of what he does."""
+        phase = self.random.choice(["before", "inside", "after"])
+        self.files.crash_in(self.random.randrange(1, 10), phase)
+        done = len(self.appended)
+        try:
+            for act in self.random.choices([self.append, self.append_file, self.sync], k=4):
+                act()
+            self.checkpoint()
+        except Crash:
+            self.did["cut"] += 1
+        else:
+            done = len(self.appended)
+        self.files.go_on()
+        self.log = self.opened()
+        assert len(self.appended) >= done
+
+    def refuse(self) -> None:
+        """The log's disk is full, or broken, for some steps; then it goes on."""
+        self.files.refuse(self.random.randrange(1, 6), 2, self.random.choice([5, 28]))
+        for act in self.random.choices([self.append, self.append_file, self.sync], k=4):
+            try:
+                act()
+            except DurabilityError:
+                self.did["refused"] += 1
+        self.files.go_on()
+        self.sync()
 
     def payload(self, names: list[str]) -> bytes:
         """An epoch's frame that names files."""
@@ -123,6 +186,7 @@ class World:
     def append(self, names: list[str] | None = None) -> None:
         """Commits an epoch."""
         payload = self.payload(names or [])
+        self.maybe = payload
         self.log.append(journal.EPOCH, payload)
         self.appended.append(payload)
 
@@ -134,7 +198,7 @@ class World:
         file.append(self.contents[name])
         file.sync()
         file.close()
-        self.files.sync_folder(str(Path(self.path, "layers")))
+        self.files.sync_folder(f"{self.path}/layers")
         self.live.append(name)
         self.append([name])
 
@@ -151,8 +215,8 @@ class World:
         meta = {"layers": {"1": [1, {}, [[0, 1, refs]]]}}
         seq = len(self.appended)
         payload = journal.pack(seq, 0.0, meta, [])
-        self.log.write_checkpoint(payload)
         self.states.setdefault(seq, set()).add(payload)
+        self.log.write_checkpoint(payload)
         for name in {*there} - {*kept}:
             self.files.unlink(layout.path_of(self.path, name))
         self.live = kept
@@ -178,7 +242,7 @@ class World:
         """The machine loses its power, and keepers with it."""
         durable = self.log.durable
         self.files.lose_power(self.path)
-        self.files = FaultyFiles(seed=self.random.randrange(1 << 30))
+        self.files = self.another(self.files)
         self.log = self.opened(boot=f"boot-{self.random.randrange(1 << 30)}")
         assert len(self.appended) >= durable
         self.zombies.clear()
@@ -191,16 +255,20 @@ class World:
         if shipper is None:
             source = Source(self.path, self.log.generation, files=self.files)
             place = self.replicas.replicas[number].path
-            replica = FolderReplica(place, source.log_id, files=self.disks[number])
+            folder = FolderReplica(place, source.log_id, files=self.disks[number])
+            wire = self.wires[number] = Wire(folder, self.random, self.did, self.late[number])
+            wire.away = number in self.away
             shipper = self.shippers[number] = Shipper(
                 source,
-                replica,
+                wire,
                 Name(self.path, "me", COUNT, QUORUM),
                 lambda why: self.poll.ask(number, why),
             )
         return shipper
 
-    def ship(self, number: int | None = None, *, written: bool = False) -> None:
+    def ship(
+        self, number: int | None = None, *, written: bool = False, noisy: bool = False
+    ) -> None:
         """Brings a replica level; what it acknowledges can be read from it alone."""
         at = self.random.randrange(COUNT) if number is None else number
         shipper = self.shipper(at)
@@ -211,6 +279,9 @@ class World:
                 self.wiped.discard(at)
             while shipper.ship(written=written):
                 pass
+            before = shipper.bytes_sent, self.disks[at].changes()
+            assert not shipper.ship(written=written)  # for nothing new, no work
+            assert before == (shipper.bytes_sent, self.disks[at].changes())
         except AheadError:
             # The disk is older than replicas: an old copy, or what the power took.
             self.did["ahead"] += 1
@@ -224,11 +295,16 @@ class World:
             self.did["outpaced"] += 1
             self.take_over()
             return
+        except DurabilityError:
+            if at not in self.away and not noisy:
+                raise
+            return
         known = shipper.acknowledged
         assert known is not None
         self.damaged.discard(at)
         assert written or known.seq == self.log.durable
-        assert self.readable(at) >= known.seq
+        if self.random.random() < READ_BACK:
+            assert self.readable(at) >= known.seq
         if not written:  # of what a keeper without an owner ships, nobody is told
             self.acks[at] = self.holds[at] = known.seq
             self.announced = max(self.announced, safe(self.acks, QUORUM))
@@ -236,12 +312,21 @@ class World:
     def readable(self, number: int) -> int:
         """How far a log can be read back from one replica, each file as it was written."""
         address = self.replicas.replicas[number]
-        replica = FolderReplica(address.path, self.log.id, files=HastyFiles())
-        copy = restoring.examined(HastyFiles(), address.url, replica)
+        replica = FolderReplica(address.path, self.log.id, files=self.quiet)
+        copy = restoring.examined(self.quiet, address.url, replica)
         for name, size in copy.sizes.items():
             if name in self.contents:
                 assert replica.read(name, 0, size) == self.contents[name]
         return copy.end.seq
+
+    def whole(self, number: int) -> bool:
+        """Whether a log can be read back from a replica, as it can where something is held."""
+        try:
+            assert self.readable(number) >= self.holds[number]
+        except CorruptLogError:
+            assert not self.holds[number] or number in self.damaged
+            return False
+        return True
 
     def cut_ship(self) -> None:
         """A replica's process, or the keeper, dies at some step of shipping."""
@@ -252,7 +337,7 @@ class World:
         try:
             self.ship(number)
         except Crash:
-            self.did["cut"] += 1
+            self.did["cut while shipping"] += 1
             self.shippers[number] = None
         disk.go_on()
 
@@ -264,18 +349,84 @@ class World:
         try:
             self.ship(number)
         except DurabilityError:
-            self.did["refused"] += 1
+            self.did["refused while shipping"] += 1
         disk.go_on()
+
+    def noisy_ship(self) -> None:
+        """Messages to a replica are lost, come twice, or late."""
+        number = self.random.randrange(COUNT)
+        self.shipper(number)
+        wire = self.wires[number]
+        assert wire is not None
+        wire.noise = 0.15
+        self.ship(number, noisy=True)
+        wire.noise = 0.0
+
+    def deliver(self) -> None:
+        """A message arrives that is late."""
+        number = self.random.randrange(COUNT)
+        late = self.late[number]
+        if late and number not in self.away:
+            self.did["delivered"] += 1
+            arrives(late.pop(self.random.randrange(len(late))))
+
+    def part(self) -> None:
+        """A replica cannot be reached any more."""
+        self.reach(self.random.randrange(COUNT), there=False)
+
+    def heal(self) -> None:
+        """All replicas can be reached again."""
+        for number in range(COUNT):
+            self.reach(number, there=True)
+
+    def reach(self, number: int, *, there: bool) -> None:
+        """Whether what is said to a replica arrives."""
+        (self.away.discard if there else self.away.add)(number)
+        wire = self.wires[number]
+        if wire is not None:
+            wire.away = not there
+
+    def level(self) -> None:
+        """At the end all replicas are level, and hold the same bytes as the log."""
+        self.heal()
+        self.append_file()
+        self.sync()
+        rounds = 0
+        while set(self.acks) != {len(self.appended)}:  # or an owner was fenced, or asked too few
+            rounds += 1
+            assert rounds < ROUNDS_MAX
+            for number in range(COUNT):
+                self.ship(number)
+        for number in range(COUNT):
+            assert self.readable(number) == len(self.appended)
+
+    def keep_replica(self) -> None:
+        """Somebody copies a replica."""
+        number = self.random.randrange(COUNT)
+        self.kept = number, self.tree.copy(self.replicas.replicas[number].path)
+
+    def old_replica(self) -> None:
+        """A replica is replaced by the copy, and connected anew: it counts for nothing."""
+        if self.kept is None or not self.spare(self.kept[0]):
+            return
+        number, copy = self.kept
+        self.kept = None
+        self.did["restored"] += 1
+        self.tree.put(self.replicas.replicas[number].path, copy)
+        self.disks[number] = self.another(self.disks[number])
+        self.late[number].clear()
+        self.shippers[number] = None
+        self.acks[number] = self.holds[number] = 0
+        self.damaged.discard(number)
 
     def replica_power(self) -> None:
         """A replica's machine loses its power; what it acknowledged is there afterwards."""
         number = self.random.randrange(COUNT)
         path = self.replicas.replicas[number].path
-        if not Path(path).exists():
-            return
         disk = self.disks[number]
         disk.lose_power(path)
-        self.disks[number] = FaultyFiles(seed=self.random.randrange(1 << 30))
+        self.disks[number] = self.another(self.disks[number])
+        self.late[number].clear()
         self.shippers[number] = None
         if self.holds[number]:
             assert self.readable(number) >= self.holds[number]
@@ -286,15 +437,21 @@ class World:
         if not self.spare(number):
             return
         self.clear(number)
-        self.disks[number] = FaultyFiles(seed=self.random.randrange(1 << 30))
+        self.disks[number] = self.another(self.disks[number])
+        self.late[number].clear()
         self.acks[number] = self.holds[number] = 0
         self.wiped.add(number)
         self.damaged.discard(number)
 
+    def segments(self, number: int) -> list[str]:
+        """The paths of the segments that a replica holds."""
+        root = self.replicas.replicas[number].path
+        names = sorted(self.tree.files(root))
+        return [f"{root}/{name}" for name in names if "/segment-" in name]
+
     def clear(self, number: int) -> None:
         """Empties a replica's folder."""
-        for copy in Path(self.replicas.replicas[number].path).iterdir():
-            shutil.rmtree(copy)
+        self.tree.put(self.replicas.replicas[number].path, Directory())
 
     def spare(self, number: int) -> bool:
         """Whether a quorum holds what was announced without one of the replicas."""
@@ -304,15 +461,14 @@ class World:
     def flip(self) -> None:
         """A byte of a segment changes at a replica, which is connected anew: it is repaired."""
         number = self.random.randrange(COUNT)
-        root = Path(self.replicas.replicas[number].path)
-        files = sorted(root.glob("*/segment-*.log"))
+        files = self.segments(number)
         if not files or self.damaged or not self.spare(number):
             return
         self.damaged.add(number)
-        path = files[-1]
-        data = bytearray(path.read_bytes())
-        data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
-        path.write_bytes(data)
+        inode = self.tree.find(files[-1])
+        assert isinstance(inode, Inode)
+        inode.content[self.random.randrange(len(inode.content))] ^= 1 << self.random.randrange(8)
+        inode.synced = bytes(inode.content)
         self.shippers[number] = None
         self.acks[number] = self.holds[number] = 0
         self.ship(number)
@@ -332,18 +488,14 @@ class World:
     def keep_copy(self) -> None:
         """Somebody copies the log's folder."""
         self.sync()
-        target = self.folder / "copy"
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(self.path, target)
-        self.copy = target, len(self.appended)
+        self.copy = self.tree.copy(self.path), len(self.appended)
 
     def old_copy(self) -> None:
         """The log's folder is replaced by the copy: nothing may be shipped that hides more."""
-        if self.copy is None or self.copy[1] > len(self.appended):
+        if self.copy is None or self.copy[1] > len(self.appended) or self.unfit() is None:
             return
-        shutil.rmtree(self.path)
-        shutil.copytree(self.copy[0], self.path)
-        self.files = FaultyFiles(seed=self.random.randrange(1 << 30))
+        self.tree.put(self.path, self.copy[0])
+        self.files = self.another(self.files)
         self.copy = None
         kept = self.appended
         announced, holds, self.announced = self.announced, list(self.holds), 0
@@ -356,8 +508,10 @@ class World:
         for number in range(COUNT):
             try:
                 self.shipper(number).ship()
-            except (FencedError, UndecidedError):
-                self.did["old"] += 1
+            except (FencedError, UndecidedError) as error:
+                self.did["ahead" if isinstance(error, AheadError) else "old"] += 1
+            except DurabilityError:
+                assert number in self.away
             else:
                 assert last >= announced or self.holds[number] <= last
         self.left, self.appended = [self.appended, *self.left], kept
@@ -365,13 +519,11 @@ class World:
 
     def lose_disk(self) -> None:
         """The disk is gone, and as many replicas as the quorum allows do not answer."""
-        roots = [Path(each.path) for each in self.replicas.replicas]
-        empty = {n for n, root in enumerate(roots) if not [*root.glob("*/segment-*")]}
-        unfit = self.damaged | empty
-        if QUORUM - 1 < len(unfit) < COUNT or (len(empty) == COUNT and self.announced):
+        unfit = self.unfit()
+        if unfit is None:
             return  # that it may be lost is said, and nothing is made anew
-        shutil.rmtree(self.path)
-        self.files = FaultyFiles(seed=self.random.randrange(1 << 30))
+        self.tree.put(self.path, None)
+        self.files = self.another(self.files)
         whole = [n for n in range(COUNT) if n not in unfit]
         away = self.random.sample(whole, max(0, QUORUM - 1 - len(unfit)))
         with self.hidden(away):
@@ -387,37 +539,33 @@ class World:
         assert len(self.appended) >= self.announced
         assert restored is None or len(self.appended) == restored.seq
         self.zombies.clear()
-        self.live = [n for n in self.contents if Path(layout.path_of(self.path, n)).exists()]
+        self.live = [n for n in self.contents if self.files.exists(layout.path_of(self.path, n))]
         for name in self.live:
-            assert Path(layout.path_of(self.path, name)).read_bytes() == self.contents[name]
+            assert self.files.read(layout.path_of(self.path, name)) == self.contents[name]
         self.copy = None
+
+    def unfit(self) -> set[int] | None:
+        """The replicas that cannot be read back; None if it takes one of them to lose nothing."""
+        unfit = {n for n in range(COUNT) if not self.whole(n)}
+        nothing = not any(self.segments(n) for n in range(COUNT)) and not self.announced
+        return unfit if len(unfit) < QUORUM or nothing else None
 
     def restored(self, asked: Replicas) -> restoring.Restored | None:
         """What replicas give; None if they hold nothing of the log."""
         try:
-            return restoring.restore(self.path, asked, HastyFiles())
+            return restoring.restore(self.path, asked, self.quiet)
         except SchemaError as error:
             if "no log" not in str(error.hint):
                 raise
             return None
 
-    def hidden(self, numbers: list[int]) -> _Away:
-        """A block in which some replicas do not answer."""
-        return _Away([Path(self.replicas.replicas[n].path) for n in numbers])
-
-
-class _Away:
-    """Folders that cannot be read for a while: a file stands in their place."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self._paths = [path for path in paths if path.exists()]
-
-    def __enter__(self) -> None:
-        for path in self._paths:
-            path.rename(f"{path}.away")
-            path.write_text("")
-
-    def __exit__(self, *_: object) -> None:
-        for path in self._paths:
-            path.unlink()
-            Path(f"{path}.away").rename(path)
+    @contextmanager
+    def hidden(self, numbers: list[int]) -> Iterator[None]:
+        """A block in which some replicas do not answer: a file stands in place of each."""
+        places = [self.replicas.replicas[n].path for n in numbers]
+        there = [self.tree.find(path) for path in places]
+        for path in places:
+            self.tree.put(path, Inode(self.tree.number()))
+        yield
+        for path, node in zip(places, there, strict=True):
+            self.tree.put(path, node)

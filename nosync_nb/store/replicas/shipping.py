@@ -208,7 +208,9 @@ class Shipper:
             self._incarnation, self.acknowledged = promised.incarnation, None
             self._said()  # what another copy acknowledged in its place is gone
         begun = view.extents[0].segment if view.extents else None
-        if begun is None or begun.before is not None or begun.generation != self._source.generation:
+        # Only a log that its first owner has just made cannot lack anything: also one that is empty
+        # may be an old copy.
+        if begun is None or begun.before is not None or self._source.generation > 1:
             ahead = self._ahead(view, held)
             self._ask(ahead)
             if ahead is not None:  # what it acknowledged of another history counts no more

@@ -1,0 +1,98 @@
+"""The way between who ships and a replica: what is said there may be lost, come twice, or late.
+
+A message that is late arrives behind others, when nobody waits for it any more: who sent it may
+have been replaced by then.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.store.replicas.replica import Holdings, Name, Replica, Term
+
+WAYS = ("lost", "reply lost", "twice", "late")
+
+
+Message = partial[Any]
+
+
+def arrives(message: Message) -> None:
+    """Lets a message arrive to which nobody hears the answer."""
+    with suppress(DurabilityError, FencedError, CorruptLogError):
+        message()
+
+
+class Wire:
+    """A replica, as it is reached from elsewhere.
+
+    Attributes:
+        away: nothing arrives there.
+        noise: the share of messages to which something happens.
+    """
+
+    def __init__(
+        self, replica: Replica, pick: random.Random, did: Counter[str], late: list[Message]
+    ) -> None:
+        self._replica, self._pick, self._did, self._late = replica, pick, did, late
+        self.away = False
+        self.noise = 0.0
+
+    def _say(self, action: str, *args: Any, **kwargs: Any) -> Any:
+        message = partial(getattr(self._replica, action), *args, **kwargs)
+        if self.away:
+            self._did["away"] += 1
+            raise DurabilityError("the replica cannot be reached")
+        way = self._pick.choice(WAYS) if self._pick.random() < self.noise else ""
+        if not way:
+            return message()
+        self._did[way] += 1
+        if way == "late":
+            self._late.append(message)
+        if way in ("lost", "late"):
+            raise DurabilityError("nothing is heard from the replica")
+        answer = message()
+        if way == "reply lost":
+            raise DurabilityError("nothing is heard from the replica")
+        arrives(message)
+        return answer
+
+    def promised(self) -> Term | None:
+        found: Term | None = self._say("promised")
+        return found
+
+    def promise(self, term: Term, name: Name) -> Holdings:
+        found: Holdings = self._say("promise", term, name)
+        return found
+
+    def held(self) -> Holdings:
+        found: Holdings = self._say("held")
+        return found
+
+    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+        self._say("store", term, name, offset, data, last=last)
+
+    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+        self._say("append", term, name, offset, data)
+
+    def sync(self, term: Term, seq: int | None) -> None:
+        self._say("sync", term, seq)
+
+    def digest(self, name: str, size: int) -> bytes:
+        found: bytes = self._say("digest", name, size)
+        return found
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        found: bytes = self._say("read", name, offset, size)
+        return found
+
+    def discard(self, term: Term, names: Iterable[str]) -> None:
+        self._say("discard", term, names)
+
+    def close(self) -> None:
+        self._replica.close()
