@@ -31,6 +31,35 @@ class Inode:
         self.synced = content
         self.locked = False
 
+    def flip(self, bit: int) -> None:
+        """Changes a bit, for good."""
+        self.content[bit // 8] ^= 1 << bit % 8
+        self.synced = bytes(self.content)
+
+    def grow(self, data: Buffer, moment: int) -> None:
+        """Adds bytes at the end."""
+        self.content += data
+        self.changed = moment
+
+    def write(self, offset: int, data: Buffer, moment: int) -> None:
+        """Puts bytes in a place."""
+        if data:
+            self.content.extend(bytes(max(0, offset - len(self.content))))
+        self.content[offset : offset + len(data)] = data
+        self.changed = moment
+
+    def sync(self) -> None:
+        """What is there now is on the disk."""
+        self.synced = bytes(self.content)
+
+    def lock(self, *, taken: bool) -> None:
+        """Somebody takes it, or lets it go."""
+        self.locked = taken
+
+    def unname(self) -> None:
+        """It has lost its name."""
+        self.links = 0
+
 
 class Directory:
     """The names in a folder: those of now, and those on the disk for sure."""
@@ -38,6 +67,10 @@ class Directory:
     def __init__(self) -> None:
         self.now: dict[str, Inode | Directory] = {}
         self.durable: dict[str, Inode | Directory] = {}
+
+    def sync(self) -> None:
+        """The names of now are on the disk."""
+        self.durable = dict(self.now)
 
 
 class Tree:
@@ -133,7 +166,7 @@ class Tree:
                 left.now[name] = Inode(self.number(), _survives(node, pick))
             elif node is not None:
                 left.now[name] = self._outlasts(node, pick)
-        left.durable = dict(left.now)
+        left.sync()
         return left
 
 
@@ -151,6 +184,15 @@ def _survives(inode: Inode, pick: random.Random) -> bytes:
         at = pick.randrange(len(loose)) // SECTOR_BYTES * SECTOR_BYTES
         loose[at : at + SECTOR_BYTES] = bytes(len(loose[at : at + SECTOR_BYTES]))
     return synced + bytes(loose)
+
+
+def _refusal(moved: Inode | Directory, replaced: Inode | Directory) -> int:
+    """Why one cannot take the place of the other, as an errno; 0 if it can."""
+    if isinstance(moved, Inode):
+        return errno.EISDIR if isinstance(replaced, Directory) else 0
+    if isinstance(replaced, Inode):
+        return errno.ENOTDIR
+    return errno.ENOTEMPTY if replaced.now else 0
 
 
 class MemoryMap:
@@ -175,23 +217,15 @@ class MemoryFile(File):
 
     def append(self, data: Buffer) -> None:
         crash = self._files.step("append", self.path, data=(self._inode, data))
-        self._inode.content += data
-        self._changed()
+        self._inode.grow(data, self._files.tree.number())
         if crash:
             self._files.die()
 
     def write_at(self, offset: int, data: Buffer) -> None:
         crash = self._files.step("write_at", self.path)
-        content = self._inode.content
-        if len(content) < offset:
-            content += bytes(offset - len(content))
-        content[offset : offset + len(data)] = data
-        self._changed()
+        self._inode.write(offset, data, self._files.tree.number())
         if crash:
             self._files.die()
-
-    def _changed(self) -> None:
-        self._inode.changed = self._files.tree.number()
 
     def read_at(self, offset: int, size: int) -> bytes:
         with memoryview(self._inode.content) as view:
@@ -203,7 +237,7 @@ class MemoryFile(File):
     def sync(self) -> None:
         crash = self._files.step("sync", self.path)
         if not self._files.lies:
-            self._inode.synced = bytes(self._inode.content)
+            self._inode.sync()
         if crash:
             self._files.die()
 
@@ -228,12 +262,12 @@ class MemoryLock(Lock):
 
     def __init__(self, inode: Inode) -> None:
         self._inode: Inode | None = inode
-        inode.locked = True
+        inode.lock(taken=True)
 
     def release(self) -> None:
         inode, self._inode = vars(self).get("_inode"), None
         if inode is not None:
-            inode.locked = False
+            inode.lock(taken=False)
 
 
 class MemoryFiles(Files):
@@ -290,7 +324,8 @@ class MemoryFiles(Files):
             self.die()
         if self.crash_phase == "inside" and data is not None:
             inode, whole = data
-            inode.content += bytes(whole)[: self._random.randrange(1, max(2, len(whole)))]
+            part = bytes(whole)[: self._random.randrange(1, max(2, len(whole)))]
+            inode.grow(part, self.tree.number())
             self.die()
         return True
 
@@ -357,26 +392,34 @@ class MemoryFiles(Files):
         old, new = os.path.basename(source), os.path.basename(target)
         if old not in folder.now:
             fail(FileNotFoundError(errno.ENOENT, ""), "rename", source)
-        replaced = folder.now.get(new)
-        if isinstance(replaced, Directory) and replaced.now:
-            fail(OSError(errno.ENOTEMPTY, ""), "rename", source)
-        if isinstance(replaced, Inode):
-            replaced.links = 0
+        moved, replaced = folder.now[old], folder.now.get(new)
+        if replaced is not None and replaced is not moved:
+            code = _refusal(moved, replaced)
+            if code:
+                fail(OSError(code, ""), "rename", source)
+        if isinstance(replaced, Inode) and replaced is not moved:
+            replaced.unname()
         folder.now[new] = folder.now.pop(old)
-        if isinstance(folder.now[new], Directory):
+        if isinstance(moved, Directory):
             self.tree.moved()
         if crash:
             self.die()
 
     def unlink(self, path: str) -> None:
-        if not self.exists(path):
+        try:
+            folder, name = self.tree.folder(os.path.dirname(path)), os.path.basename(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            fail(error, "delete", path)
+        node = folder.now.get(name)
+        if node is None:
             return
         crash = self.step("unlink", path)
-        node = self._above(path, "delete").now[os.path.basename(path)]
         if isinstance(node, Directory):
             fail(IsADirectoryError(errno.EISDIR, ""), "delete", path)
-        del self._above(path, "delete").now[os.path.basename(path)]
-        node.links = 0
+        del folder.now[name]
+        node.unname()
         if crash:
             self.die()
 
@@ -387,7 +430,7 @@ class MemoryFiles(Files):
         except OSError as error:
             fail(error, "sync the folder", path)
         if not self.lies:
-            folder.durable = dict(folder.now)
+            folder.sync()
         if crash:
             self.die()
 

@@ -257,7 +257,7 @@ class World:
             place = self.replicas.replicas[number].path
             folder = FolderReplica(place, source.log_id, files=self.disks[number])
             wire = self.wires[number] = Wire(folder, self.random, self.did, self.late[number])
-            wire.away = number in self.away
+            wire.reach(there=number not in self.away)
             shipper = self.shippers[number] = Shipper(
                 source,
                 wire,
@@ -358,9 +358,9 @@ class World:
         self.shipper(number)
         wire = self.wires[number]
         assert wire is not None
-        wire.noise = 0.15
+        wire.disturb(0.15)
         self.ship(number, noisy=True)
-        wire.noise = 0.0
+        wire.disturb(0.0)
 
     def deliver(self) -> None:
         """A message arrives that is late."""
@@ -384,7 +384,7 @@ class World:
         (self.away.discard if there else self.away.add)(number)
         wire = self.wires[number]
         if wire is not None:
-            wire.away = not there
+            wire.reach(there=there)
 
     def level(self) -> None:
         """At the end all replicas are level, and hold the same bytes as the log."""
@@ -467,8 +467,7 @@ class World:
         self.damaged.add(number)
         inode = self.tree.find(files[-1])
         assert isinstance(inode, Inode)
-        inode.content[self.random.randrange(len(inode.content))] ^= 1 << self.random.randrange(8)
-        inode.synced = bytes(inode.content)
+        inode.flip(self.random.randrange(8 * len(inode.content)))
         self.shippers[number] = None
         self.acks[number] = self.holds[number] = 0
         self.ship(number)

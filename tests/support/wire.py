@@ -29,26 +29,29 @@ def arrives(message: Message) -> None:
 
 
 class Wire:
-    """A replica, as it is reached from elsewhere.
-
-    Attributes:
-        away: nothing arrives there.
-        noise: the share of messages to which something happens.
-    """
+    """A replica, as it is reached from elsewhere."""
 
     def __init__(
         self, replica: Replica, pick: random.Random, did: Counter[str], late: list[Message]
     ) -> None:
         self._replica, self._pick, self._did, self._late = replica, pick, did, late
-        self.away = False
-        self.noise = 0.0
+        self._away = False
+        self._noise = 0.0
+
+    def reach(self, *, there: bool) -> None:
+        """Whether anything arrives."""
+        self._away = not there
+
+    def disturb(self, share: float) -> None:
+        """To which share of the messages something happens."""
+        self._noise = share
 
     def _say(self, action: str, *args: Any, **kwargs: Any) -> Any:
         message = partial(getattr(self._replica, action), *args, **kwargs)
-        if self.away:
+        if self._away:
             self._did["away"] += 1
             raise DurabilityError("the replica cannot be reached")
-        way = self._pick.choice(WAYS) if self._pick.random() < self.noise else ""
+        way = self._pick.choice(WAYS) if self._pick.random() < self._noise else ""
         if not way:
             return message()
         self._did[way] += 1
