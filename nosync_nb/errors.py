@@ -90,6 +90,19 @@ class NosyncError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), str(self), self.hint, dict(self.__dict__))
 
+    def because(self, cause: BaseException | None) -> None:
+        """Has a cause that is not being handled, as one that came from another process."""
+        self.__cause__ = cause
+
+    def restore(self, state: dict[str, Any], hint: str | None) -> None:
+        """Has the attributes that it was pickled with, its notes among them."""
+        self.__dict__.update(state)
+        self.hint = hint
+
+    def bare(self) -> NosyncError:
+        """A copy without cause and traceback."""
+        return _rebuild(type(self), str(self), self.hint, dict(self.__dict__))
+
 
 def _rebuild(
     cls: type[NosyncError], message: str, hint: str | None, state: dict[str, Any]
@@ -97,8 +110,7 @@ def _rebuild(
     """Makes an error again after pickling, with its notes."""
     error = cls.__new__(cls)
     Exception.__init__(error, message)
-    error.__dict__.update(state)
-    error.hint = hint
+    error.restore(state, hint)
     return error
 
 
@@ -131,6 +143,10 @@ class StageError(NosyncError, RuntimeError):
         self.stage = stage
         self.row = row
 
+    def at(self, row: Any) -> None:
+        """Says which row, or which group, it was."""
+        self.row = row
+
 
 class TimeError(NosyncError, LookupError):
     """An epoch is not readable; the message names its readable neighbours."""
@@ -157,9 +173,14 @@ class FencedError(NosyncError, PermissionError):
 
 
 class DurabilityError(NosyncError, OSError):
-    """The disk refused a write; the epoch was not committed."""
+    """The disk refused a write; the epoch was not committed. `errno` is the system's reason."""
 
     kind = "durability"
+
+    def __init__(self, message: str, *, hint: str | None = None, errno: int | None = None) -> None:
+        super().__init__(message, hint=hint)
+        if errno is not None:  # and no `filename`: it would change how the error reads
+            self.errno = errno
 
 
 class OutcomeUnknownError(DurabilityError):
@@ -170,7 +191,17 @@ class OutcomeUnknownError(DurabilityError):
     """
 
     kind = "unknown"
-    epoch: int | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        errno: int | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, errno=errno)
+        self.epoch = epoch
 
 
 class CorruptLogError(NosyncError, OSError):

@@ -229,7 +229,7 @@ class Notebook:
     def show_report(self) -> None:
         """Shows what recovery found, and which names of the notebook it does not bring back."""
         report = self.session().recovery
-        report.not_restored = self.variables.not_restored(self.memo)
+        report.lacks(self.variables.not_restored(self.memo))
         self.say(str(report), report_html(report))
 
     def _announce(self, session: Session, place: Place) -> None:

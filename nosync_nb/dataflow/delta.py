@@ -124,7 +124,7 @@ class Delta:
         if self._updates is None:
             if self.later is not None:
                 source, operator, step = self.later
-                step.deltas = (source.updates,)
+                step.give((source.updates,))
                 self._updates = operator.step(step) or no_updates(self.types)
             elif self.loose is not None:
                 self._updates = concat_updates(self.loose.parts, self.types)

@@ -65,8 +65,12 @@ class Node:
     def copied(self) -> Node:
         """The node for another graph, where it is to be changed."""
         node = Node.__new__(Node)  # copy.copy takes three times as long
-        vars(node).update(vars(self))
+        node.become(self)
         return node
+
+    def become(self, other: Node) -> None:
+        """Is as another one is."""
+        vars(self).update(vars(other))
 
     def again(self, types: tuple[str, ...], stage: str) -> Node:
         """The node for another graph, before it is known what runs it there."""

@@ -98,8 +98,7 @@ def _loop(plan: Plan, tree: Definition, around: Active, scope: Scope) -> Call[in
     for number, result in zip(variables, results, strict=True):
         port = yield _port(plan, result, inside, None)
         end = _add(plan, scope, Inner(RESULT, result.schema.types, (port,), scope.depth))
-        variable = plan.nodes[number]
-        variable.ports = (*variable.ports, Port(False, end))
+        plan.nodes[number].read(Port(False, end))
         ends.append(Port(False, end))
     leave = Inner(LEAVE, tree.schema.types, tuple(ends), scope.depth - 1)
     if around:

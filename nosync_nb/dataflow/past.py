@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from nosync_nb.dataflow.delta import Delta, Held
+from nosync_nb.dataflow.draft import Draft
 from nosync_nb.dataflow.graph import Node
-from nosync_nb.dataflow.runner import Draft
 from nosync_nb.trace import empty_batch
 from nosync_nb.trace.batch import Batch, arrange
 from nosync_nb.trace.epochs import Interval, Ranges

@@ -1,22 +1,20 @@
 """The dataflow: runs the changes of one epoch through a graph and gives a draft of what follows.
 
-A `Version` is all that is visible after an epoch: traces by number. An epoch builds a `Draft` over
-it: each operator, in order, gets its inputs' changes (none: it is skipped), looks into traces, and
-its output goes on. Nothing of a version is changed, so success is one assignment by the caller,
-and failure drops the draft.
+An epoch builds a draft over a version: each operator, in order, gets its inputs' changes (none: it
+is skipped), looks into traces, and its output goes on. Nothing of a version is changed, so success
+is one assignment by the caller, and failure drops the draft.
 """
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, layer_of
+from nosync_nb.dataflow.draft import ENDLESS, Draft, Version, Work
 from nosync_nb.dataflow.elsewhere import Bulk, Chosen, Done
-from nosync_nb.dataflow.graph import Graph, Node, others
+from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.ports import Ports
 from nosync_nb.operators import Evaluate, Linear, Step
 from nosync_nb.operators.base import joined_placement
@@ -24,85 +22,6 @@ from nosync_nb.rows.counts import CountError, of_stage
 from nosync_nb.trace import STALL_LAYERS, Layer, Trace, append, is_due, relieve
 from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout, Updates
 from nosync_nb.trace.parts import frame_rows
-
-_ENDLESS = sys.maxsize
-
-
-class Version(NamedTuple):
-    """What is visible after an epoch."""
-
-    epoch: int
-    traces: Mapping[int, Trace]
-
-
-class Work(NamedTuple):
-    """What a stage did in an epoch, for people and for counters."""
-
-    rows_out: int
-    touched: int
-    seconds: float
-    placement: str
-    why: str = ""
-    """Why it ran there: the reason of the operator that had most rows, `weighed` of them."""
-    weighed: int = 0
-
-
-class Draft:
-    """The state after an epoch, not yet visible.
-
-    `largest`: no layer that the epoch made has more rows; one in files counts as endless. `due`:
-    the traces of which layers may have to be merged; `stalls`: how often that could not wait;
-    `cleared`: the traces that held something and were emptied before what is logged for them;
-    `spare`: the files that its frame needs, and none of its traces.
-    """
-
-    __slots__ = (
-        "cleared",
-        "deltas",
-        "due",
-        "epoch",
-        "largest",
-        "logged",
-        "merged",
-        "spare",
-        "stalls",
-        "traces",
-        "work",
-    )
-
-    def __init__(self, version: Version, epoch: int) -> None:
-        self.epoch = epoch
-        self.traces: dict[int, Trace] = dict(version.traces)
-        self.deltas: dict[int, Delta] = {}
-        self.logged: list[tuple[int, Layout, Held]] = []
-        self.work: dict[str, Work] = {}
-        self.merged = 0
-        self.stalls = 0
-        self.due: list[int] = []
-        self.cleared: list[int] = []
-        self.spare: set[str] = set()
-        self.largest = _ENDLESS
-
-    def clear(self, numbers: Iterable[int]) -> None:
-        """Empties traces."""
-        for number in numbers:
-            trace = self.traces.get(number)
-            if trace is not None and trace.layers:
-                self.traces[number] = Trace(trace.layout)
-                self.cleared.append(number)
-
-    def forget(self, numbers: Iterable[int]) -> None:
-        """Has some traces no more, as nobody needs them."""
-        for number in numbers:
-            self.traces.pop(number, None)
-
-    def since(self, version: Version) -> dict[int, Trace]:
-        """The traces that are other than in a version."""
-        return others(self.traces, version.traces)
-
-    def version(self) -> Version:
-        """The version this draft becomes."""
-        return Version(self.epoch, self.traces)
 
 
 class Runner:
@@ -136,8 +55,7 @@ class Runner:
 
         Cost: in proportion to the changes and what they touch, whatever the state holds.
         """
-        draft = Draft(version, epoch)
-        draft.largest = 0
+        draft = Draft(version, epoch, largest=0)
         before = version.traces
         changed = draft.deltas
         for node in self.graph.nodes.values():
@@ -238,9 +156,11 @@ class Runner:
         old = [None if p is None else before.get(p) or empty[p] for p in ports]
         now = [None if p is None else draft.traces.get(p) or empty[p] for p in ports]
         state = [before.get(s) or empty[s] for s in node.state]
-        step = Step((), old, now, state, stage=node.stage, first=first, evaluate=self.evaluate)
-        if operator.whole:
-            step.held = before.get(next(iter(node.traces.values())))
+        whole = before.get(next(iter(node.traces.values()))) if operator.whole else None
+        step = Step(
+            (), old, now, state,
+            stage=node.stage, first=first, evaluate=self.evaluate, held=whole,
+        )  # fmt: skip
         bulk = self.bulk
         chosen = None if bulk is None else bulk.choose(node, deltas)
         if bulk is not None and chosen is not None and chosen.there:
@@ -248,9 +168,9 @@ class Runner:
             done = bulk.run(node, deltas, step, self.graph, fuse=fuse)
         else:
             if bulk is not None and not operator.spreads:
-                step.place = bulk.inside(node, deltas, step)
+                step.run_at(bulk.inside(node, deltas, step))
             if operator.memo is not None and not first:
-                step.memo = state[0].take_memo() or operator.memo()
+                step.remember(state[0].take_memo() or operator.memo())
             done = in_process(node, deltas, step)
         if step.cleared:
             draft.clear(node.state)
@@ -260,7 +180,7 @@ class Runner:
                 draft.logged.append((number, layout, held))
                 self._append(number, layer_of(held, layout, draft.epoch), draft)
         if step.memo is not None and node.state[0] in draft.traces:
-            draft.traces[node.state[0]].memos = [step.memo]
+            draft.traces[node.state[0]].leave_memo(step.memo)
         rows_out = 0
         if there and done.delta:
             draft.deltas[node.id] = done.delta
@@ -332,17 +252,16 @@ class Runner:
             made = trace.appended(layer)
         else:
             made, merged = append(trace, layer)
-            draft.merged += merged
+            draft.add_merged(merged)
         if len(made.layers) != len(trace.layers) and is_due(made):
             draft.due.append(number)
             if len(made.layers) > STALL_LAYERS:
                 made, merged = relieve(made)
-                draft.merged += merged
-                draft.stalls += merged > 0
+                draft.relieved(merged)
         draft.traces[number] = made
-        rows_count = _ENDLESS if layer.files else made.layers[-1].rows_count
+        rows_count = ENDLESS if layer.files else made.layers[-1].rows_count
         if rows_count > draft.largest:
-            draft.largest = rows_count
+            draft.grew(rows_count)
 
 
 def _filed(node: Node, delta: Delta) -> Held | None:
@@ -366,7 +285,7 @@ def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
             given.append(delta.updates)
         else:
             given.append(delta.batch(layout) if operator.sorts else delta.hashed(layout))
-    step.deltas = given
+    step.give(given)
     output = operator.step(step)
     emitted = [None if b is None or not len(b.diff) else Held((b,)) for b in step.emitted]
     delta = None

@@ -58,11 +58,11 @@ def fail(error: OSError, action: str, path: str) -> NoReturn:
     """Raises the `DurabilityError` that says what could not be done to which file, and why."""
     code = errno.errorcode.get(error.errno or 0, "unknown error")
     reason = (os.strerror(error.errno) if error.errno else str(error)).lower()
-    failure = DurabilityError(
-        f"cannot {action} '{path}': {reason} ({code})", hint=_REMEDIES.get(error.errno or 0)
-    )
-    failure.errno = error.errno  # not `filename`: it would change how the error reads
-    raise failure from error
+    raise DurabilityError(
+        f"cannot {action} '{path}': {reason} ({code})",
+        hint=_REMEDIES.get(error.errno or 0),
+        errno=error.errno,
+    ) from error
 
 
 class File(Descriptor):
@@ -88,6 +88,10 @@ class File(Descriptor):
             if isinstance(error, OSError):
                 fail(error, action, path)
             raise
+
+    def moved(self, path: str) -> None:
+        """Notes that it was renamed."""
+        self.path = path
 
     def append(self, data: Buffer) -> None:
         """Writes all of `data` at the end; after an error an unknown part of it is there."""

@@ -91,6 +91,7 @@ class Step:
         first: bool = False,
         evaluate: Evaluate | None = None,
         place: Place | None = None,
+        held: Trace | None = None,
     ) -> None:
         self.deltas = deltas
         self.before = before
@@ -103,9 +104,25 @@ class Step:
         self.touched = 0
         self.place = place
         self.memo: Any = None
-        self.held: Trace | None = None
+        self.held = held
         self.cleared = False
         self.placement = ""
+
+    def give(self, deltas: Sequence[Updates | Batch | None]) -> None:
+        """Gives it the change of each input."""
+        self.deltas = deltas
+
+    def run_at(self, place: Place | None) -> None:
+        """Says where a loop may run its kernels."""
+        self.place = place
+
+    def ran_at(self, placement: str) -> None:
+        """Notes where a kernel of a loop ran."""
+        self.placement = joined_placement(self.placement, placement)
+
+    def remember(self, memo: Any) -> None:
+        """Gives it what the operator remembers of `state[0]`."""
+        self.memo = memo
 
     def add_touched(self, rows_count: int) -> None:
         """Counts rows that were read or written."""

@@ -137,7 +137,7 @@ class Reduce(Operator):
                 try:
                     functions.results(result, self.output, step.stage, f"{what} of {key!r}")
                 except StageError as error:
-                    error.row = key
+                    error.at(key)
                     raise
             raise
 

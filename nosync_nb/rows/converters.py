@@ -39,6 +39,10 @@ class MisfitError(ValueError):
         self.row = 0
         self.value: Any = None
 
+    def stands_at(self, row: int, value: Any) -> None:
+        """Says which one it is, and where it stands among the values."""
+        self.row, self.value = row, value
+
 
 @lru_cache(maxsize=1024)
 def converter(type_: str) -> Convert:

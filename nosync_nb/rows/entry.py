@@ -69,7 +69,7 @@ def _own(array: pa.Array) -> pa.Array:
     if is_nested(spark_type(array.type)):
         for dtype, buffer in _float_buffers(copied.type, iter(copied.buffers())):
             values = np.frombuffer(buffer, dtype)
-            values.flags.writeable = True
+            values.setflags(write=True)
             values[:] = canonical_floats(values)
     return copied
 

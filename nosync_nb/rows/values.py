@@ -88,6 +88,6 @@ def _convert_all(values: Sequence[Any], convert: Convert) -> list[Any]:
         for value in values:
             converted.append(None if value is None else convert(value))
     except MisfitError as misfit:
-        misfit.row, misfit.value = len(converted), value
+        misfit.stands_at(len(converted), value)
         raise
     return converted

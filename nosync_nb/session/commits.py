@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from nosync_nb.dataflow.delta import Delta
-from nosync_nb.dataflow.runner import Draft
+from nosync_nb.dataflow.draft import Draft
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import (
@@ -253,8 +253,8 @@ class Commits:
                 f"epoch {epoch} is committed and stands here; the wait for its replicas was"
                 " interrupted",
                 hint="do not insert its rows again; session.sync('replicas') waits once more",
+                epoch=epoch,
             )
-            unknown.epoch = epoch
             raise unknown from error
         except FencedError as error:
             error.add_note(
@@ -266,8 +266,9 @@ class Commits:
             unknown = OutcomeUnknownError(
                 f"epoch {epoch} is committed and stands {place}: {error}",
                 hint=f"do not insert its rows again; session.sync({level!r}) waits once more",
+                errno=error.errno,
+                epoch=epoch,
             )
-            unknown.epoch, unknown.errno = epoch, error.errno
             raise unknown from error
 
 

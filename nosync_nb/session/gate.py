@@ -190,3 +190,7 @@ class Outcome:
     """Whether a definition stands: its frame is written, whatever was raised then."""
 
     stands = False
+
+    def stand(self) -> None:
+        """It stands."""
+        self.stands = True

@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.draft import Draft, Version, Work
 from nosync_nb.dataflow.graph import Difference, Graph
 from nosync_nb.dataflow.past import Past
-from nosync_nb.dataflow.runner import Draft, Runner, Version, Work
+from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session import lag, replay
@@ -231,7 +232,7 @@ class Installation:
 def _let_go(draft: Draft, graph: Graph, change: Difference) -> None:
     """Forgets the traces that no node has any more."""
     if change.whole:
-        draft.traces = {n: draft.traces[n] for n, _ in graph.layouts() if n in draft.traces}
+        draft.keep(number for number, _ in graph.layouts())
     else:
         draft.forget(change.dropped)
 

@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.past import Past
-from nosync_nb.dataflow.runner import Draft, Runner, Version
+from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session import replay
@@ -137,7 +138,7 @@ class _Lagging:
             inputs = {i: delta for i, delta in deltas.items() if delta is not None}
             if inputs:
                 draft = runner.epoch(draft.version(), inputs, epoch)
-                drafts.append(replay.kept(draft, span.logs))
+                drafts.append(draft.of_logs(span.logs))
                 replay.compact(draft)
             before = epoch
         past.skip(span.logs, stop, steps)

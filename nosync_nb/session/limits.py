@@ -7,6 +7,7 @@ user.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 COLLECT_ROWS = 10_000_000
 
@@ -26,3 +27,7 @@ class Limits:
     spark_off: bool = False
     collect_rows: int = COLLECT_ROWS
     replay_rows: int = 1_000_000
+
+    def set(self, name: str, value: Any) -> None:
+        """Sets one of them."""
+        setattr(self, name, value)

@@ -25,7 +25,7 @@ from nosync_nb.collections import results
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.schemas import check_callable
 from nosync_nb.collections.loops import refuse_inside
-from nosync_nb.dataflow.runner import Draft
+from nosync_nb.dataflow.draft import Draft
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import StageError, visible, warn
 

@@ -24,8 +24,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.draft import Draft, Version, Work
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runner import Draft, Runner, Version, Work
+from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot, named_logs, seen
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import FencedError
@@ -305,7 +306,7 @@ class UnfinishedDefinition(NamedTuple):
         """Makes the definition visible, if its frame is written."""
         if self.publisher.reached(self.position):
             self.publisher.assign_definition(self)
-            self.outcome.stands = True
+            self.outcome.stand()
 
 
 def files_of(version: Version) -> set[str]:

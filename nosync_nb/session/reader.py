@@ -10,8 +10,9 @@ from typing import Any
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.compiler import Compiler
+from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runner import Runner, Version
+from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.dataflow.states import check_epoch, state

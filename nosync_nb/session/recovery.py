@@ -20,9 +20,10 @@ from typing import Any, NamedTuple, Protocol
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.dataflow.compiler import Compiler
+from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.fitting import rebased
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runner import Runner, Version
+from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import refusal

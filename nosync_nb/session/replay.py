@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.delta import Held
+from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.past import Past
-from nosync_nb.dataflow.runner import Draft, Runner, Version
+from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
@@ -277,7 +278,7 @@ def run(
             traces[number] = whole(layout, batch, first)
     runner = Runner(span.graph, definition.evaluate, definition.bulk)
     draft = runner.first_run(Version(first, traces), sources)
-    drafts = [kept(draft, logs)]
+    drafts = [draft.of_logs(logs)]
     runner = Runner(span.graph, definition.evaluate)
     steps = [e for e in past.readable(span.sources) if e > first]
     for before, epoch in pairwise([first, *steps]):
@@ -285,7 +286,7 @@ def run(
         inputs = {i: delta for i, delta in deltas.items() if delta is not None}
         if inputs:
             draft = runner.epoch(draft.version(), inputs, epoch)
-            drafts.append(kept(draft, logs))
+            drafts.append(draft.of_logs(logs))
             compact(draft)
     past.skip(logs, first, steps)
     return drafts, {n: t for n, t in draft.traces.items() if n in own}
@@ -308,9 +309,9 @@ def prefixed(past: Past, before: Node, after: Node, begin: int, ran: list[Draft]
         batch = past.state(before, epoch) if last < 0 else past.changes(before, last, epoch)
         draft = Draft(Version(epoch, {}), epoch)
         if len(batch):
-            draft.logged = [(after.log, after.log_layout, Held((batch,)))]
+            draft.logged.append((after.log, after.log_layout, Held((batch,))))
         drafts.append(draft)
-    first.logged = [each for each in first.logged if each[0] != after.log]
+    first.unlog(after.log)
     past.skip([after.log], begin, steps)
     return [*drafts, *ran]
 
@@ -319,15 +320,6 @@ def whole(layout: Layout, batch: Batch, epoch: int) -> Trace:
     """All that a collection holds at an epoch, as a trace of one layer."""
     arranged = batch if batch.layout == layout else arrange(layout, batch.updates)
     return Trace.of(arranged, epoch)
-
-
-def kept(draft: Draft, logs: set[int]) -> Draft:
-    """What of a draft is to be written: changes of new logs, without traces."""
-    kept = Draft(Version(draft.epoch, {}), draft.epoch)
-    kept.logged = [each for each in draft.logged if each[0] in logs]
-    kept.cleared = [number for number in draft.cleared if number in logs]
-    kept.work = draft.work
-    return kept
 
 
 def compact(draft: Draft) -> None:

@@ -51,6 +51,10 @@ class RecoveryReport:
         """Notes what else is worth telling."""
         self.notes.append(text)
 
+    def lacks(self, names: dict[str, str]) -> None:
+        """Notes the plain names of the notebook that are not back, with their cells."""
+        self.not_restored = names
+
     def took(self, verify: float, read: float, restore: float) -> None:
         """Notes the seconds of each phase."""
         self.seconds = {"fence and verify": verify, "read": read, "restore": restore}

@@ -44,7 +44,7 @@ def _limit(name: str, doc: str) -> property:
     """An attribute that the session's `Limits` own."""
     return property(
         lambda session: getattr(owners_of(session).limits, name),
-        lambda session, value: setattr(owners_of(session).limits, name, value),
+        lambda session, value: owners_of(session).limits.set(name, value),
         doc=doc,
     )
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from nosync_nb.dataflow.delta import Held
+from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runner import Version
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher, files_of

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nosync_nb.dataflow.runner import Draft, Work
+from nosync_nb.dataflow.draft import Draft, Work
 
 COUNTERS = ("epochs", "touched", "merged", "merges", "checkpoints", "stalls", "executed")
 

@@ -27,7 +27,21 @@ _LOST = re.compile(r"most recent failure: [^\n]*?: [\w.]*(?:Exception|Error): ([
 _CALLED = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 _CONDITION = re.compile(r"^\s*\[([A-Z_.0-9]+)\]\s*")
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-_here = threading.local()
+
+
+class _Here(threading.local):
+    """How many blocks of this thread are quiet."""
+
+    depth = 0
+
+    def enter(self) -> None:
+        self.depth += 1
+
+    def leave(self) -> None:
+        self.depth -= 1
+
+
+_here = _Here()
 
 
 class RemoteError(RuntimeError):
@@ -58,12 +72,9 @@ def pack(error: NosyncError) -> bytes:
 
 def _bare(error: NosyncError, row: Any) -> NosyncError:
     """A copy without cause and traceback."""
-    copy = type(error).__new__(type(error))
-    Exception.__init__(copy, str(error))
-    state = dict(error.__dict__)
-    if "row" in state:
-        state["row"] = row
-    copy.__dict__.update(state)
+    copy = error.bare()
+    if isinstance(copy, StageError):
+        copy.at(row)
     return copy
 
 
@@ -77,7 +88,7 @@ def unpack(payload: Any) -> NosyncError:
         cause = RemoteError(where.strip().splitlines()[-1])
     if cause is not None and where:
         cause.add_note(f"On a Spark executor:\n{where.rstrip()}")
-    error.__cause__ = cause
+    error.because(cause)
     return error
 
 
@@ -126,7 +137,7 @@ def from_text(text: str, token: str | None) -> NosyncError | None:
     if data["cause"] is not None:
         cause = RemoteError(data["cause"])
         cause.add_note(f"On a Spark executor:\n{data['where'].rstrip()}")
-        error.__cause__ = cause
+        error.because(cause)
     return error
 
 
@@ -219,7 +230,7 @@ def _fragment(error: Exception) -> str:
 
 
 def _heard(record: logging.LogRecord) -> bool:
-    return not getattr(_here, "depth", 0)
+    return not _here.depth
 
 
 @contextmanager
@@ -236,8 +247,8 @@ def quiet() -> Iterator[None]:
         return
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).addFilter(_heard)  # the second time it is there
-    _here.depth = getattr(_here, "depth", 0) + 1
+    _here.enter()
     try:
         yield
     finally:
-        _here.depth -= 1
+        _here.leave()

@@ -18,7 +18,6 @@ from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.errors import OutOfMemoryError, titled
 from nosync_nb.files.memory import free_bytes
 from nosync_nb.operators import Linear, Operator, Step
-from nosync_nb.operators.base import joined_placement
 from nosync_nb.spark.costs import (
     FEW,
     FEW_ROWS,
@@ -216,7 +215,7 @@ class Placement:
                 thorough=self._store.foreign,
             )  # fmt: skip
         self._temporary += [*result.loose, *(r for refs in result.emitted for r in refs or ())]
-        step.touched += result.touched
+        step.add_touched(result.touched)
         if not result.loose:
             return None, result.jobs.text
         parts = [open_updates(folder, ref, operator.types) for ref in result.loose]
@@ -351,7 +350,7 @@ class Inside:
         """Runs one kernel there."""
         self._number += 1
         updates, jobs = self._placement.run_inside(self._node, operator, step, types, self._number)
-        self._step.placement = joined_placement(self._step.placement, jobs)
+        self._step.ran_at(jobs)
         return updates
 
 

@@ -89,7 +89,4 @@ def _reports(plan: tasks.TaskPlan, spark: Spark) -> list[tuple[int, bytes]]:
 
 
 def _both(first: Jobs, second: BulkResult) -> Jobs:
-    jobs = Jobs()
-    if first.ids is not None and second.jobs.ids is not None:
-        jobs.ids = tuple(sorted((*first.ids, *second.jobs.ids)))
-    return jobs
+    return first.joined(second.jobs)

@@ -43,7 +43,19 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 class Jobs:
     """The Spark jobs of a block; `ids` is known after it, and never on Connect."""
 
-    ids: tuple[int, ...] | None = None
+    def __init__(self) -> None:
+        self.ids: tuple[int, ...] | None = None
+
+    def ran(self, ids: Iterable[int] | None) -> None:
+        """Notes their numbers, if they are known."""
+        self.ids = None if ids is None else tuple(sorted(ids))
+
+    def joined(self, other: Jobs) -> Jobs:
+        """Those of two blocks."""
+        jobs = Jobs()
+        if self.ids is not None and other.ids is not None:
+            jobs.ran((*self.ids, *other.ids))
+        return jobs
 
     @property
     def text(self) -> str:
@@ -289,7 +301,7 @@ def described(spark: Spark, stage: str, operator: str) -> Iterator[Jobs]:
     finally:
         for key, value in zip(_GROUP, before, strict=True):
             context.setLocalProperty(key, value)
-    jobs.ids = _job_ids(context, group)
+    jobs.ran(_job_ids(context, group))
 
 
 def _job_ids(context: Any, group: str) -> tuple[int, ...]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runner import Version
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError

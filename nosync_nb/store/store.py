@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from nosync_nb.dataflow.delta import Held
+from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runner import Draft, Version
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PACK, PART, is_plain, plain, within
@@ -61,10 +61,10 @@ class Told(NamedTuple):
 
 def encoded(layout: Layout, layer: Layer) -> bytes:
     """A layer in memory as a checkpoint holds it; made once."""
-    if layer.encoded is None:
-        updates = concat_updates([p.updates for p in layer.parts], layout.types)
-        layer.encoded = codec.encode(updates.columns, layout.types, updates.diff)
-    return layer.encoded
+    if layer.encoded is not None:
+        return layer.encoded
+    updates = concat_updates([p.updates for p in layer.parts], layout.types)
+    return layer.keep_encoded(codec.encode(updates.columns, layout.types, updates.diff))
 
 
 class Store:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
+from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runner import Draft, Version
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store import journal
 from nosync_nb.store.journal import Entry
@@ -140,7 +140,7 @@ def share(draft: Draft, graph: Graph) -> None:
     That is how they come back: a layer of one epoch is what the log has of it.
     """
     filed = {number: held for number, _, held in draft.logged if held.refs}
-    draft.spare = {ref.path for held in filed.values() for ref in held.refs}
+    draft.spares(ref.path for held in filed.values() for ref in held.refs)
     span = (draft.epoch, draft.epoch + 1)
     for number, log in trace_logs(graph).items() if filed else ():
         held, trace = filed.get(log), draft.traces.get(number)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nosync_nb.trace.batch import Layout, merge
-from nosync_nb.trace.layers import Layer, Seen, Trace
+from nosync_nb.trace.layers import Layer, Trace
 
 WIDTH = 4
 INLINE_ROWS = 4096
@@ -53,14 +53,14 @@ def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     merged = 0
     if layers and layer.is_young:
         last = layers[-1]
-        layer.wary = WARY if last.is_watched else max(0, last.wary - 1)
+        layer.watch(WARY if last.is_watched else max(0, last.wary - 1))
         near = last.rows_count <= YOUNG_ROWS and last.level <= layer.level + 1
         if last.is_young and not layer.wary and (near or last.pieces_count > 1):
             fits = last.rows_count + layer.rows_count <= INLINE_ROWS
             if fits and last.pieces_count < JOINED_MAX:
                 layer.join(trace.layout, last)
                 return Trace(trace.layout, (*layers[:-1], layer)), 0
-            last.full = True
+            last.fill()
     n = len(layers)
     if n >= WIDTH and layers[-WIDTH].level <= layers[-1].level and not layers[-1].is_young:
         layers, merged = _settled(trace.layout, layers, 0)  # in order since it came, by a reader
@@ -192,6 +192,6 @@ def adopt(trace: Trace, inputs: tuple[Layer, ...], output: Layer) -> Trace | Non
         if all(a is b for a, b in zip(inputs, layers[start:], strict=False)):
             stop = start + len(inputs)
             if inputs[-1].seen is not None and inputs[-1].seen.sound:
-                output.seen = Seen(sound=True)  # the collection at its end is the same
+                output.known().sum_up()  # the collection at its end is the same
             return Trace(trace.layout, (*layers[:start], output, *layers[stop:]), trace.memos)
     return None

@@ -26,7 +26,7 @@ from nosync_nb import rows
 from nosync_nb.rows.counts import add_runs
 from nosync_nb.rows.order import CodesOf, Ordering, exact_codes, ordered
 from nosync_nb.trace.batch import Batch, Diffs, Index, Updates, arrange, concat_updates, no_updates
-from nosync_nb.trace.layers import Layer, Seen, Trace
+from nosync_nb.trace.layers import Layer, Trace
 
 _BLOCK = 1 << 15
 _TIES_MAX = 1 << 13
@@ -52,16 +52,9 @@ def count(trace: Trace) -> int | None:
     return sum(_counted(layer)[0] for layer in trace.layers) if sound(trace) else None
 
 
-def _seen(layer: Layer) -> Seen:
-    """What is known of a layer."""
-    if layer.seen is None:
-        layer.seen = Seen()
-    return layer.seen
-
-
 def _counted(layer: Layer) -> tuple[int, int]:
     """The sum of the counts of a layer, and the least of them."""
-    seen = _seen(layer)
+    seen = layer.known()
     if seen.counted is None:
         sums, least = 0, 0
         for diff in layer.diffs:
@@ -76,14 +69,15 @@ def _counted(layer: Layer) -> tuple[int, int]:
             else:
                 sums += int(diff.sum())
             least = min(least, int(low))
-        seen.counted = sums, least
+        seen.count(sums, least)
+        return sums, least
     return seen.counted
 
 
 def sound(trace: Trace) -> bool:
     """Whether it is known that no row is there fewer than 0 times."""
     layers = trace.layers
-    known = next((i + 1 for i in reversed(range(len(layers))) if _seen(layers[i]).sound), 0)
+    known = next((i + 1 for i in reversed(range(len(layers))) if layers[i].known().sound), 0)
     taken = [
         (part, (part.diff < 0).nonzero()[0])
         for layer in layers[known:]
@@ -95,7 +89,7 @@ def sound(trace: Trace) -> bool:
     if any(len(index) and not _enough(trace, part, index) for part, index in taken):
         return False
     if layers:
-        _seen(layers[-1]).sound = True
+        layers[-1].known().sum_up()
     return True
 
 
@@ -201,11 +195,12 @@ def _of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[First]:
     """The first rows of each part of a layer, at least `n` if it has so many."""
     if ordering or n > _KEPT_MAX:
         return [_of_part(part, ordering, n) for part in layer.parts]
-    seen = _seen(layer)
-    kept = seen.first
-    if kept is None or kept[0] < n:
-        kept = seen.first = n, [_of_part(part, (), n) for part in layer.parts]
-    return kept[1]
+    kept = layer.known().first
+    if kept is not None and kept[0] >= n:
+        return kept[1]
+    first = [_of_part(part, (), n) for part in layer.parts]
+    layer.known().show(n, first)
+    return first
 
 
 def _of_part(part: Batch, ordering: Ordering, n: int) -> First:

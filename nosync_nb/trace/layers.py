@@ -50,6 +50,18 @@ class Seen:
         self.first: tuple[int, Sequence[Any]] | None = None
         self.sound = sound
 
+    def count(self, sums: int, least: int) -> None:
+        """Notes how many rows the layer adds, and the least count."""
+        self.counted = sums, least
+
+    def show(self, n: int, first: Sequence[Any]) -> None:
+        """Notes the first `n` rows of each part."""
+        self.first = n, first
+
+    def sum_up(self) -> None:
+        """Notes that no row is there fewer than 0 times at the end of the layer."""
+        self.sound = True
+
 
 Pieces: TypeAlias = tuple[Layout, tuple[Updates, ...], int]
 """Updates of several epochs in any order, the layout that is wanted, and how many rows they are."""
@@ -118,6 +130,25 @@ class Layer:
     def claim(self) -> None:
         """The worker has it in hand: nobody else merges it."""
         self.claimed = True
+
+    def known(self) -> Seen:
+        """What readers found out about it, for whoever finds out more."""
+        if self.seen is None:
+            self.seen = Seen()
+        return self.seen
+
+    def watch(self, epochs: int) -> None:
+        """For so many epochs no layer is joined to it."""
+        self.wary = epochs
+
+    def fill(self) -> None:
+        """It is joined with no more."""
+        self.full = True
+
+    def keep_encoded(self, data: bytes) -> bytes:
+        """Keeps the layer as a checkpoint holds it, and gives it back."""
+        self.encoded = data
+        return data
 
     def release(self) -> None:
         """The worker is done with it."""
@@ -232,6 +263,10 @@ class Trace:
             return self.memos.pop() if self.memos else None
         except IndexError:  # another thread was faster
             return None
+
+    def leave_memo(self, memo: Any) -> None:
+        """Gives it the memo of what it holds."""
+        self.memos = [memo]
 
     @classmethod
     def of(cls, batch: Batch, epoch: int = 0) -> Trace:

@@ -61,6 +61,15 @@ class Effort:
         self.unmirrored = 0
         self._gaps = 0
 
+    def take_mirror(self) -> Mirror | None:
+        """The mirror, which is the caller's from now on; None if there is none."""
+        mirror, self.mirror = self.mirror, None
+        return mirror
+
+    def keep_mirror(self, mirror: Mirror) -> None:
+        """Keeps the mirror of the state that there is now."""
+        self.mirror = mirror
+
     def ran_anew(self, work: int, rounds: Mapping[int, int]) -> None:
         """It was run on all that is there."""
         self.whole = work

@@ -76,9 +76,9 @@ class Loop(Operator):
 
     def step(self, step: Step) -> Updates | None:
         effort: Effort = step.memo or Effort()
-        step.memo = effort
+        step.remember(effort)
         # However this epoch is run: a mirror that has not followed it tells of another state.
-        mirror, effort.mirror = effort.mirror, None
+        mirror = effort.take_mirror()
         resting = _rests(step.state[-1])
         if resting:
             return self._anew(step, effort, resting=True)
@@ -124,7 +124,7 @@ class Loop(Operator):
         run.close()
         effort.was_few()
         if mirror.rows_count <= ROWS_MAX:
-            effort.mirror = mirror
+            effort.keep_mirror(mirror)
         return run
 
     def _run(

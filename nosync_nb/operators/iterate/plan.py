@@ -45,6 +45,10 @@ class Inner:
     operator: Operator | None = None
     states: tuple[int | None, ...] = ()
 
+    def read(self, port: Port) -> None:
+        """Has one more input."""
+        self.ports = (*self.ports, port)
+
 
 @dataclass
 class Scope:

@@ -140,7 +140,7 @@ def create(
         if sync:
             file.sync()
         files.rename(temporary, path)
-        file.path = path
+        file.moved(path)
         if sync:
             files.sync_folder(folder)
     except DurabilityError:

@@ -44,6 +44,10 @@ class Archive:
         self._open: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.Lock()
 
+    def look_through(self) -> None:
+        """Looks at every value of a file from now on before it is used."""
+        self.thorough = True
+
     def pack(self, node: PackNode) -> Pack:
         """The opened pack of a node."""
         pack: Pack = self._kept(

@@ -365,7 +365,7 @@ class History:
 
     def look_through(self) -> None:
         """Looks at every value of a file from now on before it is used."""
-        self._archive.thorough = True
+        self._archive.look_through()
 
     def strays(self, keep: Iterable[str] = ()) -> list[str]:
         """Names of files in the folder that neither the manifest nor `keep` has."""
