@@ -55,7 +55,9 @@ def lost(options: argparse.Namespace, goals: Goals) -> None:
     columns = (
         "disk and a replica lost",
         "     edges",
-        "MB copied",
+        "files read",
+        "MB read",
+        "MB of all",
         "open to rows, s",
         "lost",
     )
@@ -70,7 +72,8 @@ def lost(options: argparse.Namespace, goals: Goals) -> None:
             if found["result"] != made["result"] or found["recomputed"]:
                 raise MeasurementError("what came back from the replicas is something else")
             gone = made["now"] - found["now"]
-            table.row("from folders", f"{edges:,}", found["megabytes"], found["seconds"], gone)
+            read = found["frames"] + found["files"], found["megabytes"]
+            table.row("from folders", f"{edges:,}", *read, found["all"], found["seconds"], gone)
             goals.add(f"lost disk to rows, {edges:,} edges, s", found["seconds"], 0.3)
         finally:
             shutil.rmtree(base, ignore_errors=True)
@@ -112,6 +115,8 @@ def lose(options: argparse.Namespace) -> None:
 def find(options: argparse.Namespace) -> None:
     """Opens the log that is not there any more, and reads a small stage."""
     import nosync_nb
+    from nosync_nb.session.session import owners_of
+    from nosync_nb.store.replicas.layout import is_frames
 
     started = time.perf_counter()
     session = nosync_nb.open(
@@ -119,13 +124,20 @@ def find(options: argparse.Namespace) -> None:
     )
     result = sorted(map(list, session["per_label"].rows()))
     seconds = time.perf_counter() - started
-    size = sum(p.stat().st_size for p in (options.folder / "x.nosync").rglob("*") if p.is_file())
+    fetching = owners_of(session).fetching
+    files, size = fetching.requests
+    frames = [p for p in (options.folder / "x.nosync").iterdir() if is_frames(p.name)]
+    size += sum(p.stat().st_size for p in frames)
+    copies = (p for p in (options.folder / "replica-0").rglob("*") if p.is_file())
     tell(
         {
             "now": session.now,
             "result": result,
             "seconds": seconds,
+            "frames": len(frames),
+            "files": files,
             "megabytes": size / 1e6,
+            "all": sum(p.stat().st_size for p in copies) / 1e6,
             "recomputed": session.recovery.recomputed,
         }
     )

@@ -16,6 +16,7 @@ from nosync_nb.dataflow.graph import others
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import StageError
+from nosync_nb.session.fetching import Fetching
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.replication import Replication
 from nosync_nb.store.defined import NOWHERE, Defined
@@ -54,8 +55,8 @@ class Frontiers:
     is a leaf: nothing of it is on the way of a commit.
     """
 
-    def __init__(self, publisher: Publisher, replication: Replication) -> None:
-        self._publisher = publisher
+    def __init__(self, publisher: Publisher, replication: Replication, fetching: Fetching) -> None:
+        self._publisher, self._fetching = publisher, fetching
         self._replication = replication
         self._lock = threading.Lock()
         self._known = _Known({}, {}, Prefixes(0, 0, 0), frozenset())
@@ -67,8 +68,13 @@ class Frontiers:
         return sum(bounds.visits for bounds in self._bounds.values())
 
     def of_stages(self) -> dict[str, Frontier]:
-        """For each stage and input the last epoch at each level, inclusive."""
+        """For each stage and input the last epoch at each level, inclusive.
+
+        While files of rows are still with the replicas, the disk alone has nothing.
+        """
         disk, safe = self._reached(Failure.POWER), self._reached(Failure.DISK)
+        if self._fetching.left.files:
+            disk = Reached(0, 0)
         copied = bool(self._replication.settings.replicas)
         seen, defined = self._seen()
         found = {}
@@ -83,7 +89,8 @@ class Frontiers:
         """The epoch that a failure now would bring the session, or a stage, back to.
 
         That is the last one that all stages have again exactly, from the log or by running;
-        those whose definition would be gone are not counted. Of one stage it is the last that
+        those whose definition would be gone are not counted. What is still with the replicas
+        after a lost disk is there after a loss of power, too. Of one stage it is the last that
         this stage has; 0 if its definition would be gone.
 
         Args:

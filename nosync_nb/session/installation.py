@@ -89,7 +89,7 @@ class Installation:
         _let_go(draft, graph, change)
         sealed = self._signer.sealed(catalog, graph, draft.epoch)
         known = _without(before.version, afresh.renewed)
-        payload = publisher.store.definition(draft, known, sealed.meta, missed, len(drafts))
+        payload = publisher.store.definition(draft, known, graph, sealed.meta, missed, len(drafts))
         past = [*missed, *drafts, draft]
         logs = _logs(publisher.logs, graph, change)
         history = self._history(change, logs, catalog, past)

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from nosync_nb.errors import CorruptLogError, DurabilityError, SchemaError, TrustError
 from nosync_nb.session.session import Session, owners_of
 from nosync_nb.store.replicas import restoring, settings
+from nosync_nb.store.replicas.fetching import Elsewhere
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.store import Store
@@ -89,7 +90,8 @@ def _begun(
     """A session that whoever opens the folder next finds; or nothing of it is left."""
     started = time.perf_counter()
     anew = restoring.restore(where, asked) if asked is not None else None
-    store = Store.open(where, mode=mode, takeover=takeover)
+    files = Elsewhere() if mode == "w" else None
+    store = Store.open(where, mode=mode, takeover=takeover, files=files)
     read = time.perf_counter()
     session = None
     try:
@@ -108,6 +110,7 @@ def _begun(
             _register(where, session)
         store.log.start()
         owners.replication.start()
+        owners.fetching.start()
         owners.link.follow()
         return session
     except BaseException:

@@ -14,6 +14,7 @@ from nosync_nb.session.blocks import Blocks
 from nosync_nb.session.commits import Commits
 from nosync_nb.session.declarations import Declarations
 from nosync_nb.session.definitions import Definitions
+from nosync_nb.session.fetching import Fetching
 from nosync_nb.session.follower import Follower
 from nosync_nb.session.frames import Frames
 from nosync_nb.session.frontiers import Frontiers
@@ -61,15 +62,16 @@ class Owners:
         self.transactions = transactions = Transactions()
         garbage = Garbage()
         self.publisher = publisher = Publisher(store, gate, self.works, garbage, names)
-        self.replication = replication = Replication(store, settings, lambda: publisher.now)
-        self.frontiers = Frontiers(publisher, replication)
+        self.replication = replication = Replication(publisher, settings)
+        self.fetching = Fetching(store, lambda: replication.settings.replicas)
+        self.frontiers = Frontiers(publisher, replication, self.fetching)
         self.verification = Verification(publisher)
         self.signer = signer = Signer(store.log.id)
         self.link = link = Link(
             publisher, limits, lambda: gate.closing or publisher.fenced, listeners.say, spark
         )
         types = link.types
-        opening = recovery.recover(store, types)
+        opening = recovery.recover(store, types, self.fetching)
         recovered, report = opening.recovered, opening.report
         publisher.show(recovered)
         signer.believe(recovered)

@@ -29,6 +29,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import refusal
 from nosync_nb.operators.specs import expressions_of
 from nosync_nb.session import versions
+from nosync_nb.session.fetching import Fetching
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.report import READ, STALE, RecoveryReport
@@ -63,8 +64,11 @@ class Opening(NamedTuple):
     missing: frozenset[str] = frozenset()
 
 
-def recover(store: Store, types: SparkTypes) -> Opening:
+def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:
     """What a session begins with that opened a folder. What nobody names is deleted there.
+
+    Args:
+        fetching: is told what is named and not here, and tells what is nowhere.
 
     Raises:
         CorruptLogError: if what the log says makes no sense.
@@ -79,14 +83,16 @@ def recover(store: Store, types: SparkTypes) -> Opening:
     epoch, catalog = recovered.snapshot.epoch, recovered.snapshot.catalog
     lost = range(epoch + 1, min(log.noted, epoch + LOST_MAX) + 1)
     with decoding("the log"):
-        missing = frozenset(store.sweep())
+        lacking = fetching.expect(store.sweep())
     report = _report(recovered, lost)
+    if lacking.said:
+        report.note(lacking.said)
     stages = recovered.data.get("stages", ())
     differs = any(
         (each["life"]["is"] == "stale") != (catalog[each["name"]].reason is not None)
         for each in stages
     )
-    return Opening(recovered, report, differs, describe.behind, missing)
+    return Opening(recovered, report, differs, describe.behind, lacking.missing)
 
 
 def _report(recovered: Recovered, lost: range) -> RecoveryReport:

@@ -14,17 +14,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.session.publisher import Publisher
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.keeper import Progress
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.replicas.sites import connect
-from nosync_nb.store.store import Store
 
 _AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0
 _LOST = ("fenced", "ahead")
@@ -32,6 +31,9 @@ _LOST = ("fenced", "ahead")
 
 class ReplicaStatus(NamedTuple):
     """One replica, for people: `epoch` is the last that can be read back from it alone.
+
+    What it lacks is counted in epochs, in bytes of frames and of files, and in seconds since the
+    first epoch that it lacks was committed.
 
     `state` is `starting`, `level`, `behind`, `failing` (`why` tells; it is tried again), `fenced`
     or `ahead` (another owner, or a replica that knows more: this session may not go on).
@@ -41,6 +43,8 @@ class ReplicaStatus(NamedTuple):
     state: str
     epoch: int
     behind: int
+    behind_bytes: int
+    behind_s: float
     bytes_sent: int
     why: str
 
@@ -50,14 +54,14 @@ class Replication:
 
     Args:
         settings: which they are; of none, nothing is started.
-        now: the last epoch.
 
     Attributes:
         heard: notified, with its lock held, of whatever is known anew.
     """
 
-    def __init__(self, store: Store, settings: Replicas, now: Callable[[], int]) -> None:
-        self._store, self._log, self._now = store, store.log, now
+    def __init__(self, publisher: Publisher, settings: Replicas) -> None:
+        self._publisher, self._store = publisher, publisher.store
+        self._log = publisher.store.log
         self.heard = threading.Condition(threading.RLock())
         self._settings = settings
         self._told = _untold(settings)
@@ -115,20 +119,29 @@ class Replication:
 
     def status(self) -> list[ReplicaStatus]:
         """Each replica, in the order of the settings."""
-        now = self._now()
+        now, end = self._publisher.now, self._log.head.offset
         with self.heard:
             addresses, told = self._settings.replicas, list(self._told)
         return [
-            ReplicaStatus(
-                address.url,
-                "behind" if each.condition == "level" and each.epoch < now else each.condition,
-                each.epoch,
-                now - each.epoch,
-                each.bytes_sent,
-                each.why,
-            )
+            self._status(address.url, each, now, end)
             for address, each in zip(addresses, told, strict=True)
         ]
+
+    def _status(self, url: str, told: Progress, now: int, end: int) -> ReplicaStatus:
+        """One replica, if the last epoch is `now` and the stream of frames ends at `end`."""
+        lacks = told.epoch < now
+        state = "behind" if told.condition == "level" and lacks else told.condition
+        since = self._publisher.ledger.committed(told.epoch + 1) if lacks else None
+        return ReplicaStatus(
+            url,
+            state,
+            told.epoch,
+            max(0, now - told.epoch),
+            max(0, end - told.offset) + told.backlog_bytes,
+            0.0 if since is None else max(0.0, time.time() - since),
+            told.bytes_sent,
+            told.why,
+        )
 
     def wait(self, seq: int, epoch: int, timeout: float | None) -> None:
         """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.

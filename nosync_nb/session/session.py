@@ -369,8 +369,8 @@ class Session:
         if self._owners.gate.closed:  # by another thread meanwhile
             return
         store = self._owners.publisher.store
-        self._owners.link.close()
-        self._owners.worker.close()
+        for owner in (self._owners.link, self._owners.fetching, self._owners.worker):
+            owner.close()
         try:
             with suppress(FencedError):  # what was committed is in the log that the new owner reads
                 store.close()

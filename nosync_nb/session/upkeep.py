@@ -152,6 +152,7 @@ class Upkeep:
                 "signed": self._signer.signed(version.epoch, publisher.digest),
                 **recorded,
                 "retired": sorted(publisher.garbage.leave()),
+                "clocks": store.clocks.saved(graph),
             }
             plan = store.history.pack(version.epoch)
         if plan is not None:

@@ -22,6 +22,7 @@ from nosync_nb.spark.costs import FRAME_ROWS
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.spark.placement import Placement
 from nosync_nb.store.ledger import Ledger
+from nosync_nb.store.replicas.fetching import complete
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Layout
 
@@ -146,6 +147,7 @@ class Link:
                 raise NosyncError(f"{why} needs Spark, but {error}", hint=error.hint) from error
         with self._lock:
             self._lost, self._started = None, found
+        complete(self._published.store.files)  # executors look into the folder alone
         return found
 
     def able(self, what: str) -> bool:

@@ -41,6 +41,7 @@ from nosync_nb.spark.tasks import Stored
 from nosync_nb.store import reading
 from nosync_nb.store.ledger import Ledger
 from nosync_nb.store.log.generation import Words
+from nosync_nb.store.replicas.fetching import complete
 from nosync_nb.store.store import Store
 from nosync_nb.trace import Trace
 
@@ -84,6 +85,7 @@ def snapshot_of(
         with contextlib.suppress(ValueError):  # the option of a data source is a text
             at = datetime.fromisoformat(at)
     number, trace = trace_at(seen, stage, None if at is None else ledger.resolve(at, seen.epoch))
+    complete(store.files)
     return StageSnapshot(number, seen.stage(stage).schema, trace, store.parts, store.foreign)
 
 

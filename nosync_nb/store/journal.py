@@ -29,10 +29,10 @@ from nosync_nb.trace.parts import PartRef, refs_from_json
 EPOCH, DEFINITION, REPLAY = 1, 2, 3
 """Kinds of frames; REPLAY: past epochs of logs that the next definition begins to use."""
 
-INLINE, FILES, TRACE, RESET, PAST, CLEAR = 0, 1, 2, 3, 4, 5
+INLINE, FILES, TRACE, RESET, PAST, CLEAR, CLOCKS = range(7)
 """Kinds of entries: a log's batch inline; in files; files of a trace's layer; a whole trace; the
 payload of an epoch that a stage had missed; a trace of an operator's own is emptied, before what
-the same epoch adds to it."""
+the same epoch adds to it; the clocks of what the frame changes (clocks.py), under no number."""
 
 NUMBERS_MAX = 2**31
 """Bound of the numbers of logs and traces: half of what an entry can hold."""
@@ -105,7 +105,7 @@ def unpack(data: bytes | memoryview) -> Payload:
             at = start + size
             if at > end:
                 raise ValueError("an entry is cut short")
-            if number >= NUMBERS_MAX or kind > CLEAR or (kind == CLEAR and size):
+            if number >= NUMBERS_MAX or kind > CLOCKS or (kind == CLEAR and size):
                 known = False
             entries.append(Entry(number, kind, view[start:at]))
         if not known:
@@ -163,6 +163,11 @@ def past(payload: bytes) -> Entry:
     return Entry(0, PAST, payload)
 
 
+def missed(made: Iterable[tuple[int, Sequence[Entry]]], utc: float) -> list[Entry]:
+    """The entries of missed epochs; see `past`."""
+    return [past(pack(epoch, utc, {}, entries)) for epoch, entries in made]
+
+
 def changes(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, Entry]]]:
     """The entries of payloads, and of the epochs in them, by log or trace, each with its epoch."""
     made: dict[int, list[tuple[int, Entry]]] = {}
@@ -177,6 +182,8 @@ def _sort(payload: Payload, made: dict[int, list[tuple[int, Entry]]]) -> None:
     for each in payload.entries:
         if each.kind == PAST:
             _sort(unpack(each.data), made)
+        elif each.kind == CLOCKS:
+            continue
         elif each.number in made:
             made[each.number].append((epoch, each))
         else:
@@ -194,7 +201,7 @@ def filed(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...]
 
 def named(entry: Entry) -> tuple[PartRef, ...]:
     """The files that an entry names, whatever its kind."""
-    if entry.kind in (INLINE, CLEAR):
+    if entry.kind in (INLINE, CLEAR, CLOCKS):
         return ()
     if entry.kind == FILES:
         return filed(entry.data, NO_LAYOUT)[0]

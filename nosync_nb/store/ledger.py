@@ -258,6 +258,12 @@ class Ledger:
             self._enter()
             return self._written.upto(frames)
 
+    def committed(self, number: int) -> float | None:
+        """When an epoch was committed, in seconds since 1970; None if there is none of it."""
+        with self._mutex:
+            self._enter()
+            return self._times[number - 1] if 0 < number <= len(self._times) else None
+
     def epochs(self, first: int, last: int) -> Epochs:
         """The epochs from `first` to `last`, with their times and labels."""
         with self._mutex:

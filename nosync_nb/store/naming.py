@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from nosync_nb.files.disk import Files
 from nosync_nb.store import journal
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.journal import INLINE, Entry, Payload
 from nosync_nb.trace.parts import refs_from_json
+from nosync_nb.trace.past import tree
 from nosync_nb.trace.past.history import History
+
+
+class Wanted(NamedTuple):
+    """A file of rows that a log names, with what it has of it.
+
+    Attributes:
+        size, digest: None of a part that a pack alone refers to.
+    """
+
+    name: str
+    size: int | None = None
+    digest: str | None = None
 
 
 def of_changes(changes: Mapping[int, Sequence[tuple[int, Entry]]]) -> set[str]:
@@ -44,3 +57,37 @@ def of_checkpoint(payload: Payload, packs: str, files: Files) -> set[str]:
     with decoding("a checkpoint"):
         past = History.restore(packs, payload.meta.get("history"), write=False, files=files)
     return of_layers(payload.meta) | past.files()
+
+
+def wanted(meta: Mapping[str, Any], changes: Sequence[Mapping[int, Any]]) -> dict[str, Wanted]:
+    """The files that a checkpoint and entries of frames name, by their names.
+
+    Args:
+        meta: the checkpoint's; empty without one.
+        changes: what frames hold, see `journal.changes`.
+    """
+    known: dict[str, Wanted] = {}
+    with decoding("the log"):
+        for each in (*_of_meta(meta), *(one for some in changes for one in _of_entries(some))):
+            if each.digest is not None or each.name not in known:
+                known[each.name] = each
+    return known
+
+
+def _of_entries(changes: Mapping[int, Sequence[tuple[int, Entry]]]) -> Iterator[Wanted]:
+    for some in changes.values():
+        for _, entry in some:
+            for ref in journal.named(entry):
+                yield Wanted(ref.path, ref.size_bytes, ref.digest)
+
+
+def _of_meta(meta: Mapping[str, Any]) -> Iterator[Wanted]:
+    for _, _, layers in meta.get("layers", {}).values():
+        for _, _, refs in layers:
+            for ref in refs_from_json(refs or ()):
+                yield Wanted(ref.path, ref.size_bytes, ref.digest)
+    history = meta.get("history") or {"tree": ()}
+    for top in map(tree.node_from_json, history["tree"]):
+        for node in top.walk():
+            yield Wanted(node.name, node.size_bytes, node.digest)
+            yield from map(Wanted, node.parts)

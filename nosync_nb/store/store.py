@@ -21,7 +21,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PACK, PART, is_plain, plain, within
-from nosync_nb.store import journal, naming, traces
+from nosync_nb.store import clocks, journal, naming, traces
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.journal import Entry, Payload
 from nosync_nb.store.log import Frame, Log, Position, codec, folder
@@ -75,7 +75,7 @@ class Store:
         changes: what they hold, by log or trace.
         verified: when the log was open and its tail verified, by the performance counter.
         meta: the checkpoint's JSON, empty if there was none.
-        position: the last recovered frame after the checkpoint, if any.
+        position, clocks: the last recovered frame after the checkpoint, if any; last batches.
         retired: files that the checkpoint does not need, but the one before it.
         foreign: this user has not signed the log; see `look_through`.
     """
@@ -95,8 +95,7 @@ class Store:
         self._catalog: tuple[object, bytes] | None = None  # as the last checkpoint has it
         self.epoch = 0
         self._inline: dict[int, list[Entry]] = {}
-        payload = log.checkpoint
-        if payload is not None:
+        if (payload := log.checkpoint) is not None:
             checkpoint = journal.unpack(payload)
             self.meta = checkpoint.meta
             self.retired = tuple(plain(n, PART, PACK) for n in checkpoint.meta.get("retired", ()))
@@ -114,6 +113,7 @@ class Store:
         self.tail = self.decoded(frames)
         self.changes = journal.changes(each.payload for each in self.tail)
         log.forget()
+        self.clocks = clocks.Clocks(log, self.meta, (each.payload for each in self.tail))
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
         )
@@ -155,17 +155,20 @@ class Store:
         if entries is None:
             entries = self._entries(draft)
             traces.share(draft, graph)
+        entries += self.clocks.stamped(graph, [(draft.epoch, entries)])
         return self.log.append(journal.EPOCH, journal.pack(draft.epoch, utc, meta, entries))
 
     def write_replay(self, draft: Draft) -> Position:
         """Writes a past epoch of a version that the next definition will make visible."""
-        payload = journal.pack(draft.epoch, time.time(), {}, self._entries(draft))
-        return self.log.append(journal.REPLAY, payload)
+        entries = self._entries(draft)
+        self.clocks.replay(draft.epoch, entries)
+        return self.log.append(journal.REPLAY, journal.pack(draft.epoch, time.time(), {}, entries))
 
     def definition(
         self,
         draft: Draft,
         before: Version,
+        graph: Graph,
         meta: Mapping[str, Any],
         missed: Iterable[Draft],
         replays: int = 0,
@@ -175,15 +178,16 @@ class Store:
         What is large is in files afterwards, also in the drafts.
 
         Args:
-            meta: the catalog and its signature.
+            graph, meta: what the catalog is compiled to; it, and its signature.
             missed: past epochs of stages that had lagged behind; all of them count, or none.
             replays: how many past epochs were written right before it, and count with it.
         """
         meta = {**meta, "replays": replays} if replays else meta
         now = time.time()
-        past = (journal.pack(each.epoch, now, {}, self._entries(each)) for each in missed)
-        entries = [*map(journal.past, past), *self._entries(draft, before)]
-        return journal.pack(draft.epoch, now, meta, entries)
+        made = [(each.epoch, self._entries(each)) for each in missed]
+        own = self._entries(draft, before)
+        stamped = self.clocks.stamped(graph, [*made, (draft.epoch, own)])
+        return journal.pack(draft.epoch, now, meta, [*journal.missed(made, now), *own, *stamped])
 
     def write_definition(self, payload: bytes) -> Position:
         """Writes a definition's frame, after which it survives the death of this process."""
@@ -313,8 +317,7 @@ class Store:
     @property
     def times(self) -> bytes:
         """The checkpoint's times of epochs."""
-        entries = self._inline.get(TIMES)
-        return bytes(entries[0].data) if entries else b""
+        return bytes(self._inline[TIMES][0].data) if TIMES in self._inline else b""
 
     # -- restoring ---------------------------------------------------------------------------
 

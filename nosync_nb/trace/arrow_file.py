@@ -74,7 +74,9 @@ def map_file(folder: str, name: str, files: Files = DISK) -> pa.Buffer:
         if error.errno not in (None, errno.ENOENT):
             raise
         raise damaged(folder, name, "it is missing" if error.errno else "it is empty") from None
-    except CorruptLogError:  # the size is no multiple of 8
+    except CorruptLogError as error:
+        if error.kind != CorruptLogError.kind:  # it is said in other words why it is not here
+            raise
         raise damaged(folder, name, "it was cut short") from None
 
 

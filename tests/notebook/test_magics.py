@@ -502,7 +502,7 @@ def test_replicas_are_added_listed_and_removed(notebook: Notebook, tmp_path: Pat
     shown = notebook.ok("%dd replicas").text
     assert "epoch 1 is on 1 of 1" in shown
     assert "level" in shown
-    assert "1 if the disk is lost" in notebook.ok("%dd status").text
+    assert "nothing if the disk is lost" in notebook.ok("%dd status").text
     assert "is none of" in str(notebook.fails(f"%dd replicas remove {url}x"))
     assert "no replicas" in notebook.ok(f"%dd replicas remove {url}").text
 

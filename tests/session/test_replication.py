@@ -177,8 +177,17 @@ def test_a_replica_that_cannot_be_had_keeps_nobody_waiting_and_is_told(
         assert session.frontiers["edges"].replicas == 1
         session.inputs["edges"].insert([(2, 2)])
         assert session.commit(wait="replicas", timeout=WAIT_S) == 2
+        status = until(session, lambda all_: all_[0].epoch == all_[1].epoch == 2)
+        stream = owners_of(session).publisher.store.log.head.offset
+        assert [(each.behind, each.behind_bytes) for each in status] == [
+            (0, 0),
+            (0, 0),
+            (2, stream),
+        ]
+        assert status[0].behind_s == 0 < status[2].behind_s
         (tmp_path / "not" / "there").mkdir(parents=True)
-        until(session, lambda all_: all_[2].epoch == 2)
+        (last,) = until(session, lambda all_: all_[2].epoch == 2)[2:]
+        assert (last.state, last.behind, last.behind_bytes, last.behind_s) == ("level", 0, 0, 0)
 
 
 @pytest.mark.fault(29)

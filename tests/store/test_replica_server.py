@@ -30,7 +30,7 @@ from nosync_nb.errors import DurabilityError, FencedError, NosyncError, SchemaEr
 from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import segments
-from nosync_nb.store.replicas import promises, restoring, served, server, tokens, wire
+from nosync_nb.store.replicas import examining, promises, served, server, tokens, wire
 from nosync_nb.store.replicas.address import parse
 from nosync_nb.store.replicas.copies import LOGS_MAX, Copies
 from nosync_nb.store.replicas.folder import FolderReplica
@@ -666,7 +666,7 @@ def test_a_server_that_is_killed_under_load_catches_up_and_loses_nothing(
             three[number].kill()
             copy = FolderReplica(str(three[number].folder), log_id)
             assert known <= copy.acknowledged()  # a frame each, and one for what is defined
-            restoring.examined(Files(), "killed", copy)
+            examining.examined(Files(), "killed", copy)
             copy.close()
             three[number].start()
         last = session.commit(wait="replicas", timeout=WAIT_S)

@@ -24,7 +24,7 @@ from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import journal
 from nosync_nb.store.log import Log
-from nosync_nb.store.replicas import restoring, settings
+from nosync_nb.store.replicas import examining, restoring, settings
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.replica import Name, Term
 from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper, UndecidedError
@@ -278,12 +278,12 @@ def test_a_part_that_is_missing_is_damage_of_what_was_acknowledged(
     replica = FolderReplica(made(tmp_path / "r"), source.log_id)
     Shipper(source, replica, NAME, lambda why: None).ship()
     files = Files()
-    restoring.examined(files, "url", replica)
+    examining.examined(files, "url", replica)
     parts = sorted(Path(replica.folder, "layers").iterdir())
     assert parts
     parts[0].unlink()
     with pytest.raises(CorruptLogError, match="is damaged: it had frame"):
-        restoring.examined(files, "url", replica)
+        examining.examined(files, "url", replica)
 
 
 def shipped(session: Session, replica: FolderReplica, poll: Poll) -> None:
@@ -353,7 +353,7 @@ def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is
 ) -> None:
     replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
     shipped(written, replica, Poll(1, 1))
-    whole = restoring.examined(Files(), "url", replica).end
+    whole = examining.examined(Files(), "url", replica).end
     (segment,) = Path(replica.folder).glob("segment-*")
     acknowledged = segment.stat().st_size
     note = Path(replica.folder, "acknowledged").read_bytes()
@@ -365,9 +365,9 @@ def test_what_was_torn_behind_what_was_acknowledged_is_cut_and_what_is_before_is
     data[acknowledged : acknowledged + 512] = bytes(512)
     segment.write_bytes(data)
     with pytest.raises(CorruptLogError, match="is damaged"):
-        restoring.examined(Files(), "url", replica)
+        examining.examined(Files(), "url", replica)
     Path(replica.folder, "acknowledged").write_bytes(note)
-    assert restoring.examined(Files(), "url", replica).end == whole
+    assert examining.examined(Files(), "url", replica).end == whole
 
 
 @pytest.mark.fault(32)

@@ -17,10 +17,12 @@ from memory_disk import Directory, Inode, MemoryFiles, Tree
 from wire import Message, Wire, arrives
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
+from nosync_nb.files.disk import Files
 from nosync_nb.store import journal
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import Log
-from nosync_nb.store.replicas import layout, restoring
+from nosync_nb.store.naming import Wanted
+from nosync_nb.store.replicas import bringing, examining, layout, restoring
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.settings import Replicas, checked, safe
@@ -313,10 +315,10 @@ class World:
         """How far a log can be read back from one replica, each file as it was written."""
         address = self.replicas.replicas[number]
         replica = FolderReplica(address.path, self.log.id, files=self.quiet)
-        copy = restoring.examined(self.quiet, address.url, replica)
-        for name, size in copy.sizes.items():
-            if name in self.contents:
-                assert replica.read(name, 0, size) == self.contents[name]
+        copy = examining.examined(self.quiet, address.url, replica)
+        for name in copy.rows:
+            written = self.contents[name]
+            assert replica.read(name, 0, len(written) + 1) == written
         return copy.end.seq
 
     def whole(self, number: int) -> bool:
@@ -552,11 +554,29 @@ class World:
     def restored(self, asked: Replicas) -> restoring.Restored | None:
         """What replicas give; None if they hold nothing of the log."""
         try:
-            return restoring.restore(self.path, asked, self.quiet)
+            restored = restoring.restore(self.path, asked, self.quiet)
         except SchemaError as error:
             if "no log" not in str(error.hint):
                 raise
             return None
+        for wanted in restored.rows if restored else ():
+            self.bring(wanted)
+        return restored
+
+    def bring(self, wanted: Wanted) -> None:
+        """Brings a file of rows from the first replica that has it as it was written."""
+
+        def prove(_files: Files, path: str, wanted: Wanted) -> None:
+            if self.quiet.read(path) != self.contents[wanted.name]:
+                raise CorruptLogError(f"'{path}' is another file")
+
+        files = self.quiet
+        for address in self.replicas.replicas:
+            replica = FolderReplica(address.path, self.log.id, files=files)
+            with suppress(CorruptLogError):
+                bringing.bring(files, self.path, wanted, replica, prove=prove)
+                return
+        raise AssertionError(f"'{wanted.name}' is lost")
 
     @contextmanager
     def hidden(self, numbers: list[int]) -> Iterator[None]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
 
-_COLUMNS = ("replica", "state", "epoch", "epochs behind", "sent", "why")
-_TYPES = ("string", "string", "bigint", "bigint", "string", "string")
+_COLUMNS = ("replica", "state", "epoch", "epochs behind", "lacks", "since", "sent", "why")
+_TYPES = ("string", "string", "bigint", "bigint", "string", "string", "string", "string")
 
 
 def _replicas(notebook: Notebook, arguments: Namespace) -> Table | None:
@@ -66,6 +66,8 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
                 each.state,
                 formats.value(each.epoch),
                 formats.value(each.behind),
+                formats.size(each.behind_bytes),
+                f"{each.behind_s:.1f} s" if each.behind else "",
                 formats.size(each.bytes_sent),
                 each.why,
             ]

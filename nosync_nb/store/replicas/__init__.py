@@ -10,6 +10,9 @@
     objects     a replica in an object store: `account`, the chain of its `records`, whose next
                 place one writer gets, and `bucket`, what is asked of the store
     restoring   a log made anew from what replicas hold
+    examining   how much of a copy can be read back
+    fetching    the files that are not here: what is read first, then the rest; `supply`: from whom
+    bringing    one file of rows that is not here or not whole, from who has it whole
 
 Nothing here runs in the thread that commits, and nothing is asked of a replica before an epoch is
 committed: a replica is behind the log, by as much as it is slow. What it holds are the same bytes

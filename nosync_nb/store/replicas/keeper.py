@@ -31,7 +31,7 @@ from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.address import Address
 from nosync_nb.store.replicas.replica import Name
-from nosync_nb.store.replicas.shipping import Acknowledged, AheadError, Poll, Shipper
+from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper
 from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.replicas.source import Source, log_id
 
@@ -54,6 +54,8 @@ class Progress(NamedTuple):
         seq, epoch: how far the log can be read back from it alone; 0: nothing is known.
         why: what is wrong, in words.
         bytes_sent: what it was sent by this keeper.
+        offset: the end of what it has of the stream of frames, in bytes.
+        backlog_bytes: what it lacks of files of rows.
     """
 
     replica: int
@@ -62,6 +64,8 @@ class Progress(NamedTuple):
     epoch: int = 0
     why: str = ""
     bytes_sent: int = 0
+    offset: int = 0
+    backlog_bytes: int = 0
 
     @classmethod
     def from_line(cls, line: bytes) -> Progress:
@@ -131,7 +135,7 @@ class Lane:
                 assert shipper is not None
                 while shipper.ship(written=written):
                     pass
-                self._level(shipper.acknowledged, shipper.bytes_sent)
+                self._level(shipper)
                 delay = _RETRY_S[0]
                 if written:
                     break
@@ -171,10 +175,13 @@ class Lane:
     def _ask(self, why: str | None) -> None:
         self._poll.ask(self._number, why)
 
-    def _level(self, known: Acknowledged | None, sent: int) -> None:
-        said = Progress(self._number, "starting", bytes_sent=sent)
+    def _level(self, shipper: Shipper) -> None:
+        known = shipper.acknowledged
+        sent, backlog = shipper.bytes_sent, shipper.backlog_bytes
+        said = Progress(self._number, "starting", bytes_sent=sent, backlog_bytes=backlog)
         if known is not None:
-            said = said._replace(condition="level", seq=known.seq, epoch=known.epoch)
+            seq, epoch, offset = known
+            said = said._replace(condition="level", seq=seq, epoch=epoch, offset=offset)
         if said != self._said:
             self._said = said
             self._tell(said)

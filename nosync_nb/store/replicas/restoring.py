@@ -1,12 +1,20 @@
 """Restoring: a log made anew from what replicas hold, where its own disk has nothing any more.
 
     promise: replicas take nothing of an earlier owner, so many that one has all that was safe
-    choose: of those the copy that goes furthest and is whole
-    copy: into a folder beside the log's, which takes its place by one rename
+    choose: of those the copy that goes furthest and is whole; files of rows may be with any of them
+    copy: its frames, into a folder beside the log's, which takes its place by one rename
+
+Files of rows stay where they are: the log names them, and they are brought when they are read
+(bringing.py). Hence this costs the same whatever the log's state holds, and a log that is opened,
+killed and opened again goes on bringing what is not here.
 
 Failure: a replica was not there when a log was made anew, and holds frames that nobody was told of;
 the log went on without them. It comes back, and its copy is the longest. Hence the copy that goes
 furthest is the longest of those that the latest owner shipped to.
+
+Failure: a copy is damaged between the look at it and its use. Hence what was copied is looked at
+again, and if it is not what was chosen, the replica counts as one that did not answer: the next
+copy is taken if so many are left that one of them has all that was safe.
 
 Nothing that a replica holds is believed before it was verified, frame by frame and file by file as
 at any opening. A crash on the way leaves the log's folder as empty as it was.
@@ -16,74 +24,63 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError, TrustError
 from nosync_nb.files.disk import Files
-from nosync_nb.store import journal, naming
-from nosync_nb.store.decoding import decoding
-from nosync_nb.store.log import checkpoint, frames, generation, segments, tail
-from nosync_nb.store.log.checkpoint import Checkpoint
-from nosync_nb.store.log.frames import Frame, Mark
-from nosync_nb.store.log.segments import Chain, Segment
+from nosync_nb.store.log import generation
+from nosync_nb.store.naming import Wanted
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas.bringing import copy
+from nosync_nb.store.replicas.examining import Copy, examined, examined_in
 from nosync_nb.store.replicas.replica import Name, Replica, Term
-from nosync_nb.store.replicas.settings import Replicas, readers, signer
+from nosync_nb.store.replicas.settings import Replicas, readers, signer, write
 from nosync_nb.store.replicas.sites import connect
-
-_PIECE_BYTES = 1 << 20
-
-
-class Copy(NamedTuple):
-    """What of a replica can be read back: files with their sizes, and the last frame.
-
-    Attributes:
-        sizes: how many bytes of each file are part of it.
-        generation: of the last owner who shipped to it.
-        end: after the last frame.
-    """
-
-    url: str
-    replica: Replica
-    sizes: dict[str, int]
-    generation: int
-    end: Mark
-
-
-class Stretch(NamedTuple):
-    """Segments of a replica that follow each other, and the folder that they can be read in."""
-
-    url: str
-    replica: Replica
-    folder: str
-    held: Mapping[str, int]
-    live: Sequence[Segment]
 
 
 class Restored(NamedTuple):
-    """From which replica a log was made anew, up to which frame."""
+    """From which replica a log was made anew, up to which frame.
+
+    Attributes:
+        rows: the files that it names; none of them is here yet.
+        doubts: why copies were not taken that might have gone further, or that were not found.
+        uncertain: so few could be read that what was safe may be with the others alone.
+    """
 
     url: str
     seq: int
+    rows: tuple[Wanted, ...]
+    doubts: tuple[str, ...] = ()
+    uncertain: bool = False
+
+
+class MissingError(DurabilityError):
+    """Too few replicas can be read to be sure that nothing is lost."""
+
+    kind = "missing"
 
 
 Answers = list[tuple[Address, dict[bytes, Name]]]
 """Replicas that can be asked, each with the logs that it holds something of, by their ids."""
 
 
-def restore(path: str, settings: Replicas, files: Files | None = None) -> Restored | None:
+def restore(
+    path: str, settings: Replicas, files: Files | None = None, *, gap: bool = False
+) -> Restored | None:
     """Makes a log's folder anew that is not there or empty; None if it is, or no replica has it.
 
     The log is the one that lay at this path and was signed with this user's key; or the one whose
     id follows a replica's URL.
 
+    Args:
+        gap: takes what there is if too few replicas can be read to be sure that nothing is lost.
+
     Raises:
-        DurabilityError: too few replicas answer to be sure that nothing is lost, or the copy
-            cannot be written.
+        MissingError: too few replicas can be read.
+        DurabilityError: the copy cannot be written.
         SchemaError: it cannot be told which log is meant.
         CorruptLogError: no copy can be read.
     """
@@ -96,41 +93,68 @@ def restore(path: str, settings: Replicas, files: Files | None = None) -> Restor
     name = Name(path, signer(files), len(settings.replicas), settings.quorum)
     answers, silent = _answers(files, settings)
     which = _which(name, answers, settings)
-    if which is None and not silent:
-        return None
-    _enough(path, settings, silent)
     if which is None:
+        if silent:
+            _enough(path, settings, silent)
         return None
     # Of one that has nothing of the log it is not known whether it ever had.
     silent += [f"{a.url}: it holds nothing of the log" for a, logs in answers if which not in logs]
     said = [logs[which] for _, logs in answers if which in logs]
-    settings = _strictest(settings, said)
-    _enough(path, settings, silent)
-    replicas = [
-        (address.url, connect(address, files).replica(which))
-        for address, logs in answers
-        if which in logs
-    ]
+    strict = _strictest(settings, said)
+    if not gap:
+        _enough(path, strict, silent)
+    having = [address for address, logs in answers if which in logs]
+    replicas = [(each.url, connect(each, files).replica(which)) for each in having]
     with ExitStack() as given_back:
         for _, replica in replicas:
             given_back.callback(replica.close)
         promised, silent = _promise(replicas, name, silent)
-        copies = []
-        for url, replica in replicas:
+        copies, more = _copies(files, replicas, promised)
+        silent += more
+        while copies:
+            if not gap:
+                _enough(path, strict, silent)
+            best = max(copies, key=lambda copy: (copy.generation, copy.end.seq))
+            copies.remove(best)
             try:
-                if replica.promised() == promised:
-                    copies.append(examined(files, url, replica))
-            except (CorruptLogError, DurabilityError) as error:
-                silent.append(f"{url}: {error}")
-        _enough(path, settings, silent)
-        if not copies:
-            raise CorruptLogError(
-                f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
-                hint="bring more of the replicas back",
-            )
-        best = max(copies, key=lambda copy: (copy.generation, copy.end.seq))
-        _copy(files, path, best, promised.generation)
-        return Restored(best.url, best.end.seq)
+                _copy(files, path, best, promised.generation, which, settings)
+                return _told(best, strict, silent)
+            except CorruptLogError as error:
+                silent.append(f"{best.url}: {error}")
+    if not gap:
+        _enough(path, strict, silent)
+    raise CorruptLogError(
+        f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
+        hint="bring more of the replicas back",
+    )
+
+
+def _told(best: Copy, settings: Replicas, silent: Sequence[str]) -> Restored:
+    """What a log was made of."""
+    count = len(settings.replicas)
+    uncertain = count - len(silent) < readers(count, settings.quorum)
+    return Restored(best.url, best.end.seq, tuple(best.rows.values()), tuple(silent), uncertain)
+
+
+def _copies(
+    files: Files, replicas: Sequence[tuple[str, Replica]], promised: Term
+) -> tuple[list[Copy], list[str]]:
+    """What can be read back of those that have promised; and why some cannot."""
+    why, held, copies = [], [], []
+    for url, replica in replicas:
+        try:
+            if replica.promised() == promised:
+                held.append((url, replica, replica.held().files))
+        except (CorruptLogError, DurabilityError) as error:
+            why.append(f"{url}: {error}")
+    there = [sizes for *_, sizes in held]
+    for url, replica, sizes in held:
+        try:
+            others = [each for each in there if each is not sizes]
+            copies.append(examined(files, url, replica, others))
+        except (CorruptLogError, DurabilityError) as error:
+            why.append(f"{url}: {error}")
+    return copies, why
 
 
 def _answers(files: Files, settings: Replicas) -> tuple[Answers, list[str]]:
@@ -187,10 +211,11 @@ def _enough(path: str, settings: Replicas, silent: Sequence[str]) -> None:
     count = len(settings.replicas)
     needed, answered = readers(count, settings.quorum), count - len(silent)
     if answered < needed:
-        raise DurabilityError(
+        raise MissingError(
             f"'{path}' is empty, and {answered} of its {count} replicas can be read; it takes"
             f" {needed} to know what was safe: {'; '.join(silent)}",
-            hint="bring the replicas back; to begin a new log, open it without and add them later",
+            hint="bring the replicas back; on_loss='wait' waits for them, on_loss='gap' takes what"
+            " there is; to begin a new log, open it without replicas and add them later",
         )
 
 
@@ -213,138 +238,14 @@ def _promise(
     return term, why
 
 
-def examined(files: Files, url: str, replica: Replica) -> Copy:
-    """What can be read back of a copy: the newest checkpoint that its segments hold, and on.
-
-    In the middle of catching up a copy has segments or a checkpoint of which the rest is missing:
-    they are left out, and what was acknowledged before is found. It ends before the first frame
-    that names a file which is not there. Frames are brought here if they lie elsewhere.
+def _copy(
+    files: Files, path: str, best: Copy, promised: int, log_id: bytes, settings: Replicas
+) -> None:
+    """Writes a copy's frames into a folder beside the log's, which takes its place.
 
     Raises:
-        CorruptLogError: there is nothing that can be read back.
+        CorruptLogError: they are not any more what they were.
     """
-    held = replica.held().files
-    if replica.folder is not None:
-        return _examined(files, url, replica, replica.folder, held)
-    folder = files.temporary_folder("nosync-frames-")
-    try:
-        for name in filter(layout.is_frames, held):
-            _fetch(files, replica, name, held[name], layout.path_of(folder, name))
-        return _examined(files, url, replica, folder, held)
-    finally:
-        files.remove_folder(folder)
-
-
-def _examined(
-    files: Files, url: str, replica: Replica, folder: str, held: Mapping[str, int]
-) -> Copy:
-    """As `examined`; the frames lie in `folder`."""
-    names = list(held)
-    states = _states(files, folder, names)
-    why = ""
-    for newest in reversed(segments.listed(names)):
-        path, broken = segments.back(files, folder, newest, 0)
-        missing = segments.file_name(*(broken or newest)) if broken or not path else None
-        short = [
-            index
-            for index, (one, after) in enumerate(pairwise(path))
-            if held[one.name] < one.local(after.start.offset)
-        ]
-        if short:
-            path, missing = path[short[-1] + 1 :], path[short[-1]].name
-        chain = Chain(path, [], None)
-        stretch = Stretch(url, replica, folder, held, chain.live)
-        for name, state in states if path else ():
-            if _fits(files, folder, chain, state, held):
-                return _cut(files, stretch, name, state)
-        if missing is None:
-            return _cut(files, stretch, None, None)
-        why = why or f"'{missing}' is missing, or too short"
-    raise CorruptLogError(f"the copy holds no whole log: {why or 'no segment is there'}")
-
-
-def _states(files: Files, folder: str, names: Iterable[str]) -> list[tuple[str, Checkpoint]]:
-    """The checkpoints that can be read, the newest first."""
-    read = ((name, checkpoint.read(files, folder, name)) for name in checkpoint.listed([*names]))
-    return [(name, state) for name, state in read if isinstance(state, Checkpoint)]
-
-
-def _fits(files: Files, folder: str, chain: Chain, state: Checkpoint, held: Iterable[str]) -> bool:
-    """Whether a checkpoint belongs to a chain, and all that its state lies in is there."""
-    if state.mark.offset < chain.live[0].start.offset:
-        return False
-    if not tail.holds(files, folder, chain, state.mark):
-        return False
-    return _state_files(files, folder, state) <= set(held)
-
-
-def _state_files(files: Files, folder: str, state: Checkpoint) -> set[str]:
-    with decoding("a checkpoint"):
-        payload = journal.unpack(state.payload)
-        return naming.of_checkpoint(payload, os.path.join(folder, "history"), files)
-
-
-def _cut(files: Files, stretch: Stretch, name: str | None, state: Checkpoint | None) -> Copy:
-    """The part of a copy from a checkpoint to the last frame that counts."""
-    held = stretch.held
-    start = state.mark if state else stretch.live[0].start
-    first = max(i for i, s in enumerate(stretch.live) if s.start.offset <= start.offset)
-    live = stretch.live[first:]
-    needed = _state_files(files, stretch.folder, state) if state else set()
-    end = start
-    for frame in _frames(files, stretch, live, start):
-        named = _frame_files(frame)
-        if not named <= held.keys():
-            break
-        needed |= named
-        end = frame.end
-    acknowledged = stretch.replica.acknowledged()
-    if end.seq < acknowledged:
-        raise CorruptLogError(
-            f"'{stretch.url}' is damaged: it had frame {acknowledged}, and ends at {end.seq}",
-            hint="it is repaired from the log; take another replica",
-        )
-    sizes = {each: held[each] for each in needed}
-    for index, segment in enumerate(live):
-        after = live[index + 1].start.offset if index + 1 < len(live) else end.offset
-        if segment.start.offset <= end.offset:
-            sizes[segment.name] = segment.local(max(segment.start.offset, min(after, end.offset)))
-    if name is not None:
-        sizes[name] = held[name]
-    return Copy(stretch.url, stretch.replica, sizes, live[-1].generation, end)
-
-
-def _frames(
-    files: Files, stretch: Stretch, live: Sequence[Segment], start: Mark
-) -> Iterator[Frame]:
-    """The frames of segments after a mark, up to the first that does not follow.
-
-    What stands behind that was not synced here: how far frames say that the log was on disk is
-    about the log's own.
-    """
-    end = start
-    for index, segment in enumerate(live):
-        if end.offset < segment.start.offset or (
-            end.offset == segment.start.offset and end != segment.start
-        ):
-            return
-        size = stretch.held[segment.name] - segment.local(end.offset)
-        if index + 1 < len(live):
-            size = min(size, live[index + 1].start.offset - end.offset)
-        with closing(files.open(layout.path_of(stretch.folder, segment.name))) as file:
-            data = file.read_at(segment.local(end.offset), max(0, size))
-        more, _ = frames.scan(data, end.offset, end)
-        yield from more
-        end = more[-1].end if more else end
-
-
-def _frame_files(frame: Frame) -> set[str]:
-    with decoding(f"frame {frame.position.seq}"):
-        return naming.of_frame(journal.unpack(frame.payload))
-
-
-def _copy(files: Files, path: str, copy: Copy, promised: int) -> None:
-    """Writes a copy into a folder beside the log's, which takes its place."""
     files.make_folder(os.path.dirname(path))
     beside = f"{os.path.basename(path)}.{os.getpid()}.restoring"
     beside = os.path.join(os.path.dirname(path), f".{beside}")
@@ -353,9 +254,14 @@ def _copy(files: Files, path: str, copy: Copy, promised: int) -> None:
     try:
         for inner in layout.FOLDERS.values():
             files.make_folder(os.path.join(beside, inner))
-        for name, size in sorted(copy.sizes.items()):
-            _fetch(files, copy.replica, name, size, layout.path_of(beside, name))
+        for name, size in sorted(best.sizes.items()):
+            copy(files, best.replica, name, size, layout.path_of(beside, name))
+        rows = {each.name: each.size or 0 for each in best.rows.values()}
+        again = examined_in(files, best.url, best.replica, beside, best.sizes, [rows])
+        if again.end != best.end or again.rows.keys() != best.rows.keys():
+            raise CorruptLogError(f"the copy at '{best.url}' has changed while it was read")
         generation.make(files, beside, promised)
+        write(files, beside, log_id, settings)  # who opens it asks them for files of rows
         for inner in ("", *layout.FOLDERS.values()):
             files.sync_folder(os.path.join(beside, inner) if inner else beside)
         if files.exists(path):
@@ -368,19 +274,3 @@ def _copy(files: Files, path: str, copy: Copy, promised: int) -> None:
         files.remove_folder(beside)
         raise
     files.sync_folder(os.path.dirname(path))
-
-
-def _fetch(files: Files, replica: Replica, name: str, size: int, path: str) -> None:
-    """Copies the first bytes of a replica's file to a new one, and syncs it."""
-    file = files.create(path)
-    try:
-        done = 0
-        while done < size:
-            data = replica.read(name, done, min(_PIECE_BYTES, size - done))
-            if not data:
-                raise CorruptLogError(f"the copy of '{name}' ends at byte {done}, before {size}")
-            file.append(data)
-            done += len(data)
-        file.sync()
-    finally:
-        file.close()

@@ -106,11 +106,12 @@ class Shipper:
         name: what people call the log.
         ask: is told in words what the replica has that the log lacks, None if it has nothing of
             that kind, and raises if it may not be shipped to; see `Poll.ask`.
-        tell: called with what is acknowledged, and the bytes sent, when that is known anew.
+        tell: called when anything is known anew that the attributes say.
 
     Attributes:
         acknowledged: how far the replica holds the log; None before the first pass.
         bytes_sent: what it was sent.
+        backlog_bytes: what it lacked of files of rows, checkpoints apart, when it was last looked.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Shipper:
         replica: Replica,
         name: Name,
         ask: Callable[[str | None], None],
-        tell: Callable[[Acknowledged | None, int], None] = lambda known, sent: None,
+        tell: Callable[[Shipper], None] = lambda shipper: None,
     ) -> None:
         self._source, self._replica, self._name = source, replica, name
         self._ask, self._tell = ask, tell
@@ -128,6 +129,7 @@ class Shipper:
         self._held: dict[str, int] | None = None
         self.acknowledged: Acknowledged | None = None
         self.bytes_sent = 0
+        self.backlog_bytes = 0
 
     def ship(self, *, written: bool = False) -> bool:
         """Sends what is missing; returns whether the replica was behind.
@@ -138,8 +140,9 @@ class Shipper:
         Raises:
             FencedError: somebody else has taken over, here or there.
             AheadError: the replica holds frames that the log does not, and a quorum may.
-            DurabilityError: the replica cannot be reached or refuses, or a file cannot be read.
-            CorruptLogError: a file that the log names is missing or damaged.
+            DurabilityError: the replica cannot be reached or refuses, or a file cannot be read or
+                is not here yet.
+            CorruptLogError: a file that the log names is damaged.
         """
         for _ in range(_ROUNDS_MAX):
             view = self._source.look(written=written)
@@ -152,8 +155,9 @@ class Shipper:
             except BaseException:
                 self._held = None  # asked anew at the next try
                 raise
-        raise CorruptLogError(
-            f"'{missing}' is missing, and the log names it", hint="restore the file from a copy"
+        raise DurabilityError(
+            f"'{missing}' is not here, and the log names it",
+            hint="it is shipped when it was brought from another replica, or restored from a copy",
         )
 
     def _pass(self, view: View) -> bool:
@@ -165,8 +169,13 @@ class Shipper:
             return False
         held = self._held
         assert held is not None
-        for name in sorted(view.files - held.keys()):
+        lacks = sorted(view.files - held.keys())
+        if lacks:
+            self.backlog_bytes = sum(self._source.size(name) or 0 for name in lacks)
+            self._tell(self)
+        for name in lacks:
             self._store(name)
+        self.backlog_bytes = 0
         for extent in view.extents:
             self._extend(extent)
         if view.state is not None and not self._checkpointed(view):
@@ -175,7 +184,7 @@ class Shipper:
         self._source.check()
         self._replica.sync(self._source.term, goal.seq)
         self.acknowledged = goal
-        self._said()
+        self._tell(self)
         kept = self._kept(view)
         useless = [name for name in held if name not in kept]
         if useless:
@@ -183,9 +192,6 @@ class Shipper:
             for name in useless:
                 del held[name]
         return True
-
-    def _said(self) -> None:
-        self._tell(self.acknowledged, self.bytes_sent)
 
     def _checkpointed(self, view: View) -> bool:
         assert self._held is not None
@@ -206,7 +212,7 @@ class Shipper:
         held = dict(promised.files)
         if promised.incarnation != self._incarnation:
             self._incarnation, self.acknowledged = promised.incarnation, None
-            self._said()  # what another copy acknowledged in its place is gone
+            self._tell(self)  # what another copy acknowledged in its place is gone
         begun = view.extents[0].segment if view.extents else None
         # Only a log that its first owner has just made cannot lack anything: also one that is empty
         # may be an old copy.

@@ -1,0 +1,210 @@
+"""Examining: how much of a copy of a log can be read back, by what its frames and checkpoints say.
+
+A copy that is being filled has segments or a checkpoint of which the rest is missing; one of an
+earlier owner may have torn frames at its end. What is told here is a state that was acknowledged,
+or a later one. Of files of rows it is only looked whether somebody has them, in their size: they
+are verified when they are brought (bringing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import pairwise
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.files.disk import Files
+from nosync_nb.store import journal, naming
+from nosync_nb.store.decoding import decoding
+from nosync_nb.store.log import checkpoint, frames, segments, tail
+from nosync_nb.store.log.checkpoint import Checkpoint
+from nosync_nb.store.log.frames import Frame, Mark
+from nosync_nb.store.log.segments import Chain, Segment
+from nosync_nb.store.naming import Wanted
+from nosync_nb.store.replicas import layout
+from nosync_nb.store.replicas.bringing import copy
+from nosync_nb.store.replicas.replica import Replica
+
+
+class Copy(NamedTuple):
+    """What of a replica can be read back: files with their sizes, and the last frame.
+
+    Attributes:
+        sizes: how many bytes of each file of frames are part of it.
+        rows: the files of rows that it names, here or at another replica.
+        generation: of the last owner who shipped to it.
+        end: after the last frame.
+    """
+
+    url: str
+    replica: Replica
+    sizes: dict[str, int]
+    rows: dict[str, Wanted]
+    generation: int
+    end: Mark
+
+
+class Stretch(NamedTuple):
+    """Segments of a replica that follow each other, and the folder that they can be read in."""
+
+    url: str
+    replica: Replica
+    folder: str
+    held: Mapping[str, int]
+    there: Sequence[Mapping[str, int]]
+    live: Sequence[Segment]
+
+
+def examined(
+    files: Files, url: str, replica: Replica, others: Sequence[Mapping[str, int]] = ()
+) -> Copy:
+    """What can be read back of a copy: the newest checkpoint that its segments hold, and on.
+
+    In the middle of catching up a copy has segments or a checkpoint of which the rest is missing:
+    they are left out, and what was acknowledged before is found. It ends before the first frame
+    that names a file which is nowhere. Frames are brought here if they lie elsewhere.
+
+    Args:
+        others: what other replicas hold that files of rows can be read from as well.
+
+    Raises:
+        CorruptLogError: there is nothing that can be read back.
+    """
+    held = replica.held().files
+    there = (held, *others)
+    if replica.folder is not None:
+        return examined_in(files, url, replica, replica.folder, held, there)
+    folder = files.temporary_folder("nosync-frames-")
+    try:
+        for name in filter(layout.is_frames, held):
+            copy(files, replica, name, held[name], layout.path_of(folder, name))
+        return examined_in(files, url, replica, folder, held, there)
+    finally:
+        files.remove_folder(folder)
+
+
+def examined_in(
+    files: Files,
+    url: str,
+    replica: Replica,
+    folder: str,
+    held: Mapping[str, int],
+    there: Sequence[Mapping[str, int]],
+) -> Copy:
+    """As `examined`; the frames lie in `folder`, and what `held` says of them is so."""
+    names = list(held)
+    states = _states(files, folder, names)
+    why = ""
+    for newest in reversed(segments.listed(names)):
+        path, broken = segments.back(files, folder, newest, 0)
+        missing = segments.file_name(*(broken or newest)) if broken or not path else None
+        short = [
+            index
+            for index, (one, after) in enumerate(pairwise(path))
+            if held[one.name] < one.local(after.start.offset)
+        ]
+        if short:
+            path, missing = path[short[-1] + 1 :], path[short[-1]].name
+        chain = Chain(path, [], None)
+        stretch = Stretch(url, replica, folder, held, there, chain.live)
+        for name, state in states if path else ():
+            if _fits(files, folder, chain, state, there):
+                return _cut(files, stretch, name, state)
+        if missing is None:
+            return _cut(files, stretch, None, None)
+        why = why or f"'{missing}' is missing, or too short"
+    raise CorruptLogError(f"the copy holds no whole log: {why or 'no segment is there'}")
+
+
+def _states(files: Files, folder: str, names: Iterable[str]) -> list[tuple[str, Checkpoint]]:
+    """The checkpoints that can be read, the newest first."""
+    read = ((name, checkpoint.read(files, folder, name)) for name in checkpoint.listed([*names]))
+    return [(name, state) for name, state in read if isinstance(state, Checkpoint)]
+
+
+def _fits(
+    files: Files,
+    folder: str,
+    chain: Chain,
+    state: Checkpoint,
+    there: Sequence[Mapping[str, int]],
+) -> bool:
+    """Whether a checkpoint belongs to a chain, and all that its state lies in is somewhere."""
+    if state.mark.offset < chain.live[0].start.offset:
+        return False
+    if not tail.holds(files, folder, chain, state.mark):
+        return False
+    return _had(_of_state(state), there)
+
+
+def _had(wanted: Mapping[str, Wanted], there: Sequence[Mapping[str, int]]) -> bool:
+    """Whether somebody has each file, in its size."""
+    return all(
+        any(name in held and size in (None, held[name]) for held in there)
+        for name, size, _ in wanted.values()
+    )
+
+
+def _of_state(state: Checkpoint) -> dict[str, Wanted]:
+    with decoding("a checkpoint"):
+        return naming.wanted(journal.unpack(state.payload).meta, ())
+
+
+def _of_frame(frame: Frame) -> dict[str, Wanted]:
+    with decoding(f"frame {frame.position.seq}"):
+        return naming.wanted({}, [journal.changes([journal.unpack(frame.payload)])])
+
+
+def _cut(files: Files, stretch: Stretch, name: str | None, state: Checkpoint | None) -> Copy:
+    """The part of a copy from a checkpoint to the last frame that counts."""
+    held = stretch.held
+    start = state.mark if state else stretch.live[0].start
+    first = max(i for i, s in enumerate(stretch.live) if s.start.offset <= start.offset)
+    live = stretch.live[first:]
+    rows = _of_state(state) if state else {}
+    end = start
+    for frame in _frames(files, stretch, live, start):
+        named = _of_frame(frame)
+        if not _had(named, stretch.there):
+            break
+        rows = {**named, **rows} if named else rows
+        end = frame.end
+    acknowledged = stretch.replica.acknowledged()
+    if end.seq < acknowledged:
+        raise CorruptLogError(
+            f"'{stretch.url}' is damaged: it had frame {acknowledged}, and ends at {end.seq}",
+            hint="it is repaired from the log; take another replica",
+        )
+    sizes = {}
+    for index, segment in enumerate(live):
+        after = live[index + 1].start.offset if index + 1 < len(live) else end.offset
+        if segment.start.offset <= end.offset:
+            sizes[segment.name] = segment.local(max(segment.start.offset, min(after, end.offset)))
+    if name is not None:
+        sizes[name] = held[name]
+    return Copy(stretch.url, stretch.replica, sizes, rows, live[-1].generation, end)
+
+
+def _frames(
+    files: Files, stretch: Stretch, live: Sequence[Segment], start: Mark
+) -> Iterator[Frame]:
+    """The frames of segments after a mark, up to the first that does not follow.
+
+    What stands behind that was not synced here: how far frames say that the log was on disk is
+    about the log's own.
+    """
+    end = start
+    for index, segment in enumerate(live):
+        if end.offset < segment.start.offset or (
+            end.offset == segment.start.offset and end != segment.start
+        ):
+            return
+        size = stretch.held[segment.name] - segment.local(end.offset)
+        if index + 1 < len(live):
+            size = min(size, live[index + 1].start.offset - end.offset)
+        with closing(files.open(layout.path_of(stretch.folder, segment.name))) as file:
+            data = file.read_at(segment.local(end.offset), max(0, size))
+        more, _ = frames.scan(data, end.offset, end)
+        yield from more
+        end = more[-1].end if more else end
