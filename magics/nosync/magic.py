@@ -72,7 +72,8 @@ class NoSync(Magics):
         "--persist",
         choices=["memory", "disk", "replicas"],
         default=None,
-        help="the level at which an epoch of these stages counts as safe",
+        help="where these stages are kept; memory: nothing is written, and after a restart they are"
+        " computed again; default: as they are, new ones in the log",
     )
     @argument(
         "--replay", type=int, metavar="EPOCH", default=None, help="compute an edit from this epoch"

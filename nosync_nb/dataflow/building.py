@@ -159,10 +159,13 @@ class Building:
 
     # -- the end -----------------------------------------------------------------------------
 
-    def graph(self, made: Mapping[MadeBy, Made], *, goes_on: bool) -> Graph:
+    def graph(
+        self, made: Mapping[MadeBy, Made], memory: AbstractSet[str], *, goes_on: bool
+    ) -> Graph:
         """The graph, with the traces that are asked for.
 
         Args:
+            memory: the stages of which nothing is written.
             goes_on: the next one may begin with what this one has.
         """
         for i in reversed(self._orphans):  # who reads one comes behind it
@@ -171,7 +174,7 @@ class Building:
         for i in self._changed:
             self._arrange(i)
         wiring = self.wiring if goes_on else None
-        return Graph(self.nodes, self._numbers, made, wiring, self.named)
+        return Graph(self.nodes, self._numbers, made, wiring, self.named, memory)
 
     def _arrange(self, number: int) -> None:
         """Gives a node the traces that it is asked for now; one that is gone is forgotten."""

@@ -95,17 +95,19 @@ class Compiler:
         Raises:
             NosyncError: if a definition does not fit its inputs any more.
         """
+        memory = frozenset(name for name, stage in catalog.items() if stage.in_memory)
         stages = self._take_over(catalog)
         if stages is not None:
             for stage in stages:
                 self.add(stage)
-            return self.building.graph(self.made, goes_on=True)
+            return self.building.graph(self.made, memory, goes_on=True)
         self.building.begin()
         # Who has stopped may have lost its functions: whom it shares with must not get it.
         for stage in sorted(catalog.values(), key=lambda each: each.reason is not None):
             self.add(stage)
         self._stop()
-        return self.building.graph(self.made, goes_on=all(s.goes_on for s in catalog.values()))
+        goes_on = all(stage.goes_on for stage in catalog.values())
+        return self.building.graph(self.made, memory, goes_on=goes_on)
 
     def _take_over(self, catalog: Mapping[str, Stage]) -> list[Stage] | None:
         """Takes over what need not be compiled again.

@@ -14,7 +14,9 @@ stay as they are, and copies of the others: what is no other object is nothing n
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from operator import is_
 from typing import NamedTuple, TypeVar
@@ -237,6 +239,7 @@ class Graph:
     Args:
         nodes: by number if they are counted already.
         named: those with a name, if they are known.
+        memory: the stages of which nothing is written.
 
     Attributes:
         made: the operators as they were compiled, for the next compilation.
@@ -250,7 +253,9 @@ class Graph:
         made: Mapping[MadeBy, Made] | None = None,
         wiring: Wiring | None = None,
         named: dict[str, Node] | None = None,
+        memory: AbstractSet[str] = frozenset(),
     ) -> None:
+        self.memory = memory
         self.made: Mapping[MadeBy, Made] = {} if made is None else made
         self.nodes = nodes if isinstance(nodes, dict) else {n.id: n for n in nodes}
         if named is None:
@@ -272,7 +277,35 @@ class Graph:
         """The graph, of which the next gives other numbers than those up to `taken`."""
         if self.numbers >= taken:
             return self
-        return Graph(self.nodes, taken, self.made, self.wiring, self.named)
+        return Graph(self.nodes, taken, self.made, self.wiring, self.named, self.memory)
+
+    @cached_property
+    def unwritten(self) -> frozenset[int]:
+        """The numbers of logs and traces of which nothing is written.
+
+        They are those of the stages in memory, and of parts without a name that only such use.
+        """
+        if not self.memory:
+            return frozenset()
+        read: set[int] = set()  # by what is written
+        numbers: set[int] = set()
+        for node in reversed(self.nodes.values()):
+            if node.id in read if node.name is None else node.name not in self.memory:
+                read.update(node.inputs)
+                continue
+            numbers.update((*node.traces.values(), *node.state))
+            numbers.update(() if node.log is None else (node.log,))
+        return frozenset(numbers)
+
+    def hidden(self) -> set[int]:
+        """The nodes that run, and have something of which nothing is written."""
+        unwritten = self.unwritten
+        return {
+            node.id
+            for node in (self if unwritten else ())
+            if node.operator is not None and not node.frozen
+            if not unwritten.isdisjoint((node.log, *node.state))
+        }
 
     def since(self, old: Graph) -> Difference:
         """What is other than in the graph that it was compiled from; see `others`."""

@@ -18,6 +18,9 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.identity import definition_fingerprint
 from nosync_nb.rows import Field, Schema
 
+MEMORY = "memory"
+"""The level of stages of which nothing is written."""
+
 REMEMBERED = 1 << 14
 """How many fingerprints of stages are remembered, in a kernel."""
 
@@ -30,11 +33,20 @@ class Options:
         on: where it runs: auto, local or spark.
         nondeterministic: what its functions gave is kept, as they may give something else.
         demoted: it was found to be so, though its cell does not say it.
+        persist: where it is kept: memory, disk or replicas; empty: in the log, as any.
     """
 
     on: str = "auto"
     nondeterministic: bool = False
     demoted: bool = False
+    persist: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The options as a catalog has them; a level only where one is asked for."""
+        data = asdict(self)
+        if not self.persist:
+            del data["persist"]
+        return data
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,11 @@ class Stage:
         return self.definition is None
 
     @property
+    def in_memory(self) -> bool:
+        """Whether nothing of its rows is written."""
+        return self.options.persist == MEMORY
+
+    @property
     def live(self) -> bool:
         """Whether it has every epoch."""
         return isinstance(self.life, Live)
@@ -138,6 +155,11 @@ class Stage:
     def stopped(self, reason: str, now: int) -> Stage:
         """The stage, stale; since now, or since it was."""
         return replace(self, life=Stale(reason, self.last(now)))
+
+    def forgotten(self, reason: str, now: int) -> Stage:
+        """The stage, of which nothing can be read any more, as it was in memory alone."""
+        stage = self if self.frozen else self.stopped(reason, now)
+        return replace(stage, gaps=((0, now + 1),))
 
     def resumed(self) -> Stage:
         """The stage, live."""
@@ -176,7 +198,7 @@ class Stage:
             "begin": self.begin,
             "uid": self.uid,
             "fingerprint": self.fingerprint,
-            "options": asdict(self.options),
+            "options": self.options.to_json(),
             "life": {"is": _NAMES[type(self.life)], **asdict(self.life)},
             "gaps": self.gaps,
         }

@@ -28,7 +28,7 @@ def state(seen: Snapshot, name: str, epoch: int) -> Batch:
 
 def _state(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
     node = seen.graph.named[name]
-    if epoch == seen.last(stage):
+    if epoch == seen.last(stage) and not is_forgotten(stage, epoch):
         for number in node.traces.values():
             trace = seen.version.traces.get(number)
             if trace is not None:
@@ -46,13 +46,18 @@ def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
     epoch = seen.epoch if at is None else at
     if at is None and stage.frozen:
         epoch = seen.last(stage)
-    if epoch == seen.last(stage):
+    if epoch == seen.last(stage) and not is_forgotten(stage, epoch):
         for number in seen.graph.named[name].traces.values():
             trace = seen.version.traces.get(number)
             if trace is not None:
                 return epoch, trace
     batch = state(seen, name, epoch)
     return epoch, Trace.of(batch, epoch)
+
+
+def is_forgotten(stage: Stage, epoch: int) -> bool:
+    """Whether a stage was in memory alone and is not known any more at an epoch."""
+    return stage.in_memory and any(lower <= epoch < upper for lower, upper in stage.gaps)
 
 
 def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
@@ -66,5 +71,10 @@ def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
         raise TimeError(
             f"stage '{stage.name}' is stale since epoch {last}: {stage.reason}",
             hint=f"run the cell that defines it, or read what it was: .rows(at={last})",
+        )
+    if is_forgotten(stage, epoch):
+        raise TimeError(
+            f"stage '{stage.name}' was kept in memory alone, and what it held is gone",
+            hint="run the cell that defines it; in another process read it with its owner",
         )
     check_readable(stage.name, epoch, Ranges.of(range(stage.begin, last + 1)))

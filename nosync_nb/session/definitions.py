@@ -22,12 +22,13 @@ from nosync_nb.dataflow.snapshot import unknown
 from nosync_nb.dataflow.stage import Options, Stage
 from nosync_nb.dataflow.states import state
 from nosync_nb.errors import StageError
-from nosync_nb.session import replay, versions
+from nosync_nb.session import levels, replay, versions
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.installation import Installation
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.replay import Afresh
 from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.spark.link import Link
@@ -135,9 +136,10 @@ class Definitions:
             redone = set(trees) if again else set()
             if first is not None and not again:  # those that are short of a past
                 redone = replay.lacking(snapshot, trees, first)
-            catalog = versions.asked(snapshot, trees, options, again=redone)
-            decision = versions.decided(snapshot, self._types, catalog, trees.keys(), again=redone)
-            status = decision.status
+            decision = self._decision(trees, options, redone)
+            if self._rise(levels.moved(snapshot.catalog, decision)):
+                decision = self._decision(trees, options, redone)
+            snapshot, status = self._publisher.snapshot, decision.status
             names = {definition: name for name, definition in described.items()}
             changes = decision.changes(snapshot.catalog)
             if changes:
@@ -150,6 +152,24 @@ class Definitions:
         self._link.follow()
         wanted = [n for n in status if n in trees or status[n] != "unchanged"]
         return [self._told(n, status[n], seconds, trees, first) for n in wanted]
+
+    def _decision(
+        self, trees: Mapping[str, Definition], options: Options, again: AbstractSet[str]
+    ) -> versions.Decision:
+        """What definitions change, of what there is now."""
+        seen = self._publisher.snapshot
+        catalog = versions.asked(seen, trees, options, again=again)
+        return versions.decided(seen, self._types, catalog, trees.keys(), again=again)
+
+    def _rise(self, moved: Mapping[str, Stage]) -> bool:
+        """Brings stages to another level; those that were in memory alone are computed again."""
+        for name, stage in moved.items():
+            catalog = self._publisher.snapshot.catalog
+            risen = catalog[name].in_memory
+            afresh = Afresh(name, first=stage.begin if risen else None)
+            placed = replace(catalog[name], options=stage.options)
+            self._installation.install(versions.kept({**catalog, name: placed}), afresh=afresh)
+        return bool(moved)
 
     def resume(self, *, extend: bool, differs: bool) -> None:
         """Writes which stages go on after a recovery and which do not.
@@ -232,7 +252,9 @@ class Definitions:
             last,
             (work.seconds if work else seconds) if computed else 0.0,
             work.placement if work and computed else "nothing to do",
-            f"durable through {min(publisher.durable, last)}",
+            "in memory alone"
+            if stage.in_memory
+            else f"durable through {min(publisher.durable, last)}",
             stage.version,
             hint,
         )

@@ -31,6 +31,9 @@ from nosync_nb.store.frontier import (
 )
 from nosync_nb.trace.epochs import inclusive
 
+NEVER = NOWHERE._replace(frame=NOWHERE.frame + 1)
+"""That of a log that is in memory alone, and which no frame tells of."""
+
 
 class Reached(NamedTuple):
     """How far a level has the log: frames, and the last epoch in them."""
@@ -79,7 +82,7 @@ class Frontiers:
         seen, defined = self._seen()
         found = {}
         for name, stage in seen.catalog.items():
-            last, of = seen.last(stage), defined[name]
+            last, of = seen.last(stage), NEVER if stage.in_memory else defined[name]
             found[name] = Frontier(
                 last, _at(disk, last, of), _at(safe, last, of) if copied else None
             )
@@ -198,8 +201,9 @@ def _vertex(
 ) -> Vertex:
     """A stage as the calculus sees it. One that does not run has what its log has."""
     stage = catalog[name]
+    own = NEVER if stage.in_memory else defined[name]
     upper = UNBOUNDED if stage.live else stage.last(0) + 1
-    logged = Prefixes(*(defined[name].upper(reached, upper) for reached in frames))
+    logged = Prefixes(*(own.upper(reached, upper) for reached in frames))
     if stage.definition is None or not stage.live or stage.held is not None:
         return Vertex((), logged)
     return Vertex(

@@ -14,13 +14,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError
 from nosync_nb.session import losses, versions
 from nosync_nb.session.installation import Installation
 from nosync_nb.session.losses import Loss
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.replay import Afresh
-from nosync_nb.session.report import READ, STALE, RecoveryReport
+from nosync_nb.session.report import READ, RECOMPUTE, STALE, RecoveryReport
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, arrange
@@ -52,15 +53,59 @@ class Healing:
             whether nothing lacks a file now.
         """
         publisher = self._publisher
+        remembered = self._remembered(last=not missing)
+        if not missing:
+            return remembered
         lost = publisher.store.history.without(missing)
         publisher.repacked()
         planned = losses.planned(publisher.snapshot, lost, missing)
         whole = True
         for loss in planned:
             whole &= self._had(loss)
+        whole &= remembered or self._remembered(last=True)
         if planned and whole:
             self._upkeep.plan_checkpoint()
         return whole
+
+    def _remembered(self, *, last: bool) -> bool:
+        """Computes what was in memory alone, over all epochs if that is cheap; whether it did.
+
+        Args:
+            last: it is not tried again: the stages are stale if it fails.
+        """
+        seen = self._publisher.snapshot
+        nodes = seen.graph.hidden()
+        stages = {n: s for n, s in seen.catalog.items() if s.in_memory and s.live}
+        if not nodes and not stages:
+            return True
+        anew = {n: replace(s, begin=seen.epoch, gaps=()) for n, s in stages.items()}
+        decision = versions.kept({**seen.catalog, **anew})
+        try:
+            past = self._installation.install(decision, afresh=Afresh(refused=nodes, replayed=True))
+        except NosyncError as error:
+            if last:
+                self._forget(stages, str(error))
+            return False
+        for name in stages:
+            begin = self._publisher.snapshot.catalog[name].begin
+            why = f"it was in memory alone, and is computed from epoch {begin} on"
+            self._report.came_back(name, RECOMPUTE, why)
+            self._report.regained(sum(name in draft.work for draft in past))
+        return True
+
+    def _forget(self, stages: Mapping[str, Stage], why: str) -> None:
+        """Stops stages of which nothing is left, and those that read them."""
+        seen = self._publisher.snapshot
+        catalog = dict(seen.catalog)
+        for name, stage in stages.items():
+            catalog[name] = stage.forgotten(why, seen.epoch)
+            self._report.came_back(name, STALE, why)
+            for reader in seen.graph.dependants(name):
+                if catalog[reader].live and reader not in stages:
+                    reason = f"it reads '{name}', which is stale"
+                    catalog[reader] = catalog[reader].stopped(reason, seen.epoch)
+                    self._report.came_back(reader, STALE, reason)
+        self._installation.install(versions.kept(catalog))
 
     def _had(self, loss: Loss) -> bool:
         """Has what one stage lacks; whether it has it now."""

@@ -81,7 +81,7 @@ class Installation:
         before, catalog = publisher.snapshot, dict(decision.catalog)
         old, runner = self._compiled(decision, catalog, renamed or before.graph, afresh)
         graph, change = runner.graph, runner.graph.since(old)
-        missed, drafts, draft, over = self._computed(
+        missed, drafts, draft, over, written = self._computed(
             runner, old, catalog, replay_from, decision.status, afresh
         )
         draft.traces.update(afresh.renewed)
@@ -89,7 +89,7 @@ class Installation:
         _let_go(draft, graph, change)
         sealed = self._signer.sealed(catalog, graph, draft.epoch)
         known = _without(before.version, afresh.renewed)
-        payload = publisher.store.definition(draft, known, graph, sealed.meta, missed, len(drafts))
+        payload = publisher.store.definition(draft, known, graph, sealed.meta, missed, written)
         past = [*missed, *drafts, draft]
         logs = _logs(publisher.logs, graph, change)
         history = self._history(change, logs, catalog, past)
@@ -115,7 +115,7 @@ class Installation:
         )
         publisher.definition(record, payload)
         self._upkeep.plan_due()
-        return [*drafts, draft] if afresh.name else missed
+        return missed if afresh is NOTHING else [*drafts, draft]
 
     def _retired(
         self, version: Version, history: History, change: Difference | None
@@ -169,7 +169,7 @@ class Installation:
         )
         graph = runner.graph
         new = replay.wanted(graph, base.graph)
-        edited = any(s in ("changed", "followed") for s in status.values())
+        edited = afresh.replayed or any(s in ("changed", "followed") for s in status.values())
         first = None
         if new and (edited or asked is not None):
             found = replay.span(graph, new)
@@ -178,21 +178,20 @@ class Installation:
             found, first = replay.span(graph, new), afresh.first
         if first is None or first == version.epoch:
             draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
-            return Computed(missed, [], draft, base.past)
+            return Computed(missed, [], draft, base.past, 0)
         drafts, traces = self._gate.run(
             lambda: replay.run(runner, base.past, found, first), cleanup
         )
         if afresh.name:
             before, after = (each.named[afresh.name] for each in (old, graph))
             drafts = replay.prefixed(base.past, before, after, catalog[afresh.name].begin, drafts)
-        for past in drafts:
-            publisher.store.write_replay(past)
+        written = sum(publisher.store.write_replay(past, graph) for past in drafts)
         for node in graph:
             if node.id in found.new and node.name and not afresh.name:
                 catalog[node.name] = replace(catalog[node.name], begin=first)
         draft = runner.first_run(base.version, Graph(graph, graph.numbers), base.graph)
         draft.traces.update(traces)
-        return Computed(missed, drafts, draft, base.past)
+        return Computed(missed, drafts, draft, base.past, written)
 
     def _history(
         self,
@@ -260,9 +259,11 @@ class Computed(NamedTuple):
 
     Attributes:
         over: the past that it was computed over.
+        written: how many of `drafts` are written; none says anything of what is in memory alone.
     """
 
     missed: list[Draft]
     drafts: list[Draft]
     draft: Draft
     over: Past
+    written: int

@@ -75,7 +75,7 @@ class Owners:
         recovered, report = opening.recovered, opening.report
         publisher.show(recovered)
         signer.believe(recovered)
-        self.report, self.behind = report, opening.behind or bool(opening.missing)
+        self.report, self.behind = report, opening.behind or opening.lacking
         self.upkeep = Upkeep(gate, publisher, signer, self.worker)
         reads = store.log.mode == "r"
         self.follower = follower = Follower(gate, publisher, signer, recovered if reads else None)

@@ -78,7 +78,7 @@ class SnapshotReader:
         if name is None:
             return None
         stage = _known(seen, name, definition.schema)
-        if not stage.frozen and seen.last(stage) != seen.epoch:
+        if not stage.frozen and (seen.last(stage) != seen.epoch or stage.in_memory):
             return None  # it has stopped: reading it says why
         numbers = seen.graph.named[name].traces.values()
         found = (seen.version.traces.get(number) for number in numbers)

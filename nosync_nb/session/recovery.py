@@ -55,6 +55,7 @@ class Opening(NamedTuple):
         differs: not the stages go on that the log says.
         behind: some have missed epochs and may have them.
         missing: files that are named and not there.
+        memory: some stages were in memory alone.
     """
 
     recovered: Recovered
@@ -62,6 +63,12 @@ class Opening(NamedTuple):
     differs: bool = False
     behind: bool = False
     missing: frozenset[str] = frozenset()
+    memory: bool = False
+
+    @property
+    def lacking(self) -> bool:
+        """Whether stages lack something that has to be had again."""
+        return self.memory or bool(self.missing)
 
 
 def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:
@@ -92,7 +99,7 @@ def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:
         (each["life"]["is"] == "stale") != (catalog[each["name"]].reason is not None)
         for each in stages
     )
-    return Opening(recovered, report, differs, describe.behind, lacking.missing)
+    return Opening(recovered, report, differs, describe.behind, lacking.missing, describe.memory)
 
 
 def _report(recovered: Recovered, lost: range) -> RecoveryReport:
@@ -122,11 +129,12 @@ class _Describer:
 
     Attributes:
         behind: whether some of them could go on if they had the epochs that they missed.
+        memory: whether some of them were in memory alone.
     """
 
     def __init__(self, log_id: bytes, types: SparkTypes) -> None:
         self._log_id, self._types = log_id, types
-        self.behind = False
+        self.behind = self.memory = False
 
     def __call__(self, said: Said, judged: Judged, epoch: int) -> Described:
         """A catalog of another's key is marked as his."""
@@ -141,14 +149,20 @@ class _Describer:
 
         catalog = journal.catalog_from_json(data, self._log_id, unseal)
         for name, stage in catalog.items():
+            if stage.in_memory and stage.frozen:
+                catalog[name] = stage.forgotten("", epoch)
             if stage.definition is None or stage.frozen:
                 continue
             why = held = _held(stage, judged.origin)
             if why is None:
                 _, why = rebased(stage, catalog, self._types)
                 why = why or versions.halted(stage, catalog)
-            if why is not None:
+            if why is not None and stage.in_memory:
+                stage = stage.forgotten(why, epoch)
+            elif why is not None:
                 stage = stage.stopped(why, epoch)
+            elif stage.in_memory:
+                stage, self.memory = replace(stage.resumed(), gaps=()), True
             elif stage.last(epoch) == epoch:
                 stage = stage.resumed()
             else:
@@ -233,7 +247,7 @@ class Completion:
         else:
             differs = True
             nodes = [graph.nodes.get(node.id, node) for node in old]
-            graph = Graph(nodes, old.numbers, graph.made)
+            graph = Graph(nodes, old.numbers, graph.made, memory=graph.memory)
         traces = store.restored(graph)
         traces.update((n, t) for n, t in version.traces.items() if n in traces)
         self._publisher.compiled(runner, Version(version.epoch, traces), graph, catalog)
@@ -244,7 +258,7 @@ class Completion:
         """Lets stages go on that have what they need; again, if it was interrupted."""
         behind = opening.behind
         self._publisher.store.release()
-        if opening.missing:
+        if opening.lacking:
             self._heal(opening.missing)
         traces = self._publisher.snapshot.version.traces
         self._upkeep.plan_merges(n for n, t in traces.items() if not needs(t) & opening.missing)

@@ -83,6 +83,7 @@ class Afresh(NamedTuple):
         bare: nodes of which only what they remember is.
         renewed: traces as they are now, by number.
         first: the epoch that is run first, None: only now. What its log has before stays.
+        replayed: it is run over all that can be read, if that is cheap.
     """
 
     name: str = ""
@@ -90,6 +91,7 @@ class Afresh(NamedTuple):
     bare: AbstractSet[int] = frozenset()
     renewed: Mapping[int, Trace] = {}
     first: int | None = None
+    replayed: bool = False
 
 
 def compiled(
@@ -105,15 +107,16 @@ def compiled(
     """The graph of a new catalog; see `Compiler`.
 
     An unnamed part that nobody had to remember is passed on change by change and held nowhere. If
-    something new reads it, it is made anew, as its output until now is not known.
+    something new reads it, it is made anew, as its output until now is not known. So is what was
+    in memory alone, if it is to be written from now on.
     """
     while True:
         compiler = Compiler(old, types, now=now, extended=extended, refused=refused, bare=bare)
         graph = compiler.compile(catalog)
-        hollow = _hollow(graph, old)
-        if not hollow:
+        lacking = _hollow(graph, old) | (old.hidden() & graph.nodes.keys()) - graph.hidden()
+        if not lacking:
             return graph
-        refused |= hollow
+        refused |= lacking
 
 
 def _hollow(graph: Graph, old: Graph) -> set[int]:

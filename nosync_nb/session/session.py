@@ -25,9 +25,8 @@ from typing import Any, Literal
 
 from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.definition import check_name, reference
-from nosync_nb.dataflow.stage import Options
-from nosync_nb.errors import FencedError, StageError, enough_memory, one_line, warn
-from nosync_nb.session import upkeep
+from nosync_nb.errors import FencedError, enough_memory, one_line, warn
+from nosync_nb.session import levels, upkeep
 from nosync_nb.session.blocks import EpochBlock
 from nosync_nb.session.definitions import StageReport
 from nosync_nb.session.input import Input
@@ -146,7 +145,12 @@ class Session:
         return iterate_together(self._owners.host, body, rounds, sources)
 
     def stage(
-        self, name: str, collection: Collection, *, nondeterministic: bool = False
+        self,
+        name: str,
+        collection: Collection,
+        *,
+        nondeterministic: bool = False,
+        persist: str | None = None,
     ) -> Collection:
         """Names a collection, so that it is kept, maintained, logged and readable at any epoch.
 
@@ -156,9 +160,9 @@ class Session:
         Args:
             nondeterministic: its functions, or expressions as `uuid()`, may give something else
                 for the same row next time; what they gave is kept, and a retraction takes back
-                exactly that. In a notebook: `%%dd --nondeterministic`.
+                exactly that. In a notebook: `%%dd --nondeterministic`. `persist`: see `define`.
         """
-        self.define({name: collection}, nondeterministic=nondeterministic)
+        self.define({name: collection}, nondeterministic=nondeterministic, persist=persist)
         return self[name]
 
     @enough_memory(
@@ -179,17 +183,13 @@ class Session:
 
         Args:
             on: where to run them: auto, local or spark.
+            persist: where they are kept, see `levels`; None: as they are, new ones in the log.
             replay: the epoch from which a new version is computed for the past as well; a stage
                 that is equal, but not readable from there on though what it reads is, is too.
             nondeterministic: what functions give is kept; see `stage`.
             again: computes them anew even if nothing changed.
         """
-        if persist is not None:
-            raise StageError(
-                f"persist={persist!r}: the level at which an epoch is safe cannot be chosen yet",
-                hint="leave it out, and wait where it matters: session.commit(wait='disk')",
-            )
-        options = Options(on, nondeterministic)
+        options = levels.options(on, persist, self._owners.replication, kept=nondeterministic)
         return self._owners.definitions.define(collections, options, replay=replay, again=again)
 
     def drop(self, *names: str, cascade: bool = False) -> None:

@@ -88,7 +88,8 @@ class Upkeep:
         """Merges layers of a trace and puts the result in their place, if they are still live."""
         parts = merged_parts(layout, [layer.parts for layer in inputs])
         held = Held(tuple(parts))
-        if sum(len(p) for p in parts) > SPILL_ROWS:
+        unwritten = self._publisher.snapshot.graph.unwritten
+        if sum(len(p) for p in parts) > SPILL_ROWS and number not in unwritten:
             stem = f"trace{number}-{inputs[0].lower}-{inputs[-1].upper}"
             if 2 * sum(frame_rows(layer.files) for layer in inputs) >= sum(len(p) for p in parts):
                 stem = FRAME + stem
@@ -154,7 +155,7 @@ class Upkeep:
                 "retired": sorted(publisher.garbage.leave()),
                 "clocks": store.clocks.saved(graph),
             }
-            plan = store.history.pack(version.epoch)
+            plan = store.history.pack(version.epoch, graph.unwritten)
         if plan is not None:
             self._adopt(plan.perform())
         while (tidy := store.history.tidy()) is not None and self._adopt(tidy.perform()):
@@ -220,7 +221,8 @@ def layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
     result = []
     for layer in trace.layers:
         where = ["memory"] if not layer.files else []
-        if layer.files or layer.upper - 1 <= disk or stage.begin > layer.lower:
+        there = layer.files or layer.upper - 1 <= disk or stage.begin > layer.lower
+        if there and not stage.in_memory:
             where.append("disk")
         size = (
             sum(ref.size_bytes for ref in layer.files)

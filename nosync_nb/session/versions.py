@@ -148,6 +148,7 @@ def asked(
             stage = Stage(name, tree.schema, tree, begin=seen.epoch, options=options)
         else:
             own = _demoted(old, tree, options)
+            own = own if own.persist else replace(own, persist=old.options.persist)
             stage = replace(
                 old, schema=tree.schema, definition=tree, options=own, signer=None, held=None
             )

@@ -68,7 +68,11 @@ Described = tuple[Mapping[str, Any], dict[str, Stage]]
 
 def described(said: Said, judged: Judged, epoch: int) -> Described:
     """The stages of a catalog for who runs nothing of them, whoever wrote it."""
-    return said.catalog, journal.catalog_from_json(said.catalog, b"", None)
+    catalog = journal.catalog_from_json(said.catalog, b"", None)
+    why = "it is kept in the memory of its owner alone"
+    for name in [name for name, stage in catalog.items() if stage.in_memory]:
+        catalog[name] = catalog[name].forgotten(why, epoch)
+    return said.catalog, catalog
 
 
 def recover(

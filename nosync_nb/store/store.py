@@ -24,10 +24,10 @@ from nosync_nb.files.names import PACK, PART, is_plain, plain, within
 from nosync_nb.store import clocks, journal, naming, traces
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.journal import Entry, Payload
-from nosync_nb.store.log import Frame, Log, Position, codec, folder
+from nosync_nb.store.log import Frame, Log, Position, folder
 from nosync_nb.store.traces import Changes
 from nosync_nb.trace import Layer, Trace
-from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, concat_updates, size_bytes
+from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, size_bytes
 from nosync_nb.trace.parts import PartRef, open_part, write_part, write_parts
 from nosync_nb.trace.past.history import History
 
@@ -57,14 +57,6 @@ class Told(NamedTuple):
     seq: int
     kind: int
     payload: Payload
-
-
-def encoded(layout: Layout, layer: Layer) -> bytes:
-    """A layer in memory as a checkpoint holds it; made once."""
-    if layer.encoded is not None:
-        return layer.encoded
-    updates = concat_updates([p.updates for p in layer.parts], layout.types)
-    return layer.keep_encoded(codec.encode(updates.columns, layout.types, updates.diff))
 
 
 class Store:
@@ -150,19 +142,22 @@ class Store:
     ) -> Position:
         """Writes an epoch's frame, after which it survives the death of this process."""
         entries = None
-        if draft.largest <= SPILL_ROWS:
+        if draft.largest <= SPILL_ROWS and not graph.memory:
             entries = journal.inlined(draft.logged, draft.cleared, FRAME_BYTES)
         if entries is None:
-            entries = self._entries(draft)
+            entries = self._entries(draft, graph)
             traces.share(draft, graph)
         entries += self.clocks.stamped(graph, [(draft.epoch, entries)])
         return self.log.append(journal.EPOCH, journal.pack(draft.epoch, utc, meta, entries))
 
-    def write_replay(self, draft: Draft) -> Position:
-        """Writes a past epoch of a version that the next definition will make visible."""
-        entries = self._entries(draft)
+    def write_replay(self, draft: Draft, graph: Graph) -> bool:
+        """Writes a past epoch that the next definition will make visible; False: nothing to say."""
+        entries = self._entries(draft, graph)
+        if graph.memory and not entries:
+            return False
         self.clocks.replay(draft.epoch, entries)
-        return self.log.append(journal.REPLAY, journal.pack(draft.epoch, time.time(), {}, entries))
+        self.log.append(journal.REPLAY, journal.pack(draft.epoch, time.time(), {}, entries))
+        return True
 
     def definition(
         self,
@@ -171,7 +166,7 @@ class Store:
         graph: Graph,
         meta: Mapping[str, Any],
         missed: Iterable[Draft],
-        replays: int = 0,
+        replays: int,
     ) -> bytes:
         """What a definition's frame says: the catalog, and what new nodes made of what was there.
 
@@ -184,8 +179,8 @@ class Store:
         """
         meta = {**meta, "replays": replays} if replays else meta
         now = time.time()
-        made = [(each.epoch, self._entries(each)) for each in missed]
-        own = self._entries(draft, before)
+        made = [(each.epoch, self._entries(each, graph)) for each in missed]
+        own = self._entries(draft, graph, before)
         stamped = self.clocks.stamped(graph, [*made, (draft.epoch, own)])
         return journal.pack(draft.epoch, now, meta, [*journal.missed(made, now), *own, *stamped])
 
@@ -197,14 +192,17 @@ class Store:
         """Whether a batch goes to a part file of its own."""
         return len(batch) > SPILL_ROWS or size_bytes(batch) > FRAME_BYTES
 
-    def _entries(self, draft: Draft, before: Version | None = None) -> list[Entry]:
+    def _entries(self, draft: Draft, graph: Graph, before: Version | None = None) -> list[Entry]:
         """The entries of a draft; large batches and layers are spilled to files first.
 
         A trace that a definition added is named as a whole (`RESET`): its log may be older.
         """
-        entries = [journal.cleared(number) for number in draft.cleared]
+        unwritten = graph.unwritten
+        entries = [journal.cleared(number) for number in draft.cleared if number not in unwritten]
         spilled: dict[int, tuple[Batch, Held]] = {}  # a batch that is kept keeps its id
         for at, (number, layout, held) in enumerate(draft.logged):
+            if number in unwritten:
+                continue
             if not held.refs and self._large(held.parts[0]):
                 (batch,) = held.parts
                 if batch.layout is UNORDERED:
@@ -214,7 +212,7 @@ class Store:
                 draft.logged[at] = (number, layout, held)
             entries.append(journal.entry(number, layout, held))
         for number, trace in (draft.since(before) if before else draft.traces).items():
-            if not trace.layers or trace.layers[-1].upper <= draft.epoch:
+            if not trace.layers or trace.layers[-1].upper <= draft.epoch or number in unwritten:
                 continue
             last = trace.layers[-1]
             if last.rows_count <= SPILL_ROWS and not last.files:
@@ -276,7 +274,9 @@ class Store:
                     listed.append([layer.lower, layer.upper, layer.files])
                 elif layer.rows_count:
                     listed.append([layer.lower, layer.upper, None])
-                    entries.append(Entry(number, journal.INLINE, encoded(trace.layout, layer)))
+                    entries.append(
+                        Entry(number, journal.INLINE, traces.encoded(trace.layout, layer))
+                    )
             layers[str(number)] = [owner[number], trace.layout, listed]
         meta = {**meta, "layers": layers, "history": self.history.manifest()}
         catalog = meta.pop("catalog", None)
@@ -298,7 +298,7 @@ class Store:
             if layer.files or not layer.rows_count:
                 continue
             again = layer.encoded is not None
-            size = len(encoded(trace.layout, layer))
+            size = len(traces.encoded(trace.layout, layer))
             if size > (SETTLED_BYTES if again else SPILL_BYTES):
                 stem = f"trace{number}-{layer.lower}-{layer.upper}"
                 spill = self.spill(layer.parts, trace.layout, stem)

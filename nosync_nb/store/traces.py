@@ -81,6 +81,14 @@ def needs(trace: Trace) -> set[str]:
     return names
 
 
+def encoded(layout: Layout, layer: Layer) -> bytes:
+    """A layer in memory as a checkpoint holds it; made once."""
+    if layer.encoded is not None:
+        return layer.encoded
+    updates = concat_updates([p.updates for p in layer.parts], layout.types)
+    return layer.keep_encoded(codec.encode(updates.columns, layout.types, updates.diff))
+
+
 # -- the earlier state ---------------------------------------------------------------------------
 
 
@@ -123,7 +131,7 @@ def of_version(version: Version, graph: Graph) -> dict[int, Known]:
 
 
 def trace_logs(graph: Graph) -> dict[int, int]:
-    """Every trace with the log that feeds it."""
+    """Every trace that is written, with the log that feeds it."""
     owner: dict[int, int] = {}
     for node in graph:
         for number in node.traces.values():
@@ -131,6 +139,8 @@ def trace_logs(graph: Graph) -> dict[int, int]:
             owner[number] = node.log
         for number in node.state:
             owner[number] = number
+    for number in graph.unwritten:
+        owner.pop(number, None)
     return owner
 
 

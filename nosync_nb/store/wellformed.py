@@ -121,7 +121,8 @@ def _stage(data: Any, epoch: int, numbers: int, frozen: AbstractSet[str]) -> tup
 
 def _options(data: Any, what: str) -> None:
     check_text(data["on"], f"{what}: where it runs")
-    if data.keys() != {"on", "nondeterministic", "demoted"}:
+    check_text(data.get("persist", ""), f"{what}: where it is kept")
+    if data.keys() - {"persist"} != {"on", "nondeterministic", "demoted"}:
         raise _wrong(f"{what}: its options are {', '.join(data):.60}")
     _bool(data["nondeterministic"])
     _bool(data["demoted"])

@@ -482,6 +482,18 @@ def test_status_lists_inputs_and_stages(notebook: Notebook) -> None:
     assert "all of 1 epoch if the disk is lost" in shown.text
 
 
+def test_a_cell_says_where_its_stages_are_kept(notebook: Notebook) -> None:
+    shown = notebook.ok('%%dd --persist memory\nlate = flights.filter("delay > 5")')
+    assert "in memory alone" in shown.text
+    assert "live, in memory alone" in notebook.ok("%dd status").text
+    shown = notebook.ok('%%dd --persist disk\nlate = flights.filter("delay > 5")')
+    assert "durable through" in shown.text
+    shown = notebook.fails('%%dd --persist replicas\nlate = flights.filter("delay > 5")')
+    assert "this log has no replicas" in shown
+    shown = notebook.fails('%%dd --persist memory\nlate = flights.filter("delay > 5")')
+    assert "cannot be kept in memory alone" in shown
+
+
 def test_a_log_is_verified_and_what_is_damaged_is_shown(notebook: Notebook) -> None:
     assert "whole, epoch 1" in notebook.ok("%dd verify").text
     (segment,) = Path("log").rglob("segment-*.log")

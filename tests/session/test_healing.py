@@ -336,3 +336,20 @@ def test_what_interrupts_a_recovery_is_followed_by_the_rest_of_it(
     assert {*done} | again == {"named", "totals"}
     assert not again & {*done}
     assert rows(session) == expected
+
+
+def test_a_file_that_a_replica_has_is_read_and_nothing_is_computed(
+    opened: Callable[..., Session], tmp_path: Path
+) -> None:
+    urls = [f"file://{tmp_path}/replica"]
+    session = opened(replicas=urls)
+    fill(session)
+    expected = rows(session)
+    session.sync("replicas", timeout=60)
+    shared = set().union(*(files_of(session, n) for n in expected if n != "named"))
+    lose(session, files_of(session, "named") - shared)
+    session = opened()
+    assert {*session.recovery.stages.values()} == {"read"}
+    assert session.recovery.recomputed == 0
+    assert rows(session) == expected
+    assert session.stats["executed"] == 0

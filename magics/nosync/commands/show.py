@@ -28,6 +28,8 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
         frontier = frontiers[name]
         kind = "input" if name in session.inputs else "stage"
         count, state = _rows_now(session, name)
+        if state == "live" and {each["persistence"] for each in session.layers(name)} == {"memory"}:
+            state = "live, in memory alone"
         levels = (frontier.memory, frontier.disk, frontier.replicas)
         rows.append([name, kind, count, *map(formats.value, levels), state])
     caption = f"epoch {session.now} · log {notebook.place.path if notebook.place else ''}"

@@ -312,15 +312,18 @@ class History:
 
     # -- packing -----------------------------------------------------------------------------
 
-    def pack(self, upto: int) -> PackPlan | None:
+    def pack(self, upto: int, without: AbstractSet[int] = frozenset()) -> PackPlan | None:
         """Plans to move the tails up to an epoch into a file; None if they are empty.
+
+        Args:
+            without: the traces of which nothing is written; their tails stay.
 
         Cost: O(traces) and a copy of the lists of batches.
         """
         view = self._view
         entries = {}
         for trace, tail in view.tails.items():
-            taken = tail[: _end(tail, upto)]
+            taken = [] if trace in without else tail[: _end(tail, upto)]
             if taken:
                 entries[trace] = taken
         if not entries:

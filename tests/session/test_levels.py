@@ -1,0 +1,345 @@
+"""Where stages are kept: what is in memory alone leaves no byte behind, and is had again."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inside import files_of_log, inside
+
+import nosync_nb
+from nosync_nb import CorruptLogError, Session, StageError, TimeError
+from nosync_nb.session import upkeep
+from nosync_nb.store import store
+
+
+@pytest.fixture(autouse=True)
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten rows are many: they lie in files."""
+    monkeypatch.setattr(store, "SPILL_ROWS", 10)
+    monkeypatch.setattr(upkeep, "SPILL_ROWS", 10)
+
+
+Opened = Callable[..., Session]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    """Opens a log of the test; every session is closed at the end."""
+    sessions: list[Session] = []
+
+    def open_(name: str = "log", **options: Any) -> Session:
+        sessions.append(nosync_nb.open(tmp_path / name, **options))
+        return sessions[-1]
+
+    yield open_
+    for session in reversed(sessions):
+        session.close()
+
+
+def values(session: Session, name: str, at: int | None = None) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in session[name].rows(at))
+
+
+def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
+    """A stage at every epoch that it can be read at."""
+    return {e: values(session, name, e) for each in session[name].history() for e in each}
+
+
+def define(session: Session, persist: str | None) -> None:
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.define({"totals": totals}, persist=persist)
+    session.define({"ranked": session["totals"].filter("total > 50").distinct()}, persist=persist)
+
+
+def feed(session: Session, epochs: int = 6, *, more: int = 0) -> None:
+    for epoch in range(epochs):
+        count = 30 if epoch % 2 else 3
+        session["orders"].insert([(c, 10 * epoch + c + more) for c in range(count)])
+        session.commit()
+
+
+def written(session: Session) -> int:
+    """The bytes of frames and of files of rows, without what definitions took."""
+    session.settle()
+    layers = sum(p.stat().st_size for p in Path(session.path, "layers").iterdir())
+    return int(inside(session).store.log.head.offset) + layers
+
+
+def files(session: Session) -> list[str]:
+    """The names of the files of rows."""
+    return [path.name for path in Path(session.path, "layers").iterdir()]
+
+
+def number_of(name: str) -> int:
+    """The number of the log or trace of which a file holds something."""
+    return int(re.sub(r"^[a-z]+", "", name).partition("-")[0])
+
+
+def test_a_stage_in_memory_leaves_no_byte_in_the_log(opened: Opened) -> None:
+    grown = {}
+    for how in (None, "memory", "disk"):
+        session = opened(str(how))
+        if how is None:
+            session.input("orders", "customer int, amount int")
+        else:
+            define(session, how)
+        before = written(session)
+        feed(session)
+        grown[how] = written(session) - before
+        inside(session).upkeep.checkpoint()
+        numbers = inside(session).graph.unwritten
+        assert bool(numbers) == (how == "memory")
+        assert not [name for name in files(session) if number_of(name) in numbers]
+    assert grown["memory"] == grown[None] < grown["disk"]
+
+
+@pytest.mark.parametrize("ended", ["killed", "closed", "checkpoint"])
+def test_what_was_in_memory_is_there_again_after_a_restart(opened: Opened, ended: str) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session)
+    expected = {name: past(session, name) for name in ("orders", "totals", "ranked")}
+    if ended == "checkpoint":
+        inside(session).upkeep.checkpoint()
+        session["orders"].insert([(1, 1)])
+        session.commit()
+        expected = {name: past(session, name) for name in expected}
+    if ended == "closed":
+        session.close()
+    session = opened(takeover=True)
+    assert session.recovery.stages == {"totals": "recompute", "ranked": "recompute"}
+    assert "in memory alone" in session.recovery.reasons["totals"]
+    assert {name: past(session, name) for name in expected} == expected
+    for name in ("totals", "ranked"):
+        assert session.frontiers[name].memory == session.now
+        assert session.frontiers[name].disk == 0
+    session.sync()
+    assert session.frontiers["orders"].disk == session.now
+    feed(session, more=100)
+    inside(session).upkeep.checkpoint()
+    unwritten = inside(session).graph.unwritten
+    assert not [name for name in files(session) if number_of(name) in unwritten]
+    session = opened(takeover=True)
+    assert session["totals"].rows() != []
+
+
+def test_where_the_past_is_too_large_it_is_computed_as_of_now(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session)
+    expected = past(session, "totals")
+    session.close()
+    monkeypatch.setattr("nosync_nb.session.replay.EPOCHS_MAX", 2)
+    session = opened()
+    assert [*session["totals"].history()] == [range(6, 7)]
+    assert past(session, "totals") == {6: expected[6]}
+    with pytest.raises(TimeError):
+        session["totals"].rows(at=3)
+
+
+def test_a_stage_on_disk_may_read_one_in_memory_and_stays_as_it_is(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("totals", totals, persist="memory")
+    both = session["totals"].join(orders, on="customer")
+    session.stage("both", both)
+    feed(session)
+    expected = {name: past(session, name) for name in ("totals", "both")}
+    session = opened(takeover=True)
+    assert session.recovery.stages == {"totals": "recompute", "both": "read"}
+    assert inside(session).works.stages.keys() == {"totals"}
+    assert {name: past(session, name) for name in expected} == expected
+    session["orders"].insert([(1, 100)])
+    session.commit()
+    (total,) = [t for c, t in values(session, "totals") if c == 1]
+    assert {row[1] for row in values(session, "both") if row[0] == 1} == {total}
+
+
+def test_a_part_that_is_used_by_what_is_written_is_written(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    shared = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("small", shared.filter("total < 100").distinct(), persist="memory")
+    feed(session, 3)
+    assert inside(session).graph.unwritten
+    session.stage("big", shared.filter("total >= 50").distinct())
+    feed(session, 3)
+    expected = {name: values(session, name) for name in ("small", "big")}
+    session = opened(takeover=True)
+    assert session.recovery.stages == {"small": "recompute", "big": "read"}
+    assert {name: values(session, name) for name in expected} == expected
+    feed(session, 2, more=100)
+    session["orders"].insert([(77, 70)])
+    session.commit()
+    assert (77, 70) in values(session, "small")
+    assert (77, 70) in values(session, "big")
+
+
+def test_a_stage_may_rise_and_is_in_the_log_with_its_past(opened: Opened) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session)
+    expected = past(session, "totals")
+    define(session, "disk")
+    assert past(session, "totals") == expected
+    assert session["totals"].explain()
+    assert "totals@1" not in session
+    assert not inside(session).graph.unwritten
+    feed(session, 2)
+    session.sync()
+    assert session.frontiers["totals"].disk == session.now
+    expected = {name: past(session, name) for name in ("totals", "ranked")}
+    session = opened(takeover=True)
+    assert session.recovery.stages == {"totals": "read", "ranked": "read"}
+    assert session.recovery.recomputed == 0
+    assert {name: past(session, name) for name in expected} == expected
+
+
+def test_a_stage_on_disk_does_not_fall_and_nothing_changes(opened: Opened) -> None:
+    session = opened()
+    define(session, None)
+    feed(session)
+    with pytest.raises(StageError, match="kept on disk and cannot be kept in memory") as caught:
+        define(session, "memory")
+    assert "session.drop('totals')" in (caught.value.hint or "")
+    assert not inside(session).graph.unwritten
+    define(session, None)
+    edited = session["orders"].group_by("customer").agg(total="max(amount)")
+    session.define({"totals": edited}, persist="memory")
+    assert inside(session).graph.unwritten
+
+
+def test_what_is_not_said_stays(opened: Opened) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session, 1)
+    define(session, None)
+    assert inside(session).graph.unwritten
+    assert inside(session).catalog["totals"].in_memory
+
+
+def test_who_only_reads_is_told_that_rows_are_with_the_owner(opened: Opened) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session)
+    reader = opened(mode="r")
+    assert values(reader, "orders") == values(session, "orders")
+    for at in (None, session.now, 1):
+        with pytest.raises((TimeError, CorruptLogError), match="memory"):
+            reader["totals"].rows(at=at)
+
+
+@pytest.mark.parametrize(
+    ("persist", "message", "hint"),
+    [
+        ("tape", "persist='tape' is not known", "memory, disk or replicas"),
+        ("replicas", "this log has no replicas", "open it with replicas="),
+    ],
+)
+def test_a_level_that_is_not_there_is_refused(
+    opened: Opened, persist: str, message: str, hint: str
+) -> None:
+    session = opened()
+    with pytest.raises(StageError, match=message) as caught:
+        define(session, persist)
+    assert hint in (caught.value.hint or "")
+    assert "totals" not in session
+
+
+def test_what_functions_gave_is_never_in_memory_alone(opened: Opened) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    with pytest.raises(StageError, match="is not had a second time"):
+        session.stage(
+            "drawn", numbers.map(lambda r: (r.x,), "x int"), nondeterministic=True, persist="memory"
+        )
+
+
+KILLED = """
+import os, signal, sys
+import nosync_nb
+session = nosync_nb.open(sys.argv[1])
+orders = session.input("orders", "customer int, amount int")
+totals = orders.group_by("customer").agg(total="sum(amount)", n="count(*)")
+session.stage("totals", totals, persist="memory")
+for epoch in range(20):
+    orders.insert([(c, epoch) for c in range(epoch)])
+    session.commit()
+print([[list(row) for row in session["totals"].rows(at=e)] for e in range(21)], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_leaves_what_gives_the_same_rows(opened: Opened, tmp_path: Path) -> None:
+    script = [sys.executable, "-c", KILLED, str(tmp_path / "log")]
+    killed = subprocess.run(script, capture_output=True, text=True, check=False, timeout=120)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    expected = json.loads(killed.stdout)
+    session = opened(takeover=True)
+    found = [[list(row) for row in session["totals"].rows(at=e)] for e in range(21)]
+    assert expected == found
+    assert session.recovery.stages["totals"] == "recompute"
+
+
+def test_one_whose_function_is_gone_says_so_and_is_had_again_by_its_cell(
+    opened: Opened, tmp_path: Path
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    double = numbers.map(lambda row: (2 * row.x,), "x int")
+    session.stage("double", double, persist="memory")
+    session.stage("read", session["double"].filter("x > 2"))
+    numbers.insert([(1,), (2,)])
+    session.commit()
+    session.close()
+    (tmp_path / "key").unlink()
+    session = opened()
+    assert session.recovery.stages == {"double": "stale", "read": "stale"}
+    for at in (None, 1):
+        with pytest.raises(TimeError, match="memory alone"):
+            session["double"].rows(at=at)
+    assert values(session, "read", 1) == [(4,)]
+    double = session["numbers"].map(lambda row: (2 * row.x,), "x int")
+    session.define({"double": double, "read": double.filter("x > 2")}, persist="memory")
+    assert values(session, "double") == [(2,), (4,)]
+    assert values(session, "read") == [(4,)]
+
+
+def test_files_that_are_lost_and_stages_in_memory_are_had_again_together(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("kept", totals)
+    session.stage("over", session["kept"].filter("total > 3").distinct(), persist="memory")
+    session.stage("last", session["over"].group_by().agg(n="count(*)"))
+    feed(session)
+    expected = {name: past(session, name) for name in ("kept", "over", "last")}
+    node = inside(session).graph.named["kept"]
+    assert node.log is not None
+    gone = files_of_log(inside(session).store.history, node.log)
+    assert gone
+    session.close()
+    for name in gone:
+        Path(session.path, "layers", name).unlink()
+    session = opened()
+    assert session.recovery.stages["last"] == "read"
+    assert session.recovery.stages["kept"] in ("recompute", "extend")
+    assert session.recovery.stages["over"] == "recompute"
+    assert {name: past(session, name) for name in expected} == expected
