@@ -13,9 +13,11 @@ from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, SchemaError, TrustError
+from nosync_nb.session.regaining import OnLoss, Policy, tell
 from nosync_nb.session.session import Session, owners_of
 from nosync_nb.store.replicas import restoring, settings
 from nosync_nb.store.replicas.fetching import Elsewhere
+from nosync_nb.store.replicas.restoring import MissingError
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.store import Store
@@ -34,6 +36,8 @@ def open(
     takeover: bool = False,
     replicas: Sequence[str] | None = None,
     quorum: int | None = None,
+    on_loss: OnLoss = "refuse",
+    timeout: float | None = None,
     retain: int | None = None,
 ) -> Session:
     """Opens a session's folder: creates it, or recovers what is there.
@@ -52,9 +56,14 @@ def open(
             disks; None: as it was at the last opening. If the session's folder is gone, it is
             made anew from them.
         quorum: how many of them make an epoch safe; None: more than half.
+        on_loss: if the folder is gone and too few replicas can be read to be sure that nothing
+            safe is lost: "refuse" raises, "wait" waits for more of them, "gap" takes what there is;
+            `recovery.uncertain` says what may be missing then.
+        timeout: how many seconds "wait" waits at most; None: until it is interrupted.
 
     Raises:
         SchemaError: an argument is not one of those that are known.
+        DurabilityError: too few replicas of a lost log can be read.
         FencedError: somebody else writes it; the notes say what can be done.
         CorruptLogError: something that was on disk is damaged.
     """
@@ -65,6 +74,26 @@ def open(
     if mode == "r" and (replicas is not None or quorum is not None):
         raise SchemaError("replicas are named by who writes", hint='leave out mode="r"')
     asked = None if replicas is None else settings.checked(replicas, quorum, log=where)
+    policy = Policy(on_loss, timeout)
+    while True:
+        try:
+            return _one(where, mode, takeover, spark, spark_rows, asked, quorum, gap=policy.gap)
+        except MissingError as missing:
+            policy.wait(missing)
+
+
+def _one(
+    where: str,
+    mode: Literal["r", "w"],
+    takeover: bool,
+    spark: Any,
+    spark_rows: int | None,
+    asked: Replicas | None,
+    quorum: int | None,
+    *,
+    gap: bool,
+) -> Session:
+    """The session of a folder in this process, if there is one that goes on; else another one."""
     with _opening:
         known = _known(where) if mode == "w" and not takeover else None
         if known is not None:
@@ -75,7 +104,7 @@ def open(
                 owners_of(known).replication.change(asked)
             return known
         with _no_collection():
-            return _begun(where, mode, takeover, spark, spark_rows, asked, quorum)
+            return _begun(where, mode, takeover, spark, spark_rows, asked, quorum, gap=gap)
 
 
 def _begun(
@@ -86,10 +115,12 @@ def _begun(
     spark_rows: int | None,
     asked: Replicas | None,
     quorum: int | None,
+    *,
+    gap: bool,
 ) -> Session:
     """A session that whoever opens the folder next finds; or nothing of it is left."""
     started = time.perf_counter()
-    anew = restoring.restore(where, asked) if asked is not None else None
+    anew = restoring.restore(where, asked, gap=gap) if asked is not None else None
     files = Elsewhere() if mode == "w" else None
     store = Store.open(where, mode=mode, takeover=takeover, files=files)
     read = time.perf_counter()
@@ -98,7 +129,7 @@ def _begun(
         replicas, unfit = _replicas(store, asked, quorum)
         session = Session(store, replicas, spark=spark, spark_rows=spark_rows)
         if anew is not None:
-            session.recovery.note(f"made anew from {anew.url}, up to frame {anew.seq}")
+            tell(session.recovery, anew, [*session.inputs, *session.stages])
         if unfit is not None:
             session.recovery.note(unfit)
         owners = owners_of(session)

@@ -28,6 +28,8 @@ class RecoveryReport:
         clean: the last owner closed it properly.
         resumed_at: the epoch it goes on from.
         lost: epochs that had been committed in memory and are gone.
+        uncertain: by stage and input, the first epoch that may be lost, as too few replicas of a
+            lost log could be read; empty if all that was safe is there.
         stages: how each stage came back: read, extend, recompute or stale.
         reasons: why stages are stale, were extended or recomputed.
         recomputed: stage-epochs that were executed to get here.
@@ -40,6 +42,7 @@ class RecoveryReport:
     clean: bool = True
     resumed_at: int = 0
     lost: list[int] = field(default_factory=list)
+    uncertain: dict[str, int] = field(default_factory=dict)
     stages: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     recomputed: int = 0
@@ -54,6 +57,21 @@ class RecoveryReport:
     def lacks(self, names: dict[str, str]) -> None:
         """Notes the plain names of the notebook that are not back, with their cells."""
         self.not_restored = names
+
+    def gap(self, stages: Iterable[str]) -> None:
+        """Notes that epochs after the last one may be lost of these stages and inputs."""
+        self.uncertain = dict.fromkeys(stages, self.resumed_at + 1)
+
+    @property
+    def doubt(self) -> str:
+        """What may be lost, in words; empty if nothing is."""
+        if not self.uncertain:
+            return ""
+        first = min(self.uncertain.values())
+        return (
+            f"epoch {first} and later, if there were any, of {_listed([*self.uncertain])}:"
+            " too few replicas could be read"
+        )
 
     def took(self, verify: float, read: float, restore: float) -> None:
         """Notes the seconds of each phase."""
@@ -103,27 +121,28 @@ class RecoveryReport:
         """What there is to tell below the title: (what, text)."""
         if self.fresh:
             return [("note", each) for each in self.notes]
-        found = []
+        facts = []
         if self.lost:
             first, last = self.lost[0], self.lost[-1]
             which = f"epoch {first}" if first == last else f"epochs {first} to {last}"
-            found.append(("lost", f"{which}: committed, but not yet on disk when the power went"))
+            facts.append(("lost", f"{which}: committed, but not yet on disk when the power went"))
+        facts.append(("uncertain", self.doubt))
         for kind in (READ, EXTEND, RECOMPUTE):
             names = [name for name, each in self.stages.items() if each == kind]
             plain = [name for name in names if name not in self.reasons]
             if plain:
-                found.append((kind, _listed(plain)))
-            found += [(kind, f"{n}: {self.reasons[n]}") for n in names if n in self.reasons]
+                facts.append((kind, _listed(plain)))
+            facts += [(kind, f"{n}: {self.reasons[n]}") for n in names if n in self.reasons]
         for name, kind in self.stages.items():
             if kind == STALE:
-                found.append((STALE, f"{name}: {self.reasons.get(name, 'run its cell')}"))
-        found.append(("recomputed", counted(self.recomputed, "stage-epoch")))
+                facts.append((STALE, f"{name}: {self.reasons.get(name, 'run its cell')}"))
+        facts.append(("recomputed", counted(self.recomputed, "stage-epoch")))
         if self.not_restored:
             bound = [f"{name} ({cell})" for name, cell in self.not_restored.items()]
-            found.append(("not restored", _listed(bound)))
-        found += [("note", each) for each in self.notes]
-        found.append(("time", ", ".join(f"{k} {_time(v)}" for k, v in self.seconds.items())))
-        return [(what, text) for what, text in found if text]
+            facts.append(("not restored", _listed(bound)))
+        facts += [("note", each) for each in self.notes]
+        facts.append(("time", ", ".join(f"{k} {_time(v)}" for k, v in self.seconds.items())))
+        return [(what, text) for what, text in facts if text]
 
     def __str__(self) -> str:
         lines = [f"NoSync: {self.title}"]

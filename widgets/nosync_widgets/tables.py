@@ -132,7 +132,7 @@ def collection_title(collection: Collection, *, at: Any = None) -> str:
 
 def report_html(report: RecoveryReport) -> str:
     """Shows what opening a session found as a table, with a mark whether anything is amiss."""
-    bad = bool(report.lost or report.notes) or "stale" in report.stages.values()
+    bad = bool(report.lost or report.uncertain or report.notes) or "stale" in report.stages.values()
     color = "var(--jp-warn-color1, #b26a00)" if bad else "var(--jp-success-color1, #2e7d32)"
     cell = "padding:1px 12px 1px 0;text-align:left;vertical-align:top"
     rows = "".join(

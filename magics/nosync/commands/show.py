@@ -36,9 +36,23 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     pending = session.pending.items()
     notes = [f"pending: {name} {formats.count(item.rows, 'row')}" for name, item in pending]
     notes.append(_failures(session))
+    notes += _not_here(session)
     columns = ("name", "kind", "rows", "epoch", "on disk", "on replicas", "state")
     types = ("string", "string", "bigint", "bigint", "bigint", "bigint", "string")
     return Table(caption=caption, columns=columns, rows=rows, types=types, notes=notes)
+
+
+def _not_here(session: Session) -> list[str]:
+    """What of the log may be lost, and what of it is not on this disk yet."""
+    from nosync_nb.session.session import owners_of
+
+    doubt, left = session.recovery.doubt, owners_of(session).fetching.left
+    notes = [f"may be lost: {doubt}"] if doubt else []
+    if left.files:
+        size, why = formats.size(left.size_bytes), f": {left.why}" if left.why else ""
+        files = formats.count(left.files, "file")
+        notes.append(f"still with the replicas: {files} of rows, {size}{why}")
+    return notes
 
 
 def _failures(session: Session) -> str:

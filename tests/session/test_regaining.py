@@ -1,0 +1,133 @@
+"""A log whose folder is gone while too few of its replicas can be read: refuse, wait, gap."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nosync_nb
+from nosync_nb.errors import DurabilityError, SchemaError
+from nosync_nb.session import regaining
+from nosync_nb.session.session import owners_of
+
+WAIT_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> dict[str, Any]:
+    """How to open a log that is gone, with two of its three replicas."""
+    urls = [f"file://{tmp_path}/replica-{i}" for i in range(3)]
+    path = tmp_path / "x.nosync"
+    with nosync_nb.open(path, replicas=urls) as session:
+        edges = session.input("edges", "src int, dst int")
+        session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        for i in range(3):
+            edges.insert([(i, i)])
+            session.commit()
+        session.sync("replicas", timeout=WAIT_S)
+        replication = owners_of(session).replication
+        with replication.heard:
+            assert replication.heard.wait_for(
+                lambda: all(each.state == "level" for each in replication.status()), WAIT_S
+            )
+    shutil.rmtree(path)
+    for i in (1, 2):
+        os.rename(tmp_path / f"replica-{i}", tmp_path / f"away-{i}")
+    return {"path": path, "replicas": urls}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"on_loss": "guess"}, "on_loss='guess'"),
+        ({"on_loss": None}, "on_loss=None"),
+        ({"timeout": 3}, "nothing is waited for"),
+        ({"on_loss": "gap", "timeout": 3}, "nothing is waited for"),
+        ({"on_loss": "wait", "timeout": 0}, "no time"),
+        ({"on_loss": "wait", "timeout": "3"}, "no time"),
+        ({"on_loss": "wait", "timeout": True}, "no time"),
+    ],
+)
+def test_what_is_no_policy_is_refused(tmp_path: Path, options: Any, told: str) -> None:
+    with pytest.raises(SchemaError, match=told) as caught:
+        nosync_nb.open(tmp_path / "x.nosync", **options)
+    assert caught.value.hint
+    assert not (tmp_path / "x.nosync").exists()
+
+
+@pytest.mark.fault(34)
+def test_unless_told_otherwise_a_loss_that_may_be_one_is_refused(lost: dict[str, Any]) -> None:
+    with pytest.raises(DurabilityError, match="1 of its 3 replicas") as caught:
+        nosync_nb.open(**lost)
+    assert "on_loss" in str(caught.value.hint)
+    assert not lost["path"].exists()
+
+
+@pytest.mark.fault(34)
+def test_a_gap_is_told_for_each_stage(lost: dict[str, Any]) -> None:
+    with nosync_nb.open(**lost, on_loss="gap") as session:
+        assert session.now == 3
+        assert session.recovery.uncertain == {"edges": 4, "degrees": 4}
+        assert "epoch 4 and later" in str(session.recovery)
+        assert any("away" in n or "replica-1" in n for n in session.recovery.notes)
+        assert len(session["degrees"].rows()) == 3
+        session.inputs["edges"].insert([(9, 9)])
+        assert session.commit() == 4
+    with nosync_nb.open(lost["path"]) as session:
+        assert session.now == 4
+
+
+@pytest.mark.fault(33)
+def test_no_gap_is_told_where_there_is_none(lost: dict[str, Any], tmp_path: Path) -> None:
+    os.rename(tmp_path / "away-1", tmp_path / "replica-1")
+    with nosync_nb.open(**lost, on_loss="gap") as session:
+        assert session.recovery.uncertain == {}
+        assert session.now == 3
+
+
+@pytest.mark.fault(34)
+def test_who_waits_is_told_for_what_and_goes_on_when_it_is_there(
+    lost: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+    texts: list[str] = []
+
+    def tell(text: str, *, stacklevel: int) -> None:
+        texts.append(text)
+        told.set()
+
+    monkeypatch.setattr(regaining, "warn", tell)
+
+    def bring_back() -> None:
+        assert told.wait(WAIT_S)
+        os.rename(tmp_path / "away-1", tmp_path / "replica-1")
+
+    helper = threading.Thread(target=bring_back)
+    helper.start()
+    with nosync_nb.open(**lost, on_loss="wait", timeout=WAIT_S) as session:
+        helper.join()
+        assert session.now == 3
+        assert session.recovery.uncertain == {}
+    assert len(texts) == 1
+    assert "1 of its 3 replicas" in texts[0]
+
+
+@pytest.mark.fault(34)
+def test_a_wait_ends_when_it_was_told_to(lost: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(DurabilityError, match="1 of its 3 replicas") as caught:
+            nosync_nb.open(**lost, on_loss="wait", timeout=0.01)
+    assert any("waited for 0.01 s" in note for note in caught.value.__notes__)
+    assert not lost["path"].exists()
