@@ -205,9 +205,13 @@ class OutcomeUnknownError(DurabilityError):
 
 
 class CorruptLogError(NosyncError, OSError):
-    """Bytes of the log are damaged before its end."""
+    """Bytes of the log are damaged before its end; `file` is the name of a file of rows, if one."""
 
     kind = "corrupt"
+
+    def __init__(self, message: str, *, hint: str | None = None, file: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.file = file
 
 
 class OutOfMemoryError(NosyncError, MemoryError):

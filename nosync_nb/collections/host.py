@@ -7,7 +7,7 @@ its host, which every collection made of it has too. Collections of two hosts do
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.errors import StageError
@@ -15,6 +15,8 @@ from nosync_nb.expressions import Depends, Settings
 from nosync_nb.rows import Schema
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
+
+Seen = TypeVar("Seen")
 
 
 class Types(Protocol):
@@ -54,8 +56,8 @@ class Host(Protocol):
     def read(self, definition: Definition, at: Any) -> Batch:
         """The consolidated rows at an epoch; counts below 0 are among them."""
 
-    def trace(self, definition: Definition) -> Trace | None:
-        """The layers whose sum is there now; None if the rows have to be computed."""
+    def glance(self, definition: Definition, look: Callable[[Trace], Seen | None]) -> Seen | None:
+        """What a look at the layers whose sum is there now gives; None if there are none."""
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Net changes of the epochs in `(after, upto]`, consolidated."""

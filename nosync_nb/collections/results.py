@@ -80,8 +80,7 @@ class Readable(Hosted):
         past O(n log n).
         """
         if at is None:
-            trace = self._host.trace(self._definition)
-            total = None if trace is None else glance.count(trace)
+            total = self._host.glance(self._definition, glance.count)
             if total is not None:
                 return total
         return _total(self._read(at).diff)
@@ -112,8 +111,7 @@ class Readable(Hosted):
 
     def _first(self, n: int, ordering: Ordering) -> list[Any] | None:
         """The first `n` rows in an order; None if all rows have to be added up for them."""
-        trace = self._host.trace(self._definition)
-        batch = None if trace is None else glance.first(trace, n, ordering)
+        batch = self._host.glance(self._definition, lambda trace: glance.first(trace, n, ordering))
         if batch is None:
             return None
         order = self._copies(np.arange(len(batch.diff)), batch.diff, n)

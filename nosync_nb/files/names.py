@@ -15,6 +15,9 @@ from nosync_nb.errors import CorruptLogError
 PART, PACK = ".arrow", ".pack"
 """What the names of part files and of packs end with; no control file of a log does."""
 
+FOLDERS = {PART: "layers", PACK: "history"}
+"""The inner folders of a log, by the ending of what lies there."""
+
 _PLAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
 _LENGTH_MAX = 200
 _SHOWN = 60

@@ -15,6 +15,7 @@ from nosync_nb.dataflow.draft import Draft
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import (
+    CorruptLogError,
     DurabilityError,
     FencedError,
     OutcomeUnknownError,
@@ -26,6 +27,7 @@ from nosync_nb.session.gate import Gate
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.removals import Removals, Taken, tell_absent
+from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.transactions import InputChanges, Transaction, Transactions
 from nosync_nb.session.upkeep import Upkeep
@@ -51,6 +53,7 @@ class Commits:
         upkeep: Upkeep,
         audits: Audits,
         replication: Replication,
+        repairs: Repairs,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -61,6 +64,7 @@ class Commits:
         self._upkeep = upkeep
         self._audits = audits
         self._replication = replication
+        self._repairs = repairs
         self._removals = Removals()
 
     @property
@@ -104,7 +108,15 @@ class Commits:
     ) -> int:
         if wait is not None:
             self._check_level(wait)
-        draft, seq, unused, looked = self._committed(transaction, label)
+        before = self._publisher.now
+        try:
+            draft, seq, unused, looked = self._committed(transaction, label)
+        except CorruptLogError as error:
+            if self._publisher.now != before:  # an epoch stands, maybe this one
+                raise
+            draft, seq, unused, looked = self._repairs.again(
+                error, lambda: self._committed(transaction, label)
+            )
         try:
             if unused:
                 self._publisher.store.remove(unused)

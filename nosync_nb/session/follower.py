@@ -9,6 +9,7 @@ from typing import TypeVar
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.sealing import Signer
 from nosync_nb.store import reading
 from nosync_nb.store.decoding import decoding
@@ -32,14 +33,21 @@ class Follower:
 
     Args:
         recovered: what the log said when it was opened, for a reader; None: the session writes.
+        repairs: of files that are damaged, if it writes.
     """
 
     def __init__(
-        self, gate: Gate, publisher: Publisher, signer: Signer, recovered: Recovered | None
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        signer: Signer,
+        repairs: Repairs,
+        recovered: Recovered | None,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
         self._signer = signer
+        self._repairs = repairs
         self._lock = threading.RLock()
         self._recovered = recovered
         self._followed = 0  # frames since the log was opened
@@ -63,7 +71,7 @@ class Follower:
         A file that the owner has merged away meanwhile is no damage.
         """
         if self._recovered is None:
-            return read()
+            return self._repairs.repairing(read)
         self.refresh()
         try:
             return read()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from nosync_nb.collections import loops
 from nosync_nb.collections.definition import Definition
@@ -17,6 +17,8 @@ from nosync_nb.session.reader import SnapshotReader
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
+
+Seen = TypeVar("Seen")
 
 
 class SessionHost:
@@ -64,10 +66,15 @@ class SessionHost:
         loops.refuse_reading(definition)
         return self._following(lambda: self._reader.read(definition, at))
 
-    def trace(self, definition: Definition) -> Trace | None:
-        """The layers whose sum is there now; None if the rows have to be computed."""
+    def glance(self, definition: Definition, look: Callable[[Trace], Seen | None]) -> Seen | None:
+        """What a look at the layers whose sum is there now gives; None if there are none."""
         loops.refuse_reading(definition)
-        return self._following(lambda: self._reader.now(definition))
+
+        def glanced() -> Seen | None:
+            trace = self._reader.now(definition)
+            return None if trace is None else look(trace)
+
+        return self._following(glanced)
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Net changes of the epochs in `(after, upto]`, consolidated."""

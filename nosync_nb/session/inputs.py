@@ -7,11 +7,12 @@ from typing import Any
 
 from nosync_nb import rows
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.errors import OutOfMemoryError, StageError
+from nosync_nb.errors import CorruptLogError, OutOfMemoryError, StageError
 from nosync_nb.rows import Schema
 from nosync_nb.rows.arrays import ones
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.transactions import Change, InputChanges, Transactions
 from nosync_nb.spark.costs import FEW_ROWS
 from nosync_nb.spark.link import Link
@@ -26,12 +27,18 @@ class Inputs:
     """
 
     def __init__(
-        self, gate: Gate, publisher: Publisher, transactions: Transactions, link: Link
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        transactions: Transactions,
+        link: Link,
+        repairs: Repairs,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
         self._transactions = transactions
         self._link = link
+        self._repairs = repairs
         self._admit = link.bulk().admit
 
     def stage(self, name: str) -> Stage:
@@ -81,6 +88,12 @@ class Inputs:
         return self._added(self._writable(name), change)
 
     def _added(self, stage: Stage, change: Change) -> int:
+        try:
+            return self._add(stage, change)
+        except CorruptLogError as error:  # of what the input holds; nothing was added
+            return self._repairs.again(error, lambda: self._add(stage, change))
+
+    def _add(self, stage: Stage, change: Change) -> int:
         name = stage.name
         with self._gate.lock:
             self._gate.finish()

@@ -30,6 +30,7 @@ from nosync_nb.session.loads import Loads, Repeats
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.reader import SnapshotReader
+from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.transactions import Transactions
@@ -60,12 +61,12 @@ class Owners:
         self.listeners = listeners = Listeners(gate.tell)
         self.names = names = Names(listeners)
         self.transactions = transactions = Transactions()
-        garbage = Garbage()
-        self.publisher = publisher = Publisher(store, gate, self.works, garbage, names)
+        self.publisher = publisher = Publisher(store, gate, self.works, Garbage(), names)
         self.replication = replication = Replication(publisher, settings)
         self.fetching = Fetching(store, lambda: replication.settings.replicas)
         self.frontiers = Frontiers(publisher, replication, self.fetching)
-        self.verification = Verification(publisher)
+        self.repairs = repairs = Repairs(store, replication, listeners)
+        self.verification = Verification(publisher, replication)
         self.signer = signer = Signer(store.log.id)
         self.link = link = Link(
             publisher, limits, lambda: gate.closing or publisher.fenced, listeners.say, spark
@@ -77,13 +78,12 @@ class Owners:
         signer.believe(recovered)
         self.report, self.behind = report, opening.behind or opening.lacking
         self.upkeep = Upkeep(gate, publisher, signer, self.worker)
-        reads = store.log.mode == "r"
-        self.follower = follower = Follower(gate, publisher, signer, recovered if reads else None)
+        followed = recovered if store.log.mode == "r" else None
+        self.follower = follower = Follower(gate, publisher, signer, repairs, followed)
         reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
         frames = Frames(publisher, reader, names, link)
-        self.host = SessionHost(
-            publisher, reader, follower, frames, names, listeners, types, limits
-        )
+        owners = publisher, reader, follower, frames, names, listeners, types, limits
+        self.host = SessionHost(*owners)
         installation = Installation(gate, publisher, link, types, signer, self.upkeep, limits)
         self.declarations = Declarations(gate, publisher, installation, link)
         self.definitions = Definitions(
@@ -92,18 +92,19 @@ class Owners:
         )  # fmt: skip
         self.audits = Audits(publisher, self.definitions, link)
         self.commits = Commits(
-            gate, publisher, transactions, link, listeners, self.upkeep, self.audits, replication
-        )
-        self.inputs = Inputs(gate, publisher, transactions, link)
+            gate, publisher, transactions, link, listeners, self.upkeep, self.audits, replication,
+            repairs,
+        )  # fmt: skip
+        self.inputs = Inputs(gate, publisher, transactions, link, repairs)
         repeats = Repeats()
         self.loads = Loads(repeats, publisher, transactions, listeners, link.is_frame)
         self.blocks = Blocks(transactions, self.commits, self.loads)
-        if reads:
+        if followed is not None:
             return
         if report.resumed_at:
             repeats.begin(report.resumed_at)
         if not store.foreign:  # by what somebody else wrote nothing is deleted
-            garbage.expire(store.retired)
+            publisher.garbage.expire(store.retired)
         if recovered.said is not None:
             healing = Healing(publisher, installation, self.upkeep, report)
             completion = recovery.Completion(

@@ -113,6 +113,7 @@ def damaged(folder: str, name: str, why: str) -> CorruptLogError:
     return CorruptLogError(
         f"'{os.path.join(folder, name)}' is damaged: {why}",
         hint="restore the file from a copy of the folder",
+        file=name,
     )
 
 

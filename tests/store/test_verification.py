@@ -334,7 +334,7 @@ def test_nothing_of_a_log_is_written_or_run(log: Path) -> None:
     assert verify(str(log)).whole
     assert state() == before
     code = (
-        "import pickle, sys, nosync_nb.store.verification.command as c\n"
+        "import pickle, sys, nosync_nb.session.verification as c\n"
         "pickle.loads = pickle.load = pickle.Unpickler = None\n"
         f"assert c.main([{str(log)!r}]) == 0\n"
         "assert not {'pyspark', 'IPython'} & sys.modules.keys()\n"

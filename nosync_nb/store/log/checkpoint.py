@@ -106,6 +106,11 @@ def read(files: Files, folder: str, name: str) -> Checkpoint | str:
         data = files.read(path)
     except DurabilityError as error:
         return str(error)
+    return decode(data, name, path)
+
+
+def decode(data: bytes, name: str, path: str) -> Checkpoint | str:
+    """Reads the bytes of a checkpoint of some name, wherever they lie; see `read`."""
     fields, rest = data[: _HEADER.size], data[_HEADER.size :]
     payload = rest[_CRC.size :]
     if len(rest) < _CRC.size or _CRC.unpack_from(rest) != (zlib.crc32(fields), zlib.crc32(payload)):

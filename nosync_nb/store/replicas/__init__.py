@@ -13,6 +13,10 @@
     examining   how much of a copy can be read back
     fetching    the files that are not here: what is read first, then the rest; `supply`: from whom
     bringing    one file of rows that is not here or not whole, from who has it whole
+    comparing   what each replica holds, against the log
+    mending     a proven copy in the place of a file that is damaged
+    scrubbing   both, in the keeper, all the time and slowly
+    asking      a call that may hang, for who cannot wait for ever
 
 Nothing here runs in the thread that commits, and nothing is asked of a replica before an epoch is
 committed: a replica is behind the log, by as much as it is slow. What it holds are the same bytes

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 
 from nosync_nb.errors import CorruptLogError
+from nosync_nb.files import names
 from nosync_nb.files.names import PACK, PART, is_plain, plain
 from nosync_nb.store.log import checkpoint, segments
 
-FOLDERS = {PART: "layers", PACK: "history"}
+FOLDERS = names.FOLDERS
 """The inner folders of a log, by the ending of what lies there."""
 
 

@@ -4,8 +4,7 @@
     stream      the frames of a segment, and the gaps between them
     survey      what a log consists of now, by its checkpoints and frames
     verifying   all of it read, and what was damaged twice
-    copies      what replicas hold, against what was found whole
-    command     python -m nosync_nb.verify
+    items       files that do not change any more, and what proves each, wherever it lies
 
 A log is data from a stranger: nothing in it is run or unpickled, and what is decoded (names, sizes,
 digests, epochs) is checked. Nothing is written and no lock is taken: whoever owns the log goes on,

@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from typing import NamedTuple
 
-from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError
 from nosync_nb.files.disk import Files
-from nosync_nb.files.names import PACK
+from nosync_nb.files.names import FOLDERS, PACK, PART, within
 from nosync_nb.store.decoding import CRAFTED
 from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.log.machine import Machine
-from nosync_nb.store.replicas import layout
 from nosync_nb.store.verification.expected import Expected
-from nosync_nb.store.verification.findings import Damaged, Verified, together
+from nosync_nb.store.verification.findings import CopyFound, Damaged, Verified, together
 from nosync_nb.store.verification.survey import Survey, survey
 from nosync_nb.trace import proving
 from nosync_nb.trace.proving import Flaw, Watch
@@ -33,6 +32,13 @@ from nosync_nb.trace.proving import Flaw, Watch
 _ROUNDS = 3
 
 Pause = Callable[[], None]
+
+
+class Looked(NamedTuple):
+    """A log as it was found: the last survey, and what was damaged in each of several."""
+
+    survey: Survey
+    damage: tuple[Damaged, ...]
 
 
 class Tally:
@@ -49,12 +55,19 @@ class Tally:
         if self._pause is not None:
             self._pause()
 
-
-class Looked(NamedTuple):
-    """A log as it was surveyed: the last survey, and what was damaged in each of several."""
-
-    survey: Survey
-    damage: tuple[Damaged, ...]
+    def verified(
+        self,
+        folder: str,
+        log: Looked,
+        seconds: float,
+        copies: Sequence[CopyFound] = (),
+        notes: Sequence[str] = (),
+    ) -> Verified:
+        """What was found, as a value."""
+        said = (*log.survey.notes, *notes)
+        epoch = log.survey.epoch
+        counts = (self.files, self.bytes, seconds)
+        return Verified(folder, epoch, *counts, log.damage, tuple(copies), said)
 
 
 def verify(
@@ -79,15 +92,7 @@ def verify(
     folder = admitted(files, path)
     tally = Tally(pause)
     log = looked(files, folder, machine, tally)
-    return Verified(
-        folder,
-        log.survey.epoch,
-        tally.files,
-        tally.bytes,
-        time.monotonic() - began,
-        log.damage,
-        notes=tuple(log.survey.notes),
-    )
+    return tally.verified(folder, log, time.monotonic() - began)
 
 
 def admitted(files: Files, path: str) -> str:
@@ -100,7 +105,7 @@ def admitted(files: Files, path: str) -> str:
     parent, name = os.path.split(os.path.abspath(path))
     folder = os.path.join(os.path.realpath(parent), name)
     log_folder.admit(files, folder, Machine(), write=False)
-    for inner in layout.FOLDERS.values():
+    for inner in FOLDERS.values():
         log_folder.inside(files, os.path.join(folder, inner), write=False)
     return folder
 
@@ -150,6 +155,22 @@ def of_files(
     return damage
 
 
+def completed(files: Files, folder: str, surveyed: Survey, tally: Callable[[int], None]) -> Survey:
+    """A survey with what packs say of the files that they alone name; packs are read for that."""
+    if all(each.digest is not None for each in surveyed.files.values()):
+        return surveyed
+    named: dict[str, Expected] = {}
+    for each in surveyed.files.values():
+        if each.name.endswith(PACK):
+            with suppress(NosyncError, *CRAFTED):  # one that is damaged says nothing
+                proved(files, path_of_rows(folder, each.name), each, tally, named)
+    known = {
+        name: named.get(name, each) if each.digest is None else each
+        for name, each in surveyed.files.items()
+    }
+    return surveyed._replace(files=known)
+
+
 def _of_file(
     files: Files,
     folder: str,
@@ -160,7 +181,7 @@ def _of_file(
 ) -> list[Damaged]:
     """The damage of one file; notes what it refers to, if it is a pack and whole."""
     try:
-        flaws = proved(files, layout.path_of(folder, each.name), each, tally, named)
+        flaws = proved(files, path_of_rows(folder, each.name), each, tally, named)
     except DurabilityError as error:
         flaws = [Flaw(str(error))]
     except (CorruptLogError, *CRAFTED) as error:
@@ -201,6 +222,11 @@ def proved(
                 known = named.get(ref.path)
                 named[ref.path] = part if known is None else known.joined(part)
         return flaws
+
+
+def path_of_rows(folder: str, name: str) -> str:
+    """Where a file of rows lies in a log's folder."""
+    return within(os.path.join(folder, FOLDERS[PACK if name.endswith(PACK) else PART]), name)
 
 
 def damage_of(each: Expected, flaw: Flaw, stages: Mapping[int, str]) -> Damaged:

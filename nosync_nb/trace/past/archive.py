@@ -11,12 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.trace.parts import PartRef, open_part
 from nosync_nb.trace.past.packs import Pack
-from nosync_nb.trace.past.sections import Large
+from nosync_nb.trace.past.sections import Large, Section
 from nosync_nb.trace.past.tree import PackNode
 
 OPEN_MAX = 256
@@ -78,7 +79,7 @@ class Archive:
         sums = Sums({}, {})
         for node in _within(tree, trace, lower, upper):
             stop = min(upper, node.clip)
-            for section in self.pack(node).sections(trace):
+            for section in self._sections(node, trace):
                 updates = section.updates(lower, stop)
                 if updates is not None:
                     sums.updates.setdefault(section.layout, []).append(updates)
@@ -93,6 +94,15 @@ class Archive:
         for layout, large in sums.large.items():
             batches += [self.part(ref, layout) for _, refs in large for ref in refs]
         return batches
+
+    def _sections(self, node: PackNode, trace: int) -> tuple[Section, ...]:
+        """The sections of a trace in a pack; one that is damaged is opened anew the next time."""
+        try:
+            return self.pack(node).sections(trace)
+        except CorruptLogError:
+            with self._lock:
+                self._open.pop(node.name, None)
+            raise
 
     def _kept(self, key: Any, make: Callable[[], Any]) -> Any:
         """What is kept under a key; the one not used for longest makes room for a new one."""

@@ -1,0 +1,97 @@
+"""Items: the files of a log that do not change any more, each with what proves it.
+
+A file of rows is proven by the digest in the log, a checkpoint by its own checksums, a segment by
+the one after it, whose header has the digest to which its frames lead. The last segment grows and
+is none. So a copy of a file can be held against the log before it takes the file's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from itertools import pairwise
+from typing import NamedTuple
+
+from nosync_nb.files.disk import Files
+from nosync_nb.store.log import checkpoint, segments
+from nosync_nb.store.log.frames import Mark
+from nosync_nb.store.log.segments import Segment
+from nosync_nb.store.verification.expected import Expected
+from nosync_nb.store.verification.stream import Gap, walk
+from nosync_nb.store.verification.survey import Counted, Survey
+from nosync_nb.store.verification.verifying import proved
+
+Prove = Callable[[Files, str, Counted], str]
+
+
+class Item(NamedTuple):
+    """A file that does not change any more.
+
+    Attributes:
+        name: in the log's folder, or in the inner one for its kind.
+        size: how many bytes of it count, from the first on.
+        prove: says what is wrong with what lies at a path; empty: nothing.
+        current: replicas have it as well, if they are level.
+        after: the place in the stream behind which whoever holds frames has it.
+    """
+
+    name: str
+    size: int
+    prove: Prove
+    current: bool
+    after: int
+
+
+def items(surveyed: Survey) -> dict[str, Item]:
+    """The files of a log that can be proven, by name: rows, then checkpoints, then segments."""
+    named = [_rows(each) for each in surveyed.files.values() if each.digest is not None]
+    states = [each for each in surveyed.held if checkpoint.listed([each.name])]
+    named += [
+        Item(each.name, each.size, _state(each.name), each.name == surveyed.state, 0)
+        for each in states
+    ]
+    for one, after in pairwise(surveyed.segments):
+        if after.before == one.key:
+            size = one.local(after.start.offset)
+            named.append(Item(one.name, size, _segment(one, after.start), False, 0))
+    return {each.name: each for each in named}
+
+
+def _rows(each: Expected) -> Item:
+    def prove(files: Files, path: str, counted: Counted) -> str:
+        return "; ".join(flaw.why for flaw in proved(files, path, each, counted))
+
+    return Item(each.name, each.size or 0, prove, each.current, each.after)
+
+
+def _state(name: str) -> Prove:
+    def prove(files: Files, path: str, counted: Counted) -> str:
+        data = files.read(path)
+        counted(len(data))
+        state = checkpoint.decode(data, name, path)
+        return state if isinstance(state, str) else ""
+
+    return prove
+
+
+def _segment(known: Segment, end: Mark) -> Prove:
+    """A segment whose frames lead from its header's mark to the one of its successor."""
+
+    def prove(files: Files, path: str, counted: Counted) -> str:
+        with closing(files.open(path)) as file:
+
+            def read(offset: int, size: int) -> bytes:
+                data = file.read_at(offset, size)
+                counted(len(data))
+                return data
+
+            if read(0, segments.HEADER_BYTES) != segments.encode(known):
+                return "its header is not what was written"
+            last = known.start
+            for each in walk(read, known, end.offset):
+                if isinstance(each, Gap):
+                    return f"frame {each.seq}: {each.reason}"
+                last = each.end
+            return "" if last == end else "its frames do not lead to those after it"
+
+    return prove

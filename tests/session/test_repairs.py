@@ -1,0 +1,315 @@
+"""Repairs: what a replica has is had again at first touch, proven; what differs there is named."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.files.disk import Files
+from nosync_nb.session import upkeep
+from nosync_nb.session.session import owners_of
+from nosync_nb.store import store
+from nosync_nb.store.replicas import asking, mending, settings
+from nosync_nb.store.replicas.comparing import verified
+from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.replica import Name
+from nosync_nb.store.replicas.shipping import Shipper
+from nosync_nb.store.replicas.source import Source
+
+SPILL_ROWS = 40
+
+
+@pytest.fixture(autouse=True)
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+    monkeypatch.setattr(store, "SPILL_ROWS", SPILL_ROWS)
+    monkeypatch.setattr(upkeep, "SPILL_ROWS", SPILL_ROWS)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A closed log with parts and packs, and two replicas that hold all of it."""
+    path = tmp_path / "x.nosync"
+    with nosync_nb.open(path) as session:
+        edges = session.input("edges", "src int, dst int")
+        session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        for epoch in range(1, 14):
+            count = 3 * SPILL_ROWS if epoch % 5 == 2 else 3
+            edges.insert([(i % 60, epoch * 100 + i) for i in range(count)])
+            session.commit()
+            if epoch in (5, 10):
+                session.settle()
+                owners_of(session).upkeep.checkpoint()
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            copied(session, tmp_path / name)
+        urls = [f"file://{tmp_path}/{name}" for name in ("a", "b")]
+        own = owners_of(session).publisher.store.log.id
+        settings.write(Files(), str(path), own, settings.checked(urls, 1, log=str(path)))
+    return path
+
+
+def copied(session: Session, folder: Path) -> None:
+    """Brings a replica level with a log."""
+    session.sync()
+    log = owners_of(session).publisher.store.log
+    source = Source(session.path, log.generation)
+    replica = FolderReplica(str(folder), log.id)
+    shipper = Shipper(source, replica, Name(session.path, "me"), lambda why: None)
+    while shipper.ship():
+        pass
+    replica.close()
+    source.close()
+
+
+@pytest.fixture
+def session(log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """It, opened anew; nobody ships."""
+    monkeypatch.setattr("nosync_nb.session.replication.Replication.start", lambda _self: None)
+    with nosync_nb.open(log) as session:
+        yield session
+
+
+def copy_of(log: Path, name: str) -> Path:
+    """The folder of a replica's copy."""
+    (copy,) = (log.parent / name).iterdir()
+    return copy
+
+
+def spoil(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:150] + bytes([data[150] ^ 8]) + data[151:])
+
+
+def rows_of(log: Path) -> list[Path]:
+    return sorted([*log.glob("layers/*.arrow"), *log.glob("history/*.pack")])
+
+
+def everything(session: Session) -> list[object]:
+    """What every stage holds, at every epoch."""
+    names = ("edges", "degrees")
+    return [session[n].rows(at=e.number) for n in names for e in session.epochs()] + [
+        session["degrees"].count(),
+        session["edges"].head(3),
+    ]
+
+
+@pytest.mark.fault(12)
+def test_damaged_files_are_had_again_when_they_are_read(log: Path, session: Session) -> None:
+    good = {path: path.read_bytes() for path in rows_of(log)}
+    expected = everything(session)
+    session.close()
+    for path in good:
+        spoil(path)
+    with nosync_nb.open(log) as again:
+        assert everything(again) == expected
+        said = [line for line in again.notices if "repaired from" in line]
+        again.inputs["edges"].insert([(1, 1)])
+        again.commit()
+        touched = {path.name for path in rows_of(log) if path.read_bytes() == good.get(path)}
+    assert said
+    assert len(touched) >= len(said)
+    kept = list((log / mending.QUARANTINE).iterdir())
+    assert len(kept) >= len(said)
+    assert not list(log.rglob("*.tmp"))
+
+
+@pytest.mark.fault(14)
+def test_missing_files_are_had_again_when_a_log_is_opened(log: Path, session: Session) -> None:
+    good = {path: path.read_bytes() for path in rows_of(log)}
+    expected = everything(session)
+    session.close()
+    for path in good:
+        path.unlink()
+    (log / "layers" / "x.arrow.ab12.tmp").write_bytes(b"of somebody who died")
+    with nosync_nb.open(log) as again:
+        assert again.recovery.recomputed == 0
+        assert everything(again) == expected
+    for path in rows_of(log):
+        assert path.read_bytes() == good[path]
+    assert not list(log.rglob("*.tmp"))
+
+
+def test_a_commit_that_meets_a_damaged_file_goes_on(log: Path, session: Session) -> None:
+    session.close()
+    for path in log.glob("layers/*.arrow"):
+        spoil(path)
+    with nosync_nb.open(log) as again:
+        edges = again.inputs["edges"]
+        edges.set([(1, 1), (2, 2)])
+        epoch = again.commit()
+        assert edges.rows() == [(1, 1), (2, 2)]
+        assert again.now == epoch
+        assert [line for line in again.notices if "repaired from" in line]
+
+
+def test_a_copy_that_is_damaged_as_well_is_not_taken(log: Path, session: Session) -> None:
+    session.close()
+    (part, *_) = log.glob("history/*.pack")
+    spoil(part)
+    spoil(copy_of(log, "a") / "history" / part.name)
+    with nosync_nb.open(log) as again:
+        everything(again)
+        (said,) = [line for line in again.notices if "repaired from" in line]
+    assert "/b" in said
+
+
+def test_without_a_good_copy_the_error_is_what_it_was(log: Path, session: Session) -> None:
+    session.close()
+    (pack, *_) = log.glob("history/*.pack")
+    spoil(pack)
+    bad = pack.read_bytes()
+    for name in ("a", "b"):
+        (copy_of(log, name) / "history" / pack.name).write_bytes(b"other")
+    with nosync_nb.open(log) as again:
+        with pytest.raises(CorruptLogError, match=pack.name):
+            everything(again)
+        again.inputs["edges"].insert([(1, 1)])
+        again.commit()
+    assert pack.read_bytes() == bad
+    (log / "replicas").unlink()
+    with nosync_nb.open(log) as again, pytest.raises(CorruptLogError, match=pack.name):
+        everything(again)
+
+
+def test_who_reads_waits_no_longer_than_a_replica_says_anything_and_commits_go_on(
+    log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mounted volume hangs: reads of the files end without it, and no lock is held meanwhile."""
+    expected = everything(session)
+    session.close()
+    for path in log.glob("history/*.pack"):
+        spoil(path)
+    never, asked, committed = threading.Event(), threading.Event(), threading.Event()
+    read = FolderReplica.read
+
+    def hang(replica: FolderReplica, name: str, offset: int, size: int) -> bytes:
+        if "/a/" in replica.folder:
+            asked.set()
+            committed.wait()  # of the session, while it is asked
+            never.wait()
+        return read(replica, name, offset, size)
+
+    monkeypatch.setattr(FolderReplica, "read", hang)
+    monkeypatch.setattr(asking, "SILENT_S", 0.3)
+    results: list[object] = []
+    with nosync_nb.open(log) as again:
+        thread = threading.Thread(target=lambda: results.append(everything(again)))
+        thread.start()
+        assert asked.wait(60)
+        again.inputs["edges"].insert([(9, 9)])
+        again.commit()
+        committed.set()
+        thread.join(60)
+        never.set()
+        assert not thread.is_alive()
+    (rows,) = results
+    assert isinstance(rows, list)
+    assert rows[:5] == expected[:5]
+
+
+def test_the_quarantine_has_an_end(
+    log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.close()
+    sizes = sorted(path.stat().st_size for path in rows_of(log))
+    monkeypatch.setattr(mending, "QUARANTINE_BYTES", sizes[-1] + sizes[0])
+    for path in rows_of(log):
+        spoil(path)
+    with nosync_nb.open(log) as again:
+        everything(again)
+    kept = [path.stat().st_size for path in (log / mending.QUARANTINE).iterdir()]
+    assert kept
+    assert sum(kept) <= sizes[-1] + sizes[0]
+
+
+# -- replicas, verified --------------------------------------------------------------------------
+
+
+def test_replicas_that_are_level_are_told_so(log: Path, session: Session) -> None:
+    log_verified = session.verify()
+    assert log_verified.whole, log_verified
+    assert [each.state for each in log_verified.replicas] == ["level", "level"]
+    assert {each.epoch for each in log_verified.replicas} == {session.now}
+    assert verified(str(log)).replicas == log_verified.replicas
+
+
+@pytest.mark.fault(12, 32)
+def test_any_file_that_differs_at_a_replica_is_named(log: Path, session: Session) -> None:
+    copy = copy_of(log, "a")
+    for path in sorted(copy.rglob("*")):
+        if path.suffix not in (".log", ".state", ".arrow", ".pack"):
+            continue
+        good = path.read_bytes()
+        for bad in (good[:80] + bytes([good[80] ^ 1]) + good[81:], good[:-1] + b"x", b""):
+            path.write_bytes(bad)
+            first, second = session.verify().replicas
+            if path.suffix == ".log" and not bad:
+                assert first.state in ("behind", "differs"), first
+            else:
+                assert first.state == "differs", (path, first)
+                assert {each.file for each in first.damage} == {path.name}
+            assert second.state == "level"
+        path.write_bytes(good)
+    assert session.verify().whole
+
+
+@pytest.mark.fault(31)
+def test_a_replica_that_lost_files_differs_and_one_that_is_empty_is_behind(
+    log: Path, session: Session
+) -> None:
+    copy = copy_of(log, "a")
+    (part, *_) = copy.glob("layers/*.arrow")
+    part.unlink()
+    first, _ = session.verify().replicas
+    assert (first.state, [each.file for each in first.damage]) == ("differs", [part.name])
+    shutil.rmtree(copy)
+    first, _ = session.verify().replicas
+    assert first.state == "behind"
+    shutil.rmtree(copy.parent)
+    first, _ = session.verify().replicas
+    assert first.state in ("unreachable", "behind")
+
+
+def test_a_replica_that_lacks_the_last_epochs_is_behind(log: Path, session: Session) -> None:
+    before = session.now
+    session.inputs["edges"].insert([(5, 5)])
+    session.commit()
+    session.sync()
+    first, _ = session.verify().replicas
+    assert (first.state, first.epoch) == ("behind", before)
+    assert session.verify().whole
+
+
+def test_a_replica_that_does_not_answer_is_unreachable(
+    log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = threading.Event()
+    held = FolderReplica.held
+
+    def hang(replica: FolderReplica):  # type: ignore[no-untyped-def]
+        if "/a/" in replica.folder:
+            never.wait()
+        return held(replica)
+
+    monkeypatch.setattr(FolderReplica, "held", hang)
+    monkeypatch.setattr(asking, "SILENT_S", 0.3)
+    first, second = session.verify().replicas
+    never.set()
+    assert (first.state, second.state) == ("unreachable", "level")
+    assert "has not answered" in first.why
+
+
+def test_damage_of_this_disk_is_not_told_of_a_replica(log: Path, session: Session) -> None:
+    (pack, *_) = log.glob("history/*.pack")
+    spoil(pack)
+    found = session.verify()
+    assert {each.file for each in found.damage} == {pack.name}
+    assert [each.state for each in found.replicas] == ["level", "level"]
