@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition, check_name, reference, replaced
 from nosync_nb.collections.host import Host, definition_of
-from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import unknown
 from nosync_nb.dataflow.stage import Options, Stage
 from nosync_nb.dataflow.states import state
 from nosync_nb.errors import StageError
-from nosync_nb.session import levels, replay, versions
+from nosync_nb.session import levels, renaming, replay, versions
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.installation import Installation
 from nosync_nb.session.listeners import Listeners
@@ -318,8 +317,8 @@ class Definitions:
             self._refuse_pending({old}, "rename")
             works = self._publisher.works.stages
             self._installation.install(
-                versions.kept(_catalog_with(snapshot.catalog, old, new)),
-                renamed=_graph_with(snapshot.graph, old, new),
+                versions.kept(renaming.catalog(snapshot.catalog, old, new)),
+                renamed=renaming.graph(snapshot.graph, old, new),
                 work={(new if name == old else name): work for name, work in works.items()},
                 names=dict.fromkeys(self._names.called({old}), new),
                 outcome=outcome,
@@ -367,34 +366,3 @@ def _readers(catalog: Mapping[str, Stage], name: str) -> list[str]:
                 if name in read or not read.isdisjoint(readers):
                     readers[stage.name] = None
     return list(readers)
-
-
-def _catalog_with(catalog: Mapping[str, Stage], old: str, new: str) -> dict[str, Stage]:
-    """A catalog after a rename."""
-    renamed: dict[str, Stage] = {}
-    for name, stage in catalog.items():
-        if stage.definition is not None:
-            by_id = {
-                id(p): reference(_renamed(p.name, old, new), p.schema)
-                for p in stage.definition.walk()
-                if p.is_ref and _renamed(p.name, old, new) != p.name
-            }
-            stage = replace(stage, definition=replaced(stage.definition, by_id))
-        name = _renamed(name, old, new)
-        renamed[name] = replace(stage, name=name)
-    return renamed
-
-
-def _graph_with(graph: Graph, old: str, new: str) -> Graph:
-    """A graph after a rename."""
-    nodes = (
-        replace(n, name=n.name and _renamed(n.name, old, new), stage=_renamed(n.stage, old, new))
-        for n in graph
-    )
-    return Graph(nodes, graph.numbers)
-
-
-def _renamed(name: str, old: str, new: str) -> str:
-    """A name, or that of one of its versions, after a rename."""
-    base, at, version = name.partition("@")
-    return new + at + version if base == old else name

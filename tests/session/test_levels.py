@@ -343,3 +343,21 @@ def test_files_that_are_lost_and_stages_in_memory_are_had_again_together(opened:
     assert session.recovery.stages["kept"] in ("recompute", "extend")
     assert session.recovery.stages["over"] == "recompute"
     assert {name: past(session, name) for name in expected} == expected
+
+
+def test_a_stage_in_memory_may_be_renamed_and_dropped(opened: Opened) -> None:
+    session = opened()
+    define(session, "memory")
+    feed(session)
+    expected = past(session, "totals")
+    session.rename("totals", "sums")
+    assert past(session, "sums") == expected
+    unwritten = inside(session).graph.unwritten
+    assert unwritten
+    session["orders"].insert([(1, 1)])
+    session.commit()
+    expected = past(session, "sums")
+    session = opened(takeover=True)
+    assert past(session, "sums") == expected
+    session.drop("sums", cascade=True)
+    assert not inside(session).graph.unwritten

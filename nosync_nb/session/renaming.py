@@ -1,0 +1,45 @@
+"""Renaming: a catalog and a graph in which a stage or input has another name. Pure.
+
+What refers to it by name follows, and its earlier versions (`name@2`) are called after it, too; a
+name stands for nothing else, so logs, traces and fingerprints are what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nosync_nb.collections.definition import reference, replaced
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.stage import Stage
+
+
+def catalog(before: Mapping[str, Stage], old: str, new: str) -> dict[str, Stage]:
+    """A catalog after a rename."""
+    renamed: dict[str, Stage] = {}
+    for name, stage in before.items():
+        if stage.definition is not None:
+            by_id = {
+                id(p): reference(_renamed(p.name, old, new), p.schema)
+                for p in stage.definition.walk()
+                if p.is_ref and _renamed(p.name, old, new) != p.name
+            }
+            stage = replace(stage, definition=replaced(stage.definition, by_id))
+        name = _renamed(name, old, new)
+        renamed[name] = replace(stage, name=name)
+    return renamed
+
+
+def graph(before: Graph, old: str, new: str) -> Graph:
+    """A graph after a rename."""
+    nodes = (
+        replace(n, name=n.name and _renamed(n.name, old, new), stage=_renamed(n.stage, old, new))
+        for n in before
+    )
+    return Graph(nodes, before.numbers)
+
+
+def _renamed(name: str, old: str, new: str) -> str:
+    """A name, or that of one of its versions, after a rename."""
+    base, at, version = name.partition("@")
+    return new + at + version if base == old else name
