@@ -167,7 +167,7 @@ def test_a_note_is_left_for_the_next_owner_of_a_killed_one(path: str) -> None:
 # Damage
 
 
-@pytest.mark.fault(10)
+@pytest.mark.fault(10, 13)
 @pytest.mark.parametrize("way", ["cut", "zeros", "garbage"])
 def test_a_torn_last_frame_is_left_out_at_every_byte(path: str, way: str) -> None:
     payloads = write(path, 4, close=False)

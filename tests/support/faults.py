@@ -178,6 +178,10 @@ class FaultyFiles(Files):
         first = len(self.steps) + steps
         self.error_at = lambda step: code if first <= step.number < first + count else None
 
+    def lie(self) -> None:
+        """From now on a sync reports success and does nothing."""
+        self.lies = True
+
     def go_on(self) -> None:
         """Another process uses the same disk, and nothing fails any more."""
         self.crash_at, self.dead, self.error_at = 0, False, None

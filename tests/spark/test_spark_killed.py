@@ -1,0 +1,98 @@
+"""A kernel that is killed in the middle of a Spark job, and what its executors do afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from elsewhere import TOP
+
+import nosync_nb
+from nosync_nb.session.session import owners_of
+
+PROGRAM = """
+import os, sys, time
+import nosync_nb
+
+path, begun, go = sys.argv[1:]
+session = nosync_nb.open(path)
+session.spark_conf.update({"spark.master": "local[2]", "spark.log.level": "OFF"})
+numbers = session.input("numbers", "k int, v int")
+
+def slow(row):
+    if row.v == 7:
+        open(begun, "w").close()
+        while not os.path.exists(go):
+            time.sleep(0.05)
+    return row.k, row.v + 1
+
+session.define({"later": numbers.map(slow, "k int, v int")}, on="spark")
+numbers.insert([(1, 1)])
+session.commit(wait="disk")
+print("jvm", __import__("pyspark").SparkContext._gateway.proc.pid, flush=True)
+numbers.insert([(k, 7) for k in range(20)])
+session.commit()
+print("committed", flush=True)
+"""
+
+
+def until(happened: Path, process: subprocess.Popen[str]) -> None:
+    """Waits for a file that another process makes."""
+    while not happened.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process has ended, be it a corpse still."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.fault(2, 25)
+def test_a_kernel_that_is_killed_in_a_job_leaves_no_half_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    path, begun, go = tmp_path / "x.nosync", tmp_path / "begun", tmp_path / "go"
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(path), str(begun), str(go)],
+        env={**os.environ, "PYTHONPATH": str(TOP), "PYTHONWARNINGS": "ignore"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    output = process.stdout
+    word, jvm = output.readline().split()
+    assert word == "jvm"
+    until(begun, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # The task runs on; the next kernel waits for nobody, and sees the epoch before.
+    with nosync_nb.open(path) as session:
+        assert session.now == 1
+        assert session["later"].rows() == [(1, 2)]
+        go.touch()  # now the task ends, if the JVM let it run
+        assert "committed" not in output.read()  # until all have ended who could write
+        output.close()
+        while not ended(int(jvm)):
+            time.sleep(0.02)
+        session.inputs["numbers"].insert([(2, 2)])
+        session.commit(wait="disk")
+        assert session.now == 2
+    with nosync_nb.open(path) as session:
+        assert session["numbers"].rows() == [(1, 1), (2, 2)]
+        assert session.now == 2
+        there = sorted(path.glob("layers/*"))
+        assert owners_of(session).publisher.store.sweep() == []  # nothing is missing
+        assert there == sorted(path.glob("layers/*"))  # and nothing is there that nobody names
