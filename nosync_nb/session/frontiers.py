@@ -80,13 +80,13 @@ class Frontiers:
             disk = Reached(0, 0)
         copied = bool(self._replication.settings.replicas)
         seen, defined = self._seen()
-        found = {}
+        frontiers = {}
         for name, stage in seen.catalog.items():
             last, of = seen.last(stage), NEVER if stage.in_memory else defined[name]
-            found[name] = Frontier(
+            frontiers[name] = Frontier(
                 last, _at(disk, last, of), _at(safe, last, of) if copied else None
             )
-        return found
+        return frontiers
 
     def after(self, failure: str, lost: int | None = None, stage: str | None = None) -> int:
         """The epoch that a failure now would bring the session, or a stage, back to.

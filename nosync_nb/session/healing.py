@@ -47,18 +47,20 @@ class Healing:
         self._report = report
 
     def heal(self, missing: AbstractSet[str]) -> bool:
-        """Has again what lies in files that are not there, as far as that can be.
+        """Has again what lies in files that are not there, or is not believed, if that can be.
 
         Returns:
             whether nothing lacks a file now.
         """
         publisher = self._publisher
-        remembered = self._remembered(last=not missing)
-        if not missing:
+        wrong = publisher.store.clocks.wrong
+        remembered = self._remembered(last=not missing and not wrong)
+        if not missing and not wrong:
             return remembered
         lost = publisher.store.history.without(missing)
         publisher.repacked()
-        planned = losses.planned(publisher.snapshot, lost, missing)
+        doubts = losses.refuted(publisher.snapshot, wrong)
+        planned = losses.planned(publisher.snapshot, lost, missing, doubts)
         whole = True
         for loss in planned:
             whole &= self._had(loss)
@@ -189,7 +191,7 @@ def _sum(batches: list[Batch], layout: Layout) -> Batch:
 
 
 def _told(loss: Loss) -> str:
-    return _gone(loss.files) + (f": {loss.why}" if loss.why else "")
+    return ": ".join(filter(None, (_gone(loss.files) if loss.files else "", loss.why)))
 
 
 def _gone(files: Iterable[str]) -> str:

@@ -27,6 +27,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session import replay
 from nosync_nb.session.report import EXTEND, READ, RECOMPUTE, STALE, counted
 from nosync_nb.store import traces as restoring
+from nosync_nb.store.causes import Wrong
 from nosync_nb.trace.epochs import Ranges
 from nosync_nb.trace.past.lost import Unread
 
@@ -57,15 +58,58 @@ class Loss(NamedTuple):
     why: str = ""
 
 
-def planned(seen: Snapshot, lost: Unread, missing: AbstractSet[str]) -> list[Loss]:
+class Refuted(NamedTuple):
+    """A log that is not believed: from which epoch on, and why."""
+
+    epoch: int
+    why: str
+
+
+def refuted(seen: Snapshot, wrong: Iterable[Wrong]) -> dict[int, Refuted]:
+    """The logs of stages of which clocks contradict what is there, and of those that read them.
+
+    Args:
+        seen: compiled.
+        wrong: what contradicts; what is not there any more is left out.
+    """
+    graph, doubts = seen.graph, dict[int, Refuted]()
+    names = {node.log: name for name, node in graph.named.items()}
+
+    def doubt(name: str, epoch: int, why: str) -> None:
+        stage, log = seen.catalog[name], graph.named[name].log
+        known = doubts.get(log or 0)
+        if log is None or stage.is_input or not stage.live:
+            return
+        if known is None or epoch < known.epoch:
+            doubts[log] = Refuted(epoch, why)
+
+    for log, epoch, source in wrong:
+        name = names.get(log)
+        if name is None:
+            continue
+        what = "itself" if source == log else f"'{names.get(source, 'what is gone')}'"
+        doubt(name, epoch, f"at epoch {epoch} its clock names other rows of {what} than are there")
+        if not seen.catalog[name].is_input:
+            for reader in graph.dependants(name):
+                doubt(reader, epoch, f"it reads '{name}', which is computed again")
+    return doubts
+
+
+def planned(
+    seen: Snapshot,
+    lost: Unread,
+    missing: AbstractSet[str],
+    doubts: Mapping[int, Refuted] | None = None,
+) -> list[Loss]:
     """Decides on all that lacks something, what is read before what reads it.
 
     Args:
         seen: compiled, with all that operators remember.
         lost: of its history.
         missing: the files that are not there.
+        doubts: the logs that are not believed; what they have is as good as lost.
     """
-    return [*_Planning(seen, lost, missing).losses()]
+    return [*_Planning(seen, lost, missing, doubts or {}).losses()]
 
 
 class _Planning:
@@ -76,8 +120,14 @@ class _Planning:
         gone: of what nothing can be read now.
     """
 
-    def __init__(self, seen: Snapshot, lost: Unread, missing: AbstractSet[str]) -> None:
-        self.seen, self.lost = seen, lost
+    def __init__(
+        self,
+        seen: Snapshot,
+        lost: Unread,
+        missing: AbstractSet[str],
+        doubts: Mapping[int, Refuted],
+    ) -> None:
+        self.seen, self.lost, self.doubts = seen, lost, doubts
         self.lacking: Mapping[int, AbstractSet[str]] = {
             number: files
             for number, trace in seen.version.traces.items()
@@ -99,9 +149,11 @@ class _Planning:
     def _of(self, node: Node, stage: Stage) -> Loss | None:
         """What becomes of one; None if it lacks nothing."""
         assert node.log is not None
-        broken = self.lost.of(node.log, stage.begin)
+        broken, doubt = self.lost.of(node.log, stage.begin), self.doubts.get(node.log)
         if broken is not None and broken[0] > stage.last(self.seen.epoch):
             broken = None
+        if doubt is not None:
+            return self._refuted(node, stage, doubt, broken)
         own = {n for n in node.traces.values() if n in self.lacking}
         parts = self._parts(node) if node.operator is not None else set()
         state = any(number in self.lacking for number in node.state)
@@ -119,6 +171,20 @@ class _Planning:
         self.had |= parts
         bare = frozenset([node.id]) if state else NOBODY
         return loss._replace(action=RECOMPUTE, refused=frozenset(parts), bare=bare)
+
+    def _refuted(
+        self, node: Node, stage: Stage, doubt: Refuted, broken: tuple[int, set[str]] | None
+    ) -> Loss:
+        """What becomes of one whose log is not believed from an epoch on."""
+        epoch, files = (doubt.epoch, set[str]()) if broken is None else broken
+        loss = Loss(stage.name, STALE, frozenset(files), begin=stage.begin)
+        why = self._unable(node, stage)
+        if why is not None:
+            return self._stale(loss, f"{doubt.why}; {why}")
+        span = replay.span(self.seen.graph, {node.id})
+        parts = {part.id for part in span.graph if part.name is None} - self.had
+        again = self._broken(node, stage, loss, min(epoch, doubt.epoch), parts)
+        return again._replace(why=f"{doubt.why}: {again.why}")
 
     def _broken(
         self, node: Node, stage: Stage, loss: Loss, epoch: int, parts: AbstractSet[int]

@@ -68,7 +68,7 @@ class Opening(NamedTuple):
     @property
     def lacking(self) -> bool:
         """Whether stages lack something that has to be had again."""
-        return self.memory or bool(self.missing)
+        return self.memory or bool(self.missing or self.recovered.store.clocks.wrong)
 
 
 def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:

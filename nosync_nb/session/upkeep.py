@@ -153,7 +153,7 @@ class Upkeep:
                 "signed": self._signer.signed(version.epoch, publisher.digest),
                 **recorded,
                 "retired": sorted(publisher.garbage.leave()),
-                "clocks": store.clocks.saved(graph),
+                **store.clocks.saved(),
             }
             plan = store.history.pack(version.epoch, graph.unwritten)
         if plan is not None:

@@ -21,7 +21,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PACK, PART, is_plain, plain, within
-from nosync_nb.store import clocks, journal, naming, traces
+from nosync_nb.store import journal, naming, stamping, traces
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.journal import Entry, Payload
 from nosync_nb.store.log import Frame, Log, Position, folder
@@ -105,7 +105,7 @@ class Store:
         self.tail = self.decoded(frames)
         self.changes = journal.changes(each.payload for each in self.tail)
         log.forget()
-        self.clocks = clocks.Clocks(log, self.meta, (each.payload for each in self.tail))
+        self.clocks = stamping.Clocks(log, self.meta, (each[1:] for each in self.tail))
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
         )
@@ -181,7 +181,7 @@ class Store:
         now = time.time()
         made = [(each.epoch, self._entries(each, graph)) for each in missed]
         own = self._entries(draft, graph, before)
-        stamped = self.clocks.stamped(graph, [*made, (draft.epoch, own)])
+        stamped = self.clocks.stamped(graph, [*made, (draft.epoch, own)], defines=True)
         return journal.pack(draft.epoch, now, meta, [*journal.missed(made, now), *own, *stamped])
 
     def write_definition(self, payload: bytes) -> Position:

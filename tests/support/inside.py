@@ -26,6 +26,7 @@ from nosync_nb.operators.iterate.effort import Effort
 from nosync_nb.operators.iterate.loop import Loop
 from nosync_nb.session import upkeep
 from nosync_nb.session.audits import Audits
+from nosync_nb.session.frontiers import Frontiers
 from nosync_nb.session.garbage import Garbage
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.host import SessionHost
@@ -75,6 +76,7 @@ class Inside(NamedTuple):
     audits: Audits
     worker: Worker
     works: Works
+    frontiers: Frontiers
 
     @property
     def store(self) -> Store:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.store import journal
+from nosync_nb.store.causes import Following, Wrong
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.log import checkpoint, owner, recover, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
@@ -102,6 +103,7 @@ class _Surveyor:
         self._damage: list[Damaged] = []
         self._notes: list[str] = []
         self._ends: list[tuple[int, int]] = []
+        self._following = Following(None)
         self._epoch: int | None = None
         self._last = 0
         self._since = self._first = 0  # the ends of the oldest and the newest checkpoint
@@ -353,6 +355,8 @@ class _Surveyor:
                 payload = journal.unpack(frame.payload)
                 if "catalog" in payload.meta:
                     self._stages.update(stages_of(payload.meta))
+                for wrong in self._following.wrong(frame.kind, payload):
+                    self._damage.append(self._wrong(segment, frame, wrong))
                 if offset > self._since:
                     for each in of_frame(payload, offset, current=offset > self._first):
                         self._note(each)
@@ -365,6 +369,14 @@ class _Surveyor:
         if offset > self._first:
             self._ends.append((offset, payload.epoch))
         return payload.epoch
+
+    def _wrong(self, segment: Segment, frame: Frame, wrong: Wrong) -> Damaged:
+        """A clock that contradicts the log."""
+        names = self._stages
+        rows = "itself" if wrong.source == wrong.log else f"'{names.get(wrong.source, '?')}'"
+        what = f"frame {frame.position.seq}: its clock names other rows of {rows} than are there"
+        epochs = range(wrong.epoch, wrong.epoch + 1) if wrong.epoch else None
+        return Damaged(segment.name, what, names.get(wrong.log), epochs)
 
     def _judge(self, last: Segment, chain: Chain, known: int) -> bool:
         """Decides whether what stands behind the last frame, or is missing there, was on disk."""
