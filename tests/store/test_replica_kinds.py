@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from object_server import ObjectServer
+from obstore.store import S3Store
 from replica_servers import ReplicaServer
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
@@ -20,6 +23,7 @@ from nosync_nb.store.replicas.sites import Site, connect
 
 NAME = Name("/logs/x.nosync", "me", 3, 2)
 TERM = Term(1, "me")
+PLAIN: Any = {"client_options": {"allow_http": True}}
 PART, PACK = "log1-1-g3-ab.arrow", "log1-1-g3-cd.pack"
 SEGMENT = segments.file_name(1, 1)
 
@@ -36,10 +40,31 @@ class Copy:
         self.folder = folder / log_id.hex()
         self._closed = closed
 
+    def stray(self) -> None:
+        """Puts something there that is no file of a log."""
+        (self.folder / "layers" / "stray.txt").write_text("")
+
+    def delete(self) -> None:
+        """Deletes all of it."""
+        for path in sorted(self.folder.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        self.folder.rmdir()
+
     def __call__(self) -> Replica:
         replica = self.site.replica(self.log_id)
         self._closed.callback(replica.close)
         return replica
+
+
+class StoredCopy(Copy):
+    """A log's copy in an object store."""
+
+    def stray(self) -> None:
+        S3Store("bucket", **PLAIN).put(f"copies/{self.log_id.hex()}/data/stray.txt", b"")
+
+    def delete(self) -> None:
+        store = S3Store("bucket", prefix=f"copies/{self.log_id.hex()}", **PLAIN)
+        store.delete([each["path"] for each in store.list().collect()])
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +75,30 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaServer]:
             yield running
 
 
-@pytest.fixture(params=["folder", "served"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path, server: ReplicaServer) -> Iterator[Copy]:
-    folder = tmp_path / "copies" if request.param == "folder" else server.folder
-    url = f"file://{folder}" if request.param == "folder" else server.url
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    """The URL of a folder of an object store."""
+    with ObjectServer() as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment().items():
+            patch.setenv(name, value)
+        running.make("bucket")
+        yield "s3://bucket/copies"
+
+
+@pytest.fixture(params=["folder", "served", "stored"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copy]:
+    folder, copy = tmp_path / "copies", Copy
+    if request.param == "folder":
+        url = f"file://{folder}"
+    elif request.param == "served":
+        server: ReplicaServer = request.getfixturevalue("server")
+        folder, url = server.folder, server.url
+    else:
+        copy, url = StoredCopy, request.getfixturevalue("store")
     site = connect(parse(url), Files())
     site.prepare()
     with ExitStack() as closed:
-        yield Copy(site, folder, os.urandom(16), closed)
+        yield copy(site, folder, os.urandom(16), closed)
 
 
 def appended(replica: Replica, offset: int, data: bytes) -> None:
@@ -103,7 +144,7 @@ def test_a_copy_holds_files_of_a_log_and_no_others(opened: Copy) -> None:
     with pytest.raises(DurabilityError, match="follows nothing"):
         replica.store(TERM, PART, 5, b"x", last=True)
     replica.store(TERM, PART, 0, b"x", last=True)
-    (opened.folder / "layers" / "stray.txt").write_text("")
+    opened.stray()
     assert dict(replica.held().files) == {PART: 1}
 
 
@@ -156,9 +197,7 @@ def test_a_copy_that_was_deleted_is_begun_anew(opened: Copy) -> None:
     first = replica.promise(TERM, NAME)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
     replica.sync(TERM, 7)
-    for path in sorted(opened.folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    opened.folder.rmdir()
+    opened.delete()
     with pytest.raises(DurabilityError, match="not the copy any more"):
         appended(replica, 5, b"abc")
     assert replica.promised() is None
@@ -178,6 +217,7 @@ def test_the_logs_of_a_place_are_those_that_were_begun(opened: Copy) -> None:
     assert (said.term, said.name) == (TERM, NAME)
 
 
+@pytest.mark.parametrize("opened", ["folder", "served"], indirect=True)
 def test_a_damaged_promise_is_told_by_each_call(opened: Copy) -> None:
     replica = opened()
     replica.promise(TERM, NAME)
