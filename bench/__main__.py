@@ -5,6 +5,7 @@ make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, loops,
                                     long, faults, snapshots, kills
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
+make bench ARGS="faults --kind server"    replicas at servers instead of in folders
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from bench.faults import faults
 from bench.kills import kills
 from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
+from bench.servers import KINDS
 from bench.snapshots import snapshots
 from nosync_nb.spark import costs
 
@@ -385,6 +387,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer epochs")
     text = "of long: also a log of a million epochs"
     parser.add_argument("--million", action="store_true", help=text)
+    text = "of faults: where the replicas are"
+    parser.add_argument("--kind", choices=KINDS, default="folder", help=text)
     options = parser.parse_args()
     unknown = set(options.sections) - set(SECTIONS)
     if unknown:

@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from bench.report import TOP, Goals, MeasurementError, Table, percentiles, run
+from bench.servers import places
 
 PAIRS = 7
 COUNT, QUORUM = 3, 2
@@ -32,20 +33,35 @@ def urls(folder: Path) -> list[str]:
 
 def faults(options: argparse.Namespace, goals: Goals) -> None:
     """Measures epochs with and without replicas in turn, then the loss of the disk."""
-    columns = ("R1 with 3 replicas", "disk alone, p50 ms", "replicas, p50 ms", "p99", "x disk")
-    table = Table(f"Replicas, {PAIRS} pairs, medians of ratios", *columns)
+    pairs_count = 3 if options.quick else PAIRS
+    columns = (
+        "R1 with 3 replicas",
+        "disk alone, p50 ms",
+        "replicas, p50 ms",
+        "p99",
+        "x disk",
+        "servers, CPU ms per epoch",
+    )
+    table = Table(f"Replicas: {options.kind}s, {pairs_count} pairs, medians of ratios", *columns)
     epochs = 1000 if options.quick else 2500
     for title, hertz, goal in (("100 epochs/s", 100, 1.05), ("back to back", 0, 1.15)):
         command = ("-m", "bench.r1", "--edges", 100_000, "--hertz", hertz)
         command = (*command, "--epochs", 400 if hertz else epochs)
-        pairs = []
-        for _ in range(3 if options.quick else PAIRS):
+        pairs, busy = [], []
+        for _ in range(pairs_count):
             alone = percentiles(run(*command)["latencies_ms"])
-            copied = percentiles(run(*command, "--replicas", COUNT)["latencies_ms"])
-            pairs.append((alone, copied))
+            with (
+                tempfile.TemporaryDirectory(prefix="nosync-bench-") as folder,
+                places(options.kind, Path(folder), COUNT) as copies,
+            ):
+                before = copies.cpu_seconds()
+                found = run(*command, "--replicas", *copies.urls)["latencies_ms"]
+                busy.append(1000 * (copies.cpu_seconds() - before) / len(found))
+            pairs.append((alone, percentiles(found)))
         p50 = [median(each[i]["p50"] for each in pairs) for i in (0, 1)]
         ratio = median(copied["p50"] / alone["p50"] for alone, copied in pairs)
-        table.row(title, *p50, median(copied["p99"] for _, copied in pairs), ratio)
+        p99 = median(copied["p99"] for _, copied in pairs)
+        table.row(title, *p50, p99, ratio, median(busy) if any(busy) else None)
         goals.add(f"R1 with replicas / disk alone, {title}", ratio, goal)
     lost(options, goals)
 
@@ -65,18 +81,21 @@ def lost(options: argparse.Namespace, goals: Goals) -> None:
     for edges in (100_000, 1_000_000) if options.quick else (100_000, 1_000_000, 10_000_000):
         base = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
         try:
-            made = run_lost("-m", "bench.faults", "lose", base, "--edges", edges)
-            shutil.rmtree(base / "x.nosync")
-            shutil.rmtree(base / "replica-1")
-            found = run("-m", "bench.faults", "find", base)
-            if found["result"] != made["result"] or found["recomputed"]:
-                raise MeasurementError("what came back from the replicas is something else")
-            gone = made["now"] - found["now"]
-            read = found["frames"] + found["files"], found["megabytes"]
-            table.row("from folders", f"{edges:,}", *read, found["all"], found["seconds"], gone)
-            goals.add(f"lost disk to rows, {edges:,} edges, s", found["seconds"], 0.3)
+            with places(options.kind, base, COUNT) as copies:
+                command = ("--edges", edges, "--replicas", *copies.urls)
+                made = run_lost("-m", "bench.faults", "lose", base, *command)
+                shutil.rmtree(base / "x.nosync")
+                copies.lose(1)
+                found = run("-m", "bench.faults", "find", base, *command)
         finally:
             shutil.rmtree(base, ignore_errors=True)
+        if found["result"] != made["result"] or found["recomputed"]:
+            raise MeasurementError("what came back from the replicas is something else")
+        gone = made["now"] - found["now"]
+        read = found["frames"] + found["files"], found["megabytes"]
+        shown = f"from {options.kind}s", f"{edges:,}"
+        table.row(*shown, *read, found["all"], found["seconds"], gone)
+        goals.add(f"lost disk to rows, {edges:,} edges, s", found["seconds"], 0.3)
 
 
 def run_lost(*arguments: Any) -> dict[str, Any]:
@@ -90,15 +109,16 @@ def run_lost(*arguments: Any) -> dict[str, Any]:
 
 
 def lose(options: argparse.Namespace) -> None:
-    """Loads R1, commits some epochs that a quorum has, tells the result, and dies."""
+    """Loads R1, commits some epochs that the replicas have, tells the result, and dies."""
     import nosync_nb
     from bench.r1 import IN_PROCESS, edge_table, load
     from bench.workload import Workload
+    from nosync_nb.session.session import owners_of
 
     workload = Workload(options.edges, seed=1)
     session = nosync_nb.open(
         options.folder / "x.nosync",
-        replicas=urls(options.folder),
+        replicas=options.replicas,
         quorum=QUORUM,
         spark_rows=IN_PROCESS,
     )
@@ -108,6 +128,9 @@ def lose(options: argparse.Namespace) -> None:
         edges.remove(edge_table(change.gone_src, change.gone_dst, strings=False))
         session.commit()
     session.sync("replicas")
+    replication = owners_of(session).replication
+    with replication.heard:  # which of them is lost is not known: the last one has it as well
+        replication.heard.wait_for(lambda: replication.safe(COUNT - 1) == session.now)
     tell({"now": session.now, "result": sorted(map(list, stage.rows()))})
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -119,9 +142,7 @@ def find(options: argparse.Namespace) -> None:
     from nosync_nb.store.replicas.layout import is_frames
 
     started = time.perf_counter()
-    session = nosync_nb.open(
-        options.folder / "x.nosync", replicas=urls(options.folder), quorum=QUORUM
-    )
+    session = nosync_nb.open(options.folder / "x.nosync", replicas=options.replicas, quorum=QUORUM)
     result = sorted(map(list, session["per_label"].rows()))
     seconds = time.perf_counter() - started
     fetching = owners_of(session).fetching
@@ -155,6 +176,7 @@ def main() -> None:
     parser.add_argument("part", choices=["lose", "find"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--edges", type=int, default=100_000)
+    parser.add_argument("--replicas", nargs="+", metavar="URL")
     options = parser.parse_args()
     {"lose": lose, "find": find}[options.part](options)
 

@@ -118,15 +118,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--strings", action="store_true")
     parser.add_argument("--no-log", action="store_true")
-    parser.add_argument("--replicas", type=int, default=0, help="folders that hold copies")
+    parser.add_argument("--replicas", nargs="*", default=[], metavar="URL")
     parser.add_argument("--hertz", type=int, default=0, help="epochs a second; 0: back to back")
     options = parser.parse_args()
     workload = Workload(options.edges, seed=options.seed)
     changes = list(workload.epochs(options.epochs))
     folder = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
     try:
-        copies = [f"file://{folder}/replica-{number}" for number in range(options.replicas)]
-        session = nosync_nb.open(folder / "r1.nosync", spark_rows=IN_PROCESS, replicas=copies)
+        session = nosync_nb.open(
+            folder / "r1.nosync", spark_rows=IN_PROCESS, replicas=options.replicas
+        )
         load_seconds, latencies = measure(session, workload, changes, options)
         session.close()
     finally:
