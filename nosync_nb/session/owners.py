@@ -62,7 +62,7 @@ class Owners:
         self.names = names = Names(listeners)
         self.transactions = transactions = Transactions()
         self.publisher = publisher = Publisher(store, gate, self.works, Garbage(), names)
-        self.replication = replication = Replication(publisher, settings)
+        self.replication = replication = Replication(publisher, settings, listeners.say)
         self.fetching = Fetching(store, lambda: replication.settings.replicas)
         self.frontiers = Frontiers(publisher, replication, self.fetching)
         self.repairs = repairs = Repairs(store, replication, listeners)

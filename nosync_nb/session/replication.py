@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,8 @@ from typing import NamedTuple
 from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.store.replicas import settings as stored
-from nosync_nb.store.replicas.keeper import Progress
+from nosync_nb.store.replicas.keeper import Progress, told_in
+from nosync_nb.store.replicas.scrubbing import Scrubbed
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.replicas.sites import connect
 
@@ -54,14 +56,20 @@ class Replication:
 
     Args:
         settings: which they are; of none, nothing is started.
+        say: tells the user what the keeper has repaired.
 
     Attributes:
+        scrubbed: what the keeper has said last of its scrubbing.
         heard: notified, with its lock held, of whatever is known anew.
     """
 
-    def __init__(self, publisher: Publisher, settings: Replicas) -> None:
+    def __init__(
+        self, publisher: Publisher, settings: Replicas, say: Callable[[str], None]
+    ) -> None:
         self._publisher, self._store = publisher, publisher.store
         self._log = publisher.store.log
+        self._say = say
+        self.scrubbed = Scrubbed()
         self.heard = threading.Condition(threading.RLock())
         self._settings = settings
         self._told = _untold(settings)
@@ -220,7 +228,7 @@ class Replication:
                 with keeper.stdout:
                     for line in keeper.stdout:
                         with suppress(ValueError, TypeError):  # it died in the middle of a line
-                            self._hear(told, Progress.from_line(line))
+                            self._heard_of(told, told_in(line))
                             again = _AGAIN_S
                 code = keeper.wait()
                 with self.heard:
@@ -235,6 +243,15 @@ class Replication:
     def _changed(self, told: list[Progress]) -> bool:
         """Whether there are other replicas than when something was begun; with the lock."""
         return self._told is not told
+
+    def _heard_of(self, heard: list[Progress], told: Progress | Scrubbed) -> None:
+        """Notes what a keeper says, and tells the user what it has repaired."""
+        if isinstance(told, Progress):
+            self._hear(heard, told)
+            return
+        self.scrubbed = told
+        if told.event:
+            self._say(told.event)
 
     def _hear(self, heard: list[Progress], told: Progress) -> None:
         """Notes what a keeper says; `heard` are the replicas that it was started for."""

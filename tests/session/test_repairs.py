@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.errors import CorruptLogError
+from nosync_nb.errors import CorruptLogError, FencedError
 from nosync_nb.files.disk import Files
 from nosync_nb.session import upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.replicas import asking, mending, settings
+from nosync_nb.store.replicas import asking, mending, scrubbing, settings
 from nosync_nb.store.replicas.comparing import verified
 from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.keeper import Progress, keep
 from nosync_nb.store.replicas.replica import Name
+from nosync_nb.store.replicas.scrubbing import Scrubbed, Scrubber
 from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.source import Source
 
@@ -313,3 +317,157 @@ def test_damage_of_this_disk_is_not_told_of_a_replica(log: Path, session: Sessio
     found = session.verify()
     assert {each.file for each in found.damage} == {pack.name}
     assert [each.state for each in found.replicas] == ["level", "level"]
+
+
+# -- scrubbing -----------------------------------------------------------------------------------
+
+
+class Heard:
+    """What a scrubber tells, and whom it tells of replicas."""
+
+    def __init__(self, session: Session) -> None:
+        self.told: list[Scrubbed | Progress] = []
+        self.doubted: dict[str, list[str]] = {"a": [], "b": []}
+        self.news = threading.Condition()
+        store_ = owners_of(session).publisher.store
+        replicas = settings.read(Files(), session.path, store_.log.id).replicas
+        pairs = [(each, self.doubted[each.path[-1]].extend) for each in replicas]
+        self.scrubber = Scrubber(
+            session.path, store_.log.generation, pairs, self.tell, Files(), rate=None
+        )
+
+    def tell(self, said: Scrubbed | Progress) -> None:
+        with self.news:
+            self.told.append(said)
+            self.news.notify_all()
+
+    def wait(self, holds: Callable[[Scrubbed | Progress], bool]) -> int:
+        """Waits until something was told; returns how much was told before."""
+        with self.news:
+            assert self.news.wait_for(lambda: any(map(holds, self.told)), 120), self.told
+            return next(i for i, said in enumerate(self.told) if holds(said))
+
+    @property
+    def events(self) -> list[str]:
+        return [each.event for each in self.told if isinstance(each, Scrubbed) and each.event]
+
+
+def test_a_scrubber_reads_all_that_does_not_change_and_leaves_what_is_whole(
+    log: Path, session: Session
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in log.rglob("*") if path.is_file()}
+    heard = Heard(session)
+    heard.scrubber.round()
+    (said,) = heard.told
+    assert isinstance(said, Scrubbed)
+    total = sum(path.stat().st_size for path in rows_of(log))
+    assert (said.rounds, said.repaired, said.event) == (1, 0, "")
+    assert said.files >= len(rows_of(log))
+    assert said.bytes >= total
+    after = {path: path.stat().st_mtime_ns for path in log.rglob("*") if path.is_file()}
+    assert after == before
+    assert heard.doubted == {"a": [], "b": []}
+
+
+@pytest.mark.fault(12)
+def test_a_scrubber_replaces_what_is_bad_here_and_keeps_the_bad_one(
+    log: Path, session: Session
+) -> None:
+    """Rows, the newest checkpoint, and the segment of the owner before."""
+    segment = sorted(log.glob("segment-*"))[0]
+    state = sorted(log.glob("checkpoint-*"))[-1]
+    for path in [*rows_of(log), state, segment]:
+        good = path.read_bytes()
+        spoil(path)
+        bad = path.read_bytes()
+        heard = Heard(session)
+        heard.scrubber.round()
+        assert path.read_bytes() == good, path
+        (event,) = heard.events
+        assert path.name in event
+        assert "repaired from" in event
+        (kept,) = (log / mending.QUARANTINE).iterdir()
+        assert kept.read_bytes() == bad
+        kept.unlink()
+        assert heard.doubted == {"a": [], "b": []}
+    assert session.verify().whole
+
+
+def test_a_scrubber_tells_what_nobody_has_whole(log: Path, session: Session) -> None:
+    (pack, *_) = log.glob("history/*.pack")
+    spoil(pack)
+    for name in ("a", "b"):
+        (copy_of(log, name) / "history" / pack.name).unlink()
+    heard = Heard(session)
+    heard.scrubber.round()
+    assert "no replica has it whole" in heard.events[0]
+    assert heard.doubted == {"a": [], "b": []}, "nothing is sent from a file that is damaged"
+
+
+def test_a_scrubber_of_an_owner_who_was_replaced_changes_nothing(
+    log: Path, session: Session
+) -> None:
+    heard = Heard(session)
+    (pack, *_) = log.glob("history/*.pack")
+    spoil(pack)
+    bad = pack.read_bytes()
+    session.close()
+    with nosync_nb.open(log):
+        with pytest.raises(FencedError):
+            heard.scrubber.round()
+        assert pack.read_bytes() == bad
+
+
+@pytest.mark.fault(12, 32)
+def test_a_keeper_sends_anew_what_is_bad_at_a_replica_which_has_nothing_for_sure_until_then(
+    log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrubbing, "FIRST_S", 0.0)
+    monkeypatch.setattr(scrubbing, "ROUND_S", 0.05)
+    heard = Heard(session)
+    bad = sorted([*copy_of(log, "a").glob("history/*.pack"), *copy_of(log, "a").glob("layers/*")])
+    good = [path.read_bytes() for path in bad]
+    session.sync()
+    generation = owners_of(session).publisher.store.log.generation
+    reading, writing = os.pipe()
+    with FileIO(reading) as news:
+        keeper = threading.Thread(
+            target=keep, args=(str(log), generation, news, heard.tell), daemon=True
+        )
+        keeper.start()
+        heard.wait(lambda said: isinstance(said, Progress) and said.condition == "level")
+        for path in bad:
+            spoil(path)
+        first = heard.wait(lambda said: isinstance(said, Scrubbed) and "sent anew" in said.event)
+        level = Progress(0, "level")
+        with heard.news:
+            assert heard.news.wait_for(
+                lambda: (
+                    any(
+                        isinstance(said, Progress) and said[:2] == level[:2]
+                        for said in heard.told[first:]
+                    )
+                    and [path.read_bytes() for path in bad] == good
+                ),
+                120,
+            ), heard.told
+        doubted = [i for i, said in enumerate(heard.told) if said[:2] == (0, "starting")]
+        assert doubted
+        os.close(writing)
+        keeper.join(120)
+    assert not keeper.is_alive()
+    assert session.verify().whole
+
+
+def test_a_scrubber_ends_in_the_middle_of_a_file(
+    log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrubbing, "FIRST_S", 0.0)
+    log_ = owners_of(session).publisher.store.log
+    scrubber = Scrubber(session.path, log_.generation, [], lambda said: None, Files(), rate=1.0)
+    scrubber.start()
+    scrubber.end()
+    for thread in threading.enumerate():
+        if thread.name == "scrub":
+            thread.join(60)
+            assert not thread.is_alive()

@@ -36,6 +36,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     pending = session.pending.items()
     notes = [f"pending: {name} {formats.count(item.rows, 'row')}" for name, item in pending]
     notes.append(_failures(session))
+    notes += _scrubbed(session)
     notes += _not_here(session)
     columns = ("name", "kind", "rows", "epoch", "on disk", "on replicas", "state")
     types = ("string", "string", "bigint", "bigint", "bigint", "bigint", "string")
@@ -71,6 +72,18 @@ def _cost(session: Session, failure: FailureName) -> str:
     if lost <= 0:
         return "nothing"
     return formats.count(lost, "epoch") if left else f"all of {formats.count(lost, 'epoch')}"
+
+
+def _scrubbed(session: Session) -> list[str]:
+    """What the keeper has read again of the log, and repaired."""
+    from nosync_nb.session.session import owners_of
+
+    said = owners_of(session).replication.scrubbed
+    if not said.files:
+        return []
+    often = formats.count(said.rounds, "time")
+    read = f"scrubbed {often}: {formats.count(said.files, 'file')}, {formats.size(said.bytes)}"
+    return [f"{read}, {said.repaired} repaired"]
 
 
 def _rows_now(session: Session, name: str) -> tuple[str | None, str]:

@@ -28,14 +28,20 @@ from nosync_nb.store.verification.items import items
 from nosync_nb.store.verification.survey import Present, Survey, survey
 from nosync_nb.store.verification.verifying import Pause, Tally, admitted, completed, looked
 
+_PIECE = 1 << 20
+
 
 class Own(NamedTuple):
-    """The log's own side: where it lies, what is there, and which files are damaged."""
+    """The log's own side: where it lies, what is there, and which files are damaged.
+
+    `counted` is told of bytes that were read, and may rest.
+    """
 
     files: Files
     folder: str
     surveyed: Survey
     hurt: frozenset[str]
+    counted: Callable[[int], None] = lambda count: None
 
 
 def verified(
@@ -119,7 +125,7 @@ class _Look:
             damage += self._differs(replica, segment.name, size, beat)
         behind = bool(surveyed.ends) and end < surveyed.ends[-1][0]
         for name, item in items(surveyed).items():
-            if name in held and layout.is_segment(name):
+            if item.size is None or (name in held and layout.is_segment(name)):
                 continue
             if name not in held:
                 behind = behind or item.current
@@ -140,6 +146,9 @@ class _Look:
         beat()
         try:
             ours = digest(own.files, layout.path_of(own.folder, name), size)
+            for at in range(0, size, _PIECE):
+                own.counted(min(_PIECE, size - at))
+                beat()
         except NosyncError:
             return []  # it is this disk's trouble, and told as that
         beat()

@@ -5,7 +5,8 @@
 The owner writes a byte to its standard input when frames have reached the disk, and reads from its
 standard output a line of JSON whenever a replica's state changes. The end of the input is the end
 of the owner: what he has published is shipped, and the keeper ends. It ends as well when another
-owner has taken over, who has a keeper of his own. It writes nothing in the log's folder.
+owner has taken over, who has a keeper of his own. It writes nothing in the log's folder but
+a proven copy in the place of a file that is damaged (scrubbing.py).
 
 Each replica has a thread and reads for itself, so that a slow one, one that is full and one that
 is gone keep nobody waiting, and memory holds a piece of a file for each.
@@ -19,7 +20,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from io import FileIO
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -31,6 +32,7 @@ from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.address import Address
 from nosync_nb.store.replicas.replica import Name
+from nosync_nb.store.replicas.scrubbing import Scrubbed, Scrubber
 from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper
 from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.replicas.source import Source, log_id
@@ -67,10 +69,18 @@ class Progress(NamedTuple):
     offset: int = 0
     backlog_bytes: int = 0
 
-    @classmethod
-    def from_line(cls, line: bytes) -> Progress:
-        """What stands in a line of a keeper."""
-        return cls(**json.loads(line))
+
+Tell = Callable[[Progress | Scrubbed], None]
+
+
+def told_in(line: bytes) -> Progress | Scrubbed:
+    """What stands in a line of a keeper.
+
+    Raises:
+        ValueError, TypeError: it is none.
+    """
+    said = json.loads(line)
+    return Progress(**said) if "replica" in said else Scrubbed(**said)
 
 
 class Lane:
@@ -96,6 +106,7 @@ class Lane:
         self._news = threading.Condition()
         self._waiting = True
         self._ended: float | None = None
+        self._doubted: set[str] = set()
         self._said = Progress(number, "starting")
         self._thread = threading.Thread(target=self._run, name=f"ship to {address.url}")
 
@@ -106,6 +117,13 @@ class Lane:
     def wake(self) -> None:
         """Says that there is something to ship."""
         with self._news:
+            self._waiting = True
+            self._news.notify()
+
+    def doubt(self, names: Iterable[str]) -> None:
+        """Says that the replica has files that are not what was sent."""
+        with self._news:
+            self._doubted.update(names)
             self._waiting = True
             self._news.notify()
 
@@ -133,6 +151,9 @@ class Lane:
                     replica = connect(self._address, self._files).replica(source.log_id)
                     shipper = Shipper(source, replica, self._name, self._ask, self._level)
                 assert shipper is not None
+                with self._news:
+                    doubted, self._doubted = self._doubted, set()
+                shipper.doubt(doubted)
                 while shipper.ship(written=written):
                     pass
                 self._level(shipper)
@@ -193,7 +214,7 @@ class Lane:
             self._tell(said)
 
 
-def keep(folder: str, generation: int, news: FileIO, tell: Callable[[Progress], None]) -> None:
+def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
     """Ships a log until its owner has ended, or another one has taken over.
 
     Args:
@@ -209,13 +230,19 @@ def keep(folder: str, generation: int, news: FileIO, tell: Callable[[Progress], 
         Lane(number, address, folder, generation, name, poll, tell, disk)
         for number, address in enumerate(settings.replicas)
     ]
+    doubts = [lane.doubt for lane in lanes]
+    replicas = list(zip(settings.replicas, doubts, strict=True))
+    scrubber = Scrubber(folder, generation, replicas, tell, disk)
     for lane in lanes:
         lane.start()
+    scrubber.start()
     try:
         while lives(disk, folder, generation, news):
+            scrubber.news()
             for lane in lanes:
                 lane.wake()
     finally:
+        scrubber.end()
         for lane in lanes:
             lane.end()
     for lane in lanes:
@@ -243,7 +270,7 @@ class Teller:
         self._out = out
         self._lock = threading.Lock()
 
-    def __call__(self, told: Progress) -> None:
+    def __call__(self, told: Progress | Scrubbed) -> None:
         line = json.dumps(told._asdict()).encode() + b"\n"
         with self._lock:
             try:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
@@ -127,9 +127,17 @@ class Shipper:
         self._incarnation = ""
         self._stamp: tuple[int, int, int] | None = None  # of the checkpoint that it has
         self._held: dict[str, int] | None = None
+        self._doubted: set[str] = set()  # files of the replica that are not what was sent
         self.acknowledged: Acknowledged | None = None
         self.bytes_sent = 0
         self.backlog_bytes = 0
+
+    def doubt(self, names: Iterable[str]) -> None:
+        """Sends files anew that are bad at the replica, which has nothing for sure until then."""
+        self._doubted.update(names)
+        if self._doubted:
+            self._held = self.acknowledged = None
+            self._tell(self)
 
     def ship(self, *, written: bool = False) -> bool:
         """Sends what is missing; returns whether the replica was behind.
@@ -183,6 +191,7 @@ class Shipper:
             self._stamp = view.state.stamp
         self._source.check()
         self._replica.sync(self._source.term, goal.seq)
+        self._doubted.clear()
         self.acknowledged = goal
         self._tell(self)
         kept = self._kept(view)
@@ -237,6 +246,8 @@ class Shipper:
             same = min(has, size)
             if (grows and has > size) or self._differs(segment.name, same):
                 del held[segment.name]
+        for name in self._doubted:
+            held.pop(name, None)
         self._held = held
 
     def _differs(self, name: str, size: int) -> bool:

@@ -29,14 +29,14 @@ class Item(NamedTuple):
 
     Attributes:
         name: in the log's folder, or in the inner one for its kind.
-        size: how many bytes of it count, from the first on.
+        size: how many bytes of it count, from the first on; None: all, of a damaged checkpoint.
         prove: says what is wrong with what lies at a path; empty: nothing.
         current: replicas have it as well, if they are level.
         after: the place in the stream behind which whoever holds frames has it.
     """
 
     name: str
-    size: int
+    size: int | None
     prove: Prove
     current: bool
     after: int
@@ -50,6 +50,8 @@ def items(surveyed: Survey) -> dict[str, Item]:
         Item(each.name, each.size, _state(each.name), each.name == surveyed.state, 0)
         for each in states
     ]
+    hurt = checkpoint.listed([each.file for each in surveyed.damage])
+    named += [Item(name, None, _state(name), True, 0) for name in hurt]
     for one, after in pairwise(surveyed.segments):
         if after.before == one.key:
             size = one.local(after.start.offset)
