@@ -3,7 +3,7 @@
 make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, loops,
-                                    long, faults, snapshots, kills
+                                    long, faults, objects, snapshots, kills
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 make bench ARGS="faults --kind server"    replicas at servers instead of in folders
 """
@@ -21,6 +21,7 @@ from typing import Any
 
 from bench.faults import faults
 from bench.kills import kills
+from bench.objects import objects
 from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
 from bench.servers import KINDS
 from bench.snapshots import snapshots
@@ -375,6 +376,7 @@ SECTIONS = {
     "loops": loops,
     "long": long,
     "faults": faults,
+    "objects": objects,
     "kills": kills,
     "snapshots": snapshots,
 }

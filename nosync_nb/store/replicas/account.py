@@ -248,7 +248,9 @@ class Account:
         if tag is None:
             there = self._bucket.get(path)
             if there is None:
-                raise DurabilityError(f"'{self.where}' has lost a record", hint="it is tried again")
+                raise DurabilityError(  # a request that is refused then may be as well
+                    f"'{self.where}': somebody else is making a record", hint="it is tried again"
+                )
             if there != data:
                 return records.decode(there, self.where)
             tag = ""  # the request was made twice, for want of an answer
