@@ -20,7 +20,8 @@ lab: setup ## Opens JupyterLab on the tutorials
 test: ## Runs all tests: engine, Spark, notebooks, browser
 	@$(PYTHON) scripts/setup.py --browser
 	@$(RUN) python tests/support/jvm.py
-	@$(RUN) python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+# Hundreds of processes import our modules: they leave them compiled, whatever is set outside.
+	@$(RUN) env -u PYTHONDONTWRITEBYTECODE python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## Lint, format, types, direction of imports
 	@$(RUN) ruff check

@@ -42,7 +42,7 @@ settings.register_profile(  # a mutant is killed by any case, not by the smalles
     phases=[Phase.explicit, Phase.generate],
     database=None,
 )
-os.environ[jvm.VARIABLE] = jvm.options()
+os.environ.update(jvm.environment())
 MEMORY = "/dev/shm"
 IN_MEMORY = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 1 << 30
 """Whether folders of tests lie in memory, as the tests of each failure of a disk make their own."""

@@ -1,8 +1,13 @@
-"""The Java of the tests: it compiles less, and finds Spark's classes where they were left.
+"""The Spark of the tests: its Java compiles less, and both find their classes where they were left.
 
 A JVM that starts Spark reads and verifies some 15 000 classes out of 200 archives, which takes more
 than what most tests ask of it. `make test` has one leave them beside the packages, once, as Java
 maps them (class data sharing); where that file is missing or of another Java, all is as without.
+
+A Python that Spark starts imports PySpark from a zip, which holds no compiled modules: each one
+compiles them again, for longer than a small job runs. So the tests have a home of Spark without
+that zip, and the PySpark of the environment is imported. One test of Connect has neither, as most
+users do.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -19,8 +25,19 @@ VARIABLE = "JDK_JAVA_OPTIONS"
 
 def classes() -> Path:
     """Where the classes are left: in this environment, by the Java that left them."""
-    home = hashlib.sha256(os.environ.get("JAVA_HOME", "").encode()).hexdigest()[:8]
-    return Path(sys.prefix) / f"spark-{home}.jsa"
+    java = hashlib.sha256(os.environ.get("JAVA_HOME", "").encode()).hexdigest()[:8]
+    return home() / f"classes-{java}.jsa"
+
+
+def home() -> Path:
+    """Where the home of Spark is made, in this environment."""
+    return Path(sys.prefix) / "spark-home"
+
+
+def environment() -> dict[str, str]:
+    """What every process of the tests has in its environment, for the Spark that it may start."""
+    made = {"SPARK_HOME": str(home())} if home().exists() else {}
+    return {VARIABLE: options(), **made}
 
 
 def options() -> str:
@@ -31,6 +48,19 @@ def options() -> str:
     path = classes()
     shared = f"-XX:SharedArchiveFile={path} -Xlog:disable" if path.exists() else ""
     return " ".join(filter(None, (QUICK, shared, given)))
+
+
+def make_home() -> None:
+    """Makes a home of Spark of what PySpark brings, but for its Python."""
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    home().mkdir(exist_ok=True)
+    for name in ("bin", "jars", "sbin"):
+        link, there = home() / name, Path(found.origin).parent / name
+        if not link.exists():
+            link.unlink(missing_ok=True)  # one that leads nowhere any more
+            link.symlink_to(there)
 
 
 def leave(path: Path) -> None:
@@ -64,5 +94,8 @@ def leave(path: Path) -> None:
         made.replace(path)
 
 
-if __name__ == "__main__" and not classes().exists():
-    leave(classes())
+if __name__ == "__main__":
+    make_home()
+    os.environ["SPARK_HOME"] = str(home())
+    if not classes().exists():
+        leave(classes())
