@@ -9,12 +9,11 @@ import random
 import shutil
 import zlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import FaultyFiles, HastyFiles, Step
+from faults import FaultyFiles, HastyFiles, Step, on_disk
 from inside import inside
 from samples import everything, people, state
 from soak import tried
@@ -61,7 +60,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Any], Sessi
 
     def open_(disk: Any, **options: Any) -> Session:
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "open", partial(opened, files=disk))
+            patch.setattr(Store, "open", on_disk(opened, disk))
             return nosync_nb.open(tmp_path / "log", **options)
 
     return open_

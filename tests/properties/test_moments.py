@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import FakeMachine, HastyFiles, PickyFiles
+from faults import FakeMachine, HastyFiles, PickyFiles, on_disk
 from inside import inside, lose_file
 
 import nosync_nb
@@ -44,7 +44,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Session
 
     def open_(disk: Files, **options: Any) -> Session:
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "open", partial(opened, files=disk))
+            patch.setattr(Store, "open", on_disk(opened, disk))
             return nosync_nb.open(tmp_path / "log", **options)
 
     return open_

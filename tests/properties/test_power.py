@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Crash, FaultyFiles, HastyFiles, Phase
+from faults import Crash, FaultyFiles, HastyFiles, Phase, on_disk
 from inside import inside
 
 import nosync_nb
@@ -58,7 +58,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ses
 
     def open_(disk: Files) -> Session:
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "open", partial(opening, files=disk))
+            patch.setattr(Store, "open", on_disk(opening, disk))
             session = nosync_nb.open(tmp_path / "log", takeover=True)
         atexit.unregister(session.close)
         return session

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
-from faults import FaultyFiles, Step
+from faults import FaultyFiles, Step, on_disk
 from inside import inside
 
 import nosync_nb
@@ -35,7 +34,7 @@ def disk() -> Unsynced:
 @pytest.fixture
 def session(disk: Unsynced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "open", partial(Store.open, files=disk))
+        patch.setattr(Store, "open", on_disk(Store.open, disk))
         opened = nosync_nb.open(tmp_path / "log")
     with opened:
         edges = opened.input("edges", "src int, dst int")

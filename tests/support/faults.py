@@ -322,6 +322,15 @@ class FaultyFiles(Files):
         }
 
 
+def on_disk(open_: Callable[..., Any], disk: Files) -> Callable[..., Any]:
+    """What opens something, on a disk of the test's, whatever disk it is told."""
+
+    def opened(*arguments: Any, **named: Any) -> Any:
+        return open_(*arguments, **{**named, "files": disk})
+
+    return opened
+
+
 def _folders_in(folder: str) -> set[str]:
     if not os.path.isdir(folder):
         return set()
