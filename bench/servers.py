@@ -1,13 +1,21 @@
-"""Where the replicas of a measurement are: folders, or servers, processes that end with it."""
+"""Where the replicas of a measurement are: folders, or servers, processes that end with it.
+
+A server may be reached late, by a way on which every byte takes some time longer, or be stopped.
+"""
 
 from __future__ import annotations
 
 import os
+import queue
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from bench.report import TOP, MeasurementError
@@ -34,15 +42,71 @@ class Places:
             self._servers[number].wait()
         shutil.rmtree(self._folder / f"replica-{number}")
 
+    def stop(self, number: int) -> None:
+        """Has a server answer nothing any more."""
+        self._servers[number].send_signal(signal.SIGSTOP)
+
     def cpu_seconds(self) -> float:
         """What the servers have computed until now."""
         fields = (Path(f"/proc/{each.pid}/stat").read_text().split() for each in self._servers)
         return sum((int(each[13]) + int(each[14])) / _TICKS for each in fields)
 
 
+class LateWay:
+    """A port of this machine that leads to another, each way with a delay; ends with the process.
+
+    Attributes:
+        port: of it.
+    """
+
+    def __init__(self, port: int, delay_s: float) -> None:
+        self._target, self._delay_s = port, delay_s
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Takes no more connections."""
+        self._listening.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # it was closed
+            while True:
+                here, _ = self._listening.accept()
+                there = socket.create_connection(("127.0.0.1", self._target))
+                for source, target in ((here, there), (there, here)):
+                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    due: queue.Queue[tuple[float, bytes]] = queue.Queue()
+                    threading.Thread(target=self._hear, args=(source, due), daemon=True).start()
+                    threading.Thread(target=self._say, args=(target, due), daemon=True).start()
+
+    def _hear(self, source: socket.socket, due: queue.Queue[tuple[float, bytes]]) -> None:
+        data = b"begun"
+        while data:
+            try:
+                data = source.recv(1 << 16)
+            except OSError:
+                data = b""
+            due.put((time.monotonic() + self._delay_s, data))
+
+    def _say(self, target: socket.socket, due: queue.Queue[tuple[float, bytes]]) -> None:
+        with suppress(OSError):  # the other end has gone
+            while True:
+                when, data = due.get()
+                time.sleep(max(0.0, when - time.monotonic()))
+                if not data:
+                    target.shutdown(socket.SHUT_WR)
+                    return
+                target.sendall(data)
+
+
 @contextmanager
-def places(kind: str, folder: Path, count: int) -> Iterator[Places]:
-    """Replicas of a kind, as long as the block runs."""
+def places(kind: str, folder: Path, count: int, *, late_s: float = 0.0) -> Iterator[Places]:
+    """Replicas of a kind, as long as the block runs.
+
+    Args:
+        late_s: how late the first of them hears and is heard.
+    """
     folders = [folder / f"replica-{number}" for number in range(count)]
     if kind == "folder":
         yield Places(folder, [f"file://{each}" for each in folders], [])
@@ -59,5 +123,10 @@ def places(kind: str, folder: Path, count: int) -> Iterator[Places]:
             if not line:
                 raise MeasurementError("a replica server did not start")
             servers.append(server)
-            urls.append(line.split()[0])
+            url = line.split()[0]
+            if late_s and not urls:
+                way = LateWay(int(url.rpartition(":")[2]), late_s)
+                ends.callback(way.close)
+                url = f"grpc://127.0.0.1:{way.port}"
+            urls.append(url)
         yield Places(folder, urls, servers)
