@@ -131,9 +131,15 @@ class Notebook:
 
         self.errors.install()
         self._refuse_pending(place, options)
+        offered = self._regained(place, options) if write and not place.has_log else ""
         known = prepare(place, write=write) and write
         with memo.attempt(place.path, write=known):
-            session = nosync_nb.open(str(place.path), spark=self._users_spark, **options)
+            try:
+                session = nosync_nb.open(str(place.path), spark=self._users_spark, **options)
+            except nosync_nb.NosyncError as error:
+                if "replicas" in options and not place.has_log:
+                    error.add_note("Hint: `%dd reset` forgets these replicas, and begins anew")
+                raise
         if write and not known:
             memo.write(place.path)
         if session is self.opened:
@@ -144,7 +150,33 @@ class Notebook:
         self.configure()
         self.cells.begin()
         self._announce(session, place)
+        if offered:
+            self.say(offered)
         return session
+
+    def _regained(self, place: Place, options: dict[str, Any]) -> str:
+        """Takes the replicas of a log that lay here and is gone; what to offer if none did."""
+        from nosync_nb.files.disk import Files
+        from nosync_nb.store.replicas import remembered
+
+        files, where = Files(), os.path.realpath(place.path)
+        if "replicas" not in options and (had := remembered.look(files, where)) is not None:
+            options["replicas"], options["quorum"] = had
+            return ""
+        for lost in remembered.gone(files, os.path.dirname(where)):
+            shown = _relative(Path(lost))
+            return f"NoSync: the log {shown} is gone, and its replicas have it: `%dd open {shown}`"
+        return ""
+
+    def reset(self) -> Path:
+        """Closes the session and forgets the replicas of its log; returns where that lies."""
+        from nosync_nb.files.disk import Files
+        from nosync_nb.store.replicas import remembered
+
+        place = self._place()
+        self.close()
+        remembered.forget(Files(), os.path.realpath(place.path))
+        return place.path
 
     def _refuse_pending(self, place: Place, options: Mapping[str, Any]) -> None:
         """Raises if another log is to be opened while rows wait that no cell's end commits."""

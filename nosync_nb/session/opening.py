@@ -8,14 +8,14 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
-from nosync_nb.errors import CorruptLogError, DurabilityError, SchemaError, TrustError
+from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, SchemaError, TrustError
 from nosync_nb.session.regaining import OnLoss, Policy, tell
 from nosync_nb.session.session import Session, owners_of
-from nosync_nb.store.replicas import restoring, settings
+from nosync_nb.store.replicas import remembered, restoring, settings
 from nosync_nb.store.replicas.fetching import Elsewhere
 from nosync_nb.store.replicas.restoring import MissingError
 from nosync_nb.store.replicas.settings import Replicas
@@ -139,6 +139,8 @@ def _begun(
         session.recovery.took(verified - started, read - verified, restored - read)
         if mode == "w":
             _register(where, session)
+            with suppress(NosyncError):  # a home that cannot be written keeps nobody from his log
+                remembered.remember(store.files, where, store.log.id, replicas)
         store.log.start()
         owners.replication.start()
         owners.fetching.start()

@@ -19,8 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.errors import DurabilityError, FencedError, NosyncError
 from nosync_nb.session.publisher import Publisher
+from nosync_nb.store.replicas import remembered
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.keeper import Progress, told_in
 from nosync_nb.store.replicas.scrubbing import Scrubbed
@@ -96,6 +97,8 @@ class Replication:
         for address in settings.replicas:
             connect(address, self._store.files).prepare()
         stored.write(self._store.files, self._store.path, self._log.id, settings)
+        with suppress(NosyncError):
+            remembered.remember(self._store.files, self._store.path, self._log.id, settings)
         with self.heard:
             self._settings, self._told = settings, _untold(settings)
             if self._keeper is not None:

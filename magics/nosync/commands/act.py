@@ -74,6 +74,15 @@ def _recover(notebook: Notebook, _arguments: Namespace) -> None:
         notebook.show_report()
 
 
+def _reset(notebook: Notebook, _arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    path = notebook.reset()
+    notebook.say(
+        f"NoSync: closed; the replicas of {path} are not asked any more when it is gone: delete"
+        " it to begin anew"
+    )
+
+
 COMMANDS = (
     Subcommand(
         "commit",
@@ -111,5 +120,6 @@ COMMANDS = (
         ],
     ),
     Subcommand("rename", "give a stage another name", _rename, [(["old"], {}), (["new"], {})]),
+    Subcommand("reset", "close the log and forget its replicas, to begin anew", _reset),
     Subcommand("recover", "the recovery report; leaves safe mode", _recover),
 )

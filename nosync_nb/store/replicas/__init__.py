@@ -9,6 +9,7 @@
                 both say, and `tokens`, by which they know each other
     objects     a replica in an object store: `account`, the chain of its `records`, whose next
                 place one writer gets, and `bucket`, what is asked of the store
+    remembered  which replicas this user's logs have, where a lost log cannot say it
     restoring   a log made anew from what replicas hold
     examining   how much of a copy can be read back
     fetching    the files that are not here: what is read first, then the rest; `supply`: from whom

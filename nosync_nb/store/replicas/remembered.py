@@ -1,0 +1,112 @@
+"""Remembered: which replicas this user's logs have, by their folders, in a file beside his key.
+
+What a log says of its replicas is gone with its folder. A notebook whose log is gone asks here, and
+nobody else: `nosync.open` asks the replicas that it is given. The file is this user's alone; one
+that others can write, or that makes no sense, says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nosync_nb.collections.functions import trust
+from nosync_nb.errors import DurabilityError, NosyncError
+from nosync_nb.files.disk import Files
+from nosync_nb.store.replicas.settings import Replicas, checked
+
+_BYTES_MAX = 1 << 20
+_LOGS_MAX = 1000
+_LOCK_WAIT_S = 2.0
+
+
+def path() -> str:
+    """Where the file is."""
+    return os.path.join(os.path.dirname(trust.key_path()), "replicas.json")
+
+
+def look(files: Files, folder: str) -> tuple[list[str], int] | None:
+    """The URLs of the replicas of the log that lay in a folder, and its quorum; None: none."""
+    said = _read(files).get(folder)
+    return None if said is None else (said[0], said[1])
+
+
+def gone(files: Files, parent: str) -> list[str]:
+    """The folders in `parent` of logs that had replicas, and are not there any more."""
+    return [
+        folder
+        for folder in _read(files)
+        if os.path.dirname(folder) == parent and not files.exists(folder)
+    ]
+
+
+def remember(files: Files, folder: str, log_id: bytes, settings: Replicas) -> None:
+    """Notes the replicas of a log, if they are not noted; of none, forgets it.
+
+    Raises:
+        NosyncError: it cannot be written.
+    """
+    if not settings.replicas:
+        forget(files, folder)
+        return
+    urls = [f"{each.url}#{log_id.hex()}" for each in settings.replicas]
+    if _read(files).get(folder) == (urls, settings.quorum):
+        return
+    with _changing(files) as known:
+        known.pop(folder, None)
+        known[folder] = (urls, settings.quorum)
+
+
+def forget(files: Files, folder: str) -> bool:
+    """Forgets the replicas of a log; returns whether any were known.
+
+    Raises:
+        NosyncError: it cannot be written.
+    """
+    if folder not in _read(files):
+        return False
+    with _changing(files) as known:
+        known.pop(folder, None)
+    return True
+
+
+_Known = dict[str, tuple[list[str], int]]
+
+
+@contextmanager
+def _changing(files: Files) -> Iterator[_Known]:
+    """A block that changes what is known, once among processes; the oldest make room."""
+    where = path()
+    files.make_folder(os.path.dirname(where))
+    lock = files.lock(f"{where}.lock", wait_s=_LOCK_WAIT_S)
+    if lock is None:
+        raise DurabilityError(f"'{where}' is being written by another process", hint="try again")
+    try:
+        known = _read(files)
+        yield known
+        kept = dict([*known.items()][-_LOGS_MAX:])
+        files.replace(where, json.dumps(kept).encode())
+    finally:
+        lock.release()
+
+
+def _read(files: Files) -> _Known:
+    """What is known; nothing of it is believed that could not have been written here."""
+    where = path()
+    try:
+        if not files.exists(where):
+            return {}
+        status = files.status(where)
+        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return {}
+        said = json.loads(files.read(where, most=_BYTES_MAX))
+        known: _Known = {}
+        for folder, (urls, quorum) in said.items():
+            checked(urls, quorum, log=folder, look=False)
+            known[folder] = (urls, quorum)
+        return known
+    except (NosyncError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}

@@ -1,0 +1,75 @@
+"""A notebook whose log is gone and has replicas: it recovers by itself, is offered, or is reset."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from jupyter.kernels import Kernel
+
+FLIGHTS = (
+    'flights = nosync.input("flights", "carrier string, delay int")\n'
+    'flights.insert([("AA", 10), ("AA", 30), ("UA", 5)], once="first")'
+)
+DELAYS = '%%dd\ndelays = flights.group_by("carrier").agg(n="count(*)", worst="max(delay)")'
+SHOW = "print([tuple(row) for row in nosync.session()['delays'].rows()])"
+VALUES = "[('AA', 2, 30), ('UA', 1, 5)]"
+
+
+@contextmanager
+def started(folder: Path, notebook: str = "flights.ipynb") -> Iterator[Kernel]:
+    kernel = Kernel(folder, notebook=notebook)
+    try:
+        yield kernel
+    finally:
+        kernel.close()
+
+
+@pytest.fixture
+def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a notebook whose log had a replica, and is gone."""
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+    with started(tmp_path) as kernel:
+        for cell in (FLIGHTS, DELAYS, f"%dd replicas add file://{tmp_path}/copies"):
+            assert kernel.run(cell).status == "ok"
+        assert kernel.run("%dd sync replicas").status == "ok"
+    shutil.rmtree(tmp_path / ".nosync")
+    return tmp_path
+
+
+@pytest.mark.fault(33)
+def test_the_notebook_that_the_log_knew_recovers_by_itself(lost: Path) -> None:
+    listed = lost / "keys" / "replicas.json"
+    assert listed.stat().st_mode & 0o777 == 0o600
+    with started(lost) as kernel:
+        reply = kernel.run(SHOW)
+        assert "made anew from" in reply
+        assert VALUES in reply
+        assert kernel.run("flights.insert([('UA', 9)])").status == "ok"
+        assert "('UA', 2, 9)" in kernel.run(SHOW)
+
+
+@pytest.mark.fault(33)
+def test_another_notebook_is_offered_what_is_gone_in_a_line(lost: Path) -> None:
+    with started(lost, "other.ipynb") as kernel:
+        reply = kernel.run(FLIGHTS)
+        (line,) = [line for line in reply.text.splitlines() if "is gone" in line]
+        assert "%dd open .nosync/flights" in line
+        assert VALUES in kernel.run(f"%dd open .nosync/flights\n{SHOW}")
+
+
+@pytest.mark.fault(33, 34)
+def test_a_reset_begins_anew_where_the_log_was_deleted(lost: Path) -> None:
+    (lost / "copies").rename(lost / "away")
+    with started(lost) as kernel:
+        reply = kernel.run(SHOW)
+        assert reply.status == "error"
+        assert "%dd reset" in reply
+        assert kernel.run("%dd reset").status == "ok"
+        assert kernel.run(FLIGHTS).status == "ok"
+        assert kernel.run(DELAYS).status == "ok"
+        assert VALUES in kernel.run(SHOW)
+        assert "made anew" not in kernel.run("%dd recover")
