@@ -15,8 +15,9 @@ from dataclasses import replace
 
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.errors import NosyncError
+from nosync_nb.errors import CorruptLogError, NosyncError
 from nosync_nb.session import losses, versions
+from nosync_nb.session.gate import Gate
 from nosync_nb.session.installation import Installation
 from nosync_nb.session.losses import Loss
 from nosync_nb.session.publisher import Publisher
@@ -36,35 +37,65 @@ class Healing:
 
     def __init__(
         self,
+        gate: Gate,
         publisher: Publisher,
         installation: Installation,
         upkeep: Upkeep,
         report: RecoveryReport,
     ) -> None:
+        self._gate = gate
         self._publisher = publisher
         self._installation = installation
         self._upkeep = upkeep
         self._report = report
 
     def heal(self, missing: AbstractSet[str]) -> bool:
-        """Has again what lies in files that are not there, or is not believed, if that can be.
+        """Has again what was in memory alone, lies in files that are not there, or is not believed.
 
         Returns:
-            whether nothing lacks a file now.
+            whether all of it is there now.
         """
+        doubted = bool(missing or self._publisher.store.clocks.wrong)
+        remembered = self._remembered(last=not doubted)
+        if doubted:
+            whole = self._lost(missing)
+            remembered = remembered or self._remembered(last=True)
+            return whole and remembered
+        return remembered
+
+    def meet(self, name: str) -> bool:
+        """Has again what lay in a file that somebody has met, damaged; whether nothing needs it.
+
+        To be called without a lock, by who makes the call again that has met it.
+        """
+        with self._gate.lock:
+            self._gate.turn("to have lost rows again")
+            return self._lost({name})
+
+    def _lost(self, missing: AbstractSet[str]) -> bool:
+        """Has again what lies in files that are not there; whether nothing lacks one now.
+
+        What is read for it may be damaged as well: then it is planned anew, without that file.
+        """
+        known = {*missing}
+        while True:
+            try:
+                return self._had_all(known)
+            except CorruptLogError as error:
+                if error.file is None or error.file in known:
+                    raise
+                known.add(error.file)
+
+    def _had_all(self, missing: AbstractSet[str]) -> bool:
         publisher = self._publisher
         wrong = publisher.store.clocks.wrong
-        remembered = self._remembered(last=not missing and not wrong)
-        if not missing and not wrong:
-            return remembered
         lost = publisher.store.history.without(missing)
         publisher.repacked()
         doubts = losses.refuted(publisher.snapshot, wrong)
         planned = losses.planned(publisher.snapshot, lost, missing, doubts)
         whole = True
         for loss in planned:
-            whole &= self._had(loss)
-        whole &= remembered or self._remembered(last=True)
+            whole &= self._had(loss, missing)
         if planned and whole:
             self._upkeep.plan_checkpoint()
         return whole
@@ -109,8 +140,12 @@ class Healing:
                     self._report.came_back(reader, STALE, reason)
         self._installation.install(versions.kept(catalog))
 
-    def _had(self, loss: Loss) -> bool:
-        """Has what one stage lacks; whether it has it now."""
+    def _had(self, loss: Loss, missing: AbstractSet[str]) -> bool:
+        """Has what one stage lacks; whether it has it now.
+
+        Raises:
+            CorruptLogError: something that it was to be made of is damaged.
+        """
         if loss.action != STALE and not (loss.arranged or loss.refused or loss.bare):
             self._tell(loss)
             return False
@@ -118,6 +153,8 @@ class Healing:
             try:
                 self._regain(loss)
             except NosyncError as error:
+                if isinstance(error, CorruptLogError) and error.file not in (None, *missing):
+                    raise
                 loss = loss._replace(action=STALE, why=str(error))
             else:
                 self._tell(loss)

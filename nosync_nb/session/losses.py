@@ -192,12 +192,12 @@ class _Planning:
         """What becomes of one whose log cannot be read from an epoch on."""
         now = self.seen.epoch
         whole = len(loss.arranged) < len(node.traces)
+        hurt = bool(parts) or any(number in self.lacking for number in node.state)
+        why = f"its rows at epochs {epoch} to {now - 1} cannot be read"
         if stage.is_input or stage.frozen or not stage.live or self._unable(node, stage):
             self._cut(stage, now)  # what is held now is read without the log
             if not whole:
                 return self._stale(loss, self._unable(node, stage) or _unhad(stage))
-            hurt = bool(parts) or any(number in self.lacking for number in node.state)
-            why = f"its rows at epochs {epoch} to {now - 1} cannot be read"
             return self._stale(loss, why) if hurt else loss._replace(why=why)
         sources = Ranges.of(range(now + 1))
         for name in self._reads(node):
@@ -205,6 +205,9 @@ class _Planning:
         first = sources.neighbours(stage.begin)[1]
         assert first is not None  # they can be read now
         begin = max(stage.begin, first)
+        if begin > stage.begin and whole and not hurt:  # what can be read is not given up
+            self._cut(stage, now)
+            return loss._replace(why=why)
         last = sources.neighbours(epoch - 1)[0] if epoch else None
         refused = frozenset([node.id, *parts])
         loss = loss._replace(arranged=NOBODY, refused=refused, begin=begin)

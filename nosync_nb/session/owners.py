@@ -30,6 +30,7 @@ from nosync_nb.session.loads import Loads, Repeats
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.reader import SnapshotReader
+from nosync_nb.session.recovery import Opening
 from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.sealing import Signer
@@ -65,7 +66,9 @@ class Owners:
         self.replication = replication = Replication(publisher, settings, listeners.say)
         self.fetching = Fetching(store, lambda: replication.settings.replicas)
         self.frontiers = Frontiers(publisher, replication, self.fetching)
-        self.repairs = repairs = Repairs(store, replication, listeners)
+        self.repairs = repairs = Repairs(
+            store, replication, listeners, lambda name: self.healing.meet(name)
+        )
         self.verification = Verification(publisher, replication)
         self.signer = signer = Signer(store.log.id)
         self.link = link = Link(
@@ -85,6 +88,7 @@ class Owners:
         owners = publisher, reader, follower, frames, names, listeners, types, limits
         self.host = SessionHost(*owners)
         installation = Installation(gate, publisher, link, types, signer, self.upkeep, limits)
+        self.healing = Healing(gate, publisher, installation, self.upkeep, report)
         self.declarations = Declarations(gate, publisher, installation, link)
         self.definitions = Definitions(
             gate, publisher, installation, names, transactions, listeners, link, types,
@@ -99,15 +103,19 @@ class Owners:
         repeats = Repeats()
         self.loads = Loads(repeats, publisher, transactions, listeners, link.is_frame)
         self.blocks = Blocks(transactions, self.commits, self.loads)
-        if followed is not None:
-            return
+        if followed is None:
+            self._begin(opening, repeats)
+
+    def _begin(self, opening: Opening, repeats: Repeats) -> None:
+        """Has done before the first write what an opening has left to do."""
+        report, publisher = opening.report, self.publisher
         if report.resumed_at:
             repeats.begin(report.resumed_at)
-        if not store.foreign:  # by what somebody else wrote nothing is deleted
-            publisher.garbage.expire(store.retired)
-        if recovered.said is not None:
-            healing = Healing(publisher, installation, self.upkeep, report)
+        if not publisher.store.foreign:  # by what somebody else wrote nothing is deleted
+            publisher.garbage.expire(publisher.store.retired)
+        if opening.recovered.said is not None:
+            heal, resume = self.healing.heal, self.definitions.resume
             completion = recovery.Completion(
-                gate, publisher, self.upkeep, link, healing.heal, report, self.definitions.resume
+                self.gate, publisher, self.upkeep, self.link, heal, report, resume
             )
             completion.begin(opening)

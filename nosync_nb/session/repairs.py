@@ -2,7 +2,8 @@
 
 A call that meets one fails with nothing changed, as without replicas. Before the error reaches
 anybody the file is looked for elsewhere, and if one with the digest that the log knows is put in
-its place the call is made again.
+its place the call is made again. Where none has it, what it held is made again out of the log, or
+computed, as at an opening that does not find it.
 
 IMPORTANT: replicas are asked by who holds no lock of the session, in a thread that may hang, and
 for so long as something comes; another thread commits meanwhile.
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from nosync_nb.errors import CorruptLogError, NosyncError
+from nosync_nb.errors import CorruptLogError, NosyncError, StageError
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.replication import Replication
 from nosync_nb.store.log.machine import Machine
@@ -35,12 +36,22 @@ class Repairs:
     """Has files of a log again that a session misses.
 
     Owns, under `_lock`, the right to mend: two threads that miss a file have it fetched once.
+
+    Args:
+        regain: has again what lay in a file that nobody has; whether nothing needs that now.
     """
 
-    def __init__(self, store: Store, replication: Replication, listeners: Listeners) -> None:
+    def __init__(
+        self,
+        store: Store,
+        replication: Replication,
+        listeners: Listeners,
+        regain: Callable[[str], bool],
+    ) -> None:
         self._store = store
         self._replication = replication
         self._say = listeners.say
+        self._regain = regain
         self._lock = threading.Lock()
 
     def repairing(self, call: Callable[[], Result]) -> Result:
@@ -58,13 +69,25 @@ class Repairs:
         tried: set[str] = set()
         while error.file is not None and error.file not in tried and len(tried) < _FILES_MAX:
             tried.add(error.file)
-            if not self._repaired(error.file):
+            if not (self._repaired(error.file) or self._regained(error.file)):
                 break
             try:
                 return call()
             except CorruptLogError as another:
                 error = another
         raise error
+
+    def _regained(self, name: str) -> bool:
+        """Whether nothing needs a file any more that nobody has."""
+        if self._store.log.mode == "r":
+            return False
+        try:
+            done = self._regain(name)
+        except StageError:  # in the middle of an epoch, which is to fail with the error it met
+            return False
+        if done:
+            self._say(f"'{name}' is damaged or missing: what it held was made again")
+        return done
 
     def _repaired(self, name: str) -> bool:
         """Whether a file is whole by now."""

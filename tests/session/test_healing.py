@@ -353,3 +353,75 @@ def test_a_file_that_a_replica_has_is_read_and_nothing_is_computed(
     assert session.recovery.recomputed == 0
     assert rows(session) == expected
     assert session.stats["executed"] == 0
+
+
+@pytest.mark.parametrize("touched", ["read", "past", "commit"])
+@pytest.mark.parametrize("how", ["changed", "gone"])
+def test_a_file_that_is_damaged_while_it_is_used_is_made_again_at_first_touch(
+    opened: Callable[..., Session], how: str, touched: str
+) -> None:
+    session = opened()
+    fill(session)
+    session.settle()
+    expected, others = rows(session), logs(session, without="named")
+    session.close()
+    session = opened()
+    shared = set().union(*(files_of(session, n) for n in expected if n != "named"))
+    mine = files_of(session, "named") - shared
+    assert mine
+    for name in mine:
+        path = Path(session.path, "layers", name)
+        if how == "changed":
+            data = bytearray(path.read_bytes())
+            data[len(data) // 3] ^= 255
+            path.write_bytes(data)
+        else:
+            path.unlink()
+    if touched == "commit":
+        session["orders"].insert([(c, 1) for c in range(40)])
+        session.commit()
+        expected["orders"] = rows(session, "orders")["orders"]
+    elif touched == "past":
+        assert sorted(tuple(r) for r in session["named"].rows(3)) == expected["named"][3]
+    else:
+        assert sorted(tuple(r) for r in session["named"].rows()) == expected["named"][7]
+    found = rows(session)
+    assert {name: {e: found[name][e] for e in expected[name]} for name in expected} == expected
+    assert others.items() <= logs(session, without="named").items()
+    if touched != "commit":
+        assert inside(session).works.stages.keys() == {"named"}
+    session = opened(takeover=True)
+    assert rows(session) == found
+
+
+def test_a_pack_that_is_lost_costs_its_epochs_and_no_other(
+    opened: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = opened()
+    numbers = session.input("numbers", "x int")
+    session.stage("odd", numbers.filter("x % 2 = 1"))
+    for epoch in range(6):
+        numbers.insert([(epoch,)])
+        session.commit()
+        if epoch % 2:
+            inside(session).upkeep.checkpoint()
+    expected = rows(session)
+    session.close()
+    middle = sorted((tmp_path / "log" / "history").iterdir())[1]
+    middle.unlink()
+    session = opened()
+    assert {*session.recovery.stages.values()} == {"read"}
+    assert "input 'numbers'" in str(session.recovery)
+    assert "stage 'odd'" in str(session.recovery)
+    for name in ("numbers", "odd"):
+        for epoch in (0, 1, 2, 6):
+            assert values(session, name, epoch) == expected[name][epoch]
+        with pytest.raises(CorruptLogError, match="missing"):
+            session[name].rows(at=4)
+    session["numbers"].insert([(101,)])
+    session.commit()
+    assert (101,) in values(session, "odd", 7)
+
+
+def values(session: Session, name: str, epoch: int) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in session[name].rows(epoch))
