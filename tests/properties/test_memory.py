@@ -107,7 +107,7 @@ def test_a_read_changes_nothing(data: Any, read: Callable[[Any], Any]) -> None:
     before = data.rows()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(host_of(data)), "read", full)
-        patch.setattr(type(host_of(data)), "trace", full)
+        patch.setattr(type(host_of(data)), "glance", full)
         fails(lambda: read(data), "input 'data' could not be read; nothing has changed")
     assert data.rows() == before
     read(data)
