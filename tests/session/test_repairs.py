@@ -393,6 +393,26 @@ def test_a_scrubber_replaces_what_is_bad_here_and_keeps_the_bad_one(
     assert session.verify().whole
 
 
+@pytest.mark.fault(12, 15)
+@pytest.mark.parametrize("spoilt", ["header", "gone", "another"])
+def test_a_scrubber_brings_a_segment_back_whose_header_is_lost(
+    log: Path, session: Session, spoilt: str
+) -> None:
+    path, newest = sorted(log.glob("segment-*"))
+    good = path.read_bytes()
+    if spoilt == "gone":
+        path.unlink()
+    else:
+        bad = newest.read_bytes() if spoilt == "another" else good[:20] + b"\xff" + good[21:]
+        path.write_bytes(bad)
+    assert {each.file for each in session.verify().damage} == {path.name}
+    heard = Heard(session)
+    heard.scrubber.round()
+    assert "repaired from" in heard.events[0]
+    assert path.read_bytes() == good
+    assert session.verify().whole
+
+
 def test_a_scrubber_tells_what_nobody_has_whole(log: Path, session: Session) -> None:
     (pack, *_) = log.glob("history/*.pack")
     spoil(pack)

@@ -29,7 +29,8 @@ class Item(NamedTuple):
 
     Attributes:
         name: in the log's folder, or in the inner one for its kind.
-        size: how many bytes of it count, from the first on; None: all, of a damaged checkpoint.
+        size: how many bytes of it count, from the first on; None: as many as a copy has, since
+            what is damaged here does not say.
         prove: says what is wrong with what lies at a path; empty: nothing.
         current: replicas have it as well, if they are level.
         after: the place in the stream behind which whoever holds frames has it.
@@ -55,7 +56,13 @@ def items(surveyed: Survey) -> dict[str, Item]:
     for one, after in pairwise(surveyed.segments):
         if after.before == one.key:
             size = one.local(after.start.offset)
-            named.append(Item(one.name, size, _segment(one, after.start), False, 0))
+            named.append(Item(one.name, size, _segment(one, after), False, 0))
+    known = {one.key for one in surveyed.segments}
+    for after in surveyed.segments:
+        if after.before is not None and after.before not in known:
+            name = segments.file_name(*after.before)
+            if any(each.file == name for each in surveyed.damage):
+                named.append(Item(name, None, _segment(None, after), False, 0))
     return {each.name: each for each in named}
 
 
@@ -76,8 +83,14 @@ def _state(name: str) -> Prove:
     return prove
 
 
-def _segment(known: Segment, end: Mark) -> Prove:
-    """A segment whose frames lead from its header's mark to the one of its successor."""
+def _segment(known: Segment | None, after: Segment) -> Prove:
+    """A segment whose frames lead from its header's mark to the one of its successor.
+
+    Args:
+        known: its header; None: it is damaged here, and that of a copy counts, which its frames
+            have to fit as well.
+    """
+    end = after.start
 
     def prove(files: Files, path: str, counted: Counted) -> str:
         with closing(files.open(path)) as file:
@@ -87,10 +100,14 @@ def _segment(known: Segment, end: Mark) -> Prove:
                 counted(len(data))
                 return data
 
-            if read(0, segments.HEADER_BYTES) != segments.encode(known):
+            header = read(0, segments.HEADER_BYTES)
+            own = known or segments.decode(header)
+            if own is None or header != segments.encode(own):
                 return "its header is not what was written"
-            last = known.start
-            for each in walk(read, known, end.offset):
+            if (own.key, own.log_id) != (after.before, after.log_id):
+                return "it is another segment"
+            last: Mark | None = own.start
+            for each in walk(read, own, end.offset):
                 if isinstance(each, Gap):
                     return f"frame {each.seq}: {each.reason}"
                 last = each.end

@@ -190,8 +190,8 @@ class _Surveyor:
         return _Stated(name, state._replace(payload=b""), size, payload.epoch, named)
 
     def _fits(self, state: Checkpoint, path: Sequence[Segment]) -> bool:
-        if not path:
-            return True
+        if not path or state.mark.offset < path[0].start.offset:
+            return True  # what it was made after is damaged itself
         try:
             return tail.holds(self._files, self._folder, Chain([*path], [], None), state.mark)
         except DurabilityError:
