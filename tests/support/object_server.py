@@ -9,6 +9,7 @@ import threading
 import urllib.request
 from types import TracebackType
 
+_WAIT_S = 60.0
 _RUNNING = re.compile(r"Running on (http://127\.0\.0\.1:\d+)")
 _REQUEST = re.compile(r'"(?:\x1b\[\d+m)*([A-Z]+) (\S+) HTTP/[\d.]+(?:\x1b\[\d+m)*"')
 
@@ -24,6 +25,8 @@ class ObjectServer:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str]] = []
         self.url = ""
+        self._read = threading.Condition()
+        self._marks = 0
 
     def __enter__(self) -> ObjectServer:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
@@ -58,7 +61,18 @@ class ObjectServer:
         for line in self._process.stderr:
             request = _REQUEST.search(line)
             if request:
-                self.requests.append((request[1], request[2]))
+                with self._read:
+                    self.requests.append((request[1], request[2]))
+                    self._read.notify_all()
+
+    def settled(self) -> int:
+        """How many requests there were; all that were answered are among them."""
+        self._marks += 1
+        mark = f"/moto-api/?mark={self._marks}"
+        urllib.request.urlopen(f"{self.url}{mark}").close()
+        with self._read:
+            assert self._read.wait_for(lambda: ("GET", mark) in self.requests, _WAIT_S)
+            return len(self.requests)
 
     def make(self, bucket: str) -> None:
         """Makes a bucket."""

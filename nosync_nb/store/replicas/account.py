@@ -76,6 +76,10 @@ class Account:
         """
         return self._state or self._read()
 
+    def known(self) -> CopyState | None:
+        """As `look`, as far as it was known before, if it was."""
+        return self._state or self._known[1] or self._read()
+
     def reign(self, term: Term) -> CopyState:
         """The state, if a term may go on with it.
 

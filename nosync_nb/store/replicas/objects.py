@@ -10,8 +10,8 @@ record of it, in one request; pieces of one size are merged into larger ones now
 a segment of n appends is of some 15 log n pieces, and a byte is sent again once for each merge.
 
 `digest` answers from what was noted when the bytes were sent: an object never changes, and the
-store has checksums of its own. It is read back only where another process has gone on with a
-segment, whose digest up to there this one cannot continue.
+store has checksums of its own; it is asked whether the objects are there. They are read back only
+where another process has gone on with a segment, whose digest up to there this one cannot continue.
 """
 
 from __future__ import annotations
@@ -173,10 +173,13 @@ class ObjectReplica:
         return state.seq if state else 0
 
     def digest(self, name: str, size: int) -> bytes:
-        """The digest of the first bytes of a file."""
+        """The digest of the first bytes of a file; of one of which an object is lost, empty."""
         layout.path_of("", name)
         content = self._content(name)
         if content.digest and size >= content.size:
+            if not self._whole(content):
+                content = self._content(name, fresh=True)
+                return content.digest if size >= content.size and self._whole(content) else b""
             return content.digest
         made = hashlib.blake2b(digest_size=16)
         size = min(size, content.size)
@@ -189,6 +192,15 @@ class ObjectReplica:
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Some bytes of a file; fewer only at its end."""
         layout.path_of("", name)
+        before = self._account.known()
+        try:
+            return self._cut(name, offset, size)
+        except DurabilityError:
+            if self._account.look() is before:
+                raise
+            return self._cut(name, offset, size)  # whoever writes there had merged its pieces
+
+    def _cut(self, name: str, offset: int, size: int) -> bytes:
         grown = self._grown.get(name)
         pieces = self._content(name).pieces
         wanted = []
@@ -224,11 +236,21 @@ class ObjectReplica:
 
     # -- pieces ------------------------------------------------------------------------------
 
-    def _content(self, name: str) -> Content:
-        state = self._account.look()
+    def _content(self, name: str, *, fresh: bool = False) -> Content:
+        state = self._account.look() if fresh else self._account.known()
+        if not fresh and (state is None or name not in state.files):
+            state = self._account.look()
         if state is None or name not in state.files:
             raise DurabilityError(f"'{self._account.where}' holds nothing of '{name}'")
         return state.files[name]
+
+    def _whole(self, content: Content) -> bool:
+        """Whether the objects of a file are there, with as many bytes as they had."""
+        needed: dict[str, int] = {}
+        for piece in content.pieces:
+            needed[piece.key] = max(needed.get(piece.key, 0), piece.start + piece.size)
+        sizes = self._bucket.sizes([self._account.path(key) for key in needed])
+        return all(size >= least for size, least in zip(sizes, needed.values(), strict=True))
 
     def _add(self, term: Term, growth: _Growth, data: bytes) -> None:
         """Takes bytes; what is too much to be kept is sent."""
