@@ -48,6 +48,7 @@ mutate: setup ## Changes the engine in 300 places, one at a time, and asks wheth
 soak: setup ## Runs the property and crash tests for hours, then the mutants
 	@HYPOTHESIS_PROFILE=nightly $(RUN) python -m pytest --timeout=0 $(ARGS)
 	@$(RUN) python scripts/mutate.py
+	@$(RUN) python scripts/mutate_faults.py
 
 clean: ## Removes what the set-up made here
 	rm -rf .venv .tools

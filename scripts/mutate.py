@@ -245,10 +245,10 @@ def judged(mutant: Mutant, cover: Cover, places: Places, seconds: float) -> str:
     place, names = places.free.get(), [test.name for test in tests]
     try:
         (place / mutant.file).write_text(mutant.apply(source))
-        ended = _run(place, names, START_S + PATIENCE * spent)
+        ended = run(place, names, START_S + PATIENCE * spent)
         if ended == NO_TESTS:  # for the mutant's sake, or do they have other names by now?
             (place / mutant.file).write_text(source)
-            if _run(place, names, START_S + PATIENCE * spent, "--collect-only"):
+            if run(place, names, START_S + PATIENCE * spent, "--collect-only"):
                 return "not run: its tests are not there any more"
     finally:
         (place / mutant.file).write_text(source)
@@ -260,7 +260,7 @@ def judged(mutant: Mutant, cover: Cover, places: Places, seconds: float) -> str:
     return "killed"
 
 
-def _run(place: Path, tests: list[str], limit: float, *options: str) -> int | None:
+def run(place: Path, tests: list[str], limit: float, *options: str, **env: str) -> int | None:
     """The exit code of some tests, None if they take too long."""
     (place / "chosen").write_text("\n".join(tests))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider"]
@@ -268,7 +268,7 @@ def _run(place: Path, tests: list[str], limit: float, *options: str) -> int | No
         process = subprocess.Popen(
             [*command, "--timeout=0", *options, "@chosen"],
             cwd=place,
-            env=_env(place),
+            env=_env(place) | env,
             stdout=out,
             stderr=out,
             start_new_session=True,

@@ -13,7 +13,7 @@ import pytest
 from replica_world import ACTIONS, FAULTS, STEPS, World
 from soak import tried
 
-SEEDS = int(os.environ.get("NOSYNC_SEEDS", tried("800", soak="100000")))
+SEEDS = int(os.environ.get("NOSYNC_SEEDS", tried("600", soak="100000")))
 CHUNK = 100
 LIFE_STEPS = 200
 

@@ -1,0 +1,54 @@
+"""Safeguards that are taken out are missed: some of them here, all of them in soaks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+import mutate_faults
+
+SOURCE = """
+def write(self, file, data, term):
+    file.append(data)
+    file.sync()
+    self.durable = len(data)
+    if zlib.crc32(data) != self.crc:
+        raise ValueError
+    if self.empty:
+        return None
+    self.check(term)
+    return self.word if self.word == self.inverse else 0
+"""
+TAKEN_OUT = [
+    ("order", 4, "self.durable = len(data)\n    file.sync()"),
+    ("sync", 4, "pass"),
+    ("test", 6, "False"),
+    ("check", 10, "pass"),
+    ("test", 11, "True"),
+]
+
+
+def test_safeguards_are_found_in_the_syntax_and_taken_out_one_at_a_time() -> None:
+    found = mutate_faults.safeguards(SOURCE, "nosync_nb/store/log/x.py")
+    assert [(m.kind, m.span[0], m.after) for m in found] == TAKEN_OUT
+    for each in found:
+        compile(each.apply(SOURCE), "mutant", "exec")
+        assert each.apply(SOURCE) != SOURCE
+
+
+def test_each_part_of_the_storage_has_safeguards_and_a_seed_draws_some() -> None:
+    every = mutate_faults.everything()
+    assert {m.kind for m in every} == {"sync", "check", "test", "order"}
+    assert all(any(m.file.startswith(place) for m in every) for place in mutate_faults.PLACES)
+    few = mutate_faults.drawn(every, 3, 1)
+    assert mutate_faults.drawn(every, 5, 1)[:3] == few != mutate_faults.drawn(every, 3, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # it runs test files, once for each
+def test_three_that_are_taken_out_are_missed() -> None:
+    drawn = mutate_faults.drawn(mutate_faults.everything(), 3, 1)
+    assert mutate_faults.survivors(drawn) == []
