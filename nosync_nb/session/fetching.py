@@ -84,11 +84,6 @@ class Fetching:
         if self._fetcher is not None:
             self._fetcher.complete()
 
-    def bring(self, wanted: Wanted) -> None:
-        """Has a file here anew that is not what was written; see `Fetcher.want`."""
-        if self._fetcher is not None:
-            self._fetcher.want(wanted)
-
     def start(self) -> None:
         """Begins to bring what nobody has read yet."""
         if self._fetcher is not None:

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
-from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, NosyncError, TrustError
+from nosync_nb.errors import CorruptLogError, NosyncError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.naming import Wanted
 from nosync_nb.store.replicas import layout
@@ -76,25 +76,6 @@ def bring(
         raise
     files.sync_folder(os.path.dirname(path))
     return size
-
-
-def brought(
-    files: Files, folder: str, wanted: Wanted, replicas: Iterable[tuple[str, Replica]]
-) -> str:
-    """Brings a file from the first replica that has it whole; returns its URL.
-
-    Raises:
-        NowhereError: none has; says why of each.
-    """
-    why = []
-    for url, replica in replicas:
-        try:
-            bring(files, folder, wanted, replica)
-        except (CorruptLogError, DurabilityError, FencedError, TrustError) as error:
-            why.append(f"{url}: {error}")
-        else:
-            return url
-    raise nowhere(wanted.name, why)
 
 
 def nowhere(name: str, why: Iterable[str]) -> NowhereError:

@@ -129,12 +129,6 @@ class Fetcher:
         self.forget(nowhere_)
         return nowhere_
 
-    def want(self, wanted: Wanted) -> None:
-        """Has a file here anew that is not what was written; as `fetch`."""
-        with self._lock:
-            self._wanted[wanted.name] = wanted
-        self.fetch(wanted.name)
-
     @property
     def left(self) -> Left:
         """What is not here yet."""
