@@ -20,13 +20,14 @@ from nosync_nb.collections.host import Host, definition_of
 from nosync_nb.dataflow.snapshot import unknown
 from nosync_nb.dataflow.stage import Options, Stage
 from nosync_nb.dataflow.states import state
-from nosync_nb.errors import StageError
+from nosync_nb.errors import CorruptLogError, StageError
 from nosync_nb.session import levels, renaming, replay, versions
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.installation import Installation
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replay import Afresh
 from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.transactions import Transactions
@@ -72,6 +73,7 @@ class Definitions:
         types: SparkTypes,
         host: Host,
         report: RecoveryReport,
+        repairs: Repairs,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -83,6 +85,7 @@ class Definitions:
         self._types = types
         self._host = host
         self._report = report
+        self._repairs = repairs
 
     def define(
         self,
@@ -95,7 +98,15 @@ class Definitions:
         """See `Session.define`."""
         outcome = Outcome()
         try:
-            return self._define(collections, options, replay, outcome, again=again)
+            try:
+                return self._define(collections, options, replay, outcome, again=again)
+            except CorruptLogError as error:
+                if outcome.stands:
+                    raise
+                return self._repairs.again(
+                    error,
+                    lambda: self._define(collections, options, replay, outcome, again=again),
+                )
         except BaseException as error:
             self._gate.settle(error, outcome, _defined(collections))
             raise

@@ -92,7 +92,7 @@ class Owners:
         self.declarations = Declarations(gate, publisher, installation, link)
         self.definitions = Definitions(
             gate, publisher, installation, names, transactions, listeners, link, types,
-            self.host, report,
+            self.host, report, repairs,
         )  # fmt: skip
         self.audits = Audits(publisher, self.definitions, link)
         self.commits = Commits(

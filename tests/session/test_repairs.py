@@ -154,6 +154,17 @@ def test_a_commit_that_meets_a_damaged_file_goes_on(log: Path, session: Session)
         assert [line for line in again.notices if "repaired from" in line]
 
 
+def test_a_definition_that_meets_a_damaged_file_goes_on(log: Path, session: Session) -> None:
+    expected = session["edges"].rows()
+    session.close()
+    for path in log.glob("layers/*.arrow"):
+        spoil(path)
+    with nosync_nb.open(log) as again:
+        again.stage("same", again["edges"].filter("true"))
+        assert [line for line in again.notices if "repaired from" in line]
+        assert again["same"].rows() == expected
+
+
 def test_a_copy_that_is_damaged_as_well_is_not_taken(log: Path, session: Session) -> None:
     session.close()
     (part, *_) = log.glob("history/*.pack")
