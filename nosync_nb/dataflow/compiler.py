@@ -22,7 +22,7 @@ from nosync_nb.dataflow.building import Building
 from nosync_nb.dataflow.flat import Call, flat
 from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node, others
 from nosync_nb.dataflow.loops import check_stable, compile_loop
-from nosync_nb.dataflow.stage import Frozen, Stage, separate
+from nosync_nb.dataflow.stage import MEMORY, Frozen, Stage, separate
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Types
 from nosync_nb.operators import Concat, Kept, Linear, Operator
@@ -95,7 +95,8 @@ class Compiler:
         Raises:
             NosyncError: if a definition does not fit its inputs any more.
         """
-        memory = frozenset(name for name, stage in catalog.items() if stage.in_memory)
+        # Asked of each stage at each definition: a call takes ten times as long.
+        memory = frozenset(n for n, stage in catalog.items() if stage.options.persist == MEMORY)
         stages = self._take_over(catalog)
         if stages is not None:
             for stage in stages:
