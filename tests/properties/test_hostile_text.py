@@ -209,6 +209,8 @@ def test_every_subcommand_shows_a_hostile_text_as_text(notebook: Watched) -> Non
         ["replicas", "remove", "file:///" + HOSTILE],  # and its keeper ends with it
         ["rename", HOSTILE, "X" + HOSTILE],
         ["drop", "Z" + HOSTILE],
+        ["verify"],
+        ["reset"],
     ]
     missing = set(commands.COMMANDS) - {words[0] for words in calls}
     assert not missing, f"look at the outputs of these as well: {missing}"
