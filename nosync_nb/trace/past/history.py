@@ -328,7 +328,8 @@ class History:
                 entries[trace] = taken
         if not entries:
             return None
-        return PackPlan(self._archive, view.packed, upto + 1, entries, self._cuts)
+        # What a collection that lagged behind has got since lies before the last pack's end.
+        return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, self._cuts)
 
     def tidy(self) -> SumPlan | ThinPlan | None:
         """Plans the next sum over packs, or to thin out an old pack; None if all is done."""
