@@ -75,8 +75,11 @@ class Healing:
     def _lost(self, missing: AbstractSet[str]) -> bool:
         """Has again what lies in files that are not there; whether nothing lacks one now.
 
-        What is read for it may be damaged as well: then it is planned anew, without that file.
+        What is read for it may be damaged as well: then it is planned anew, without that file. What
+        is damaged in a log of somebody else is told, and nothing is made of it.
         """
+        if self._publisher.store.foreign:
+            return False
         known = {*missing}
         while True:
             try:

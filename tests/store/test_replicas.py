@@ -338,13 +338,15 @@ def test_a_copy_of_the_disk_from_before_the_first_epoch_hides_nothing(tmp_path: 
     held = dict(replica.held().files)
     shutil.rmtree(path)
     shutil.copytree(backup, path)
-    with Log.open(path, takeover=True) as log:
-        log.append(journal.EPOCH, journal.pack(1, 0.0, {"label": "another"}, []))
-        log.sync()
-        source = Source(str(path), log.generation)
-        with pytest.raises(FencedError):
-            Shipper(source, replica, NAME, lambda why: Poll(1, 1).ask(0, why)).ship()
-    assert dict(replica.held().files) == held
+    for owner in range(3):  # also who begins behind what the replica has
+        with Log.open(path, takeover=True) as log:
+            for label in ("another", "one more"):
+                log.append(journal.EPOCH, journal.pack(owner + 1, 0.0, {"label": label}, []))
+            log.sync()
+            source = Source(str(path), log.generation)
+            with pytest.raises(FencedError):
+                Shipper(source, replica, NAME, lambda why: Poll(1, 1).ask(0, why)).ship()
+        assert dict(replica.held().files) == held
 
 
 @pytest.mark.fault(10)

@@ -466,9 +466,11 @@ class World:
         files = self.segments(number)
         if not files or self.damaged or not self.spare(number):
             return
-        self.damaged.add(number)
         inode = self.tree.find(files[-1])
         assert isinstance(inode, Inode)
+        if not inode.content:  # the power took what had not been synced
+            return
+        self.damaged.add(number)
         inode.flip(self.random.randrange(8 * len(inode.content)))
         self.shippers[number] = None
         self.acks[number] = self.holds[number] = 0
@@ -515,6 +517,9 @@ class World:
                 assert number in self.away
             else:
                 assert last >= announced or self.holds[number] <= last
+                known = self.shipper(number).acknowledged
+                assert known is not None
+                self.holds[number] = min(self.holds[number], known.seq)  # the rest was never safe
         self.left, self.appended = [self.appended, *self.left], kept
         self.lose_disk()
 

@@ -1,7 +1,7 @@
 """The way between who ships and a replica: what is said there may be lost, come twice, or late.
 
 A message that is late arrives behind others, when nobody waits for it any more: who sent it may
-have been replaced by then.
+have been replaced by then. But none outlives its session, as with servers (store/replicas/copies).
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ class Wire:
 
     def promise(self, term: Term, name: Name) -> Holdings:
         found: Holdings = self._say("promise", term, name)
+        # A promise begins a session, also one of the same term: of those before nothing is taken.
+        self._late[:] = [each for each in self._late if each.args[:1] != (term,)]
         return found
 
     def held(self) -> Holdings:

@@ -200,7 +200,11 @@ class FolderReplica:
             raise
 
     def _acknowledge(self, seq: int) -> None:
-        """Notes a frame in place; after a loss of power it may be an earlier one, or none."""
+        """Notes a frame in place; after a loss of power it may be an earlier one, or none.
+
+        It must not be a later one, of a history that was left: that would make the copy damaged.
+        """
+        before = self._seq if self._seq >= 0 else self.acknowledged()
         path = os.path.join(self._folder, "acknowledged")
         word = seq.to_bytes(8, "little")
         data = word + bytes(byte ^ 0xFF for byte in word)
@@ -210,6 +214,8 @@ class FolderReplica:
             file = self._files.open(path, write=True)
             try:
                 file.write_at(0, data)
+                if seq < before:
+                    file.sync()
             finally:
                 file.close()
         self._seq = seq

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.disk import File
 from nosync_nb.store.log import checkpoint, frames, segments
-from nosync_nb.store.log.segments import HEADER_BYTES
+from nosync_nb.store.log.segments import HEADER_BYTES, Segment
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.replica import Name, Replica
 from nosync_nb.store.replicas.settings import readers
@@ -254,40 +254,51 @@ class Shipper:
         return self._source.digest(name, size) != self._replica.digest(name, size)
 
     def _ahead(self, view: View, held: dict[str, int]) -> str | None:
-        """What the replica holds behind the place where this owner began, other than he; if any."""
-        own = view.extents[-1].segment if view.extents else None
-        begun = [e.segment for e in view.extents if e.segment.generation == self._source.generation]
-        if own is None or not begun:
+        """What the replica's own log has that this one lacks, in words; None if it has nothing.
+
+        What lies before this log's checkpoint cannot be compared any more.
+
+        Failure: a disk comes back from an old copy, and its owner writes as much as the replica has
+        beyond it. He is refused; the next owner begins behind all of that, where nothing differs.
+        Hence all that the replica has of earlier owners is held against the log.
+        """
+        if all(e.segment.generation != self._source.generation for e in view.extents):
             return None
-        start = begun[0].start
-        for name in held:
-            if layout.is_checkpoint(name):
-                mark = checkpoint.mark_of(self._replica.read(name, 0, checkpoint.HEADER_BYTES))
-                if mark is not None and not self._source.holds(mark):
-                    return f"the replica has the state after frame {mark.seq}, which this log lacks"
-            if not layout.is_segment(name):
-                continue
-            header = self._replica.read(name, 0, HEADER_BYTES)
-            segment = segments.decode(header)
-            if segment is None or segment.generation >= self._source.generation:
+        for name in filter(layout.is_checkpoint, held):
+            mark = checkpoint.mark_of(self._replica.read(name, 0, checkpoint.HEADER_BYTES))
+            if mark is not None and not self._source.holds(mark):
+                return f"the replica has the state after frame {mark.seq}, which this log lacks"
+        for segment, size in self._chained(held):
+            if segment.generation >= self._source.generation:
                 continue
             if not self._source.holds(segment.start):
                 return f"the replica goes on after frame {segment.start.seq}, which this log lacks"
-            end = segment.start.offset + held[name] - HEADER_BYTES
-            if end <= start.offset or segment.start.offset > start.offset:
+            own = self._source.size(segment.name)
+            if own is not None and own >= size and not self._differs(segment.name, size):
                 continue
-            extra = self._replica.read(name, segment.local(start.offset), end - start.offset)
-            if self._source.stream(view.extents, start.offset, len(extra)) == extra:
-                continue
-            more, _ = frames.scan(extra, start.offset, start)
-            known = self._source.stream(view.extents, start.offset, len(extra))
-            same, _ = frames.scan(known, start.offset, start)
-            if len(more) > len(same) or any(a != b for a, b in zip(more, same, strict=False)):
+            data = self._replica.read(segment.name, HEADER_BYTES, size - HEADER_BYTES)
+            theirs, _ = frames.scan(data, segment.start.offset, segment.start)
+            if theirs and not self._source.holds(theirs[-1].end):
                 return (
-                    f"the replica holds frames up to {more[-1].position.seq}, which this log"
-                    f" lacks after frame {start.seq}: its disk is older than the replica"
+                    f"the replica holds frames up to {theirs[-1].position.seq}, which this log"
+                    f" lacks: its disk is older than the replica"
                 )
         return None
+
+    def _chained(self, held: dict[str, int]) -> Iterator[tuple[Segment, int]]:
+        """The segments of the replica's own log, the newest first, and how much of each counts."""
+        headers = {}
+        for name in filter(layout.is_segment, held):
+            segment = segments.decode(self._replica.read(name, 0, HEADER_BYTES))
+            if segment is not None and segment.name == name:
+                headers[segment.key] = segment
+        which: tuple[int, int] | None = max(headers, default=None)
+        stop: int | None = None
+        while which is not None and which in headers:
+            segment = headers[which]
+            size = held[segment.name]
+            yield segment, size if stop is None else min(size, segment.local(stop))
+            which, stop = segment.before, segment.start.offset
 
     # -- sending -----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from nosync_nb.store.log import checkpoint, frames, owner, recover, segments, ta
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.generation import Words
 from nosync_nb.store.log.owner import Owner
-from nosync_nb.store.log.segments import HEADER_BYTES, Chain, Segment
+from nosync_nb.store.log.segments import Chain, Segment
 from nosync_nb.store.replicas import folder as folders
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.replica import Term
@@ -171,17 +171,6 @@ class Source:
         if end is None or mark.offset >= end.offset:
             return mark == end or (end is None and mark == self._chain[0].start)
         return tail.holds(self._files, self.folder, Chain(self._chain, [], None), mark)
-
-    def stream(self, extents: Sequence[Extent], offset: int, size: int) -> bytes:
-        """Some bytes of the stream of frames; fewer where it ends."""
-        data = b""
-        for segment, length in extents:
-            stop = segment.start.offset + length - HEADER_BYTES
-            if segment.start.offset <= offset + len(data) < stop:
-                at = offset + len(data)
-                most = min(stop - at, size - len(data))
-                data += self.read(segment.name, segment.local(at), most)
-        return data
 
     # -- reading -----------------------------------------------------------------------------
 
