@@ -56,12 +56,16 @@ class Healing:
             whether all of it is there now.
         """
         doubted = bool(missing or self._publisher.store.clocks.wrong)
-        remembered = self._remembered(last=not doubted)
-        if doubted:
-            whole = self._lost(missing)
-            remembered = remembered or self._remembered(last=True)
-            return whole and remembered
-        return remembered
+        if self._remembered(last=not doubted):
+            return self._lost(missing) if doubted else True
+        if not doubted:
+            return False
+        self._lost(missing, self._over_memory())
+        remembered = self._remembered(last=True)
+        whole = self._lost(missing)
+        if whole:  # what was had first needs a checkpoint even if nothing was left
+            self._upkeep.plan_checkpoint()
+        return whole and remembered
 
     def meet(self, name: str) -> bool:
         """Has again what lay in a file that somebody has met, damaged; whether nothing needs it.
@@ -72,34 +76,43 @@ class Healing:
             self._gate.turn("to have lost rows again")
             return self._lost({name})
 
-    def _lost(self, missing: AbstractSet[str]) -> bool:
+    def _over_memory(self) -> set[str]:
+        """The stages over those in memory alone: while these are empty nothing is made of them."""
+        seen = self._publisher.snapshot
+        memory = [n for n, s in seen.catalog.items() if s.in_memory and s.live]
+        return {reader for name in memory for reader in seen.graph.dependants(name)}
+
+    def _lost(self, missing: AbstractSet[str], apart: AbstractSet[str] = frozenset()) -> bool:
         """Has again what lies in files that are not there; whether nothing lacks one now.
 
         What is read for it may be damaged as well: then it is planned anew, without that file. What
         is damaged in a log of somebody else is told, and nothing is made of it.
+
+        Args:
+            apart: the stages that are left out; then no checkpoint follows.
         """
         if self._publisher.store.foreign:
             return False
         known = {*missing}
         while True:
             try:
-                return self._had_all(known)
+                return self._had_all(known, apart)
             except CorruptLogError as error:
                 if error.file is None or error.file in known:
                     raise
                 known.add(error.file)
 
-    def _had_all(self, missing: AbstractSet[str]) -> bool:
+    def _had_all(self, missing: AbstractSet[str], apart: AbstractSet[str]) -> bool:
         publisher = self._publisher
         wrong = publisher.store.clocks.wrong
         lost = publisher.store.history.without(missing)
         publisher.repacked()
         doubts = losses.refuted(publisher.snapshot, wrong)
-        planned = losses.planned(publisher.snapshot, lost, missing, doubts)
+        planned = losses.planned(publisher.snapshot, lost, missing, doubts, apart)
         whole = True
         for loss in planned:
             whole &= self._had(loss, missing)
-        if planned and whole:
+        if planned and whole and not apart:
             self._upkeep.plan_checkpoint()
         return whole
 

@@ -26,6 +26,7 @@ from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
+from nosync_nb.dataflow.states import is_forgotten
 from nosync_nb.session import replay
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, arrange
@@ -49,6 +50,8 @@ def unreadable(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> s
     graph, last = snapshot.graph, snapshot.last(stage)
     if graph.named[stage.name].operator is None:
         return "its state was not kept"
+    if is_forgotten(stage, last):
+        return "it was in memory alone"
     for name in stage.definition.references:
         if name not in same:
             return f"'{name}' is not what it was"

@@ -100,6 +100,7 @@ def planned(
     lost: Unread,
     missing: AbstractSet[str],
     doubts: Mapping[int, Refuted] | None = None,
+    apart: AbstractSet[str] = frozenset(),
 ) -> list[Loss]:
     """Decides on all that lacks something, what is read before what reads it.
 
@@ -108,8 +109,10 @@ def planned(
         lost: of its history.
         missing: the files that are not there.
         doubts: the logs that are not believed; what they have is as good as lost.
+        apart: those that are decided on another time, as what they read is not there yet; with
+            all that reads them.
     """
-    return [*_Planning(seen, lost, missing, doubts or {}).losses()]
+    return [*_Planning(seen, lost, missing, doubts or {}).losses(apart)]
 
 
 class _Planning:
@@ -138,9 +141,9 @@ class _Planning:
         self.gone: set[str] = set()
         self.had: set[int] = set()  # parts without a name that are planned for
 
-    def losses(self) -> Iterator[Loss]:
+    def losses(self, apart: AbstractSet[str]) -> Iterator[Loss]:
         for node in self.seen.graph:
-            if node.name is None:
+            if node.name is None or node.name in apart:
                 continue
             loss = self._of(node, self.seen.catalog[node.name])
             if loss is not None:

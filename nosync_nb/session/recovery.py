@@ -156,7 +156,7 @@ class _Describer:
             why = held = _held(stage, judged.origin)
             if why is None:
                 _, why = rebased(stage, catalog, self._types)
-                why = why or versions.halted(stage, catalog)
+                why = why or versions.halted(stage, catalog) or _gave(stage)
             if why is not None and stage.in_memory:
                 stage = stage.forgotten(why, epoch)
             elif why is not None:
@@ -181,6 +181,13 @@ def _held(stage: Stage, origin: signing.Origin) -> str | None:
             why = refusal(sql)
             if why is not None:
                 return f"{why}: run the stage's cell"
+    return None
+
+
+def _gave(stage: Stage) -> str | None:
+    """Why a stage is not computed again of which nothing is written, None if it is."""
+    if stage.in_memory and stage.options.nondeterministic:
+        return "what its functions gave was in memory alone: run its cell"
     return None
 
 

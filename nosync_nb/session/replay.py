@@ -113,7 +113,7 @@ def compiled(
     while True:
         compiler = Compiler(old, types, now=now, extended=extended, refused=refused, bare=bare)
         graph = compiler.compile(catalog)
-        lacking = _hollow(graph, old) | (old.hidden() & graph.nodes.keys()) - graph.hidden()
+        lacking = _hollow(graph, old) | _risen(graph, old)
         if not lacking:
             return graph
         refused |= lacking
@@ -128,6 +128,16 @@ def _hollow(graph: Graph, old: Graph) -> set[int]:
         elif node.log is not None and _forgets(old.nodes[node.id]):
             hollow.add(node.id)
     return hollow
+
+
+def _risen(graph: Graph, old: Graph) -> set[int]:
+    """The nodes of which nothing was written until now, and all is to be from now on.
+
+    One that has only stopped is none of them: nothing of it is written now as before.
+    """
+    unwritten = graph.unwritten
+    there = (graph.nodes[i] for i in old.hidden() & graph.nodes.keys())
+    return {node.id for node in there if unwritten.isdisjoint((node.log, *node.state))}
 
 
 def _forgets(node: Node | None) -> bool:

@@ -20,7 +20,8 @@ from nosync_nb.collections.functions.captured import Unknown
 from nosync_nb.dataflow.fitting import rebased
 from nosync_nb.dataflow.graph import others
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import Frozen, Options, Stage, Stale
+from nosync_nb.dataflow.stage import MEMORY, Frozen, Options, Stage, Stale
+from nosync_nb.dataflow.states import is_forgotten
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
 from nosync_nb.session import lag
@@ -149,6 +150,8 @@ def asked(
         else:
             own = _demoted(old, tree, options)
             own = own if own.persist else replace(own, persist=old.options.persist)
+            if own.nondeterministic and own.persist == MEMORY:
+                own = replace(own, persist="")  # what its functions give now is not had again
             stage = replace(
                 old, schema=tree.schema, definition=tree, options=own, signer=None, held=None
             )
@@ -334,8 +337,11 @@ def halted(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
         if isinstance(each.function, Unknown):
             return f"a function was not restored: {each.function.why}"
     for name in stage.definition.references:
-        if catalog[name].reason is not None:
+        read = catalog[name]
+        if read.reason is not None:
             return f"it reads '{name}', which is stale"
+        if isinstance(read.life, Frozen) and is_forgotten(read, read.life.since):
+            return f"it reads '{name}', which was in memory alone and is gone"
     return None
 
 

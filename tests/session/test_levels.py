@@ -16,8 +16,11 @@ from inside import files_of_log, inside
 
 import nosync_nb
 from nosync_nb import CorruptLogError, Session, StageError, TimeError
+from nosync_nb.dataflow.stage import Options
 from nosync_nb.session import upkeep
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
+from nosync_nb.store.traces import needs
 
 
 @pytest.fixture(autouse=True)
@@ -361,3 +364,198 @@ def test_a_stage_in_memory_may_be_renamed_and_dropped(opened: Opened) -> None:
     assert past(session, "sums") == expected
     session.drop("sums", cascade=True)
     assert not inside(session).graph.unwritten
+
+
+def double(row: Any) -> tuple[int, int]:
+    """Calls something that may be down."""
+    import os
+
+    if os.environ.get("SERVICE") == "down":
+        raise ValueError("the service is down")
+    return (row.customer, row.amount * 2)
+
+
+def drawn(row: Any) -> tuple[int, float]:
+    """Gives something else each time."""
+    import random
+
+    return (row.customer, random.random())
+
+
+DOUBLE = "customer int, amount int"
+
+
+def files_with(session: Session, name: str) -> set[str]:
+    """The files that hold the rows, the past and what is remembered of a stage."""
+    seen = inside(session).snapshot
+    node = seen.graph.named[name]
+    assert node.log is not None
+    held = [seen.version.traces.get(n) for n in (*node.traces.values(), *node.state)]
+    found = {file for trace in held if trace is not None for file in needs(trace)}
+    return found | set(files_of_log(inside(session).store.history, node.log))
+
+
+def lose(session: Session, names: set[str]) -> None:
+    assert names
+    session.close()
+    for name in names:
+        Path(session.path, "layers", name).unlink()
+
+
+def test_a_log_opens_though_a_stage_in_memory_has_to_stop(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    session.stage("twice", orders.map(double, DOUBLE), persist="memory")
+    session.stage("sums", session["twice"].group_by("customer").agg(total="sum(amount)"))
+    session.stage("alone", orders.filter("customer > 1"))
+    feed(session, 2)
+    session.close()
+    monkeypatch.setenv("SERVICE", "down")
+    session = opened()
+    assert session.recovery.stages == {"twice": "stale", "sums": "stale", "alone": "read"}
+    assert "the service is down" in session.recovery.reasons["twice"]
+    feed(session, 2, more=100)
+    assert len(values(session, "alone")) == 58
+    monkeypatch.delenv("SERVICE")
+    twice = session["orders"].map(double, DOUBLE)
+    (report, *_) = session.define({"twice": twice}, persist="memory")
+    assert report.status == "changed"
+    assert values(session, "twice") == sorted((c, 2 * a) for c, a in values(session, "orders"))
+    sums: dict[int, int] = {}
+    for customer, amount in values(session, "twice"):
+        sums[customer] = sums.get(customer, 0) + amount
+    assert values(session, "sums") == sorted(sums.items())
+
+
+def test_one_over_a_stage_that_caught_up_begins_from_all_its_rows(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    session.stage("twice", orders.map(double, DOUBLE), persist="memory")
+    session.stage("sums", session["twice"].group_by("customer").agg(total="sum(amount)"))
+    session.stage("some", session["sums"].filter("total >= 0").distinct(), persist="memory")
+    feed(session, 2)
+    session.close()
+    monkeypatch.setenv("SERVICE", "down")
+    session = opened()
+    feed(session, 1, more=100)
+    session.close()
+    monkeypatch.delenv("SERVICE")
+    session = opened()
+    assert values(session, "sums") != []
+    with pytest.raises(TimeError, match="is stale"):
+        session["some"].rows()
+    session.close()
+    session = opened()
+    assert values(session, "some") == values(session, "sums")
+    feed(session, 2, more=7)
+    assert values(session, "some") == values(session, "sums")
+
+
+def test_a_stage_over_one_in_memory_waits_until_that_is_there(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("kept", totals)
+    session.stage("over", session["kept"].filter("total > 3").distinct(), persist="memory")
+    session.stage("last", session["over"].group_by("customer").agg(n="max(total)"))
+    feed(session)
+    expected = {name: past(session, name) for name in ("kept", "over", "last")}
+    lose(session, files_with(session, "kept") | files_with(session, "last"))
+    session = opened()
+    assert {name: past(session, name) for name in expected} == expected
+    feed(session, 2, more=5)
+    assert len(values(session, "last")) == len(values(session, "over"))
+    session.close()
+    assert opened().recovery.stages["last"] == "read"
+
+
+def test_where_what_it_reads_is_lost_one_in_memory_stops_and_the_log_opens(
+    opened: Opened,
+) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    kept = orders.map(drawn, "customer int, amount double")
+    session.stage("kept", kept, nondeterministic=True)
+    over = session["kept"].group_by("customer").agg(top="max(amount)")
+    session.stage("over", over, persist="memory")
+    session.stage("last", session["over"].filter("top >= 0"))
+    session.stage("alone", orders.group_by("customer").agg(total="sum(amount)"))
+    feed(session, 3)
+    lose(session, files_with(session, "kept"))
+    session = opened()
+    stages = {"kept": "stale", "over": "stale", "last": "stale", "alone": "read"}
+    assert session.recovery.stages == stages
+    feed(session, 2, more=100)
+    kept = session["orders"].map(drawn, "customer int, amount double")
+    session.stage("kept", kept, nondeterministic=True)
+    tops: dict[int, float] = {}
+    for customer, amount in values(session, "kept"):
+        tops[customer] = max(tops.get(customer, 0.0), amount)
+    assert values(session, "over") == values(session, "last") == sorted(tops.items())
+
+
+def test_what_reads_an_earlier_version_that_is_gone_stops(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("totals", totals, persist="memory")
+    feed(session, 2)
+    totals = orders.group_by("customer").agg(total="max(amount)")
+    session.stage("totals", totals, persist="memory")
+    session.stage("both", orders.join(session["totals@1"], on="customer"))
+    session.stage("few", session["totals@1"].filter("total > 3").distinct(), persist="memory")
+    feed(session, 1)
+    expected, epoch = values(session, "both"), session.now
+    session.close()
+    for more in (100, 200):
+        session = opened()
+        assert session.recovery.stages == {"totals": "recompute", "both": "stale", "few": "stale"}
+        for name in ("both", "few"):
+            assert "was in memory alone and is gone" in session.recovery.reasons[name]
+        feed(session, 1, more=more)
+        assert values(session, "both", epoch) == expected
+        with pytest.raises(TimeError, match="is stale"):
+            session["both"].rows()
+        session.close()
+
+
+def test_what_is_not_deterministic_any_more_is_in_the_log(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    for name in ("told", "found"):
+        session.stage(name, orders.map(double, DOUBLE), persist="memory")
+    feed(session, 2)
+    told = orders.map(drawn, "customer int, amount double")
+    session.stage("told", told, nondeterministic=True)
+    owners_of(session).definitions.demote("found")
+    feed(session, 1)
+    expected = {name: past(session, name) for name in ("told", "found")}
+    session.close()
+    session = opened()
+    assert session.recovery.stages == {"told": "read", "found": "read"}
+    assert {name: past(session, name) for name in expected} == expected
+    found = session["orders"].map(double, DOUBLE)
+    session.define({"found": found}, persist="memory")
+    assert not inside(session).catalog["found"].in_memory
+
+
+def test_one_that_was_written_as_both_stops_at_the_opening(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    told = {"told": orders.map(drawn, "customer int, amount double")}
+    both = Options(nondeterministic=True, persist="memory")
+    owners_of(session).definitions.define(told, both, replay=None, again=False)
+    session.stage("over", session["told"].distinct())
+    feed(session, 2)
+    session.close()
+    session = opened()
+    assert session.recovery.stages == {"told": "stale", "over": "stale"}
+    assert "run its cell" in session.recovery.reasons["told"]
+    told = session["orders"].map(drawn, "customer int, amount double")
+    session.stage("told", told, nondeterministic=True)
+    assert not inside(session).catalog["told"].in_memory
+    assert values(session, "over") == sorted(set(values(session, "told")))
