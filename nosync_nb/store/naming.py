@@ -36,11 +36,6 @@ def of_changes(changes: Mapping[int, Sequence[tuple[int, Entry]]]) -> set[str]:
     return {ref.path for entry in filed for ref in journal.named(entry)}
 
 
-def of_frame(payload: Payload) -> set[str]:
-    """The files that a frame names; see `of_changes`."""
-    return of_changes(journal.changes([payload]))
-
-
 def of_layers(meta: Mapping[str, Any]) -> set[str]:
     """The files of the layers that a checkpoint lists."""
     with decoding("a checkpoint"):

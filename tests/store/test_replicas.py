@@ -397,3 +397,66 @@ def test_a_stranger_cannot_have_a_log_shipped_where_he_wants(tmp_path: Path) -> 
         assert any("none of them is asked" in note for note in session.recovery.notes)
         assert owners_of(session).replication.status() == []
     assert not (tmp_path / "theirs").exists()
+
+
+@pytest.mark.fault(12)
+def test_what_is_bad_here_is_not_shipped_and_takes_no_good_copys_place(
+    written: Session, tmp_path: Path
+) -> None:
+    written.inputs["edges"].insert([(i, i) for i in range(70_000)])
+    written.commit(wait="disk")
+    owners_of(written).upkeep.checkpoint()
+    for i in range(5):
+        written.inputs["edges"].insert([(i, i)])
+        written.commit(wait="disk")
+    source, name = source_of(written), name_of(written)
+    replica = FolderReplica(made(tmp_path / "r"), source.log_id)
+    shipped(written, replica, Poll(1, 1))
+    shipper = Shipper(source, replica, name, lambda why: None)
+    while shipper.ship():
+        pass
+    good = {path.name: path.read_bytes() for path in Path(replica.folder).rglob("*.*")}
+    for path in sorted(Path(written.path).rglob("*.*")):
+        if path.name not in good or path.suffix not in (".log", ".state", ".arrow", ".pack"):
+            continue
+        data = path.read_bytes()
+        at = min(len(data), len(good[path.name])) - 20
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        other = FolderReplica(made(tmp_path / path.name), source.log_id)
+        fresh = Shipper(source, other, name, lambda why: None)
+        shipper.doubt([path.name])
+        for each in (shipper, fresh):
+            with pytest.raises(CorruptLogError, match=path.name):
+                each.ship()
+            assert each.acknowledged is None
+        assert path.name not in other.held().files
+        path.write_bytes(data)
+        now = {each.name: each.read_bytes() for each in Path(replica.folder).rglob("*.*")}
+        assert {each: now[each] for each in good} == good
+    while shipper.ship():
+        pass
+    assert shipper.acknowledged is not None
+
+
+def test_what_is_appended_to_a_copy_is_proven_before(written: Session, tmp_path: Path) -> None:
+    source = source_of(written)
+    replica = FolderReplica(made(tmp_path / "r"), source.log_id)
+    shipper = Shipper(source, replica, NAME, lambda why: None)
+    while shipper.ship():
+        pass
+    known = shipper.acknowledged
+    for i in range(3):
+        written.inputs["edges"].insert([(i, i)])
+        written.commit(wait="disk")
+    view = source.look()
+    assert view is not None
+    segment, size = view.extents[-1]
+    path = Path(source.folder, segment.name)
+    data = path.read_bytes()
+    path.write_bytes(data[: size - 30] + bytes([data[size - 30] ^ 1]) + data[size - 29 :])
+    with pytest.raises(CorruptLogError, match="is damaged here"):
+        shipper.ship()
+    assert shipper.acknowledged == known
+    copy = Path(replica.folder, segment.name).read_bytes()
+    assert copy == data[: len(copy)]
+    assert len(copy) < size

@@ -6,8 +6,10 @@ seed decides everything, and a life of hundreds of steps takes some hundredths o
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +17,7 @@ from contextlib import contextmanager, suppress
 from faults import Crash, FakeMachine
 from memory_disk import Directory, Inode, MemoryFiles, Tree
 from wire import Message, Wire, arrives
+from xxhash import xxh3_64_intdigest
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
 from nosync_nb.files.disk import Files
@@ -28,6 +31,7 @@ from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.settings import Replicas, checked, safe
 from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper, UndecidedError
 from nosync_nb.store.replicas.source import Source
+from nosync_nb.trace.arrow_file import MAGIC, TAIL
 
 COUNT, QUORUM = 3, 2
 HOME = "/world"
@@ -46,6 +50,14 @@ FAULTS = {
 STEPS = {"append", "write_at", "sync", "create", "rename", "unlink", "sync_folder"}
 ROUNDS_MAX = 40
 READ_BACK = 0.1  # of the times that a replica acknowledges
+
+
+def part_of(data: bytes) -> tuple[bytes, str]:
+    """The bytes of a part file of one MiB or less, as far as checksums go, and its digest."""
+    footer = bytes(4) + struct.pack("<i", 4) + b"ARROW1"
+    tail = TAIL.pack(0, 0, xxh3_64_intdigest(footer), 1, len(data), MAGIC)
+    table = struct.pack("<Q", xxh3_64_intdigest(data)) + tail
+    return data + table + footer, hashlib.blake2b(table, digest_size=16).hexdigest()
 
 
 class World:
@@ -72,6 +84,7 @@ class World:
         self.machine = FakeMachine()
         self.appended: list[bytes] = []
         self.contents: dict[str, bytes] = {}
+        self.digests: dict[str, str] = {}
         self.live: list[str] = []
         self.left: list[list[bytes]] = []
         self.states: dict[int, set[bytes]] = {}
@@ -180,7 +193,7 @@ class World:
 
     def payload(self, names: list[str]) -> bytes:
         """An epoch's frame that names files."""
-        refs = [[name, 1, 0, 2**64, len(self.contents[name]), "d"] for name in names]
+        refs = [[name, 1, 0, 2**64, len(self.contents[name]), self.digests[name]] for name in names]
         entries = [Entry(1, journal.FILES, json.dumps(refs).encode())] if refs else []
         meta = {"label": f"{len(self.appended)}-{self.random.randrange(1 << 30)}"}
         return journal.pack(len(self.appended) + 1, 0.0, meta, entries)
@@ -195,7 +208,8 @@ class World:
     def append_file(self) -> None:
         """Commits an epoch whose rows are in a file."""
         name = f"log1-{len(self.appended)}-g{self.log.generation}-{len(self.contents)}.arrow"
-        self.contents[name] = self.random.randbytes(self.random.randrange(1, 3000))
+        data = self.random.randbytes(self.random.randrange(1, 3000))
+        self.contents[name], self.digests[name] = part_of(data)
         file = self.files.create(layout.path_of(self.path, name))
         file.append(self.contents[name])
         file.sync()
@@ -213,7 +227,7 @@ class World:
         """Writes a checkpoint that names some files of before; the others go."""
         there = [n for n in self.live if self.files.exists(layout.path_of(self.path, n))]
         kept = sorted(self.random.sample(there, self.random.randrange(len(there) + 1)))
-        refs = [[name, 1, 0, 2**64, len(self.contents[name]), "d"] for name in kept]
+        refs = [[name, 1, 0, 2**64, len(self.contents[name]), self.digests[name]] for name in kept]
         meta = {"layers": {"1": [1, {}, [[0, 1, refs]]]}}
         seq = len(self.appended)
         payload = journal.pack(seq, 0.0, meta, [])

@@ -7,6 +7,9 @@ An acknowledgement says that the log up to a frame can be read back from this re
 middle of catching up the one before still holds: what it rests on is dropped last, and a new
 segment appears with all that is on disk by then, never with less than the one before it had.
 
+Whatever is sent proves itself while it is read (vouching.py): what is damaged here takes nobody's
+place, and is not acknowledged.
+
 What a replica holds of a segment is compared by digest when it is promised, then only sizes count.
 
 Failure: the log's disk comes back from an old copy, and its owner goes on from there. Replicas hold
@@ -23,16 +26,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import NamedTuple
 
-from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
+from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.files.disk import File
 from nosync_nb.store.log import checkpoint, frames, segments
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment
-from nosync_nb.store.replicas import layout
+from nosync_nb.store.replicas import layout, vouching
 from nosync_nb.store.replicas.replica import Name, Replica
 from nosync_nb.store.replicas.settings import readers
-from nosync_nb.store.replicas.source import Extent, Source, View
+from nosync_nb.store.replicas.source import Anchor, Extent, Source, View
+from nosync_nb.store.replicas.vouching import Put
 
-PIECE_BYTES = 1 << 20
 _ROUNDS_MAX = 8
 
 
@@ -177,18 +180,18 @@ class Shipper:
             return False
         held = self._held
         assert held is not None
-        lacks = sorted(view.files - held.keys())
+        lacks = sorted(view.files.keys() - held.keys())
         if lacks:
             self.backlog_bytes = sum(self._source.size(name) or 0 for name in lacks)
             self._tell(self)
         for name in lacks:
-            self._store(name)
+            with closing(self._opened(name)) as file:
+                held[name] = vouching.rows(file, view.files[name], self._storing(name))
         self.backlog_bytes = 0
         for extent in view.extents:
             self._extend(extent)
         if view.state is not None and not self._checkpointed(view):
-            self._store(view.state.name, stamp=view.state.stamp)
-            self._stamp = view.state.stamp
+            self._store_state(view.state)
         self._source.check()
         self._replica.sync(self._source.term, goal.seq)
         self._doubted.clear()
@@ -234,7 +237,8 @@ class Shipper:
         for name, size in list(held.items()):
             if layout.is_frames(name):
                 continue
-            if self._source.size(name) not in (None, size):
+            known = view.files[name].size if name in view.files else None
+            if (self._source.size(name) if known is None else known) not in (None, size):
                 del held[name]  # half of it, or another file: it is stored over
         for segment, size in view.extents:
             has = held.get(segment.name)
@@ -302,39 +306,47 @@ class Shipper:
 
     # -- sending -----------------------------------------------------------------------------
 
-    def _store(
-        self, name: str, size: int | None = None, stamp: tuple[int, int, int] | None = None
-    ) -> None:
-        """Sends a whole file, or the first bytes of it; if given, it must be the one of a stamp."""
+    def _storing(self, name: str) -> Put:
+        """Who sends the pieces of a whole file."""
+
+        def put(offset: int, data: bytes, last: bool) -> None:
+            self._replica.store(self._source.term, name, offset, data, last=last)
+            self.bytes_sent += len(data)
+
+        return put
+
+    def _store_state(self, state: Anchor) -> None:
+        """Sends a checkpoint, if it is still the one that was looked at."""
         assert self._held is not None
-        with closing(self._opened(name)) as file:
-            if stamp is not None and file.stamp() != stamp:
-                raise _GoneError(name)
-            total = file.size() if size is None else size
-            for offset, data in _pieces(file, name, 0, total):
-                last = offset + len(data) == total
-                self._replica.store(self._source.term, name, offset, data, last=last)
-                self.bytes_sent += len(data)
-        self._held[name] = total
+        with closing(self._opened(state.name)) as file:
+            if file.stamp() != state.stamp:
+                raise _GoneError(state.name)
+            self._held[state.name] = vouching.state(file, state.name, self._storing(state.name))
+        self._stamp = state.stamp
 
     def _extend(self, extent: Extent) -> None:
         """Sends what is missing of a segment."""
         assert self._held is not None
-        segment, size = extent
-        has = self._held.get(segment.name)
+        held, (segment, size) = self._held, extent
+        name, has = segment.name, held.get(segment.name)
+        if has is not None and has >= size:
+            return
         if has is None:
             # A segment is there as a whole at once; what is appended to those before it must not
             # be lost behind it.
             self._replica.sync(self._source.term, None)
-            self._store(segment.name, size)
+            with closing(self._opened(name)) as file:
+                vouching.whole_segment(file, segment, size, self._storing(name))
+            held[name] = size
             return
-        if has >= size:
-            return
-        with closing(self._opened(segment.name)) as file:
-            for offset, data in _pieces(file, segment.name, has, size):
-                self._replica.append(self._source.term, segment.name, offset, data)
-                self._held[segment.name] = offset + len(data)
-                self.bytes_sent += len(data)
+
+        def put(offset: int, data: bytes, _last: bool) -> None:
+            self._replica.append(self._source.term, name, offset, data)
+            held[name] = offset + len(data)
+            self.bytes_sent += len(data)
+
+        with closing(self._opened(name)) as file:
+            vouching.grown(file, segment, self._source.mark(segment, has), has, size, put)
 
     def _opened(self, name: str) -> File:
         try:
@@ -343,13 +355,3 @@ class Shipper:
             if error.errno == errno.ENOENT:
                 raise _GoneError(name) from None
             raise
-
-
-def _pieces(file: File, name: str, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """The bytes of a file from `start` to `stop`, and where each piece begins."""
-    while start < stop:
-        data = file.read_at(start, min(PIECE_BYTES, stop - start))
-        if not data:
-            raise CorruptLogError(f"'{name}' ends at byte {start}, before {stop}")
-        yield start, data
-        start += len(data)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, FencedError
@@ -19,7 +20,8 @@ from nosync_nb.store.log import checkpoint, frames, owner, recover, segments, ta
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.generation import Words
 from nosync_nb.store.log.owner import Owner
-from nosync_nb.store.log.segments import Chain, Segment
+from nosync_nb.store.log.segments import HEADER_BYTES, Chain, Segment
+from nosync_nb.store.naming import Wanted
 from nosync_nb.store.replicas import folder as folders
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.replica import Term
@@ -32,7 +34,7 @@ class Increment(NamedTuple):
 
     end: Mark
     epoch: int
-    files: frozenset[str]
+    files: Mapping[str, Wanted]
 
 
 class Anchor(NamedTuple):
@@ -45,7 +47,7 @@ class Anchor(NamedTuple):
     stamp: tuple[int, int, int]
     mark: Mark
     epoch: int
-    files: frozenset[str]
+    files: Mapping[str, Wanted]
 
 
 class Extent(NamedTuple):
@@ -61,13 +63,13 @@ class View(NamedTuple):
     Attributes:
         state: the newest checkpoint; None if there is none.
         extents: the segments that hold the frames after it, ascending.
-        files: all that the checkpoint and those frames name.
+        files: all that the checkpoint and those frames name, with what they have of it.
         end, epoch: the last frame that is on disk, and the last epoch then.
     """
 
     state: Anchor | None
     extents: Sequence[Extent]
-    files: frozenset[str]
+    files: Mapping[str, Wanted]
     end: Mark
     epoch: int
 
@@ -129,8 +131,9 @@ class Source:
         self.check()
         steps = self._steps
         end = steps[-1].end if steps else self._state.mark if self._state else self._first()
-        named = frozenset().union(*(step.files for step in steps))
-        files = named | self._state.files if self._state else named
+        files = dict(self._state.files) if self._state else {}
+        for step in steps:
+            files.update(step.files)
         epoch = steps[-1].epoch if steps else self._state.epoch if self._state else 0
         return View(self._state, self._extents(end), files, end, epoch)
 
@@ -172,6 +175,13 @@ class Source:
             return mark == end or (end is None and mark == self._chain[0].start)
         return tail.holds(self._files, self.folder, Chain(self._chain, [], None), mark)
 
+    def mark(self, segment: Segment, size: int) -> Mark:
+        """The last mark that is known in the first bytes of a segment."""
+        offset = segment.start.offset + size - HEADER_BYTES
+        at = bisect_right(self._steps, offset, key=lambda step: step.end.offset)
+        marks = [step.end for step in self._steps[max(0, at - 1) : at]]
+        return max(segment.start, *marks, key=lambda mark: mark.offset) if marks else segment.start
+
     # -- reading -----------------------------------------------------------------------------
 
     def _first(self) -> Mark:
@@ -207,8 +217,9 @@ class Source:
         """Begins at a new checkpoint; if it was replaced since its stamp, the next look sees it."""
         payload = journal.unpack(state.payload)
         packs = os.path.join(self.folder, "history")
-        files = naming.of_checkpoint(payload, packs, self._files)
-        self._state = Anchor(name, stamp, state.mark, payload.epoch, frozenset(files))
+        names = naming.of_checkpoint(payload, packs, self._files)
+        files = {each: Wanted(each) for each in names} | naming.wanted(payload.meta, ())
+        self._state = Anchor(name, stamp, state.mark, payload.epoch, files)
         if self._end is None or self._end.seq < state.mark.seq:
             self._end, self._epoch = state.mark, payload.epoch
         self._steps = [step for step in self._steps if step.end.seq > state.mark.seq]
@@ -246,7 +257,8 @@ class Source:
         payload = journal.unpack(frame.payload)
         if frame.kind == journal.EPOCH:
             self._epoch = payload.epoch
-        self._steps.append(Increment(frame.end, self._epoch, frozenset(naming.of_frame(payload))))
+        files = naming.wanted({}, [journal.changes([payload])])
+        self._steps.append(Increment(frame.end, self._epoch, files))
         self._end = frame.end
 
     def _extents(self, end: Mark) -> list[Extent]:
