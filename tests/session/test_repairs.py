@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.scrubbing import Scrubbed, Scrubber
 from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.source import Source
+from nosync_nb.store.verification.survey import Survey, survey
 
 SPILL_ROWS = 40
 
@@ -433,6 +435,35 @@ def test_a_scrubber_tells_what_nobody_has_whole(log: Path, session: Session) -> 
     heard.scrubber.round()
     assert "no replica has it whole" in heard.events[0]
     assert heard.doubted == {"a": [], "b": []}, "nothing is sent from a file that is damaged"
+
+
+@pytest.mark.fault(12)
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_growing_segment_that_goes_bad_after_a_survey_is_no_fault_of_replicas(
+    log: Path, session: Session, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    session.inputs["edges"].insert([(1, 1), (2, 2)])
+    session.commit()
+    copied(session, log.parent / "a")
+    grows = sorted(log.glob("segment-*"))[-1]
+    count = 0
+
+    def surveyed(*args: Any) -> Survey:
+        nonlocal count
+        said = survey(*args)
+        count += 1
+        if count == after:
+            spoil(grows)
+        return said
+
+    if after == 2:  # something differs at first, so that there is a second look
+        there = copy_of(log, "a") / grows.name
+        there.write_bytes(there.read_bytes()[:-30] + bytes(30))
+    monkeypatch.setattr(scrubbing, "survey", surveyed)
+    heard = Heard(session)
+    heard.scrubber.round()
+    assert count > after
+    assert heard.doubted == {"a": [], "b": []}
 
 
 def test_a_scrubber_of_an_owner_who_was_replaced_changes_nothing(

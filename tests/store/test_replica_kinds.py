@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,9 +16,13 @@ from obstore.store import S3Store
 from replica_servers import ReplicaServer
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
-from nosync_nb.files.disk import Files
+from nosync_nb.files.disk import File, Files
 from nosync_nb.store.log import segments
+from nosync_nb.store.replicas import promises
 from nosync_nb.store.replicas.address import parse
+from nosync_nb.store.replicas.copies import Copies
+from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.promises import Promise
 from nosync_nb.store.replicas.replica import Name, Replica, Term
 from nosync_nb.store.replicas.sites import Site, connect
 
@@ -227,3 +232,78 @@ def test_a_damaged_promise_is_told_by_each_call(opened: Copy) -> None:
             step()
         assert caught.value.hint
     (opened.folder / "promise").unlink()  # other tests list what the server has
+
+
+class FailingFile(File):
+    """A segment's file that cannot be synced once."""
+
+    def __init__(self, path: str, flags: int, failing: set[str]) -> None:
+        super().__init__(path, flags)
+        self._failing = failing
+
+    def sync(self) -> None:
+        name = os.path.basename(self.path)
+        if name in self._failing:
+            self._failing.discard(name)
+            raise DurabilityError("EIO")
+        super().sync()
+
+
+class FailingFiles(Files):
+    """A disk on which some files cannot be synced, each of them once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: set[str] = set()
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        return FailingFile(path, os.O_RDWR if write else os.O_RDONLY, self.failing)
+
+
+def promised(copies: Copies, log_id: bytes) -> dict[str, int]:
+    """What a server's copy is believed to hold."""
+    said = promises.encode(Promise(TERM, "", NAME))
+    header = {"do": "promise", "log": log_id.hex()}
+    files: dict[str, int] = json.loads(copies.call(b"a session", header, said))[1]
+    return files
+
+
+@pytest.mark.fault(6)
+def test_a_segment_that_could_not_be_synced_is_in_doubt_until_it_is_stored_anew(
+    tmp_path: Path,
+) -> None:
+    disk, log_id = FailingFiles(), os.urandom(16)
+
+    def again() -> FolderReplica:
+        return FolderReplica(str(tmp_path), log_id, files=disk)
+
+    replica = again()
+    replica.promise(TERM, NAME)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    replica.append(TERM, SEGMENT, 5, b"more")
+    disk.failing.add(SEGMENT)
+    with pytest.raises(DurabilityError, match="EIO"):
+        replica.sync(TERM, 5)
+    assert not disk.failing
+    assert dict(replica.promise(TERM, NAME).files) == {}
+    assert dict(again().promise(TERM, NAME).files) == {}
+    assert promised(Copies(str(tmp_path), disk), log_id) == {}
+    assert dict(again().held().files) == {SEGMENT: 9}, "what was acknowledged can be read"
+    replica = again()
+    replica.promise(TERM, NAME)
+    replica.store(TERM, SEGMENT, 0, b"begin again", last=True)
+    assert dict(again().promise(TERM, NAME).files) == {SEGMENT: 11}
+    disk.failing.add(SEGMENT)
+    with pytest.raises(DurabilityError, match="EIO"):  # what another process had left
+        again().promise(TERM, NAME)
+    assert dict(again().promise(TERM, NAME).files) == {}
+    note = tmp_path / log_id.hex() / "doubtful"
+    note.write_bytes(b"\xff" + note.read_bytes())
+    assert dict(again().promise(TERM, NAME).files) == {}
+    note.unlink()
+    note.mkdir()  # it cannot be noted: the segment is not to be there
+    disk.failing.add(SEGMENT)
+    with pytest.raises(DurabilityError, match="EIO"):
+        again().promise(TERM, NAME)
+    note.rmdir()
+    assert dict(again().promise(TERM, NAME).files) == {}

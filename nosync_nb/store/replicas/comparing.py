@@ -88,7 +88,9 @@ def compare(own: Own, address: Address, again: Callable[[], Survey]) -> CopyFoun
         first = ask(address.url, _Look(own, address))
         if first.state != "differs":
             return first
-        second = ask(address.url, _Look(own._replace(surveyed=again()), address))
+        fresh = again()
+        hurt = own.hurt.union(each.file for each in fresh.damage)
+        second = ask(address.url, _Look(own._replace(surveyed=fresh, hurt=hurt), address))
     except NosyncError as error:
         return CopyFound(address.url, "unreachable", why=str(error))
     known = {each.file for each in first.damage}

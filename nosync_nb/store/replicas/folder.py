@@ -3,6 +3,7 @@
     folder/LOG-ID/
       promise                           to which term, and what people call the log
       acknowledged                      up to which frame, as far as its disk was told
+      doubtful                          segments that could not be synced, until stored anew
       lock                              held while a promise is made
       segment-..., checkpoint-...       as in the log's own folder
       layers/, history/                 likewise
@@ -15,6 +16,10 @@ files of its own generation, or the bytes that stand there anyway, so nothing is
 `sync`, after which it would acknowledge, sees the promise and refuses. A lock would not do: not
 every volume has one.
 
+Failure: a segment cannot be synced, and the next try says that it can: what had failed was dropped
+from memory and is not on the disk. So it is written down that the segment is in doubt, and who is
+promised next stores it anew. What was acknowledged before can still be read.
+
 Failure: a volume is not mounted, and its mount point is an ordinary folder of the disk that the
 log is on. So the folder of copies is made when the user names it, and never by who ships.
 """
@@ -25,6 +30,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import File, Files
@@ -36,6 +42,8 @@ from nosync_nb.store.replicas.replica import Holdings, Name, Term
 _LOCK_WAIT_S = 10.0
 _PIECE_BYTES = 1 << 20
 _ID_HEX = 32
+_DOUBTFUL = "doubtful"
+_NOTE_BYTES_MAX = 1 << 20
 
 
 class FolderSite:
@@ -84,7 +92,7 @@ class FolderReplica:
         self._folder = os.path.join(folder, log_id.hex())
         self._open: dict[str, File] = {}  # segments that were appended to and are not synced
         self._new: File | None = None  # the file that `store` is in the middle of
-        self._doubtful: set[str] = set()  # segments that could not be synced
+        self._doubtful: set[str] = set()  # segments in doubt that could not even be noted
         self._incarnation = ""
         self._seq = -1  # what it noted last
 
@@ -122,7 +130,9 @@ class FolderReplica:
         for path in self._unfinished():
             self._files.unlink(path)
         self._settle()
-        return self.held()
+        held, doubtful = self.held(), self._doubts()
+        sure = {name: size for name, size in held.files.items() if name not in doubtful}
+        return held._replace(files=sure)
 
     def held(self) -> Holdings:
         """What it holds."""
@@ -134,9 +144,7 @@ class FolderReplica:
             within = os.path.join(self._folder, folder) if folder else self._folder
             for name in self._files.names(within) if self._files.exists(within) else ():
                 path = os.path.join(within, name)
-                if name in self._doubtful or not layout.is_file(name):
-                    continue
-                if path == layout.path_of(self._folder, name):
+                if layout.is_file(name) and path == layout.path_of(self._folder, name):
                     sizes[name] = self._files.status(path).st_size
         return Holdings(said.incarnation, sizes)
 
@@ -160,7 +168,7 @@ class FolderReplica:
                 self._drop_new()
                 self._files.rename(temporary, path)
                 self._files.sync_folder(os.path.dirname(path))
-                self._doubtful.discard(name)
+                self._believe(name)
         except BaseException:
             self._drop_new()
             raise
@@ -182,14 +190,12 @@ class FolderReplica:
     def sync(self, term: Term, seq: int | None) -> None:
         """Brings to disk what was appended; then it is known that the term still holds.
 
-        A segment that cannot be synced is not held any more, as nobody knows how much of it is on
-        the disk, and a second try lies: it is stored anew.
+        A segment that cannot be synced is in doubt, as nobody knows how much of it is on the disk,
+        and a second try lies: it is stored anew.
         """
         try:
             for name, file in self._open.items():
-                self._doubtful.add(name)
-                file.sync()
-                self._doubtful.discard(name)
+                self._bring(name, file)
                 if file.deleted():
                     raise DurabilityError(f"'{file.path}' was deleted")
             self._check(term)
@@ -298,10 +304,51 @@ class FolderReplica:
                 if folder == self._folder and layout.is_segment(name):
                     file = self._files.open(layout.path_of(self._folder, name))
                     try:
-                        file.sync()
+                        self._bring(name, file)
                     finally:
                         file.close()
             self._files.sync_folder(folder)
+
+    # -- doubt -------------------------------------------------------------------------------
+
+    def _bring(self, name: str, file: File) -> None:
+        """Brings a segment to disk; if it cannot be, that is noted first of all."""
+        try:
+            file.sync()
+        except DurabilityError:
+            self._doubt(name)
+            raise
+
+    def _doubt(self, name: str) -> None:
+        """Notes that a segment is in doubt, for whoever comes; else it is not to be there."""
+        try:
+            self._note({*self._doubts(), name})
+        except DurabilityError:
+            self._doubtful.add(name)
+            with suppress(DurabilityError):
+                self._files.unlink(layout.path_of(self._folder, name))
+
+    def _believe(self, name: str) -> None:
+        """Takes a file out of doubt, which was stored anew."""
+        self._doubtful.discard(name)
+        doubtful = self._doubts() if layout.is_segment(name) else ()
+        if name in doubtful:
+            self._note({*doubtful} - {name})
+
+    def _doubts(self) -> set[str]:
+        """The segments in doubt; all, if the note of them is damaged."""
+        path = os.path.join(self._folder, _DOUBTFUL)
+        if not self._files.exists(path):
+            return {*self._doubtful}
+        names = self._files.read(path, most=_NOTE_BYTES_MAX).decode("ascii", "replace").split()
+        if not all(map(layout.is_segment, names)):
+            names = list(filter(layout.is_segment, self._files.names(self._folder)))
+        return self._doubtful.union(names)
+
+    def _note(self, names: Iterable[str]) -> None:
+        """Writes down which segments are in doubt."""
+        path = os.path.join(self._folder, _DOUBTFUL)
+        self._files.replace(path, "\n".join(sorted(names)).encode())
 
     def _drop_new(self) -> None:
         new, self._new = self._new, None

@@ -161,14 +161,17 @@ class Scrubber:
         self, surveyed: Survey, address: Address, doubt: Callable[[Iterable[str]], None]
     ) -> None:
         """Has files sent anew to a replica that are other there, if they are whole here."""
-        known = items(surveyed)
         hurt = frozenset(each.file for each in surveyed.damage)
         own = Own(self._files, self._folder, surveyed, hurt, self._pace)
         copy = compare(own, address, self._survey)
+        if not copy.damage:
+            return
+        fresh = self._survey()  # what has gone bad here meanwhile is no fault of the replica
+        known, hurt = items(fresh), frozenset(each.file for each in fresh.damage)
         names = [
-            each.file
-            for each in copy.damage
-            if each.file not in known or not self._flaw(known[each.file])
+            name
+            for name in (each.file for each in copy.damage)
+            if name not in hurt and not (name in known and self._flaw(known[name]))
         ]
         if not names:
             return
