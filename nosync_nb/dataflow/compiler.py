@@ -284,7 +284,7 @@ class Compiler:
             name,
             log=life.log,
             log_layout=Layout(types),
-            traces={layout: life.trace},
+            traces={**({} if old is None else old.traces), layout: life.trace},
             stopped=None if old is None else old.stopped,
         )
         self.building.put(node)

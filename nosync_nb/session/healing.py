@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, NosyncError
@@ -203,19 +204,29 @@ class Healing:
         return made
 
     def _stop(self, loss: Loss) -> None:
-        """Stops a stage that cannot be had, and those that read it."""
+        """Stops a stage that cannot be had, and those that read it.
+
+        Failure: 1. The rows of an input are lost; it has nothing to stop. 2. What reads it goes on
+        and looks into them, so no commit succeeds. Hence such readers stop, and wait while it is
+        held; what only takes its changes goes on.
+        """
         seen = self._publisher.snapshot
-        stage = seen.catalog[loss.name]
-        if stage.definition is None or not stage.live:
+        catalog, stage = dict(seen.catalog), seen.catalog[loss.name]
+        given = stage.is_input or stage.frozen
+        if given:
+            catalog[loss.name] = replace(stage, held=_told(loss))
+        elif stage.live:
+            catalog[loss.name] = replace(stage.stopped(_told(loss), seen.epoch), held=_told(loss))
+        else:
             return
-        catalog = dict(seen.catalog)
-        catalog[loss.name] = replace(stage.stopped(_told(loss), seen.epoch), held=_told(loss))
-        for name in seen.graph.dependants(loss.name):
-            why = f"it reads '{loss.name}', which is stale"
+        why = f"it reads '{loss.name}', which is {'lost' if given else 'stale'}"
+        readers = _looking(seen.graph, loss.name) if given else seen.graph.dependants(loss.name)
+        for name in readers:
             if catalog[name].live:
                 catalog[name] = catalog[name].stopped(why, seen.epoch)
                 self._report.came_back(name, STALE, why)
-        self._installation.install(versions.kept(catalog))
+        if catalog != seen.catalog:
+            self._installation.install(versions.kept(catalog))
 
     def _tell(self, loss: Loss) -> None:
         stage = self._publisher.snapshot.catalog[loss.name]
@@ -237,6 +248,19 @@ def _contents(seen: Snapshot, loss: Loss) -> Batch:
         if number not in loss.arranged and trace is not None:
             return trace.consolidated()
     return _sum(seen.history.state(node.log, last), node.log_layout)
+
+
+def _looking(graph: Graph, name: str) -> list[str]:
+    """The stages that look into what a named collection holds, and those that read them."""
+    lost, reached, names = graph.named[name].id, set[int](), []
+    for node in graph:
+        layouts = node.operator.layouts if node.operator else (None,) * len(node.inputs)
+        ports = zip(node.inputs, layouts, strict=True)
+        if any(i in reached or (i == lost and layout is not None) for i, layout in ports):
+            reached.add(node.id)
+            if node.name is not None:
+                names.append(node.name)
+    return names
 
 
 def _sum(batches: list[Batch], layout: Layout) -> Batch:

@@ -340,6 +340,8 @@ def halted(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
         read = catalog[name]
         if read.reason is not None:
             return f"it reads '{name}', which is stale"
+        if read.held is not None:
+            return f"it reads '{name}', which is lost"
         if isinstance(read.life, Frozen) and is_forgotten(read, read.life.since):
             return f"it reads '{name}', which was in memory alone and is gone"
     return None

@@ -14,7 +14,7 @@ import pytest
 from inside import files_of_log, inside
 
 import nosync_nb
-from nosync_nb import CorruptLogError, Session
+from nosync_nb import CorruptLogError, Session, StageError
 from nosync_nb.dataflow.runner import Draft
 from nosync_nb.session import upkeep
 from nosync_nb.session.installation import Installation
@@ -179,9 +179,11 @@ def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
         os.unlink(copy / "layers" / name)
         with nosync_nb.open(copy) as session:
             told = " ".join(session.recovery.notes)
-            kinds = {how for how in session.recovery.stages.values() if how != "read"}
+            stopped = {n for n, how in session.recovery.stages.items() if how == "stale"}
+            kinds = {*session.recovery.stages.values()} - {"read", "stale"}
             assert len(kinds) <= 1
             seen |= kinds or {"arranged" if "arranged" in told else "input"}
+            assert stopped == ({"named"} if "nothing gives" in told else set())
             if "cannot be read" in told or "nothing gives" in told:
                 assert "input 'orders'" in told or "input 'people'" in told
                 with pytest.raises(CorruptLogError, match="it is missing") as caught:
@@ -194,9 +196,54 @@ def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
                 session["orders"].insert([(3, 7)])
                 session.commit()
         with nosync_nb.open(copy) as again:
-            assert {*again.recovery.stages.values()} == {"read"}
+            assert {n for n, how in again.recovery.stages.items() if how != "read"} == stopped
         shutil.rmtree(copy)
     assert seen == {"recompute", "extend", "input", "arranged"}
+
+
+def test_who_looks_into_a_lost_input_stops_and_all_others_are_committed(
+    opened: Callable[..., Session],
+) -> None:
+    session = opened()
+    fill(session)
+    session.stage("copied", session["people"].select("name"))
+    lose(session, files_of(session, "people"))
+    whole = None
+    for turn in range(2):
+        session = opened()
+        stopped = {n for n, how in session.recovery.stages.items() if how == "stale"}
+        assert stopped == {"named"}
+        assert "'people', which is lost" in session.recovery.reasons["named"]
+        session.stage(f"other{turn}", session["orders"].filter("amount > 3"))  # nor is it let on
+        assert whole in (None, rows(session, "totals", "copied"))
+        session["orders"].insert([(77, 1000 + turn)])
+        session.commit()
+        assert (77, 1000 + turn) in [tuple(row)[:2] for row in session["orders"].rows()]
+        with pytest.raises(StageError, match="'people', which is lost"):
+            session.stage("more", session["orders"].join(session["people"], on="customer"))
+        whole = rows(session, "totals", "copied")
+        session.close()
+    session = opened()
+    session.drop("people", cascade=True)
+    session["orders"].insert([(78, 1)])
+    session.commit()
+    session.close()
+    assert {*opened().recovery.stages.values()} == {"read"}
+
+
+def test_who_looks_into_a_lost_earlier_version_stops(opened: Callable[..., Session]) -> None:
+    session = opened()
+    fill(session)
+    session.stage("totals", session["orders"].group_by("customer").agg(total="max(amount)"))
+    session.stage("both", session["orders"].join(session["totals@1"], on="customer"))
+    expected = rows(session, "totals", "rich")
+    lose(session, files_of(session, "totals@1"))
+    session = opened()
+    assert session.recovery.stages["both"] == "stale"
+    assert rows(session, "totals", "rich") == expected
+    session["orders"].insert([(2, 2000)])
+    session.commit()
+    assert (2, 2000) in [tuple(row) for row in session["totals"].rows()]
 
 
 def drawn(row: Any) -> tuple[int, float]:
