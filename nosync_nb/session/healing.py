@@ -68,14 +68,25 @@ class Healing:
             self._upkeep.plan_checkpoint()
         return whole and remembered
 
-    def meet(self, name: str) -> bool:
+    def meet(self, name: str, *, stop: bool) -> bool:
         """Has again what lay in a file that somebody has met, damaged; whether nothing needs it.
+
+        Args:
+            stop: stages of which it cannot be had stop; else nothing is done if there are some.
 
         To be called without a lock, by who makes the call again that has met it.
         """
         with self._gate.lock:
             self._gate.turn("to have lost rows again")
-            return self._lost({name})
+            return self._lost({name}, stop=stop)
+
+    def _all_had(self, missing: AbstractSet[str]) -> bool:
+        """Whether all that lies in some files can be had without them, as far as is known."""
+        publisher = self._publisher
+        lost = publisher.store.history.copied(()).without(missing)
+        doubts = losses.refuted(publisher.snapshot, publisher.store.clocks.wrong)
+        planned = losses.planned(publisher.snapshot, lost, missing, doubts)
+        return not any(loss.action == STALE or not _hads(loss) for loss in planned)
 
     def _over_memory(self) -> set[str]:
         """The stages over those in memory alone: while these are empty nothing is made of them."""
@@ -83,7 +94,9 @@ class Healing:
         memory = [n for n, s in seen.catalog.items() if s.in_memory and s.live]
         return {reader for name in memory for reader in seen.graph.dependants(name)}
 
-    def _lost(self, missing: AbstractSet[str], apart: AbstractSet[str] = frozenset()) -> bool:
+    def _lost(
+        self, missing: AbstractSet[str], apart: AbstractSet[str] = frozenset(), *, stop: bool = True
+    ) -> bool:
         """Has again what lies in files that are not there; whether nothing lacks one now.
 
         What is read for it may be damaged as well: then it is planned anew, without that file. What
@@ -91,19 +104,22 @@ class Healing:
 
         Args:
             apart: the stages that are left out; then no checkpoint follows.
+            stop: see `meet`.
         """
         if self._publisher.store.foreign:
             return False
         known = {*missing}
         while True:
+            if not (stop or self._all_had(known)):
+                return False
             try:
-                return self._had_all(known, apart)
+                return self._had_all(known, apart, stop=stop)
             except CorruptLogError as error:
                 if error.file is None or error.file in known:
                     raise
                 known.add(error.file)
 
-    def _had_all(self, missing: AbstractSet[str], apart: AbstractSet[str]) -> bool:
+    def _had_all(self, missing: AbstractSet[str], apart: AbstractSet[str], *, stop: bool) -> bool:
         publisher = self._publisher
         wrong = publisher.store.clocks.wrong
         lost = publisher.store.history.without(missing)
@@ -112,7 +128,7 @@ class Healing:
         planned = losses.planned(publisher.snapshot, lost, missing, doubts, apart)
         whole = True
         for loss in planned:
-            whole &= self._had(loss, missing)
+            whole &= self._had(loss, missing, stop=stop)
         if planned and whole and not apart:
             self._upkeep.plan_checkpoint()
         return whole
@@ -157,13 +173,13 @@ class Healing:
                     self._report.came_back(reader, STALE, reason)
         self._installation.install(versions.kept(catalog))
 
-    def _had(self, loss: Loss, missing: AbstractSet[str]) -> bool:
+    def _had(self, loss: Loss, missing: AbstractSet[str], *, stop: bool) -> bool:
         """Has what one stage lacks; whether it has it now.
 
         Raises:
             CorruptLogError: something that it was to be made of is damaged.
         """
-        if loss.action != STALE and not (loss.arranged or loss.refused or loss.bare):
+        if loss.action != STALE and not _hads(loss):
             self._tell(loss)
             return False
         if loss.action != STALE:
@@ -172,6 +188,8 @@ class Healing:
             except NosyncError as error:
                 if isinstance(error, CorruptLogError) and error.file not in (None, *missing):
                     raise
+                if not stop:
+                    return False
                 loss = loss._replace(action=STALE, why=str(error))
             else:
                 self._tell(loss)
@@ -237,6 +255,11 @@ class Healing:
             self._report.note(f"{what} '{loss.name}': {text}")
         else:
             self._report.came_back(loss.name, loss.action, _told(loss))
+
+
+def _hads(loss: Loss) -> bool:
+    """Whether something of it is had again."""
+    return bool(loss.arranged or loss.refused or loss.bare)
 
 
 def _contents(seen: Snapshot, loss: Loss) -> Batch:

@@ -67,7 +67,10 @@ class Owners:
         self.fetching = Fetching(store, lambda: replication.settings.replicas)
         self.frontiers = Frontiers(publisher, replication, self.fetching)
         self.repairs = repairs = Repairs(
-            store, replication, listeners, lambda name: self.healing.meet(name)
+            store,
+            replication,
+            listeners,
+            lambda name, stop: self.healing.meet(name, stop=stop),
         )
         self.verification = Verification(publisher, replication)
         self.signer = signer = Signer(store.log.id)

@@ -3,7 +3,8 @@
 A call that meets one fails with nothing changed, as without replicas. Before the error reaches
 anybody the file is looked for elsewhere, and if one with the digest that the log knows is put in
 its place the call is made again. Where none has it, what it held is made again out of the log, or
-computed, as at an opening that does not find it.
+computed, as at an opening that does not find it. What cannot be had so stops only if all replicas
+have answered: one that is away may have the file.
 
 IMPORTANT: replicas are asked by who holds no lock of the session, in a thread that may hang, and
 for so long as something comes; another thread commits meanwhile.
@@ -16,12 +17,16 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from nosync_nb.errors import CorruptLogError, NosyncError, StageError
+from nosync_nb.files.disk import Files
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.replication import Replication
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.replicas import mending
+from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas.asking import Beat, ask
 from nosync_nb.store.replicas.mending import Mended
 from nosync_nb.store.replicas.settings import Replicas
+from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.store import Store
 from nosync_nb.store.verification.items import Item, items
 from nosync_nb.store.verification.survey import survey
@@ -38,7 +43,8 @@ class Repairs:
     Owns, under `_lock`, the right to mend: two threads that miss a file have it fetched once.
 
     Args:
-        regain: has again what lay in a file that nobody has; whether nothing needs that now.
+        regain: has again what lay in a file that nobody has; whether nothing needs that now. Its
+            second argument says whether stages stop of which it cannot be had.
     """
 
     def __init__(
@@ -46,7 +52,7 @@ class Repairs:
         store: Store,
         replication: Replication,
         listeners: Listeners,
-        regain: Callable[[str], bool],
+        regain: Callable[[str, bool], bool],
     ) -> None:
         self._store = store
         self._replication = replication
@@ -82,12 +88,23 @@ class Repairs:
         if self._store.log.mode == "r":
             return False
         try:
-            done = self._regain(name)
+            done = self._regain(name, self._all_answer())
         except StageError:  # in the middle of an epoch, which is to fail with the error it met
             return False
         if done:
             self._say(f"'{name}' is damaged or missing: what it held was made again")
         return done
+
+    def _all_answer(self) -> bool:
+        """Whether every replica says now what it holds of the log."""
+        files, log_id = self._store.files, self._store.log.id
+        for address in self._replication.settings.replicas:
+            try:
+                if not ask(address.url, _Holds(files, address, log_id)):
+                    return False
+            except NosyncError:
+                return False
+        return True
 
     def _repaired(self, name: str) -> bool:
         """Whether a file is whole by now."""
@@ -102,6 +119,20 @@ class Repairs:
         for each in done.get(name, ()):
             self._say(str(each))
         return name in done
+
+
+class _Holds:
+    """Whether a replica holds something of a log; an empty mount point does not."""
+
+    def __init__(self, files: Files, address: Address, log_id: bytes) -> None:
+        self._files, self._address, self._log_id = files, address, log_id
+
+    def __call__(self, _beat: Beat) -> bool:
+        replica = connect(self._address, self._files).replica(self._log_id)
+        try:
+            return bool(replica.held().files)
+        finally:
+            replica.close()
 
 
 def mended(store: Store, settings: Replicas, names: Iterable[str]) -> dict[str, list[Mended]]:

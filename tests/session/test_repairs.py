@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -533,3 +535,51 @@ def test_a_scrubber_ends_in_the_middle_of_a_file(
         if thread.name == "scrub":
             thread.join(60)
             assert not thread.is_alive()
+
+
+# -- what nobody has who answers -----------------------------------------------------------------
+
+
+def drawn(row: Any) -> tuple[int, float]:
+    return row.x, random.random()
+
+
+def test_what_cannot_be_computed_waits_for_a_replica_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nosync_nb.session.replication.Replication.start", lambda _self: None)
+    path, (here, away) = tmp_path / "y.nosync", (tmp_path / "a", tmp_path / "b")
+    with nosync_nb.open(path) as session:
+        numbers = session.input("numbers", "x int")
+        session.stage("drawn", numbers.map(drawn, "x int, y double"), nondeterministic=True)
+        numbers.insert([(x,) for x in range(3 * SPILL_ROWS)])
+        session.commit()
+        expected = sorted(map(tuple, session["drawn"].rows()))
+        before = owners_of(session).publisher.snapshot.graph
+        own = {before.named["drawn"].log, *before.named["drawn"].traces.values()}
+        for folder in (here, away):
+            folder.mkdir()
+            copied(session, folder)
+        log_id = owners_of(session).publisher.store.log.id
+        urls = [f"file://{here}", f"file://{away}"]
+        settings.write(Files(), str(path), log_id, settings.checked(urls, 1, log=str(path)))
+    names = [p.name for p in path.glob("layers/*") if int(re.findall(r"\d+", p.name)[0]) in own]
+    assert names
+    for name in names:
+        spoil(path / "layers" / name)
+        (copy_of(path, "a") / "layers" / name).unlink()
+    away.rename(tmp_path / "elsewhere")
+    with nosync_nb.open(path) as session:
+        with pytest.raises(CorruptLogError, match="damaged"):
+            session["drawn"].rows()
+        assert owners_of(session).publisher.snapshot.catalog["drawn"].live
+        (tmp_path / "elsewhere").rename(away)
+        assert sorted(map(tuple, session["drawn"].rows())) == expected
+    for name in names:
+        file = path / "layers" / name
+        file.write_bytes(file.read_bytes()[:-16])
+        (copy_of(path, "b") / "layers" / name).unlink()
+    with nosync_nb.open(path) as session:
+        with pytest.raises(CorruptLogError, match="damaged"):
+            session["drawn"].rows()
+        assert not owners_of(session).publisher.snapshot.catalog["drawn"].live
