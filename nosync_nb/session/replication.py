@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from nosync_nb.collections.functions import trust
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.store.replicas import remembered
@@ -290,7 +291,7 @@ def start_keeper(folder: str, generation: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "NOSYNC_KEY_FILE": trust.key_path()},
         cwd=os.sep,
         start_new_session=True,
     )

@@ -18,9 +18,10 @@ import pytest
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, FencedError, OutcomeUnknownError, SchemaError
+from nosync_nb.files.disk import Files
 from nosync_nb.session.replication import ReplicaStatus, Replication
 from nosync_nb.session.session import owners_of
-from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.folder import FolderReplica, read_promise
 from nosync_nb.store.replicas.replica import Name, Term
 
 WAIT_S = 120.0
@@ -108,6 +109,53 @@ os.kill(os.getpid(), signal.SIGKILL)
     with nosync_nb.open(path, replicas=urls) as session:
         assert session.now == 51
         assert sum(row.n for row in session["degrees"].rows()) == 51
+
+
+def test_an_emptied_replica_does_not_let_an_old_copy_over_what_was_safe(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path, image = tmp_path / "x.nosync", tmp_path / "image"
+    begun(path, urls[:2]).close()
+    shutil.copytree(path, image)
+    with nosync_nb.open(path, replicas=urls[:2], quorum=2) as session:
+        session.inputs["edges"].insert([(7, 7)])
+        assert session.commit(wait="replicas", timeout=WAIT_S) == 2
+    shutil.rmtree(path)
+    shutil.copytree(image, path)
+    shutil.rmtree(tmp_path / "replica-0")
+    (tmp_path / "replica-0").mkdir()
+    for _ in range(2):
+        with nosync_nb.open(path, replicas=urls[:2], quorum=2, takeover=True) as session:
+            until(session, lambda all_: all_[1].state in ("ahead", "fenced"))
+    shutil.rmtree(path)
+    with nosync_nb.open(path, replicas=urls[1:2]) as session:
+        assert session.now == 2
+        assert (7, 7) in session["edges"].rows()
+
+
+def test_another_quorum_is_promised_again(tmp_path: Path, urls: list[str]) -> None:
+    path = tmp_path / "x.nosync"
+    with begun(path, urls) as session:
+        until(session, lambda all_: all(each.epoch == 1 for each in all_))
+        nosync_nb.open(path, replicas=urls, quorum=1)
+        session.inputs["edges"].insert([(7, 7)])
+        session.commit(wait="replicas", timeout=WAIT_S)
+        until(session, lambda all_: all(each.epoch == 2 for each in all_))
+        log_id = owners_of(session).publisher.store.log.id
+        for number in range(3):
+            copy = str(tmp_path / f"replica-{number}" / log_id.hex())
+            said = read_promise(Files(), copy)
+            assert said is not None
+            assert said.name.quorum == 1
+
+
+def test_a_key_file_may_be_named_from_where_the_kernel_is(
+    tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOSYNC_KEY_FILE", "keys/key")
+    with begun(tmp_path / "x.nosync", urls[:1]) as session:
+        session.sync("replicas", timeout=WAIT_S)
 
 
 def keepers(path: Path) -> list[int]:

@@ -26,8 +26,9 @@ from nosync_nb.store import journal
 from nosync_nb.store.log import Log
 from nosync_nb.store.replicas import examining, restoring, settings
 from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.polling import AheadError, Poll, UndecidedError, Vote
 from nosync_nb.store.replicas.replica import Name, Term
-from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper, UndecidedError
+from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.source import Source
 
 ID = bytes(range(16))
@@ -147,23 +148,54 @@ def test_a_damaged_promise_is_told(tmp_path: Path, text: bytes) -> None:
         replica.held()
 
 
+LEVEL, AHEAD, EMPTY = Vote("", 4), Vote("it has frame 9", 4), Vote("", 0)
+
+
 def test_an_owner_ships_when_enough_replicas_have_nothing_that_he_lacks() -> None:
     poll = Poll(3, 2)
     with pytest.raises(UndecidedError):
-        poll.ask(0, None)
+        poll.ask(0, LEVEL)
     with pytest.raises(UndecidedError):
-        poll.ask(1, "it has frame 9")
-    poll.ask(2, None)
-    poll.ask(1, "it has frame 9")  # it was on one replica alone: nobody was told of it
+        poll.ask(1, AHEAD)
+    poll.ask(2, LEVEL)
+    poll.ask(1, AHEAD)  # it was on one replica alone: nobody was told of it
     poll = Poll(3, 2)
     with pytest.raises(UndecidedError):
-        poll.ask(0, "it has frame 9")
+        poll.ask(0, AHEAD)
     with pytest.raises(AheadError, match="frame 9"):
-        poll.ask(1, "it has frame 9")
+        poll.ask(1, AHEAD)
     with pytest.raises(UndecidedError):
-        poll.ask(2, None)
+        poll.ask(2, LEVEL)
     with pytest.raises(AheadError):
-        Poll(1, 1).ask(0, "it has frame 9")
+        Poll(1, 1).ask(0, AHEAD)
+
+
+def test_a_replica_that_holds_nothing_is_no_witness_while_another_may_hold_more() -> None:
+    poll = Poll(2, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, EMPTY)  # it may have been emptied
+    with pytest.raises(AheadError, match="frame 9"):
+        poll.ask(1, AHEAD)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, EMPTY)
+    poll = Poll(3, 2)
+    for number in (0, 1):
+        with pytest.raises(UndecidedError):
+            poll.ask(number, EMPTY)
+    poll.ask(2, EMPTY)  # all are new
+    poll.ask(0, EMPTY)
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, LEVEL)
+    with pytest.raises(UndecidedError):
+        poll.ask(1, EMPTY)
+    poll.ask(2, LEVEL)
+    poll.ask(1, EMPTY)
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, Vote("it has frame 9", 3))
+    poll.ask(1, LEVEL)  # its owner had all that was safe, and went on over that
+    poll.ask(0, Vote("it has frame 9", 3))
 
 
 def test_work_follows_the_change_and_not_what_is_there(written: Session, tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_whatever_fails_what_was_announced_is_on_the_replicas(
     did = lived(seeds)
     record_property("lives", [len(seeds), dict(did)])
     if len(seeds) == CHUNK:
-        assert {*ACTIONS, *FAULTS, *(f"disk: {step}" for step in STEPS)} <= did.keys()
+        often = {*ACTIONS, *FAULTS, *(f"disk: {step}" for step in STEPS)} - {"ahead"}
+        assert often <= did.keys()
 
 
 def test_a_seed_decides_everything() -> None:

@@ -109,9 +109,9 @@ class Account:
             if promises.forbids(said.term, term):
                 self._later = said.term
                 raise promises.refused(self.where, said.term)
-            if (state.writer, said.term) == (self.writer, term):
+            if (state.writer, said.term, said.name) == (self.writer, term, name):
                 return self._begun(state, swept=state is was)
-            made = said if said.term == term else Promise(term, said.incarnation, name)
+            made = Promise(term, said.incarnation, name)
             slot = state.slot + 1
             reigns = (*state.reigns, slot)
             first = CopyRecord(slot, self.writer, made, state.seq, _all(state.files), reigns)

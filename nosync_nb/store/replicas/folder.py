@@ -121,7 +121,7 @@ class FolderReplica:
                 said = Promise(Term(0, ""), secrets.token_hex(8), name)
             if promises.forbids(said.term, term):
                 raise promises.refused(self._folder, said.term)
-            if said.term != term:
+            if (said.term, said.name) != (term, name):
                 made = Promise(term, said.incarnation, name)
                 self._files.replace(os.path.join(self._folder, "promise"), promises.encode(made))
         finally:

@@ -31,9 +31,10 @@ from nosync_nb.store.log import owner
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas.polling import AheadError, Poll, Vote
 from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.scrubbing import Scrubbed, Scrubber
-from nosync_nb.store.replicas.shipping import AheadError, Poll, Shipper
+from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.replicas.source import Source, log_id
 
@@ -193,8 +194,8 @@ class Lane:
             self._news.wait_for(lambda: False, delay)
             return True
 
-    def _ask(self, why: str | None) -> None:
-        self._poll.ask(self._number, why)
+    def _ask(self, vote: Vote) -> None:
+        self._poll.ask(self._number, vote)
 
     def _level(self, shipper: Shipper) -> None:
         known = shipper.acknowledged

@@ -21,18 +21,18 @@ for the better copy. Hence nothing of an owner is shipped until it is known that
 from __future__ import annotations
 
 import errno
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import File
 from nosync_nb.store.log import checkpoint, frames, segments
+from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment
 from nosync_nb.store.replicas import layout, vouching
+from nosync_nb.store.replicas.polling import Vote
 from nosync_nb.store.replicas.replica import Name, Replica
-from nosync_nb.store.replicas.settings import readers
 from nosync_nb.store.replicas.source import Anchor, Extent, Source, View
 from nosync_nb.store.replicas.vouching import Put
 
@@ -47,57 +47,6 @@ class Acknowledged(NamedTuple):
     offset: int
 
 
-class AheadError(FencedError):
-    """Replicas hold frames that this log does not, and that may have been told to be safe."""
-
-    kind = "ahead"
-
-
-class UndecidedError(DurabilityError):
-    """Too few replicas have told yet whether they hold frames that this log does not."""
-
-    kind = "undecided"
-
-
-class Poll:
-    """Whether an owner has all that was ever on a quorum of replicas. Any thread may ask.
-
-    He has if so many replicas hold nothing that he lacks that a quorum cannot be among the others;
-    what those hold was never safe, and the log goes on over it. He lacks something if a quorum
-    holds such. Until either is known it is waited for more of them.
-    """
-
-    def __init__(self, replicas: int, needed: int) -> None:
-        self._replicas, self._quorum = replicas, needed
-        self._lock = threading.Lock()
-        self._ahead: dict[int, bool] = {}
-
-    def ask(self, replica: int, why: str | None) -> None:
-        """Says of a replica whether it is ahead, and why; returns if it may be shipped to.
-
-        Raises:
-            AheadError: the log must not go on.
-            UndecidedError: it is not known yet.
-        """
-        with self._lock:
-            self._ahead[replica] = why is not None
-            ahead = sum(self._ahead.values())
-            lack = len(self._ahead) - ahead
-        needed = readers(self._replicas, self._quorum)
-        if lack >= needed:
-            return
-        if why is not None and ahead >= self._quorum:
-            raise AheadError(
-                why,
-                hint="close the session, move the log's folder away, and open it with the"
-                " replicas: they have what is missing",
-            )
-        raise UndecidedError(
-            why or f"{lack} of {needed} replicas have told that this log lacks nothing",
-            hint="it goes on when more of the replicas answer",
-        )
-
-
 class _GoneError(Exception):
     """A file is not there any more that a frame names: a checkpoint has made it useless."""
 
@@ -107,8 +56,8 @@ class Shipper:
 
     Args:
         name: what people call the log.
-        ask: is told in words what the replica has that the log lacks, None if it has nothing of
-            that kind, and raises if it may not be shipped to; see `Poll.ask`.
+        ask: is told what the replica says of the log, and raises if it may not be shipped to; see
+            `Poll.ask`.
         tell: called when anything is known anew that the attributes say.
 
     Attributes:
@@ -122,7 +71,7 @@ class Shipper:
         source: Source,
         replica: Replica,
         name: Name,
-        ask: Callable[[str | None], None],
+        ask: Callable[[Vote], None],
         tell: Callable[[Shipper], None] = lambda shipper: None,
     ) -> None:
         self._source, self._replica, self._name = source, replica, name
@@ -229,9 +178,9 @@ class Shipper:
         # Only a log that its first owner has just made cannot lack anything: also one that is empty
         # may be an old copy.
         if begun is None or begun.before is not None or self._source.generation > 1:
-            ahead = self._ahead(view, held)
-            self._ask(ahead)
-            if ahead is not None:  # what it acknowledged of another history counts no more
+            vote = self._vote(view, held)
+            self._ask(vote)
+            if vote.ahead:  # what it acknowledged of another history counts no more
                 self._replica.sync(self._source.term, 0)
         self._stamp = None
         for name, size in list(held.items()):
@@ -257,8 +206,8 @@ class Shipper:
     def _differs(self, name: str, size: int) -> bool:
         return self._source.digest(name, size) != self._replica.digest(name, size)
 
-    def _ahead(self, view: View, held: dict[str, int]) -> str | None:
-        """What the replica's own log has that this one lacks, in words; None if it has nothing.
+    def _vote(self, view: View, held: dict[str, int]) -> Vote:
+        """What the replica has of this log, and beyond it.
 
         What lies before this log's checkpoint cannot be compared any more.
 
@@ -266,19 +215,27 @@ class Shipper:
         beyond it. He is refused; the next owner begins behind all of that, where nothing differs.
         Hence all that the replica has of earlier owners is held against the log.
         """
-        if all(e.segment.generation != self._source.generation for e in view.extents):
-            return None
-        for name in filter(layout.is_checkpoint, held):
-            mark = checkpoint.mark_of(self._replica.read(name, 0, checkpoint.HEADER_BYTES))
-            if mark is not None and not self._source.holds(mark):
-                return f"the replica has the state after frame {mark.seq}, which this log lacks"
-        for segment, size in self._chained(held):
+        names = filter(layout.is_checkpoint, held)
+        heads = (self._replica.read(name, 0, checkpoint.HEADER_BYTES) for name in names)
+        marks = [mark for mark in map(checkpoint.mark_of, heads) if mark is not None]
+        own = self._own(held, marks)
+        generation = own[0][0].generation if own else int(any(map(layout.is_frames, held)))
+        begun = any(e.segment.generation == self._source.generation for e in view.extents)
+        return Vote(self._ahead(own) if begun else "", generation)
+
+    def _ahead(self, own: Sequence[tuple[Segment, int]]) -> str:
+        """What a replica's own log has that this one lacks, in words; empty if nothing.
+
+        Args:
+            own: its segments, and how much of each counts.
+        """
+        for segment, size in own:
             if segment.generation >= self._source.generation:
                 continue
             if not self._source.holds(segment.start):
                 return f"the replica goes on after frame {segment.start.seq}, which this log lacks"
-            own = self._source.size(segment.name)
-            if own is not None and own >= size and not self._differs(segment.name, size):
+            here = self._source.size(segment.name)
+            if here is not None and here >= size and not self._differs(segment.name, size):
                 continue
             data = self._replica.read(segment.name, HEADER_BYTES, size - HEADER_BYTES)
             theirs, _ = frames.scan(data, segment.start.offset, segment.start)
@@ -287,22 +244,38 @@ class Shipper:
                     f"the replica holds frames up to {theirs[-1].position.seq}, which this log"
                     f" lacks: its disk is older than the replica"
                 )
-        return None
+        return ""
 
-    def _chained(self, held: dict[str, int]) -> Iterator[tuple[Segment, int]]:
-        """The segments of the replica's own log, the newest first, and how much of each counts."""
+    def _own(self, held: dict[str, int], marks: Sequence[Mark]) -> list[tuple[Segment, int]]:
+        """The segments of the newest log that the replica has whole, and how much of each counts.
+
+        What it got in the middle of catching up it never acknowledged: of segments that lead back
+        neither to the first one nor to a checkpoint nothing can be read.
+
+        Args:
+            marks: those of its checkpoints.
+        """
         headers = {}
         for name in filter(layout.is_segment, held):
             segment = segments.decode(self._replica.read(name, 0, HEADER_BYTES))
             if segment is not None and segment.name == name:
                 headers[segment.key] = segment
-        which: tuple[int, int] | None = max(headers, default=None)
-        stop: int | None = None
-        while which is not None and which in headers:
-            segment = headers[which]
-            size = held[segment.name]
-            yield segment, size if stop is None else min(size, segment.local(stop))
-            which, stop = segment.before, segment.start.offset
+        for newest in sorted(headers, reverse=True):
+            chain: list[tuple[Segment, int]] = []
+            which: tuple[int, int] | None = newest
+            stop: int | None = None
+            while which is not None and which in headers:
+                segment = headers[which]
+                size = held[segment.name] if stop is None else segment.local(stop)
+                if size > held[segment.name]:
+                    break
+                chain.append((segment, size))
+                which, stop = segment.before, segment.start.offset
+            first, (last, size) = chain[-1][0].start.offset, chain[0]
+            end = last.start.offset + size - HEADER_BYTES
+            if which is None or any(first <= mark.offset <= end for mark in marks):
+                return chain
+        return []
 
     # -- sending -----------------------------------------------------------------------------
 

@@ -88,6 +88,7 @@ class Source:
         self._files = files or Files()
         self.folder = folder
         self.generation = generation
+        self._place = self._found()
         self._words = Words(self._files.mapped(os.path.join(folder, "generation")))
         try:
             self.check()
@@ -111,9 +112,18 @@ class Source:
         self._words.close()
 
     def check(self) -> None:
-        """Raises FencedError when another owner has taken over."""
-        if self._words.generation != self.generation:
+        """Raises FencedError when another owner has taken over.
+
+        Failure: the folder is put aside for another copy of the log while its keeper ships. What he
+        has mapped says that his owner is the last one, and what he reads is of another history.
+        """
+        if self._words.generation != self.generation or self._found() != self._place:
             raise _fenced(self.folder)
+
+    def _found(self) -> tuple[int, int]:
+        """Which file it is that says who owns the log that lies here now."""
+        status = self._files.status(os.path.join(self.folder, "generation"))
+        return status.st_dev, status.st_ino
 
     def look(self, *, written: bool = False) -> View | None:
         """What there is to ship now; None before the owner has begun.

@@ -1,0 +1,87 @@
+"""Polling: what replicas say to an owner who begins, and whether he may ship then.
+
+A log's disk may have come back from an old copy. What its owner ships is of a later generation than
+what replicas hold of the log that was lost, and would be taken for the better copy.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.store.replicas.settings import readers
+
+
+class AheadError(FencedError):
+    """Replicas hold frames that this log does not, and that may have been told to be safe."""
+
+    kind = "ahead"
+
+
+class UndecidedError(DurabilityError):
+    """Too few replicas have told yet whether they hold frames that this log does not."""
+
+    kind = "undecided"
+
+
+class Vote(NamedTuple):
+    """What a replica says to an owner who begins.
+
+    Attributes:
+        ahead: what it has that his log lacks, in words; empty if nothing.
+        generation: of the last owner whose frames it has; 0: it holds nothing.
+    """
+
+    ahead: str
+    generation: int
+
+
+class Poll:
+    """Whether an owner has all that was ever on a quorum of replicas. Any thread may ask.
+
+    He has if so many replicas hold nothing that he lacks that a quorum cannot be among the others;
+    what those hold was never safe, and the log goes on over it. He lacks something if a quorum
+    holds such, or may have held it. Until either is known it is waited for more of them.
+
+    Failure: a disk comes back from an old copy, and one of two replicas is empty. It holds nothing
+    that the owner lacks, and did once. So what is empty tells nothing, unless all have been asked
+    and none is ahead.
+
+    A replica that is ahead with frames of an earlier owner than another one has is behind: that
+    owner had all that was safe before he shipped anything.
+    """
+
+    def __init__(self, replicas: int, needed: int) -> None:
+        self._replicas, self._quorum = replicas, needed
+        self._lock = threading.Lock()
+        self._votes: dict[int, Vote] = {}
+
+    def ask(self, replica: int, vote: Vote) -> None:
+        """Takes the vote of a replica; returns if it may be shipped to.
+
+        Raises:
+            AheadError: the log must not go on.
+            UndecidedError: it is not known yet.
+        """
+        with self._lock:
+            self._votes[replica] = vote
+            votes = list(self._votes.values())
+        needed, every = readers(self._replicas, self._quorum), len(votes) == self._replicas
+        level = [each for each in votes if each.generation and not each.ahead]
+        latest = max((each.generation for each in level), default=0)
+        ahead = [each for each in votes if each.ahead and each.generation >= latest]
+        told = sum(each.generation > 0 for each in votes)
+        if len(level) >= needed or (not ahead and (every or told >= needed)):
+            return
+        if vote in ahead and (every or len(ahead) >= self._quorum):
+            raise AheadError(
+                vote.ahead,
+                hint="close the session, move the log's folder away, and open it with the"
+                " replicas: they have what is missing",
+            )
+        raise UndecidedError(
+            vote.ahead
+            or f"{len(level)} of {needed} replicas have told that this log lacks nothing",
+            hint="it goes on when more of the replicas answer; one that will not can be removed",
+        )
