@@ -51,6 +51,9 @@ class _Known(NamedTuple):
     waiting: frozenset[str]
 
 
+_UNKNOWN = _Known({}, {}, Prefixes(0, 0, 0), frozenset())
+
+
 class Frontiers:
     """Those of one session.
 
@@ -62,7 +65,7 @@ class Frontiers:
         self._publisher, self._fetching = publisher, fetching
         self._replication = replication
         self._lock = threading.Lock()
-        self._known = _Known({}, {}, Prefixes(0, 0, 0), frozenset())
+        self._known = _UNKNOWN
         self._bounds = {failure: ExactPrefixes(failure) for failure in Failure}
 
     @property
@@ -121,6 +124,7 @@ class Frontiers:
             exact[name]
             for name, each in seen.catalog.items()
             if defined[name].frame <= reached.frames and exact[name] <= seen.last(each)
+            if each.live or not each.in_memory  # what has stopped in memory alone is gone already
         )
         return min(reached.epoch, inclusive(min(uppers, default=UNBOUNDED)))
 
@@ -182,8 +186,13 @@ class Frontiers:
         }
         changes.update((name, None) for name in known.catalog if name not in seen.catalog)
         if changes:
-            for bounds in self._bounds.values():
-                bounds.move(changes)
+            try:
+                for bounds in self._bounds.values():
+                    bounds.move(changes)
+            except BaseException:  # some have moved: all are made anew by who asks next
+                self._known = _UNKNOWN
+                self._bounds = {failure: ExactPrefixes(failure) for failure in Failure}
+                raise
         least = min(frames)
         waiting = frozenset(
             name for name in changes if name in defined and defined[name].frame > least

@@ -7,7 +7,7 @@ values that were computed before; see `publisher`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -95,7 +95,7 @@ class Installation:
         history = self._history(change, logs, catalog, past)
         version = Version(before.epoch, draft.traces)
         some = not (missed or afresh.renewed or publisher.logs.keys() - logs.keys())
-        retired = self._retired(version, history, change if some else None)
+        retired = _spilled(past) | self._retired(version, history, change if some else None)
         works = [item for each in past for item in each.work.items()]
         record = UnfinishedDefinition(
             publisher,
@@ -244,6 +244,11 @@ def _logs(before: Mapping[int, str], graph: Graph, change: Difference) -> dict[i
     for number in named_logs(change.gone).keys() - named_logs(change.fresh).keys():
         del logs[number]
     return logs
+
+
+def _spilled(past: Iterable[Draft]) -> frozenset[str]:
+    """The files that epochs were spilled to: what no trace goes on with ends with a checkpoint."""
+    return frozenset(ref.path for each in past for _, _, held in each.logged for ref in held.refs)
 
 
 def _without(version: Version, traces: Mapping[int, Trace]) -> Version:

@@ -12,6 +12,7 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import Session, StageError
+from nosync_nb.store.exact import ExactPrefixes
 from nosync_nb.store.store import Store
 
 
@@ -127,3 +128,28 @@ def test_an_unknown_stage_or_failure_is_told(session: Session) -> None:
         session.recovery_frontier("power", stage="degree")
     with pytest.raises(StageError, match="unknown class of failure 'fire'"):
         session.recovery_frontier("fire")  # type: ignore[arg-type]
+
+
+def test_an_interrupt_in_the_middle_of_bounds_leaves_them_to_the_next(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.recovery_frontier("kernel")
+    session.stage("late", session["degrees"].filter("n > 1"))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExactPrefixes, "move", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.recovery_frontier("kernel")
+    assert session.recovery_frontier("kernel") == session.now
+
+
+def test_what_was_in_memory_and_has_stopped_bounds_nothing(session: Session) -> None:
+    session.define({"kept": session["edges"].filter("src > 0")}, persist="memory")
+    add(session, (5, 5))
+    session.define({"kept": session["edges"].filter("src > 1")})
+    add(session, (6, 6))
+    session.sync()
+    assert session.recovery_frontier("power") == session.now
