@@ -22,6 +22,7 @@ from nosync_nb.session import upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.replicas import asking, mending, scrubbing, settings
+from nosync_nb.store.replicas import keeper as keeper_
 from nosync_nb.store.replicas.comparing import verified
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.keeper import Progress, keep
@@ -583,3 +584,38 @@ def test_what_cannot_be_computed_waits_for_a_replica_that_is_away(
         with pytest.raises(CorruptLogError, match="damaged"):
             session["drawn"].rows()
         assert not owners_of(session).publisher.snapshot.catalog["drawn"].live
+
+
+def test_a_keeper_ends_though_a_mount_hangs(
+    log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never, asked = threading.Event(), threading.Event()
+    promise = FolderReplica.promise
+
+    def hang(replica: FolderReplica, *args: Any) -> Any:
+        if "/a/" in replica.folder:
+            asked.set()
+            never.wait()
+        return promise(replica, *args)
+
+    monkeypatch.setattr(FolderReplica, "promise", hang)
+    for name, value in (("LINGER_S", 0.0), ("_GRACE_S", 0.1), ("_LOOK_S", 0.1)):
+        monkeypatch.setattr(keeper_, name, value)
+    session.sync()
+    heard = Heard(session)
+    reading, writing = os.pipe()
+    generation = owners_of(session).publisher.store.log.generation
+    with FileIO(reading) as news:
+        keeper = threading.Thread(
+            target=keep, args=(str(log), generation, news, heard.tell), daemon=True
+        )
+        keeper.start()
+        assert asked.wait(60)
+        os.close(writing)
+        keeper.join(60)
+        assert not keeper.is_alive()
+    lanes = [each for each in threading.enumerate() if each.name.endswith("/a")]
+    assert [each.daemon for each in lanes] == [True], "the process ends without it"
+    never.set()
+    for each in lanes:
+        each.join(60)

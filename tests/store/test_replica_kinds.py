@@ -268,7 +268,7 @@ def promised(copies: Copies, log_id: bytes) -> dict[str, int]:
     return files
 
 
-@pytest.mark.fault(6)
+@pytest.mark.fault(16)
 def test_a_segment_that_could_not_be_synced_is_in_doubt_until_it_is_stored_anew(
     tmp_path: Path,
 ) -> None:

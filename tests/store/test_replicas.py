@@ -80,6 +80,8 @@ def name_of(session: Session) -> Name:
         (["file:///mnt/a#xyz"], "no id of a log"),
         ([7], "no URL"),
         (["file:///mnt/a", "file:///mnt/b/../a"], "one place"),
+        (["grpc://[::1]:7", "grpc://[0:0:0:0:0:0:0:1]:7"], "one place"),
+        (["grpc://127.0.0.1:7", "grpc://[::ffff:127.0.0.1]:7"], "one place"),
         (["file:///logs/x.nosync/inside"], "lie in each other"),
         (["file:///logs"], "lie in each other"),
         ("file:///mnt/a", "no list"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -100,6 +101,9 @@ def _server(parts: SplitResult, shown: str) -> tuple[str, str]:
         raise SchemaError(f"'{shown}' names no port of a host", hint=_FORM)
     if name == "localhost":
         name = "127.0.0.1"
+    with suppress(ValueError):  # else it is no number
+        number = ip_address(name)
+        name = str((number.version == 6 and number.ipv4_mapped) or number)
     host = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
     if parts.scheme == "grpc" and not is_loopback(host):
         raise SchemaError(

@@ -39,8 +39,9 @@ from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.replicas.source import Source, log_id
 
 LINGER_S = 600.0
-"""How long a keeper without an owner goes on trying to reach a replica."""
+"""How long a keeper without an owner tries to reach a replica, or waits for one that hangs."""
 
+_GRACE_S = 10.0
 _RETRY_S = 0.1, 5.0
 _NICE = 1
 _LOOK_S = 2.0
@@ -109,7 +110,11 @@ class Lane:
         self._ended: float | None = None
         self._doubted: set[str] = set()
         self._said = Progress(number, "starting")
-        self._thread = threading.Thread(target=self._run, name=f"ship to {address.url}")
+        self._shipper: Shipper | None = None
+        self._moved = 0, time.monotonic()  # what was sent when it was looked, since when
+        self._thread = threading.Thread(
+            target=self._run, name=f"ship to {address.url}", daemon=True
+        )
 
     def start(self) -> None:
         """Begins to ship."""
@@ -134,10 +139,21 @@ class Lane:
             self._ended = time.monotonic()
             self._waiting = True
             self._news.notify()
+        self._moved = self._sent(), self._ended
 
-    def join(self) -> None:
-        """Waits for the thread's end."""
-        self._thread.join()
+    def works(self, wait_s: float) -> bool:
+        """Waits for the thread's end; returns whether it has still to be waited for.
+
+        It has not when nothing was sent for `LINGER_S`: on a mount that hangs a call never returns.
+        """
+        self._thread.join(wait_s)
+        sent, now = self._sent(), time.monotonic()
+        if sent != self._moved[0]:
+            self._moved = sent, now
+        return self._thread.is_alive() and now - self._moved[1] < LINGER_S + _GRACE_S
+
+    def _sent(self) -> int:
+        return self._shipper.bytes_sent if self._shipper is not None else 0
 
     def _run(self) -> None:
         delay = _RETRY_S[0]
@@ -151,6 +167,7 @@ class Lane:
                     source = Source(self._folder, self._generation, files=self._files)
                     replica = connect(self._address, self._files).replica(source.log_id)
                     shipper = Shipper(source, replica, self._name, self._ask, self._level)
+                    self._shipper = shipper
                 assert shipper is not None
                 with self._news:
                     doubted, self._doubted = self._doubted, set()
@@ -246,8 +263,8 @@ def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
         scrubber.end()
         for lane in lanes:
             lane.end()
-    for lane in lanes:
-        lane.join()
+        while lanes:
+            lanes = [lane for lane in lanes if lane.works(_LOOK_S)]
 
 
 def lives(files: Files, folder: str, generation: int, news: FileIO) -> bool:
