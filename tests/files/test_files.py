@@ -423,3 +423,28 @@ def test_power_takes_a_folder_whose_name_was_not_synced_with_all_in_it(tmp_path:
             files.lose_power(str(root))
             seen.add((root / "inner" / "a").exists())
         assert seen == ({True, False} if forgets else {True})
+
+
+@pytest.mark.fault(8, 9)
+def test_a_file_and_a_folder_are_synced_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests play the power's loss over these two calls; so somebody has to see them made."""
+    synced: list[int] = []
+
+    def watched(sync: Callable[[int], None]) -> Callable[[int], None]:
+        def seen(fd: int) -> None:
+            synced.append(os.fstat(fd).st_ino)
+            sync(fd)
+
+        return seen
+
+    monkeypatch.setattr(os, "fsync", watched(os.fsync))
+    monkeypatch.setattr(os, "fdatasync", watched(os.fdatasync))
+    file = Files().create(str(tmp_path / "file"))
+    file.append(b"data")
+    file.sync()
+    file.close()
+    assert synced == [(tmp_path / "file").stat().st_ino]
+    Files().sync_folder(str(tmp_path))
+    assert synced[1:] == [tmp_path.stat().st_ino]
