@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import FakeMachine, HastyFiles
@@ -510,6 +511,23 @@ def test_an_owner_elsewhere_is_dead_when_its_heart_stops(path: str, where: dict[
     other.wait(10**9)
     open_log(path, other).close()
     assert other.listened_s == 2 * SILENT_S <= 4
+
+
+@pytest.mark.fault(24)
+def test_a_checkpoint_that_an_owner_wrote_after_he_was_fenced_is_none(path: str) -> None:
+    machine = FakeMachine()
+
+    class Overtaken(HastyFiles):
+        def replace(self, path_: str, data: Any, *, sync: bool = True) -> None:
+            super().replace(path_, data, sync=sync)
+            if "checkpoint-" in path_:
+                open_log(path, machine.after(), takeover=True).close()
+
+    log = Log.open(path, files=Overtaken(), machine=machine)
+    log.append(1, b"x")
+    with pytest.raises(FencedError):
+        log.write_checkpoint(b"state")
+    assert log.checkpoint_seq == 0
 
 
 @pytest.mark.fault(24)
