@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -48,12 +50,14 @@ def until(happened: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-def ended(pid: int) -> bool:
-    """Whether a process has ended, be it a corpse still."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+def until_ended(pid: int) -> None:
+    """Waits for the end of a process that need not be a child of this one."""
+    with suppress(ProcessLookupError):  # it has ended, and was reaped
+        process = os.pidfd_open(pid)
+        try:
+            assert select.select([process], [], [], 60)[0]
+        finally:
+            os.close(process)
 
 
 @pytest.mark.spark
@@ -85,8 +89,7 @@ def test_a_kernel_that_is_killed_in_a_job_leaves_no_half_of_it(
         go.touch()  # now the task ends, if the JVM let it run
         assert "committed" not in output.read()  # until all have ended who could write
         output.close()
-        while not ended(int(jvm)):
-            time.sleep(0.02)
+        until_ended(int(jvm))
         session.inputs["numbers"].insert([(2, 2)])
         session.commit(wait="disk")
         assert session.now == 2

@@ -267,3 +267,12 @@ def _explain(data: bytes, at: int, before: Mark) -> str:
     if len(data) - at < frame_bytes(length):
         return "the frame is cut off"
     return "the payload does not fit its checksum"
+
+
+def needed(data: bytes, end: Mark) -> int:
+    """How many bytes the frame after a mark has that begins `data`; 0 if that is no beginning."""
+    try:
+        need = check_one(data, Position(end.seq + 1, end.offset))
+    except CorruptLogError:
+        return 0
+    return need if isinstance(need, int) else 0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import File
 from nosync_nb.store.log import checkpoint, frames
-from nosync_nb.store.log.frames import Mark, Position
+from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.segments import HEADER_BYTES, Segment, encode
 from nosync_nb.store.naming import Wanted
 from nosync_nb.trace import proving
@@ -128,20 +128,11 @@ def _proven(file: File, segment: Segment, known: Mark, size: int) -> Iterator[by
             yield data[: complete[-1].end.offset - end.offset]
             end, most = complete[-1].end, PIECE_BYTES
             continue
-        need = _need(data, end)
+        need = frames.needed(data, end)
         if not len(data) < need <= size - at or len(data) < min(most, size - at):
             reason = damage.reason if damage and data else "the file ends here"
             raise _hurt(segment.name, f"frame {end.seq + 1}: {reason}")
         most = need
-
-
-def _need(data: bytes, end: Mark) -> int:
-    """How many bytes the frame has that begins some; 0 if that is not why it is not complete."""
-    try:
-        need = frames.check_one(data, Position(end.seq + 1, end.offset))
-    except CorruptLogError:
-        return 0
-    return need if isinstance(need, int) else 0
 
 
 def _hurt(name: str, why: str) -> CorruptLogError:

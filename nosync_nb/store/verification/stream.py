@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.log import frames
 from nosync_nb.store.log.frames import Frame, Mark, Position
 from nosync_nb.store.log.segments import Segment
@@ -53,7 +52,7 @@ def walk(read: Read, segment: Segment, stop: int) -> Iterator[Frame | Gap]:
         if complete:
             end, size = complete[-1].end, _PIECE
             continue
-        need = _need(data, end) if len(data) == most < stop - end.offset else 0
+        need = frames.needed(data, end) if len(data) == most < stop - end.offset else 0
         if need:
             size = need
             continue
@@ -63,15 +62,6 @@ def walk(read: Read, segment: Segment, stop: int) -> Iterator[Frame | Gap]:
         if after is None:
             return
         end = after
-
-
-def _need(data: bytes, end: Mark) -> int:
-    """How many bytes the frame takes that begins some; 0 if that is not why it does not verify."""
-    try:
-        need = frames.check_one(data, Position(end.seq + 1, end.offset))
-    except CorruptLogError:
-        return 0
-    return need if isinstance(need, int) else 0
 
 
 def _behind(read: Read, segment: Segment, end: Mark, stop: int) -> Mark | None:
@@ -120,7 +110,7 @@ def _first(read: Read, segment: Segment, mark: Mark, stop: int) -> bool:
     """Whether the frame after a mark verifies."""
     size = min(_PIECE, stop - mark.offset)
     data = read(segment.local(mark.offset), size)
-    need = _need(data, mark)
+    need = frames.needed(data, mark)
     if need > size:
         data = read(segment.local(mark.offset), min(need, stop - mark.offset))
     return bool(frames.scan(data, mark.offset, mark)[0])
