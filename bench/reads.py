@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import nosync_nb
+from nosync_nb.session.session import owners_of
 
 COMMITS = 200
 
@@ -43,7 +44,7 @@ def main() -> None:
         edges.insert(pa.table(columns))
         texts.insert(pa.table({"kind": kinds, "src": columns["src"]}))
         session.commit()
-        session.settle()
+        owners_of(session).worker.settle()
         found = {
             "count()": times(edges.count),
             "head(20)": times(lambda: edges.head(20)),

@@ -41,6 +41,7 @@ from nosync_nb import Session, graphs, windows
 from nosync_nb.collections.functions import trust
 from nosync_nb.files.disk import Files
 from nosync_nb.session import upkeep
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import log, segments, writer
 from nosync_nb.store.log.machine import Machine, Process
@@ -125,7 +126,7 @@ def define_orders(on: Session) -> None:
     orders = on.input("orders", "id int, customer int, amount double, tag string")
     customers = on.input("customers", golden.CUSTOMERS, key="customer")
     joined = orders.join(customers, on="customer")
-    on.define(
+    owners_of(on).definitions.define(
         {
             "joined": joined,
             "padded": orders.join(customers, on="customer", how="full"),
@@ -153,7 +154,9 @@ def define_orders(on: Session) -> None:
             "spread": orders.group_by("customer").reduce(spread, "spread double, n int"),
         }
     )
-    on.define({"busy": on["totals"].filter("n > 3"), "wide": on["spread"].filter("spread > 10")})
+    owners_of(on).definitions.define(
+        {"busy": on["totals"].filter("n > 3"), "wide": on["spread"].filter("spread > 10")}
+    )
 
 
 def draw(row: Any) -> tuple[int, int]:
@@ -203,11 +206,13 @@ def life_of_orders(on: Session) -> None:
     while on.now < EPOCHS:
         next_orders(on)
         on.commit(label="halfway" if on.now == EPOCHS // 2 else None)
-        on.settle()
+        owners_of(on).worker.settle()
         if on.now == 12:
             on.stage("edited", on["orders"].filter("id > 50"))
         elif on.now == 20:
-            on.define({"edited": on["orders"].map(edit(3), "customer int, id int")}, replay=15)
+            owners_of(on).definitions.define(
+                {"edited": on["orders"].map(edit(3), "customer int, id int")}, replay=15
+            )
         elif on.now == 24:
             with on.epoch(once="block", label="a block"):
                 on["orders"].insert(golden.BLOCK)
@@ -256,7 +261,7 @@ def define_graph(on: Session) -> None:
     hourly = windows.tumbling(events, on="ts", every="1 hour", retain="6 hours")
     half = windows.sliding(events, on="ts", size="1 hour", every="30 minutes")
     quotes = events.filter("k = 'a'").select("ts as seen", "v as quote")
-    on.define(
+    owners_of(on).definitions.define(
         {
             "hops": start.iterate(
                 lambda held: (
@@ -281,7 +286,7 @@ def define_graph(on: Session) -> None:
             "quoted": windows.asof_join(events, quotes, time={"ts": "seen"}, tolerance="3 hours"),
         }
     )
-    on.define({"far": on["hops"].map(distance(2), "node int, far boolean")})
+    owners_of(on).definitions.define({"far": on["hops"].map(distance(2), "node int, far boolean")})
 
 
 def _step(nodes: Any, edges: Any) -> Any:
@@ -318,7 +323,7 @@ def life_of_graph(on: Session) -> None:
     for epoch in range(13):
         next_graph(on)
         on.commit(label=f"{whose} owner" if epoch == 12 else None)
-        on.settle()
+        owners_of(on).worker.settle()
 
 
 # -- what is kept --------------------------------------------------------------------------------
@@ -382,7 +387,7 @@ def main() -> None:
         with reproducible(), small():
             orders = nosync_nb.open(Path(home) / "orders")
             life_of_orders(orders)
-            orders.settle()
+            owners_of(orders).worker.settle()
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(log, "CHECKPOINT_FRAMES", 1 << 20)
                 tail_of_orders(orders)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from nosync.protocols import CellOwner
     from nosync_nb import Session
-    from nosync_nb.session.definitions import StageReport
+    from nosync_nb.session.report import StageReport
     from nosync_nb.session.transactions import InputChanges, Transaction
 
 _END = "__nosync_end__"
@@ -101,9 +101,11 @@ class Cells(ast.NodeTransformer):
         session = self._owner.opened
         if session is None or self.transaction is not None or self._cell is None:
             return
+        from nosync_nb.session.session import owners_of
+
         ready = not session.closed and self._owner.settings.autocommit
         if ready and self._commit_between(session):
-            self.transaction = session.begin()
+            self.transaction = owners_of(session).commits.begin()
         self._told = session.now
 
     def _commit_between(self, session: Session) -> bool:
@@ -166,6 +168,8 @@ class Cells(ast.NodeTransformer):
         """`post_run_cell`: settles what the cell left and tells the notebook."""
         if self._cell is not _LOADING and not self._is_running(result):
             return
+        from nosync_nb.session.session import owners_of
+
         failure = _failure(result)
         session = self._owner.opened
         try:
@@ -177,7 +181,7 @@ class Cells(ast.NodeTransformer):
                 self._commit_late(result)
             if session is not None and session is self._owner.opened:
                 self._tell_blocks()
-                session.tell()
+                owners_of(session).commits.tell_absent()
             self._owner.after_cell(result)
         finally:
             self._cell = self._message = self.transaction = None

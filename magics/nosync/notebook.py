@@ -128,6 +128,7 @@ class Notebook:
         if memo.attempts >= _SAFE_MODE and not force:
             raise _safe_mode_error(place)
         import nosync_nb
+        from nosync_nb.session.session import owners_of
 
         self.errors.install()
         self._refuse_pending(place, options)
@@ -146,7 +147,7 @@ class Notebook:
             return session
         self.close()
         self.opened, self.place, self.memo, self._looked = session, place, memo, True
-        session.on_notice = lambda text: self.say(f"NoSync: {text}")
+        owners_of(session).listeners.hear(lambda text: self.say(f"NoSync: {text}"))
         self.configure()
         self.cells.begin()
         self._announce(session, place)
@@ -232,7 +233,9 @@ class Notebook:
     def cancel_spark(self) -> None:
         """Cancels the Spark jobs of an interrupted cell: Ctrl-C alone leaves them running."""
         if self.opened is not None:
-            self.opened.cancel_spark()
+            from nosync_nb.session.session import owners_of
+
+            owners_of(self.opened).link.cancel()
 
     def forget(self, *names: str) -> None:
         """Closes the views of stages that are gone, and takes their variables away."""

@@ -13,19 +13,21 @@ from nosync_widgets.tables import Table
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Collection
-    from nosync_nb.session.definitions import StageReport
+    from nosync_nb.session.report import StageReport
 
 
 def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, Any]) -> Any:
     """Runs a `%%dd` cell and returns the value of its last expression, if it has one.
 
     Args:
-        options: as `session.define` takes them.
+        options: as `Definitions.define` takes them.
 
     Raises:
         Exception: what the body raised; then its names have their old values and no stage changed.
     """
     __tracebackhide__ = True
+    from nosync_nb.session.session import owners_of
+
     shell = notebook.shell
     notebook.reopen()
     notebook.errors.install()
@@ -39,7 +41,8 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
             )
             return value
         session = notebook.session()
-        reports = session.define(named, **options) if named else []
+        definitions = owners_of(session).definitions
+        reports = definitions.define(named, **options) if named else []
         notebook.cells.defined(reports)
     for name, collection in named.items():
         notebook.variables.set(name, session[name], over=True)

@@ -44,6 +44,12 @@ class Snapshot(NamedTuple):
         """The last epoch."""
         return self.version.epoch
 
+    @property
+    def reads(self) -> dict[str, tuple[str, ...]]:
+        """What each named collection reads, by name."""
+        stages = self.catalog.values()
+        return {s.name: s.definition.references if s.definition else () for s in stages}
+
     def advanced(self, version: Version) -> Snapshot:
         """The snapshot after an epoch or a merge. Cost: below 1 us."""
         return Snapshot(version, self.graph, self.catalog, self.history)

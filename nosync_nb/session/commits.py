@@ -196,8 +196,11 @@ class Commits:
         self._audits.after(draft.epoch)
         self._upkeep.plan_due()
 
-    def begin(self, label: str | None) -> Transaction:
-        """Starts a transaction that all threads share until it ends; see `Session.begin`."""
+    def begin(self, label: str | None = None) -> Transaction:
+        """Starts a transaction that becomes the current one until it commits or is discarded.
+
+        It is that of all threads but those inside an `epoch` block.
+        """
         transactions = self._transactions
         outer = transactions.shared
 

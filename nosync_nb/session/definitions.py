@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition, check_name, reference, replaced
@@ -20,7 +20,7 @@ from nosync_nb.collections.host import Host, definition_of
 from nosync_nb.dataflow.snapshot import unknown
 from nosync_nb.dataflow.stage import Options, Stage
 from nosync_nb.dataflow.states import state
-from nosync_nb.errors import CorruptLogError, StageError
+from nosync_nb.errors import CorruptLogError, StageError, enough_memory
 from nosync_nb.session import levels, renaming, replay, versions
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.installation import Installation
@@ -29,29 +29,11 @@ from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replay import Afresh
-from nosync_nb.session.report import RecoveryReport
+from nosync_nb.session.replication import Replication
+from nosync_nb.session.report import RecoveryReport, StageReport
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.spark.link import Link
 from nosync_nb.spark.meaning import SparkTypes
-
-
-class StageReport(NamedTuple):
-    """What defining a stage did.
-
-    `status` is new, unchanged, changed, followed (it reads something that changed), resumed,
-    extended (it resumed, and the epochs that it had missed were run) or stale; `rows` its rows
-    now; `seconds` what computing it took; `hint` what the user may want to do next.
-    """
-
-    name: str
-    status: str
-    rows: int
-    epoch: int
-    seconds: float
-    placement: str
-    durability: str
-    version: int
-    hint: str | None = None
 
 
 class Definitions:
@@ -74,6 +56,7 @@ class Definitions:
         host: Host,
         report: RecoveryReport,
         repairs: Repairs,
+        replication: Replication,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -86,16 +69,44 @@ class Definitions:
         self._host = host
         self._report = report
         self._repairs = repairs
+        self._replication = replication
 
+    @enough_memory(
+        lambda self, collections, **_: self.outcome_of(collections),
+        "define one stage a time, over fewer rows, or with Spark: %%dd --on spark",
+    )
     def define(
+        self,
+        collections: Mapping[str, Collection],
+        *,
+        on: str = "auto",
+        persist: str | None = None,
+        replay: int | None = None,
+        nondeterministic: bool = False,
+        again: bool = False,
+    ) -> list[StageReport]:
+        """Defines several stages, all or none; they refer to each other by name.
+
+        Args:
+            on: where to run them: auto, local or spark.
+            persist: where they are kept, see `levels`; None: as they are, new ones in the log.
+            replay: the epoch from which a new version is computed for the past as well; a stage
+                that is equal, but not readable from there on though what it reads is, is too.
+            nondeterministic: what functions give is kept; see `Session.stage`.
+            again: computes them anew even if nothing changed.
+        """
+        options = levels.options(on, persist, self._replication, kept=nondeterministic)
+        return self.put(collections, options, replay=replay, again=again)
+
+    def put(
         self,
         collections: Mapping[str, Collection],
         options: Options,
         *,
-        replay: int | None,
-        again: bool,
+        replay: int | None = None,
+        again: bool = False,
     ) -> list[StageReport]:
-        """See `Session.define`."""
+        """Defines several stages, of which is decided how they are kept."""
         outcome = Outcome()
         try:
             try:
@@ -124,7 +135,7 @@ class Definitions:
         assert stage.definition is not None
         options = Options(stage.options.on, nondeterministic=True, demoted=True)
         collections = {name: Collection(self._host, stage.definition)}
-        self.define(collections, options, replay=None, again=False)
+        self.put(collections, options)
 
     def _define(
         self,

@@ -53,17 +53,17 @@ class Follower:
         self._followed = 0  # frames since the log was opened
         self._unshown = False  # whether frames may have been read that are not shown
 
-    def refresh(self) -> None:
-        """Takes in what the owner has committed since the last look.
+    def refresh(self) -> int:
+        """Takes in what the owner has committed since the last look; gives the last epoch.
 
         If the log cannot be followed from where the reader is, as its owner was replaced, or as the
         reader has fallen far behind or was interrupted, it begins again at the newest checkpoint.
         """
-        if self._recovered is None:
-            return
-        with self._lock:
-            if not self._gate.closing and (self._unshown or not self._follow(self._recovered)):
-                self._reload()
+        if self._recovered is not None:
+            with self._lock:
+                if not self._gate.closing and (self._unshown or not self._follow(self._recovered)):
+                    self._reload()
+        return self._publisher.now
 
     def following(self, read: Callable[[], Read]) -> Read:
         """Reads what the owner has committed by now.

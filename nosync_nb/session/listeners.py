@@ -102,6 +102,10 @@ class Listeners:
             self._subscribed = (*self._subscribed, entry)
         return stop
 
+    def hear(self, hears: Callable[[str], None] | None) -> None:
+        """Has a function get each notice from now on, or again (None) the program's log."""
+        self.on_notice = hears
+
     def say(self, text: str) -> None:
         """Gives a notice; whoever gets it cannot change the session, nor what goes on in it."""
         text = visible(text)

@@ -180,7 +180,9 @@ def _known(where: str) -> Session | None:
     known = _open.get(where)
     if known is not None and known.closed:
         known.close()  # goes on, if something interrupted it
-    return None if known is None or known.closed or known.fenced else known
+    if known is None or known.closed or owners_of(known).publisher.fenced:
+        return None
+    return known
 
 
 def _register(where: str, session: Session) -> None:

@@ -95,7 +95,7 @@ class Owners:
         self.declarations = Declarations(gate, publisher, installation, link)
         self.definitions = Definitions(
             gate, publisher, installation, names, transactions, listeners, link, types,
-            self.host, report, repairs,
+            self.host, report, repairs, replication,
         )  # fmt: skip
         self.audits = Audits(publisher, self.definitions, link)
         self.commits = Commits(

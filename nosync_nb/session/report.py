@@ -1,4 +1,4 @@
-"""Recovery: what an opening found, brought back, and lost, as people read it.
+"""Reports: what an opening found, brought back, and lost; what defining a stage did.
 
 The state comes from the log alone: traces are read, never computed again. Only a stage whose
 functions were not restored cannot go on: it is *stale*, readable at its last epoch, until its cell
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nosync_nb.errors import visible
 
@@ -168,3 +169,22 @@ def counted(count: int, what: str) -> str:
 def _time(seconds: float) -> str:
     """A time as people read it."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+
+
+class StageReport(NamedTuple):
+    """What defining a stage did.
+
+    `status` is new, unchanged, changed, followed (it reads something that changed), resumed,
+    extended (it resumed, and the epochs that it had missed were run) or stale; `rows` its rows
+    now; `seconds` what computing it took; `hint` what the user may want to do next.
+    """
+
+    name: str
+    status: str
+    rows: int
+    epoch: int
+    seconds: float
+    placement: str
+    durability: str
+    version: int
+    hint: str | None = None

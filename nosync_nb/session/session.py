@@ -18,20 +18,17 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Literal
 
 from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.definition import check_name, reference
-from nosync_nb.errors import FencedError, enough_memory, one_line, warn
-from nosync_nb.session import levels, upkeep
+from nosync_nb.errors import FencedError, one_line, warn
 from nosync_nb.session.blocks import EpochBlock
-from nosync_nb.session.definitions import StageReport
 from nosync_nb.session.input import Input
 from nosync_nb.session.owners import Owners
-from nosync_nb.session.transactions import InputChanges, Transaction
+from nosync_nb.session.transactions import InputChanges
 from nosync_nb.store.frontier import FailureName, Frontier
 from nosync_nb.store.ledger import Epochs
 from nosync_nb.store.replicas.settings import Replicas
@@ -107,13 +104,6 @@ class Session:
         """
         return self._owners.blocks.epoch(once, label)
 
-    def begin(self, label: str | None = None) -> Transaction:
-        """Starts a transaction that becomes the current one until it commits or is discarded.
-
-        It is that of all threads but those inside an `epoch` block.
-        """
-        return self._owners.commits.begin(label)
-
     @property
     def pending(self) -> Mapping[str, InputChanges]:
         """The inputs with changes that wait for the next epoch."""
@@ -160,37 +150,14 @@ class Session:
         Args:
             nondeterministic: its functions, or expressions as `uuid()`, may give something else
                 for the same row next time; what they gave is kept, and a retraction takes back
-                exactly that. In a notebook: `%%dd --nondeterministic`. `persist`: see `define`.
+                exactly that. In a notebook: `%%dd --nondeterministic`.
+            persist: where it is kept: memory, disk or replicas (see `levels`); None: as it is, a
+                new one in the log.
         """
-        self.define({name: collection}, nondeterministic=nondeterministic, persist=persist)
+        self._owners.definitions.define(
+            {name: collection}, nondeterministic=nondeterministic, persist=persist
+        )
         return self[name]
-
-    @enough_memory(
-        lambda self, collections, **_: self._owners.definitions.outcome_of(collections),
-        "define one stage a time, over fewer rows, or with Spark: %%dd --on spark",
-    )
-    def define(
-        self,
-        collections: Mapping[str, Collection],
-        *,
-        on: str = "auto",
-        persist: str | None = None,
-        replay: int | None = None,
-        nondeterministic: bool = False,
-        again: bool = False,
-    ) -> list[StageReport]:
-        """Defines several stages, all or none; they refer to each other by name.
-
-        Args:
-            on: where to run them: auto, local or spark.
-            persist: where they are kept, see `levels`; None: as they are, new ones in the log.
-            replay: the epoch from which a new version is computed for the past as well; a stage
-                that is equal, but not readable from there on though what it reads is, is too.
-            nondeterministic: what functions give is kept; see `stage`.
-            again: computes them anew even if nothing changed.
-        """
-        options = levels.options(on, persist, self._owners.replication, kept=nondeterministic)
-        return self._owners.definitions.define(collections, options, replay=replay, again=again)
 
     def drop(self, *names: str, cascade: bool = False) -> None:
         """Forgets stages or inputs; with `cascade`, what reads them too."""
@@ -202,7 +169,7 @@ class Session:
 
     def __getitem__(self, name: str) -> Collection:
         if name not in self:
-            self.refresh()
+            self._owners.follower.refresh()
         stage = self._owners.publisher.snapshot.stage(name)
         if stage.is_input:
             return self._input(name)
@@ -218,7 +185,7 @@ class Session:
     @property
     def stages(self) -> dict[str, Collection]:
         """The stages by name, without frozen versions."""
-        self.refresh()
+        self._owners.follower.refresh()
         stages = self._owners.publisher.snapshot.catalog.values()
         found = [s for s in stages if not s.is_input and not s.frozen]
         return {s.name: Collection(self._owners.host, reference(s.name, s.schema)) for s in found}
@@ -226,15 +193,9 @@ class Session:
     @property
     def inputs(self) -> dict[str, Input]:
         """The inputs by name."""
-        self.refresh()
+        self._owners.follower.refresh()
         catalog = self._owners.publisher.snapshot.catalog
         return {name: self._input(name) for name, stage in catalog.items() if stage.is_input}
-
-    @property
-    def graph(self) -> dict[str, tuple[str, ...]]:
-        """What each stage reads, by name."""
-        stages = self._owners.publisher.snapshot.catalog.values()
-        return {s.name: s.definition.references if s.definition else () for s in stages}
 
     # -- time --------------------------------------------------------------------------------
 
@@ -293,11 +254,6 @@ class Session:
         return self._owners.link.conf
 
     @property
-    def fenced(self) -> bool:
-        """Whether somebody else has taken the log over: nothing can be committed here any more."""
-        return not self._owners.gate.closing and self._owners.publisher.fenced
-
-    @property
     def stale(self) -> dict[str, str]:
         """The stages that have stopped, with the reason."""
         stages = self._owners.publisher.snapshot.catalog.values()
@@ -310,57 +266,17 @@ class Session:
         "replay_rows", "An edited stage is replayed over the past if that is at most so many rows."
     )
 
-    def cancel_spark(self) -> None:
-        """Cancels the Spark jobs of the running epoch."""
-        self._owners.link.cancel()
-
-    def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        """Calls back with each epoch after it is visible; returns the way to stop that."""
-        return self._owners.listeners.subscribe(callback)
-
     @property
     def stats(self) -> dict[str, Any]:
         """Counters: epochs, rows touched, rows merged, merges, checkpoints, stalls, executed."""
         return self._owners.works.counters
-
-    @property
-    def notices(self) -> deque[str]:
-        """The last lines that were said to whoever uses the session."""
-        return self._owners.listeners.notices
-
-    @property
-    def on_notice(self) -> Callable[[str], None] | None:
-        """What gets each notice, and cannot change the session; else the program's log does."""
-        return self._owners.listeners.on_notice
-
-    @on_notice.setter
-    def on_notice(self, hears: Callable[[str], None] | None) -> None:
-        self._owners.listeners.on_notice = hears
-
-    def layers(self, name: str) -> list[dict[str, Any]]:
-        """The layers of a stage: interval, rows, and where each is persisted."""
-        return upkeep.layers(self._owners.publisher.snapshot, name, self._owners.publisher.durable)
-
-    def refresh(self) -> int:
-        """With `mode="r"`, takes in what the owner has committed, as reading does; gives `now`."""
-        self._owners.follower.refresh()
-        return self.now
-
-    def tell(self) -> None:
-        """Warns of removed rows that were not there, as far as a loop of commits has not yet."""
-        self._owners.commits.tell_absent()
-
-    def settle(self) -> None:
-        """Waits for background merges and checkpoints."""
-        self._owners.worker.drain()
-        self._owners.worker.raise_error()
 
     def close(self) -> None:
         """Ends the session properly: everything is on disk, the log free for others."""
         if self._owners.gate.close():
             with self._owners.gate.ending:
                 try:
-                    self.tell()
+                    self._owners.commits.tell_absent()
                 finally:
                     self._owners.follower.between(self._end)
 

@@ -55,6 +55,10 @@ class Upkeep:
             if trace is not None and len(trace.layers) > 1 and plan(trace) is not None:
                 self._worker.submit(("merge", number), lambda n=number: self.merge(n))  # type: ignore[misc]
 
+    def layers(self, name: str) -> list[dict[str, Any]]:
+        """The layers of a stage, oldest first: interval, rows, bytes, and where each is kept."""
+        return _layers(self._publisher.snapshot, name, self._publisher.durable)
+
     def plan_due(self) -> None:
         """Queues a checkpoint, if the log has grown enough for one."""
         if self._publisher.store.log.checkpoint_due:
@@ -211,7 +215,7 @@ def merged_parts(layout: Layout, layers: list[tuple[Batch, ...]]) -> list[Batch]
     return [p for p in result if len(p)]
 
 
-def layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
+def _layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
     """The layers of a stage, oldest first: interval (inclusive), rows, bytes, persistence.
 
     Args:

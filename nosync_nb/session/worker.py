@@ -75,6 +75,11 @@ class Worker:
                 self._thread = None
             raise
 
+    def settle(self) -> None:
+        """Waits until nothing waits or runs, and raises what has failed."""
+        self.drain()
+        self.raise_error()
+
     def drain(self) -> None:
         """Waits until nothing waits or runs."""
         with self._lock:

@@ -20,6 +20,7 @@ from nosync_nb.collections.host import definition_of
 from nosync_nb.dataflow import compiler
 from nosync_nb.expressions import compile_expression
 from nosync_nb.rows import Schema
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import encoded, journal, signing
 
 NUMBERS = Schema.parse("x bigint, y bigint")
@@ -158,7 +159,7 @@ def test_a_long_chain_of_stages_works(tmp_path: Path) -> None:
         last: Collection = session.input("numbers", NUMBERS)
         for i in range(600):
             last = stages[f"s{i}"] = last.filter(f"x > {-i}")
-        session.define(stages)
+        owners_of(session).definitions.define(stages)
         session["numbers"].insert([(1, 2)])
         session.commit()
         assert session["s599"].count() == 1

@@ -13,6 +13,7 @@ from inside import inside, other_versions
 
 import nosync_nb
 from nosync_nb import Session, TimeError
+from nosync_nb.session.session import owners_of
 
 ROWS = 500
 """Rows before the stages stop; what is missed is far less."""
@@ -55,7 +56,7 @@ def stages(session: Session) -> dict[str, nosync_nb.Collection]:
 
 
 def define(session: Session) -> None:
-    session.define(stages(session))
+    owners_of(session).definitions.define(stages(session))
     session.stage("reader", session["odd"].group_by("odd").count())
 
 
@@ -155,14 +156,18 @@ def test_what_reads_a_stage_with_a_gap_has_it_too(stopped: Session) -> None:
     stopped.replay_rows = 0
     define(stopped)
     stopped.replay_rows = 1_000_000
-    (report,) = stopped.define({"late": stopped["sums"].filter("n > 0")}, replay=0)
+    (report,) = owners_of(stopped).definitions.define(
+        {"late": stopped["sums"].filter("n > 0")}, replay=0
+    )
     assert report.status == "new"
     assert stopped["late"].history() == stopped["sums"].history()
     assert stopped["late"].rows(at=1) == stopped["sums"].rows(at=1)
-    (report,) = stopped.define({"late": stopped["sums"].filter("n > 0")}, replay=0)
+    (report,) = owners_of(stopped).definitions.define(
+        {"late": stopped["sums"].filter("n > 0")}, replay=0
+    )
     assert report.status == "unchanged"
     with pytest.raises(TimeError, match="cannot replay from epoch 2"):
-        stopped.define({"later": stopped["sums"].filter("n > 1")}, replay=2)
+        owners_of(stopped).definitions.define({"later": stopped["sums"].filter("n > 1")}, replay=2)
 
 
 def test_a_gap_is_filled_if_a_replay_is_asked_for(
@@ -170,7 +175,9 @@ def test_a_gap_is_filled_if_a_replay_is_asked_for(
 ) -> None:
     stopped.replay_rows = 0
     define(stopped)
-    reports = {r.name: r.status for r in stopped.define(stages(stopped), replay=2)}
+    reports = {
+        r.name: r.status for r in owners_of(stopped).definitions.define(stages(stopped), replay=2)
+    }
     assert reports["odd"] == reports["sums"] == "changed"
     for at in (2, 3, 4):
         assert stopped["sums"].rows(at=at) == expected["sums", at]
@@ -218,7 +225,7 @@ def test_stages_that_stopped_at_different_epochs_are_extended_together(
     session = kernels.opened(known=False)
     session.inputs["numbers"].insert([(ROWS,), (ROWS + 1,)])
     session.commit()
-    session.define({"sums": stages(session)["sums"]})
+    owners_of(session).definitions.define({"sums": stages(session)["sums"]})
     assert session["sums"].rows() == expected["sums", 2]
     assert session.frontiers["odd"].memory == 1
     session.close()
@@ -276,11 +283,16 @@ def test_a_stage_whose_inputs_cannot_be_read_as_of_then_is_computed_anew(
     inside(session).upkeep.checkpoint()
     assert not any(20 in each for each in session["numbers"].history())
     numbers = session.inputs["numbers"]
-    (report,) = session.define({"doubled": numbers.map(lambda row: (row.x * 2,), "y int")})
+    (report,) = owners_of(session).definitions.define(
+        {"doubled": numbers.map(lambda row: (row.x * 2,), "y int")}
+    )
     assert (report.status, report.version) == ("changed", 2)
     assert len(session["doubled"]) == 400
     assert len(session["doubled@1"]) == 20
-    assert any("'numbers' cannot be read at epoch 20 any more" in n for n in session.notices)
+    assert any(
+        "'numbers' cannot be read at epoch 20 any more" in n
+        for n in owners_of(session).listeners.notices
+    )
     assert session.recovery.stages["doubled"] == "recompute"
 
 
@@ -348,7 +360,9 @@ def test_whatever_stops_and_comes_back_every_readable_epoch_is_right(
         elif what == "checkpoint":
             inside(session).upkeep.checkpoint()
         elif what == "some":
-            session.define({n: c for n, c in stages(session).items() if chance.random() < 0.5})
+            owners_of(session).definitions.define(
+                {n: c for n, c in stages(session).items() if chance.random() < 0.5}
+            )
         else:
             session = kernels.opened(known=what == "find", takeover=True)
         for name in STAGES:

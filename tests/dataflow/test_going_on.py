@@ -17,6 +17,7 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow import compiler
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.session import replay
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import encoded
 
 ROWS = [(i % 10, i) for i in range(100)]
@@ -260,7 +261,7 @@ def test_how_often_a_part_is_described_makes_no_difference(
     for step, turned in enumerate([False, True, True]):
         for name, once in forms.items():
             made = twice(base, once=(once == first) != turned, stateful=stateful)
-            [report] = session.define({name: made}, nondeterministic=kept)
+            [report] = owners_of(session).definitions.define({name: made}, nondeterministic=kept)
             assert report.status == "unchanged"
         session.inputs["base"].insert([(step, 60 + step)])
         session.inputs["base"].remove([ROWS[30 + step]])
@@ -302,7 +303,7 @@ def act(session: Session, rng: random.Random, step: int) -> None:
     kind = rng.randrange(10)
     if kind < 6:
         again = rng.random() < 0.1
-        session.define({name: described(session, rng, name)}, again=again)
+        owners_of(session).definitions.define({name: described(session, rng, name)}, again=again)
     elif kind == 6:
         session.drop(name if name in stages else "base_", cascade=True)
     elif kind == 7:

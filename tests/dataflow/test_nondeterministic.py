@@ -20,6 +20,7 @@ import nosync_nb
 from nosync_nb import Collection, ExpressionError, Session, StageError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.session import audits
+from nosync_nb.session.session import owners_of
 
 
 def tagged(row: Any) -> tuple[Any, int]:
@@ -32,7 +33,7 @@ def bag(collection: Collection) -> dict[Any, int]:
 
 
 def define(session: Session, **stages: Collection) -> Any:
-    return session.define(stages, nondeterministic=True)
+    return owners_of(session).definitions.define(stages, nondeterministic=True)
 
 
 def test_a_retraction_takes_back_what_was_given(session: Session) -> None:

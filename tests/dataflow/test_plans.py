@@ -13,6 +13,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.dataflow import compiler
 from nosync_nb.operators import Operator
+from nosync_nb.session.session import owners_of
 
 
 def described(session: Session) -> dict[str, Any]:
@@ -76,12 +77,12 @@ def test_another_plan_changes_no_stage(
 ) -> None:
     expected = []
     with nosync_nb.open(tmp_path / "model") as model:
-        model.define(described(model))
+        owners_of(model).definitions.define(described(model))
         for number in range(1, 9):
             change(model, number)
             expected.append(rows(model))
     with nosync_nb.open(tmp_path / "log") as session:
-        session.define(described(session))
+        owners_of(session).definitions.define(described(session))
         for number in range(1, 4):
             change(session, number)
         if checkpoint:
@@ -92,18 +93,18 @@ def test_another_plan_changes_no_stage(
             assert rows(session) == expected[number - 2]
             change(session, number)
             assert rows(session) == expected[number - 1]
-            reports = session.define(described(session))
+            reports = owners_of(session).definitions.define(described(session))
             assert {(r.status, r.version) for r in reports} == {("unchanged", 1)}
             change(session, number + 1)
             assert rows(session) == expected[number]
-            assert not [name for name in session.graph if "@" in name]
+            assert not [name for name in owners_of(session).publisher.snapshot.reads if "@" in name]
             for epoch in range(1, number + 2):
                 assert rows(session, epoch) == expected[epoch - 1]
 
 
 def test_another_plan_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
-        session.define(described(session))
+        owners_of(session).definitions.define(described(session))
         change(session, 1)
     both(monkeypatch)
     heads = []
@@ -135,7 +136,9 @@ def test_what_cannot_be_computed_again_waits_for_its_cell(
         assert set(session.stale) == {"tags", "read"}
         assert rows(session, 1) == was
     with nosync_nb.open(tmp_path / "log") as session:
-        (report,) = session.define({"tags": stage(session)}, nondeterministic=True)[:1]
+        (report,) = owners_of(session).definitions.define(
+            {"tags": stage(session)}, nondeterministic=True
+        )[:1]
         assert (report.status, report.version) == ("changed", 2)
         assert sorted(a for a, _ in session["tags"].rows()) == [1, 2]
         assert sorted(map(tuple, session["tags@1"].rows())) == was["tags"]

@@ -10,6 +10,7 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import Collection, Session
+from nosync_nb.session.session import owners_of
 
 Build = Callable[[Collection, Collection], Collection]
 
@@ -230,7 +231,9 @@ def test_what_a_follower_reads_is_its_own_again_when_the_columns_are(session: Se
     counts(session, young="min(age)", n="count(*)")
     counts(session, n="count(*)")
     many = session["counts"].filter("n > 1")
-    assert [r.status for r in session.define({"many": many})] == ["unchanged"]
+    assert [r.status for r in owners_of(session).definitions.define({"many": many})] == [
+        "unchanged"
+    ]
 
 
 def test_a_select_of_the_user_uses_what_it_names_also_when_it_has_followed(

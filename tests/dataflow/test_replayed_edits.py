@@ -15,6 +15,7 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import CorruptLogError, DurabilityError, Session
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import journal, store
 
 EPOCHS = 6
@@ -71,7 +72,7 @@ def test_a_reader_that_looks_between_the_frames_sees_the_new_past_afterwards(
 
     def look(_: int, __: int) -> None:
         for reader in readers:
-            reader.refresh()
+            owners_of(reader).follower.refresh()
             assert contents(reader) == old
         readers.append(nosync_nb.open(session.path, mode="r"))
 
@@ -82,12 +83,12 @@ def test_a_reader_that_looks_between_the_frames_sees_the_new_past_afterwards(
     new = contents(session)
     assert new != old
     for reader in readers:
-        reader.refresh()
+        owners_of(reader).follower.refresh()
         assert contents(reader) == new
     session["numbers"].insert([(1,)])  # type: ignore[attr-defined]
     session.commit()
     for reader in readers:
-        reader.refresh()
+        owners_of(reader).follower.refresh()
         assert contents(reader) == contents(session)
         reader.close()
     session.close()
@@ -111,12 +112,12 @@ def test_an_edit_that_failed_at_any_frame_leaves_nothing_that_counts(
             edit(session)
         stop()
         assert contents(session) == old
-        follower.refresh()
+        owners_of(follower).follower.refresh()
         assert contents(follower) == old
     edit(session)
     new = contents(session)
     assert new != old
-    follower.refresh()
+    owners_of(follower).follower.refresh()
     assert contents(follower) == new
     with nosync_nb.open(session.path, mode="r") as reader:
         assert contents(reader) == new

@@ -42,7 +42,7 @@ with nosync_nb.open(sys.argv[1]) as session:
         assert len(session["rows"].rows(at=at)) == 8 * at
     assert opened() <= before + 16, (before, opened())  # segments that were looked up
     counts = use(session, EPOCHS, EPOCHS + 5)
-    session.settle()
+    owners_of(session).worker.settle()
     assert len(session["rows"].rows()) == 8 * (EPOCHS + 5)
 with nosync_nb.open(sys.argv[1], mode="r") as reader:
     assert len(reader["rows"].rows(at=EPOCHS)) == 8 * EPOCHS

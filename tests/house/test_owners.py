@@ -50,7 +50,6 @@ OFFERED = {
     "enabled": "of traitlets' configuration",
     "colors": "likewise",
     "collect_rows": "of a session: users set it",
-    "on_notice": "likewise",
     "replay_rows": "likewise",
     "spark_off": "likewise",
     "__cause__": "of exceptions: the language has no other way than `raise`",
@@ -79,8 +78,7 @@ NOTEBOOK_ASSIGNED = {
     "whitespace_split": "of shlex: documented",
     "commenters": "likewise",
     "daemon": "of threading.Timer: documented, and no argument of it",
-    "on_notice": "of a session: users set it",
-    "replay_rows": "likewise",
+    "replay_rows": "of a session: users set it",
     "spark_off": "likewise",
 }
 """The attributes of others that magics and widgets assign."""

@@ -1,4 +1,4 @@
-"""What a session shows: what its contract promises, and what it shows beyond, which may only go."""
+"""What a session shows: what its contract promises, and what it shows beyond, with the reason."""
 
 from __future__ import annotations
 
@@ -13,24 +13,14 @@ PROMISED = {
 """What README and the arguments of `open` and the magics' settings promise of a session."""
 
 BEYOND = {
-    "begin": "the transaction of a cell",
-    "cancel_spark": "interrupting a cell",
-    "closed": "the notebook looks whether its session goes on",
-    "define": "the stages of a cell, all or none",
-    "fenced": "the notebook looks whether its session goes on",
-    "graph": "the picture of stages",
-    "layers": "`%dd layers`",
-    "mode": "how it was opened",
-    "notices": "the last lines that were said",
-    "on_notice": "where lines are shown",
-    "path": "its folder",
-    "refresh": "following another's session",
-    "settle": "waits for the worker",
-    "stale": "`%dd status`",
-    "subscribe": "views that follow",
-    "tell": "the end of a cell",
+    "closed": "a program that did not open it looks whether it may still be used",
+    "mode": "the same program looks whether it can commit",
+    "path": "to open it again, or to say which one it is",
+    "stale": "which stages have stopped, and why, while a program runs: the report of an opening"
+    " and notices tell it once",
 }
-"""What the notebook needs of a session beside that; nothing is added here."""
+"""What a user of the library needs beside that, of which the contract is silent; what a view, a
+measurement or a test wants is asked of the owner that does it (`owners_of`)."""
 
 NOT_BUILT = {"rewind", "branch", "branches"}
 """Promised, and not there yet."""

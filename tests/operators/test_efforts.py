@@ -25,6 +25,7 @@ from nosync_nb.collections.library import graphs
 from nosync_nb.operators.iterate import MARK
 from nosync_nb.operators.iterate import loop as loops
 from nosync_nb.operators.iterate.effort import PATIENCE_MAX, Effort
+from nosync_nb.session.session import owners_of
 
 NODES = 7
 
@@ -125,7 +126,7 @@ def test_whatever_a_loop_chooses_its_rows_and_traces_are_right(
         elif what == 1:
             inside(session).upkeep.checkpoint()
         elif what == 2:
-            session.settle()
+            owners_of(session).worker.settle()
             merge_all(session)
         elif epoch == 9:
             name = chance.choice(sorted(names))

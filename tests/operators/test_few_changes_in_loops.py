@@ -21,6 +21,7 @@ from nosync_nb.collections.library import graphs
 from nosync_nb.errors import DivergenceError, NosyncError
 from nosync_nb.operators.iterate import few, mirror
 from nosync_nb.operators.iterate import loop as loops
+from nosync_nb.session.session import owners_of
 
 pytestmark = pytest.mark.usefixtures("no_disk")
 
@@ -299,6 +300,6 @@ def test_what_a_loop_knows_of_rows_is_not_that_of_an_epoch_that_it_did_not_follo
         else:
             roots.insert([(1,)])
         session.commit()
-        session.settle()
+        owners_of(session).worker.settle()
         merge_all(session)
         assert reach.count() == (0 if epoch % 2 else 63)

@@ -23,6 +23,7 @@ from nosync_nb import Collection, ExpressionError, SchemaError, Session, StageEr
 from nosync_nb.operators import By, Order, Step, ordering
 from nosync_nb.operators import top as kernel
 from nosync_nb.rows import Schema
+from nosync_nb.session.session import owners_of
 from nosync_nb.trace.batch import Updates
 
 Order_ = Sequence[tuple[int, bool, bool]]  # position, descending, nulls first
@@ -342,7 +343,9 @@ def test_a_top_goes_on_after_merges_and_a_restart_from_files(tmp_path: Path) -> 
         a = session.input("a", "k int, x double, name string")
         a.insert(held)
         session.commit()
-        session.define({"best": a.group_by("k").top(3, by="x desc")}, on="local")
+        owners_of(session).definitions.define(
+            {"best": a.group_by("k").top(3, by="x desc")}, on="local"
+        )
         change(session, 3)
     with nosync_nb.open(tmp_path / "log", spark_rows=10**9) as session:
         assert session.recovery.recomputed == 0

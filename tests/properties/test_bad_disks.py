@@ -28,6 +28,7 @@ from nosync_nb import (
     TrustError,
 )
 from nosync_nb.session import upkeep
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import checkpoint, generation, owner, segments
 from nosync_nb.store.store import Store
@@ -144,7 +145,7 @@ def test_a_transaction_that_may_not_be_on_disk_has_ended_and_the_session_goes_on
         people(session)
         session.sync()
         disk.error = errno.ENOSPC
-        begun = session.begin("loaded")
+        begun = owners_of(session).commits.begin("loaded")
         session["people"].insert([("di", 30, 4.0)])
         with pytest.raises(OutcomeUnknownError, match="epoch 3"):
             begun.commit(wait="disk")

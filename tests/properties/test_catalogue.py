@@ -71,6 +71,7 @@ from inside import inside
 
 from nosync_nb import Collection, Session, rows
 from nosync_nb.session import upkeep
+from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Merge, compaction
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -185,7 +186,7 @@ def test_rows_that_agree_in_half_of_their_hash_stay_apart(
     assert first != second
     assert first % 2**32 == second % 2**32 or first >> 32 == second >> 32
     a, b = session.input("a", "k bigint"), session.input("b", "k bigint, v bigint")
-    stages = session.define(
+    stages = owners_of(session).definitions.define(
         {
             "once": a.distinct(),
             "counts": a.group_by("k").count(),

@@ -15,6 +15,7 @@ from nosync_nb import Collection, Session
 from nosync_nb.operators.iterate import effort
 from nosync_nb.operators.iterate.rounds import runs
 from nosync_nb.operators.iterate.settle import Watch
+from nosync_nb.session.session import owners_of
 from nosync_nb.trace import compaction
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -159,7 +160,7 @@ def test_rows_of_a_closure_that_cancelled_do_not_pile_up(
     for _ in range(80):
         change(session, edges, chain)
         change(session, edges, dict.fromkeys(chain, -1))
-        session.settle()
+        owners_of(session).worker.settle()
         stored.append(sum(trace.rows_count for trace in inside(session).traces.values()))
     # Nobody looks into the traces while changes are few: in each of four wait at most four layers
     # of eight epochs that are not added up, of 78 rows an epoch.

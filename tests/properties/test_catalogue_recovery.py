@@ -19,6 +19,7 @@ import nosync_nb
 from nosync_nb import Collection, DurabilityError, Session, rows
 from nosync_nb.session import reader as reads
 from nosync_nb.session import upkeep
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.trace import compaction
 
@@ -68,7 +69,7 @@ def define(session: Session) -> None:
         even=roots,
         odd=roots.filter("false"),
     )
-    session.define(
+    owners_of(session).definitions.define(
         {
             "reached": reach(roots, edges),
             "even": sides["even"],

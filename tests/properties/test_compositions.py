@@ -25,6 +25,7 @@ from strategies import Epoch, histories
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.session import upkeep
+from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Merge, Trace
 
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -78,7 +79,9 @@ def test_programs_give_the_same_on_executors_and_here(
             nosync_nb.open(f"{folder}/log", spark=spark if on == "spark" else None) as session,
         ):
             inputs = {name: session.input(name, programs.COLUMNS) for name in ("a", "b")}
-            session.define({"result": programs.build(program, inputs)}, on=on)
+            owners_of(session).definitions.define(
+                {"result": programs.build(program, inputs)}, on=on
+            )
             rows = []
             held: list[tuple[str, Any]] = []
             for _ in range(2):

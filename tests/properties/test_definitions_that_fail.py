@@ -13,6 +13,7 @@ import nosync_nb
 from nosync_nb import DurabilityError, NosyncError, Session, StageError
 from nosync_nb.session import upkeep
 from nosync_nb.session.publisher import Publisher, UnfinishedDefinition
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.trace.past.archive import Archive
 
@@ -36,7 +37,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 
 
 def told(session: Session) -> dict[str, Any]:
-    past = {name: session[name].history() for name in session.graph}
+    past = {name: session[name].history() for name in owners_of(session).publisher.snapshot.reads}
     return {
         name: [sorted(session[name].rows(at=at)) for epochs in past[name] for at in epochs]
         + [sorted(session[name].rows())]
@@ -101,7 +102,9 @@ def test_a_definition_that_fails_changes_nothing_of_what_readers_hold(session: S
             {"numbers", "large", "counts", "more"},
         ),
         (
-            lambda s: s.define({n: s["numbers"].filter("v > 1") for n in "ab"}),
+            lambda s: owners_of(s).definitions.define(
+                {n: s["numbers"].filter("v > 1") for n in "ab"}
+            ),
             "stages 'a', 'b' are defined and stand",
             {"numbers", "large", "counts", "a", "b"},
         ),
@@ -147,7 +150,7 @@ def test_an_error_after_a_definition_is_written_says_that_it_stands(
     notes = [*getattr(came.value, "__notes__", ()), *getattr(cause, "__notes__", ())]
     assert said in notes
     assert "is as it was" not in str(came.value)
-    assert session.graph.keys() == names
+    assert owners_of(session).publisher.snapshot.reads.keys() == names
     now = told(session)
     session.close()
     with nosync_nb.open(session.path) as session:

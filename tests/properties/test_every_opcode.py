@@ -31,6 +31,7 @@ from soak import SOAK
 
 import nosync_nb
 from nosync_nb import Session
+from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import generation
 
 BEFORE, NEAR, AFTER = 4, 12, 4
@@ -96,7 +97,7 @@ def told(session: Session, pool: ThreadPoolExecutor) -> Told:
     """What a session says to a thread that has nothing pending."""
 
     def ask() -> Told:
-        names = list(session.graph)
+        names = list(owners_of(session).publisher.snapshot.reads)
         epochs = range(session.now + 1)
         return Told(
             session.now,
@@ -111,7 +112,7 @@ def told(session: Session, pool: ThreadPoolExecutor) -> Told:
                 ]
                 for name in names
             },
-            session.graph,
+            owners_of(session).publisher.snapshot.reads,
         )
 
     return pool.submit(ask).result(60)
@@ -338,16 +339,18 @@ def test_a_reader_misses_nothing_whatever_is_raised_while_it_follows(
         ]
         go_on(session)
         _stage(session, "more", "v > 3")
-        opcodes = [count(readers.pop().refresh, lambda: None)[0] for _ in range(2)][-1]
+        opcodes = [
+            count(owners_of(readers.pop()).follower.refresh, lambda: None)[0] for _ in range(2)
+        ][-1]
         at = some(random.Random("refresh"), 1, opcodes, len(readers) - 1)
         struck = list(zip(at, readers, strict=False))
         for number, reader in struck:
-            strike(reader.refresh, number, error)
+            strike(owners_of(reader).follower.refresh, number, error)
         for change in (lambda _: None, go_on):
             change(session)
             wanted = told(session, pool)
             for number, reader in struck:
-                reader.refresh()
+                owners_of(reader).follower.refresh()
                 assert told(reader, pool) == wanted, f"opcode {number} of {opcodes}"
 
 

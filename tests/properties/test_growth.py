@@ -19,6 +19,7 @@ from inside import inside, kernel_identities
 
 import nosync_nb
 from nosync_nb.collections.functions import captured
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.ledger import Written
 from nosync_nb.store.log import codec
@@ -62,7 +63,7 @@ def test_a_cell_that_is_run_again_leaves_no_description_behind(tmp_path: Path) -
         for _ in range(20):
             slow = flights.filter("delay > 60")
             slow.select("carrier").inspect(print)  # never named
-            session.define({"slow": slow})
+            owners_of(session).definitions.define({"slow": slow})
         gc.collect()
         assert len(inside(session).names) <= 2
         assert not inside(session).listeners.waiting
@@ -73,7 +74,7 @@ def test_a_name_is_known_as_long_as_what_was_named(tmp_path: Path) -> None:
     with nosync_nb.open(tmp_path / "log") as session:
         flights = session.input("flights", "carrier string, delay double")
         slow = flights.filter("delay > 60")
-        session.define({"slow": slow})
+        owners_of(session).definitions.define({"slow": slow})
         session.rename("slow", "late")
         assert slow.name == "late"
         session.drop("late")
@@ -115,7 +116,7 @@ def test_a_function_that_fails_every_epoch_is_told_of_once_for_each_kind(tmp_pat
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "n bigint")
         numbers.inspect(raises)
-        session.subscribe(raises)
+        owners_of(session).listeners.subscribe(raises)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             for n in range(40):
@@ -127,8 +128,8 @@ def test_a_function_that_fails_every_epoch_is_told_of_once_for_each_kind(tmp_pat
 def test_who_stops_hearing_takes_no_epoch_from_others(tmp_path: Path) -> None:
     heard: list[int] = []
     with nosync_nb.open(tmp_path / "log") as session:
-        stop = session.subscribe(lambda _: stop())
-        session.subscribe(heard.append)
+        stop = owners_of(session).listeners.subscribe(lambda _: stop())
+        owners_of(session).listeners.subscribe(heard.append)
         session.commit()
         session.commit()
     assert heard == [1, 2]
@@ -175,14 +176,14 @@ def test_a_large_value_is_in_one_file_which_later_checkpoints_name(tmp_path: Pat
         session.stage("longest", texts.group_by("k").agg(v="max(v)"))
         texts.insert([(0, text)])
         session.commit()
-        session.settle()
+        owners_of(session).worker.settle()
         inside(session).upkeep.checkpoint()
         files = set(path.glob("layers/*"))
         assert all(path.stat().st_size > len(text) for path in files)
         for k in range(1, 40):
             texts.insert([(k, "short")])
             session.commit()
-            session.settle()
+            owners_of(session).worker.settle()
             if k % 10 == 0:
                 inside(session).upkeep.checkpoint()
                 newest = max(path.glob("checkpoint-*"))
@@ -221,7 +222,7 @@ def test_a_value_too_large_for_a_frame_is_written_once_for_each_log(
         past[session.now] = {name: sorted(map(repr, session[name].rows())) for name in at}
     held = {n: len(t.consolidated()) for n, t in inside(session).traces.items()}
     assert {each.name for each in path.glob("layers/*")} <= inside(session).publisher.named_files
-    session.settle()
+    owners_of(session).worker.settle()
     if ended:
         inside(session).upkeep.checkpoint()
         session.close()
@@ -322,7 +323,7 @@ class Life:
         """Describes everything again, as a cell does that is run again."""
         left, right = self.left, self.right
         by_key = left.group_by("k")
-        self.session.define(
+        owners_of(self.session).definitions.define(
             {
                 "sums": by_key.agg(n="count(*)", s="sum(v)", m="max(v)"),
                 "pairs": left.join(right, on="k", how="left"),
@@ -346,19 +347,19 @@ class Life:
             self.epoch += 1
             if self.epoch % 48 == 0:
                 self.look()
-            session.settle()
+            owners_of(session).worker.settle()
 
     def look(self) -> None:
         """Reads in every way."""
         session = self.session
-        stop = session.subscribe(lambda epoch: None)
+        stop = owners_of(session).listeners.subscribe(lambda epoch: None)
         assert len(session["pairs"].rows()) == len(self.held)
         session["sums"].rows(at=-5)
         session["best"].changes(after=session.now - 7, upto=session.now)
         session["sizes"].head(3)
         session.epochs()[-1]
         session["sums"].history()
-        session.layers("pairs")
+        owners_of(session).upkeep.layers("pairs")
         session["sums"].explain()
         self.left.filter("v > 3").count()
         self.define()
@@ -374,8 +375,8 @@ def test_thousands_of_epochs_leave_a_session_as_large_as_it_was(
     tmp_path: Path, small: None
 ) -> None:
     def size() -> tuple[Counter[str], int, int]:
-        session.tell()  # as a cell does at its end
-        session.settle()
+        owners_of(session).commits.tell_absent()  # as a cell does at its end
+        owners_of(session).worker.settle()
         gc.collect()
         descriptors = len(os.listdir("/proc/self/fd"))
         return entries(session), descriptors, threading.active_count()

@@ -29,6 +29,7 @@ from nosync_nb import RecoveryReport, errors
 from nosync_nb.rows.ddl import quote
 from nosync_nb.session import definitions
 from nosync_nb.session import session as sessions
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import wellformed
 from nosync_widgets import formats
 from nosync_widgets.pictures import GraphPicture
@@ -407,7 +408,7 @@ def test_errors_and_notices_of_programs_hold_nothing_hidden(tmp_path: Path) -> N
         data.insert([(HOSTILE,)], once=HOSTILE)
         data.insert([(HOSTILE,)], once=HOSTILE)
         session.commit(label=HOSTILE)
-        for notice in session.notices:
+        for notice in owners_of(session).listeners.notices:
             assert_plain(notice)
         with pytest.raises(nosync_nb.TimeError) as caught:
             data.rows(at="x" + HOSTILE)

@@ -16,6 +16,7 @@ from nosync_nb.collections import results
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.host import host_of
 from nosync_nb.session import transactions, upkeep
+from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Trace
 
 
@@ -130,10 +131,10 @@ def test_a_merge_in_the_background_is_done_later(session: Session, data: Any) ->
             except OutOfMemoryError:
                 session.commit()
         with pytest.raises(OutOfMemoryError, match="layers were not merged"):
-            session.settle()
+            owners_of(session).worker.settle()
     now = session.now
     data.insert([("y", 1)])
     session.commit()
     assert session.now == now + 1
-    session.settle()
+    owners_of(session).worker.settle()
     assert data.count() == 3 + 6 * 2000 + 1

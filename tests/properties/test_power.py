@@ -23,6 +23,7 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.files.disk import Files
 from nosync_nb.session import upkeep
+from nosync_nb.session.session import owners_of
 from nosync_nb.session.worker import Worker
 from nosync_nb.store import store
 from nosync_nb.store.log import Log
@@ -124,9 +125,9 @@ def expected(epoch: int) -> dict[str, list[Any]]:
 def check(session: Session, promise: Promise) -> None:
     """Holds what came back against what was promised."""
     assert session.now >= promise.durable
-    assert promise.stages <= set(session.graph) <= promise.maybe
+    assert promise.stages <= set(owners_of(session).publisher.snapshot.reads) <= promise.maybe
     assert session.recovery.recomputed == 0
-    for name in session.graph:
+    for name in owners_of(session).publisher.snapshot.reads:
         for at in session[name].history()[0]:
             assert [tuple(row) for row in session[name].rows(at=at)] == expected(at)[name]
         assert session[name].rows() == session[name].rows(at=session.now)

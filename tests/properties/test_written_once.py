@@ -17,6 +17,7 @@ import nosync_nb
 from nosync_nb import DurabilityError, Session
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.session.publisher import files_of
+from nosync_nb.session.session import owners_of
 from nosync_nb.trace.past.tree import FANOUT
 
 ROWS = 70_000
@@ -149,7 +150,7 @@ def test_files_that_no_epoch_is_made_of_do_not_stay(spark: Any, tmp_path: Path) 
         with pytest.raises(SchemaError):
             load_and_fail(session)
         assert files(session) == set()
-        transaction = session.begin()
+        transaction = owners_of(session).commits.begin()
         numbers.insert(large(1))
         assert transaction.discard() == 9000
         assert files(session) == set()
@@ -168,16 +169,20 @@ def test_what_a_failed_run_wrote_does_not_stay(spark: Any, tmp_path: Path) -> No
         numbers = session.input("numbers", "x bigint")
         numbers.insert([(n,) for n in range(100)])
         session.commit()
-        session.define({"counts": numbers.group_by("x").agg(n="count(*)")}, on="spark")
+        owners_of(session).definitions.define(
+            {"counts": numbers.group_by("x").agg(n="count(*)")}, on="spark"
+        )
         whole = numbers.map(lambda row: (1 // (row.x - 200),), "q bigint")
-        session.define({"quotients": whole}, on="spark")
+        owners_of(session).definitions.define({"quotients": whole}, on="spark")
 
         def one(key: Any, rows: list[Any]) -> list[tuple[int]]:
             return [(1 // (rows[0].x - 7),)]  # fails in one range; the others have written
 
         before = files(session)
         with pytest.raises(StageError, match="ZeroDivisionError"):
-            session.define({"reduced": numbers.group_by("x").reduce(one, "q int")}, on="spark")
+            owners_of(session).definitions.define(
+                {"reduced": numbers.group_by("x").reduce(one, "q int")}, on="spark"
+            )
         assert files(session) == before
         numbers.insert([(200,)])
         with pytest.raises(StageError, match="ZeroDivisionError"):
@@ -198,7 +203,7 @@ def test_files_of_small_layers_go_when_they_are_merged(spark: Any, tmp_path: Pat
             more = [(n, each) for each in range(200)]  # so that layers of few are merged with it
             numbers.insert(more if n % 4 == 3 else few)
             session.commit()
-        session.settle()
+        owners_of(session).worker.settle()
         assert files(session) <= inside(session).publisher.named_files
 
 

@@ -12,6 +12,7 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import Session, StageError
+from nosync_nb.session.session import owners_of
 from nosync_nb.store.exact import ExactPrefixes
 from nosync_nb.store.store import Store
 
@@ -147,9 +148,11 @@ def test_an_interrupt_in_the_middle_of_bounds_leaves_them_to_the_next(
 
 
 def test_what_was_in_memory_and_has_stopped_bounds_nothing(session: Session) -> None:
-    session.define({"kept": session["edges"].filter("src > 0")}, persist="memory")
+    owners_of(session).definitions.define(
+        {"kept": session["edges"].filter("src > 0")}, persist="memory"
+    )
     add(session, (5, 5))
-    session.define({"kept": session["edges"].filter("src > 1")})
+    owners_of(session).definitions.define({"kept": session["edges"].filter("src > 1")})
     add(session, (6, 6))
     session.sync()
     assert session.recovery_frontier("power") == session.now

@@ -24,6 +24,7 @@ import nosync_nb
 from nosync.__main__ import main
 from nosync_nb import Session
 from nosync_nb.collections.functions import trust
+from nosync_nb.session.session import owners_of
 from nosync_nb.session.trusting import trust_report
 
 EXPECTED = json.loads(golden.EXPECTED.read_text())
@@ -63,7 +64,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def held_against(session: Session, expected: dict[str, Any]) -> Iterator[tuple[str, int]]:
     """Compares all that can be read; gives what was compared."""
     assert session.now == expected["now"]
-    assert expected["reads"] == {name: sorted(below) for name, below in session.graph.items()}
+    assert expected["reads"] == {
+        name: sorted(below) for name, below in owners_of(session).publisher.snapshot.reads.items()
+    }
     for label, at in golden.LABELS[Path(session.path).name].items():
         for name in session.inputs.keys() - {"draws"}:
             assert session[name].rows(at=label) == session[name].rows(at=at)

@@ -19,6 +19,7 @@ from nosync_nb.dataflow.runner import Draft
 from nosync_nb.session import upkeep
 from nosync_nb.session.installation import Installation
 from nosync_nb.session.replay import Afresh
+from nosync_nb.session.session import owners_of
 from nosync_nb.session.versions import Decision
 from nosync_nb.store import store
 from nosync_nb.store.traces import needs
@@ -67,7 +68,7 @@ def fill(session: Session) -> None:
     """Orders of customers, in epochs with many rows and with few."""
     orders = session.input("orders", "customer int, amount int")
     people = session.input("people", "customer int, name string")
-    session.define(
+    owners_of(session).definitions.define(
         {
             "named": orders.join(people, on="customer"),
             "totals": orders.group_by("customer").agg(total="sum(amount)", n="count(*)"),
@@ -166,7 +167,7 @@ def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
 ) -> None:
     session = opened()
     fill(session)
-    session.settle()
+    owners_of(session).worker.settle()
     ended(session)
     expected = rows(session)
     session.close()
@@ -409,7 +410,7 @@ def test_a_file_that_is_damaged_while_it_is_used_is_made_again_at_first_touch(
 ) -> None:
     session = opened()
     fill(session)
-    session.settle()
+    owners_of(session).worker.settle()
     expected, others = rows(session), logs(session, without="named")
     session.close()
     session = opened()

@@ -64,8 +64,10 @@ def past(session: Session, name: str) -> dict[int, list[tuple[Any, ...]]]:
 def define(session: Session, persist: str | None) -> None:
     orders = session.input("orders", "customer int, amount int")
     totals = orders.group_by("customer").agg(total="sum(amount)")
-    session.define({"totals": totals}, persist=persist)
-    session.define({"ranked": session["totals"].filter("total > 50").distinct()}, persist=persist)
+    owners_of(session).definitions.define({"totals": totals}, persist=persist)
+    owners_of(session).definitions.define(
+        {"ranked": session["totals"].filter("total > 50").distinct()}, persist=persist
+    )
 
 
 def feed(session: Session, epochs: int = 6, *, more: int = 0) -> None:
@@ -77,7 +79,7 @@ def feed(session: Session, epochs: int = 6, *, more: int = 0) -> None:
 
 def written(session: Session) -> int:
     """The bytes of frames and of files of rows, without what definitions took."""
-    session.settle()
+    owners_of(session).worker.settle()
     layers = sum(p.stat().st_size for p in Path(session.path, "layers").iterdir())
     return int(inside(session).store.log.head.offset) + layers
 
@@ -225,7 +227,7 @@ def test_a_stage_on_disk_does_not_fall_and_nothing_changes(opened: Opened) -> No
     assert not inside(session).graph.unwritten
     define(session, None)
     edited = session["orders"].group_by("customer").agg(total="max(amount)")
-    session.define({"totals": edited}, persist="memory")
+    owners_of(session).definitions.define({"totals": edited}, persist="memory")
     assert inside(session).graph.unwritten
 
 
@@ -320,7 +322,9 @@ def test_one_whose_function_is_gone_says_so_and_is_had_again_by_its_cell(
             session["double"].rows(at=at)
     assert values(session, "read", 1) == [(4,)]
     double = session["numbers"].map(lambda row: (2 * row.x,), "x int")
-    session.define({"double": double, "read": double.filter("x > 2")}, persist="memory")
+    owners_of(session).definitions.define(
+        {"double": double, "read": double.filter("x > 2")}, persist="memory"
+    )
     assert values(session, "double") == [(2,), (4,)]
     assert values(session, "read") == [(4,)]
 
@@ -420,7 +424,7 @@ def test_a_log_opens_though_a_stage_in_memory_has_to_stop(
     assert len(values(session, "alone")) == 58
     monkeypatch.delenv("SERVICE")
     twice = session["orders"].map(double, DOUBLE)
-    (report, *_) = session.define({"twice": twice}, persist="memory")
+    (report, *_) = owners_of(session).definitions.define({"twice": twice}, persist="memory")
     assert report.status == "changed"
     assert values(session, "twice") == sorted((c, 2 * a) for c, a in values(session, "orders"))
     sums: dict[int, int] = {}
@@ -539,7 +543,7 @@ def test_what_is_not_deterministic_any_more_is_in_the_log(opened: Opened) -> Non
     assert session.recovery.stages == {"told": "read", "found": "read"}
     assert {name: past(session, name) for name in expected} == expected
     found = session["orders"].map(double, DOUBLE)
-    session.define({"found": found}, persist="memory")
+    owners_of(session).definitions.define({"found": found}, persist="memory")
     assert not inside(session).catalog["found"].in_memory
 
 
@@ -548,7 +552,7 @@ def test_one_that_was_written_as_both_stops_at_the_opening(opened: Opened) -> No
     orders = session.input("orders", "customer int, amount int")
     told = {"told": orders.map(drawn, "customer int, amount double")}
     both = Options(nondeterministic=True, persist="memory")
-    owners_of(session).definitions.define(told, both, replay=None, again=False)
+    owners_of(session).definitions.put(told, both)
     session.stage("over", session["told"].distinct())
     feed(session, 2)
     session.close()

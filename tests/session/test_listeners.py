@@ -13,6 +13,7 @@ from inside import inside
 import nosync_nb
 from nosync_nb import NosyncError, Session
 from nosync_nb.session.listeners import Listeners
+from nosync_nb.session.session import owners_of
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def test_threads_that_come_and_go_lose_nobody() -> None:
 
 def test_who_stops_twice_stops_nobody_else(session: Session) -> None:
     heard: list[int] = []
-    stop = session.subscribe(heard.append)
-    session.subscribe(heard.append)
+    stop = owners_of(session).listeners.subscribe(heard.append)
+    owners_of(session).listeners.subscribe(heard.append)
     stop()
     stop()
     commit(session)
@@ -61,9 +62,9 @@ def test_who_comes_while_an_epoch_is_told_hears_from_the_next_on(session: Sessio
 
     def first(epoch: int) -> None:
         if not stops:
-            stops.append(session.subscribe(heard.append))
+            stops.append(owners_of(session).listeners.subscribe(heard.append))
 
-    session.subscribe(first)
+    owners_of(session).listeners.subscribe(first)
     commit(session)
     commit(session)
     assert heard == [2]
@@ -97,13 +98,13 @@ def test_what_is_dropped_and_made_again_under_its_name_is_not_inspected(session:
 
 def test_notices_reach_who_wants_them_and_the_last_are_kept(session: Session) -> None:
     heard: list[str] = []
-    session.on_notice = heard.append
-    assert session.on_notice == heard.append
+    owners_of(session).listeners.hear(heard.append)
+    assert owners_of(session).listeners.on_notice == heard.append
     numbers = session.inputs["numbers"]
     for _ in range(130):
         numbers.insert([(1,)], once="load")
     assert heard == ["input 'numbers': 'load' is there already, nothing to do"] * 129
-    assert list(session.notices) == heard[-100:]
+    assert list(owners_of(session).listeners.notices) == heard[-100:]
 
 
 def stop(session: Session) -> None:
@@ -111,7 +112,9 @@ def stop(session: Session) -> None:
     numbers = session["numbers"]
     session.stage("base", numbers.select("n", "n + 1 AS m"))
     session.stage("reader", session["base"].filter("m > 1"))
-    assert session.define({"base": numbers.select("n")})[0].status == "changed"
+    assert (
+        owners_of(session).definitions.define({"base": numbers.select("n")})[0].status == "changed"
+    )
 
 
 def test_a_notice_waits_for_nobody_who_changes_the_session(session: Session) -> None:
@@ -124,10 +127,12 @@ def test_a_notice_waits_for_nobody_who_changes_the_session(session: Session) -> 
         other.join(20)
         committed.append(not other.is_alive())
 
-    session.on_notice = hear
+    owners_of(session).listeners.hear(hear)
     stop(session)
     assert committed == [True]
-    assert ["stage 'reader' is stale" in each for each in session.notices] == [True]
+    assert ["stage 'reader' is stale" in each for each in owners_of(session).listeners.notices] == [
+        True
+    ]
     assert session.now == 1
 
 
@@ -137,7 +142,9 @@ def lost(text: str) -> None:
 
 CHANGES: dict[str, Callable[[Session], Any]] = {
     "commit": lambda session: session.commit(),
-    "define": lambda session: session.define({"base": session["numbers"].filter("n > 1")}),
+    "define": lambda session: owners_of(session).definitions.define(
+        {"base": session["numbers"].filter("n > 1")}
+    ),
     "drop": lambda session: session.drop("base", cascade=True),
     "raise": lambda session: lost("mine"),
 }
@@ -151,10 +158,10 @@ def test_what_gets_notices_changes_nothing_and_fails_nothing(session: Session, w
         heard.append(text)
         CHANGES[what](session)
 
-    session.on_notice = hear
+    owners_of(session).listeners.hear(hear)
     with pytest.warns(UserWarning, match="what gets notices raised"):
         stop(session)
-    session.define({"base": session["numbers"].select("n", "n + 1 AS m")})
+    owners_of(session).definitions.define({"base": session["numbers"].select("n", "n + 1 AS m")})
     stop(session)  # and no warning: it was told of this kind
     assert ["stale" in each for each in heard] == [True, False, True]
     assert session.stages.keys() == {"base", "reader"}
@@ -173,7 +180,7 @@ def test_a_notice_that_comes_while_a_subscriber_hears_leaves_it_refused(session:
             session.commit()
         refused.append(str(error.value))
 
-    session.on_notice = lambda text: None
-    session.subscribe(hear)
+    owners_of(session).listeners.hear(lambda text: None)
+    owners_of(session).listeners.subscribe(hear)
     commit(session)
     assert refused == ["commit inside a function that hears of an epoch is not possible"]

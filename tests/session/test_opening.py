@@ -16,6 +16,7 @@ from inside import inside, lose_patience
 import nosync_nb
 from nosync_nb import DurabilityError, FencedError, NosyncError, SchemaError, Session, StageError
 from nosync_nb.session import follower, recovery, upkeep
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 
 ANOTHER = """
@@ -195,9 +196,9 @@ def test_what_goes_wrong_behind_is_raised_by_the_next_call_and_once(
     monkeypatch.setattr(inside(session).store, "checkpoint_payload", full)
     inside(session).upkeep.plan_checkpoint()
     with pytest.raises(DurabilityError, match="the disk is full"):
-        session.settle()
+        owners_of(session).worker.settle()
     inside(session).upkeep.plan_checkpoint()  # not again at once
-    session.settle()
+    owners_of(session).worker.settle()
     assert session.commit() == 2
     lose_patience(session)
     inside(session).upkeep.plan_checkpoint()
@@ -316,7 +317,7 @@ def test_a_reader_sees_what_another_process_commits(
     assert values(reader["odd"]) == [1, 3]
     assert reader.now == 2
     assert another.commit(5) == "3"
-    assert reader.refresh() == 3
+    assert owners_of(reader).follower.refresh() == 3
     assert values(reader["odd"], 2) == [1, 3]
     assert values(reader["numbers"].filter("x > 2")) == [3, 5]
     assert reader["odd"].changes(after=1).num_rows == 2
@@ -388,14 +389,14 @@ def test_a_reader_follows_definitions(opened: Callable[..., Session]) -> None:
     session.stage("odd", numbers.filter("x = 3"))
     numbers.insert([(3,)])
     session.commit()
-    assert reader.refresh() == 3
+    assert owners_of(reader).follower.refresh() == 3
     assert values(reader["odd"]) == [3, 3]
     assert values(reader["odd@1"]) == [1, 3]
     session.rename("odd", "threes")
-    reader.refresh()
+    owners_of(reader).follower.refresh()
     assert values(reader["threes"]) == [3, 3]
     session.drop("threes")
-    reader.refresh()
+    owners_of(reader).follower.refresh()
     assert list(reader.stages) == []
 
 
@@ -437,7 +438,7 @@ def test_frontiers_tell_a_reader_what_is_on_disk(opened: Callable[..., Session])
     for x in range(3):
         numbers.insert([(x,)])
         session.commit(wait="disk")
-    reader.refresh()
+    owners_of(reader).follower.refresh()
     assert reader.frontiers["numbers"].memory == 3
     assert reader.recovery_frontier("power") == 3
 
@@ -465,5 +466,5 @@ def test_definitions_alone_lead_to_a_checkpoint(
         numbers = session.input("numbers", "x int")
         for n in range(8):
             session.stage("some", numbers.filter(f"x > {n}"))
-        session.settle()
+        owners_of(session).worker.settle()
         assert session.stats["checkpoints"] > 0

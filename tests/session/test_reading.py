@@ -17,6 +17,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import CorruptLogError, Session, StageError, TimeError
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import reading
 from nosync_nb.store.log import Log
 from nosync_widgets.pages import changed_rows
@@ -292,10 +293,10 @@ def test_a_reader_that_was_interrupted_misses_nothing(
     missed(session)
     once(monkeypatch, place, name, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        reader.refresh()
+        owners_of(reader).follower.refresh()
     for change in (lambda _: None, commit, define, commit):
         change(session)
-        assert reader.refresh() == session.now
+        assert owners_of(reader).follower.refresh() == session.now
         assert reader.stages.keys() == session.stages.keys()
         for stage in ("delays", *session.stages):
             assert repr(values(reader[stage])) == repr(values(session[stage]))
@@ -306,7 +307,7 @@ def test_a_reader_that_cannot_make_sense_of_frames_begins_again(
 ) -> None:
     commit(session)
     once(monkeypatch, reading, "follow", CorruptLogError("as if frames were lost"))
-    assert reader.refresh() == session.now == 5
+    assert owners_of(reader).follower.refresh() == session.now == 5
     assert reader["delays"].count() == 6
 
 
@@ -332,11 +333,11 @@ def test_closing_waits_for_a_refresh(
     monkeypatch.setattr(place, name, slow)
     monkeypatch.setattr(Log, "close", closed)
     with ThreadPoolExecutor(1) as pool:
-        refreshed = pool.submit(reader.refresh)
+        refreshed = pool.submit(owners_of(reader).follower.refresh)
         assert inside.wait(60)
         reader.close()
         assert refreshed.result(60) == 5
     assert reader.closed
     assert ended.is_set()
     commit(session)
-    assert reader.refresh() == 5
+    assert owners_of(reader).follower.refresh() == 5

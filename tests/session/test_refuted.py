@@ -11,6 +11,7 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import Session
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import causes
 from nosync_nb.store.clocks import LABEL, LABEL_BYTES, SIZE_BYTES, in_frame
 from nosync_nb.store.journal import CLOCKS, Entry
@@ -31,14 +32,14 @@ def opened(path: Path) -> Session:
     edges = session.input("edges", "src int, dst int")
     nodes = session.input("nodes", "node int, label int")
     joined = edges.join(nodes, on={"dst": "node"})
-    session.define(
+    owners_of(session).definitions.define(
         {
             "labels": joined.group_by("label").agg(n="count(*)"),
             "sources": edges.group_by("src").agg(n="count(*)"),
             "names": nodes.select("label").distinct(),
         }
     )
-    session.define({"large": session["labels"].filter("n > 1")})
+    owners_of(session).definitions.define({"large": session["labels"].filter("n > 1")})
     session.stage("drawn", edges.map(drawn, "src int"), nondeterministic=True)
     nodes.insert([(1, 7), (2, 8), (3, 7)])
     for epoch in range(1, 7):
@@ -148,7 +149,7 @@ def test_what_the_others_have_stays_and_nothing_is_done_twice(
     assert session.recovery.stages["labels"] == "extend"
     assert "other rows of itself" in session.recovery.reasons["labels"]
     kept = logs(session)
-    session.settle()
+    owners_of(session).worker.settle()
     session.close()
     with nosync_nb.open(tmp_path / "log") as again:
         assert logs(again) == kept
@@ -181,7 +182,9 @@ def test_a_stage_that_cannot_be_run_again_is_refused_until_it_is_defined_again(
         assert "drawn" in again.stale
         assert set(again.recovery.stages.values()) == {"read", "stale"}
         edges = again["edges"]
-        again.define({"drawn": edges.map(drawn, "src int")}, nondeterministic=True)
+        owners_of(again).definitions.define(
+            {"drawn": edges.map(drawn, "src int")}, nondeterministic=True
+        )
         assert [row.src for row in again["drawn"].rows()] == sorted(row.src for row in edges.rows())
         inside(again).upkeep.checkpoint()
     with nosync_nb.open(tmp_path / "log") as last:
@@ -204,7 +207,7 @@ def test_verification_names_the_stage_until_it_is_computed_again(
     ((stage, epochs, what),) = found
     assert (stage, epochs) == ("labels", range(4, 5))
     assert "its clock names other rows of 'edges' than are there" in what
-    session.settle()
+    owners_of(session).worker.settle()
     inside(session).upkeep.checkpoint()
     assert session.verify().whole
 

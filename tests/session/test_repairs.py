@@ -54,7 +54,7 @@ def log(tmp_path: Path) -> Path:
             edges.insert([(i % 60, epoch * 100 + i) for i in range(count)])
             session.commit()
             if epoch in (5, 10):
-                session.settle()
+                owners_of(session).worker.settle()
                 owners_of(session).upkeep.checkpoint()
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
@@ -119,7 +119,7 @@ def test_damaged_files_are_had_again_when_they_are_read(log: Path, session: Sess
         spoil(path)
     with nosync_nb.open(log) as again:
         assert everything(again) == expected
-        said = [line for line in again.notices if "repaired from" in line]
+        said = [line for line in owners_of(again).listeners.notices if "repaired from" in line]
         again.inputs["edges"].insert([(1, 1)])
         again.commit()
         touched = {path.name for path in rows_of(log) if path.read_bytes() == good.get(path)}
@@ -156,7 +156,7 @@ def test_a_commit_that_meets_a_damaged_file_goes_on(log: Path, session: Session)
         epoch = again.commit()
         assert edges.rows() == [(1, 1), (2, 2)]
         assert again.now == epoch
-        assert [line for line in again.notices if "repaired from" in line]
+        assert [line for line in owners_of(again).listeners.notices if "repaired from" in line]
 
 
 def test_a_definition_that_meets_a_damaged_file_goes_on(log: Path, session: Session) -> None:
@@ -166,7 +166,7 @@ def test_a_definition_that_meets_a_damaged_file_goes_on(log: Path, session: Sess
         spoil(path)
     with nosync_nb.open(log) as again:
         again.stage("same", again["edges"].filter("true"))
-        assert [line for line in again.notices if "repaired from" in line]
+        assert [line for line in owners_of(again).listeners.notices if "repaired from" in line]
         assert again["same"].rows() == expected
 
 
@@ -177,7 +177,7 @@ def test_a_copy_that_is_damaged_as_well_is_not_taken(log: Path, session: Session
     spoil(copy_of(log, "a") / "history" / part.name)
     with nosync_nb.open(log) as again:
         everything(again)
-        (said,) = [line for line in again.notices if "repaired from" in line]
+        (said,) = [line for line in owners_of(again).listeners.notices if "repaired from" in line]
     assert "/b" in said
 
 

@@ -283,7 +283,7 @@ def test_a_replica_of_a_later_owner_ends_the_writing_here(tmp_path: Path, urls: 
             session.commit()
         status = until(session, lambda all_: all_[0].state == "fenced")
         assert "generation 99" in status[0].why
-        assert session.fenced
+        assert owners_of(session).publisher.fenced
         session.discard()
         now, degrees = session.now, len(session["degrees"].rows())
         assert (now, degrees) in [(1, 1), (2, 2)]

@@ -19,6 +19,7 @@ from inside import inside, no_flush, other_versions
 import nosync_nb
 from nosync_nb import FencedError, Session, StageError, TimeError
 from nosync_nb.session import upkeep
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import codec, writer
 from nosync_nb.store.log.machine import Machine
@@ -247,7 +248,11 @@ def test_a_renamed_input_keeps_rows_past_and_loads(
     session["numbers"].insert([(9,)])
     session.commit()
     assert values(session["uneven"]) == [1, 3]
-    assert session.graph == {"values": (), "uneven": ("values",), "numbers": ()}
+    assert owners_of(session).publisher.snapshot.reads == {
+        "values": (),
+        "uneven": ("values",),
+        "numbers": (),
+    }
 
 
 def test_what_was_dropped_stays_dropped_and_its_name_begins_anew(
@@ -300,7 +305,7 @@ def test_an_edited_stage_keeps_its_former_version(
     session = restart(session)
     assert values(session["big@1"]) == [2, 3]
     session.drop("big", cascade=True)
-    assert list(restart(session).graph) == ["numbers"]
+    assert list(owners_of(restart(session)).publisher.snapshot.reads) == ["numbers"]
 
 
 @pytest.mark.fault(38)
@@ -309,7 +314,7 @@ def test_equal_definitions_change_nothing_after_a_restart(
 ) -> None:
     def define(session: Session) -> list[str]:
         numbers = session.input("numbers", "x int")
-        reports = session.define(
+        reports = owners_of(session).definitions.define(
             {
                 "doubled": numbers.map(lambda row: (row.x * 2,), "y int"),
                 "grouped": numbers.group_by("x").reduce(lambda key, rows: [(len(rows),)], "n int"),
@@ -335,7 +340,7 @@ def test_equal_definitions_change_nothing_after_a_restart(
 
 def with_functions(session: Session) -> None:
     numbers = session.input("numbers", "x int")
-    session.define(
+    owners_of(session).definitions.define(
         {
             "doubled": numbers.map(lambda row: (row.x * 2,), "y int"),
             "inside": numbers.map(lambda row: (row.x % 2,), "y int")
@@ -424,7 +429,7 @@ def test_stages_that_share_a_part_may_go_on_one_by_one(
     def define(session: Session, names: list[str]) -> None:
         shared = session["numbers"].map(lambda row: (row.x % 2,), "y int")
         stages = {"first": shared.group_by("y").agg(n="count(*)"), "second": shared.distinct()}
-        session.define({name: stages[name] for name in names})
+        owners_of(session).definitions.define({name: stages[name] for name in names})
 
     session = opened()
     session.replay_rows = 0
@@ -747,7 +752,7 @@ def test_the_log_does_not_grow_with_the_past_and_the_past_is_there(
             counts.append(segments(session))
     assert max(counts[2:]) < 1.5 * counts[1]
     for found in (reader, opened(takeover=True)):
-        assert found.refresh() == 120
+        assert owners_of(found).follower.refresh() == 120
         assert [found["sums"].rows(at=x)[0].total or 0 for x in range(121)] == [
             x * (x + 1) // 2 for x in range(121)
         ]

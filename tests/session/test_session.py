@@ -14,6 +14,7 @@ from inside import inside
 import nosync_nb
 from nosync_nb import Collection, Frontier, Input, SchemaError, Session, StageError, TimeError
 from nosync_nb.session import publisher
+from nosync_nb.session.session import owners_of
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_inputs_and_stages_are_found_by_name(session: Session) -> None:
     assert list(session.stages) == ["slow"]
     assert "slow" in session
     assert "fast" not in session
-    assert session.graph == {"flights": (), "slow": ("flights",)}
+    assert owners_of(session).publisher.snapshot.reads == {"flights": (), "slow": ("flights",)}
     assert slow.name == "slow"
     assert repr(session) == "<nosync session log at epoch 0: flights, slow>"
 
@@ -99,7 +100,9 @@ def test_an_equal_definition_changes_nothing(session: Session) -> None:
     fly(session, ("UA", "EWR", 65.0))
     session.stage("slow", flights.filter("delay > 60"))
     head = inside(session).store.log.head
-    (report,) = session.define({"slow": session["flights"].filter("delay > 60")})
+    (report,) = owners_of(session).definitions.define(
+        {"slow": session["flights"].filter("delay > 60")}
+    )
     assert (report.status, report.version, report.rows) == ("unchanged", 1, 1)
     assert inside(session).store.log.head == head
 
@@ -111,7 +114,7 @@ def test_an_edited_stage_is_a_new_version_and_its_readers_follow_by_name(session
     session.stage("slow_carriers", slow.select("carrier").distinct())
     session.stage("origins", flights.select("origin").distinct())
     fly(session, ("UA", "EWR", 65.0), ("AA", "JFK", 95.0))
-    reports = session.define({"slow": flights.filter("delay > 90")})
+    reports = owners_of(session).definitions.define({"slow": flights.filter("delay > 90")})
     assert {r.name: r.status for r in reports} == {"slow": "changed", "slow_carriers": "followed"}
     assert values(session["slow_carriers"]) == ["AA"]
     assert values(session["slow@1"]) == [("AA", "JFK", 95.0), ("UA", "EWR", 65.0)]
@@ -148,15 +151,15 @@ def test_the_remedy_for_the_past_of_an_edited_stage_does_what_it_says(session: S
     for delay in (50.0, 70.0, 90.0):
         fly(session, ("UA", "EWR", delay))
     cell = {"slow": flights.filter("delay > 80")}
-    (report,) = session.define(cell)
+    (report,) = owners_of(session).definitions.define(cell)
     first = replay_hinted(report.hint)
     assert (report.status, first) == ("changed", 0)
-    (report,) = session.define(cell, replay=first)
+    (report,) = owners_of(session).definitions.define(cell, replay=first)
     assert (report.status, report.version) == ("changed", 3)
     assert [len(session["slow"].rows(at)) for at in range(4)] == [0, 0, 0, 1]
-    (report,) = session.define(cell, replay=first)
+    (report,) = owners_of(session).definitions.define(cell, replay=first)
     assert (report.status, report.version) == ("unchanged", 3)
-    (report,) = session.define(cell, replay=2)
+    (report,) = owners_of(session).definitions.define(cell, replay=2)
     assert (report.status, report.version) == ("unchanged", 3)
 
 
@@ -171,14 +174,14 @@ def test_the_remedy_for_the_past_names_an_epoch_at_which_all_that_is_read_is_the
     session.stage("flown", session["slow"].join(planes, on="carrier"))
     fly(session, ("UA", "EWR", 90.0))
     cell = {"slow": flights.filter("delay > 80")}
-    reports = session.define(cell)
+    reports = owners_of(session).definitions.define(cell)
     assert {r.name: r.status for r in reports} == {"slow": "changed", "flown": "followed"}
     first = replay_hinted(reports[0].hint)
     assert first == 1
     with pytest.raises(TimeError, match=r"from epoch 0: .* from 1 to 2\n") as caught:
-        session.define(cell, replay=0)
+        owners_of(session).definitions.define(cell, replay=0)
     assert caught.value.hint == "use --replay 1"
-    reports = session.define(cell, replay=first)
+    reports = owners_of(session).definitions.define(cell, replay=first)
     assert {r.name: r.status for r in reports} == {"slow": "changed", "flown": "followed"}
     assert [len(session["slow"].rows(at)) for at in (1, 2)] == [0, 1]
 
@@ -188,10 +191,10 @@ def test_a_stage_whose_past_cannot_be_had_promises_none(session: Session) -> Non
     fly(session, ("UA", "EWR", 70.0))
     late = session.input("late", "a int")
     session.stage("few", late.filter("a > 1"))
-    (report,) = session.define({"few": late.filter("a > 2")})
+    (report,) = owners_of(session).definitions.define({"few": late.filter("a > 2")})
     assert report.hint == "computed as of epoch 1; the version before is 'few@1'"
     fly(session, ("UA", "EWR", 70.0))
-    (report,) = session.define({"few": late.filter("a > 2")}, replay=0)
+    (report,) = owners_of(session).definitions.define({"few": late.filter("a > 2")}, replay=0)
     assert (report.status, report.version) == ("unchanged", 2)
     assert report.hint == "'few' begins at epoch 1, as what it reads does"
 
@@ -199,9 +202,9 @@ def test_a_stage_whose_past_cannot_be_had_promises_none(session: Session) -> Non
 def test_stages_of_one_definition_refer_to_each_other_in_any_order(session: Session) -> None:
     slow = session["flights"].filter("delay > 60")
     carriers = slow.select("carrier").distinct()
-    reports = session.define({"carriers": carriers, "slow": slow})
+    reports = owners_of(session).definitions.define({"carriers": carriers, "slow": slow})
     assert {r.name for r in reports} == {"carriers", "slow"}
-    assert session.graph["carriers"] == ("slow",)
+    assert owners_of(session).publisher.snapshot.reads["carriers"] == ("slow",)
     fly(session, ("UA", "EWR", 65.0))
     assert values(session["carriers"]) == ["UA"]
 
@@ -212,9 +215,9 @@ def test_a_definition_is_all_or_nothing(session: Session) -> None:
     good = flights.filter("delay >= 0")
     bad = flights.map(lambda row: (1 / row.delay,), "y double")
     with pytest.raises(StageError, match=r"'bad'.*ZeroDivisionError"):
-        session.define({"good": good, "bad": bad})
+        owners_of(session).definitions.define({"good": good, "bad": bad})
     assert not session.stages
-    session.define({"good": good})
+    owners_of(session).definitions.define({"good": good})
     fly(session, ("UA", "EWR", 1.0))
     assert len(session["good"]) == 2
 
@@ -232,7 +235,9 @@ def test_again_computes_anew_and_so_does_what_reads_it(session: Session) -> None
     same = session["drawn"]
     definition = inside(session).catalog["drawn"].definition
     assert definition is not None
-    reports = session.define({"drawn": Collection(inside(session).host, definition)}, again=True)
+    reports = owners_of(session).definitions.define(
+        {"drawn": Collection(inside(session).host, definition)}, again=True
+    )
     assert {r.name: r.status for r in reports} == {"drawn": "changed", "most": "followed"}
     assert not set(first) & set(values(same))
     assert values(session["most"]) == [max(values(same))]
@@ -245,7 +250,9 @@ def test_a_reader_whose_column_is_gone_stops_and_says_which(session: Session) ->
     session.stage("origins", session["slow"].group_by("origin").agg(n="count(*)"))
     session.stage("after", session["origins"].filter("n > 0"))
     fly(session, ("UA", "EWR", 65.0))
-    reports = session.define({"slow": flights.filter("delay > 60").select("carrier", "delay")})
+    reports = owners_of(session).definitions.define(
+        {"slow": flights.filter("delay > 60").select("carrier", "delay")}
+    )
     assert {r.name: r.status for r in reports} == {
         "slow": "changed", "origins": "stale", "after": "stale"
     }  # fmt: skip
@@ -271,7 +278,7 @@ def test_dropping_needs_that_nobody_reads_or_takes_them_along(session: Session) 
     session.stage("slow", session["flights"].filter("delay > 60"))
     session.stage("carriers", session["slow"].select("carrier"))
     session.drop("flights", cascade=True)
-    assert session.graph == {}
+    assert owners_of(session).publisher.snapshot.reads == {}
     session.input("flights", "something int").insert([(1,)])
     session.commit()
     assert values(session["flights"]) == [1]
@@ -282,7 +289,10 @@ def test_renaming_keeps_rows_past_and_readers(session: Session) -> None:
     fly(session, ("UA", "EWR", 65.0))
     session.rename("flights", "departures")
     session.rename("slow", "late")
-    assert session.graph == {"departures": (), "late": ("departures",)}
+    assert owners_of(session).publisher.snapshot.reads == {
+        "departures": (),
+        "late": ("departures",),
+    }
     session.inputs["departures"].insert([("AA", "JFK", 70.0)])
     session.commit()
     assert [len(session["late"].rows(at)) for at in range(3)] == [0, 1, 2]
@@ -321,9 +331,9 @@ def test_subscribers_hear_of_each_epoch_after_it_is_visible(session: Session) ->
     def fail(_: int) -> None:
         raise KeyError("broken")
 
-    stop = session.subscribe(hear)
+    stop = owners_of(session).listeners.subscribe(hear)
     session.commit()
-    forget = session.subscribe(fail)
+    forget = owners_of(session).listeners.subscribe(fail)
     with pytest.warns(UserWarning, match="a subscriber raised KeyError"):
         session.commit()
     forget()
@@ -338,14 +348,14 @@ def test_counters_tell_what_was_done(session: Session) -> None:
     assert session.stats["epochs"] == 1
     assert session.stats["touched"] >= 1
     assert session.stats["executed"] >= 1
-    session.settle()
+    owners_of(session).worker.settle()
 
 
 def test_layers_tell_what_they_cover_and_where_they_are(session: Session) -> None:
     for delay in (65.0, 66.0, 67.0):
         fly(session, ("UA", "EWR", delay))
     session.sync()
-    layers = session.layers("flights")
+    layers = owners_of(session).upkeep.layers("flights")
     assert sum(layer["rows"] for layer in layers) == 3
     assert layers[-1]["upper"] == 4
     assert all(set(layer["persistence"].split("+")) <= {"memory", "disk"} for layer in layers)

@@ -18,6 +18,7 @@ from nosync_nb import ExpressionError, Session
 from nosync_nb.expressions import Settings, compile_expression, kept
 from nosync_nb.expressions.settings import zone
 from nosync_nb.rows import Schema
+from nosync_nb.session.session import owners_of
 
 SCHEMA = Schema.parse(
     "i int, l bigint, d double, f float, s string, u string, b boolean, day date, t timestamp,"
@@ -129,7 +130,7 @@ def opened(path: Path, spark: Any = None, **conf: str) -> Iterator[Session]:
 
 
 def described(session: Session) -> None:
-    session.define(
+    owners_of(session).definitions.define(
         {
             "hours": session.input("log", "t timestamp, s string, i int").select("hour(t) AS h"),
             "numbers": session["log"].select("cast(s as int) AS n"),
@@ -185,7 +186,7 @@ def test_a_session_that_agrees_by_another_name_of_utc_is_taken(tmp_path: Path) -
         described(session)
     with opened(tmp_path / "log", SparkSession(timeZone="Etc/UTC")) as session:
         before = fingerprints(session)
-        session.define({"hours": session["log"].select("hour(t) AS h")})
+        owners_of(session).definitions.define({"hours": session["log"].select("hour(t) AS h")})
         assert fingerprints(session) == before
 
 
@@ -200,7 +201,7 @@ def test_settings_are_recorded_by_what_depends_on_them_alone(tmp_path: Path) -> 
                 "c": log.group_by("s").top(2, by="upper(s), i desc"),
                 "d": log.join(log.rename({"i": "j", "t": "v"}), on={"lower(s)": "s"}),
             }
-            session.define(made)
+            owners_of(session).definitions.define(made)
             assert inside(session).link.types.recorded() == Settings()
             found.append(fingerprints(session))
     assert found[0] == found[1]

@@ -15,6 +15,7 @@ from interleaving import at_every_line, at_one_line_after_the_other
 import nosync_nb
 from nosync_nb import Session, StageError, TimeError
 from nosync_nb.session import reader
+from nosync_nb.session.session import owners_of
 
 SEEN = ("dataflow/snapshot", "trace/past/history")
 WRITER = (*(f"session/{name}" for name in ("commits", "definitions", "publisher", "session")),)
@@ -91,7 +92,7 @@ def test_a_reader_of_a_stage_that_is_dropped_sees_all_of_it_or_that_it_is_gone(
         flown.drop("slow", cascade=True)
 
     def define() -> None:
-        flown.define({"slow": tree}, replay=0)
+        owners_of(flown).definitions.define({"slow": tree}, replay=0)
 
     for _ in range(2):
         never(at_every_line(WRITER, drop, read))
@@ -154,7 +155,7 @@ def test_a_definition_that_fails_stops_nothing(flown: Session) -> None:
     flown.stage("origins", flown["slow"].group_by("origin").agg(n="count(*)"))
     bad = flown["flights"].map(lambda row: (1 / (row.delay - 65),), "y double")
     with pytest.raises(StageError, match="ZeroDivisionError"):
-        flown.define({"slow": flown["flights"].select("delay"), "bad": bad})
+        owners_of(flown).definitions.define({"slow": flown["flights"].select("delay"), "bad": bad})
     fly(flown, ("AA", "JFK", 70.0))
     assert values(flown["origins"]) == [("EWR", 3), ("JFK", 1)]
 

@@ -23,6 +23,7 @@ from model import Bag, bag, summed
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError
 from nosync_nb.dataflow.delta import Held
+from nosync_nb.session.session import owners_of
 from nosync_nb.session.transactions import Change
 from nosync_nb.trace.batch import Layout, Updates, arrange
 
@@ -293,7 +294,9 @@ def test_a_load_with_a_key_happens_once(session: Session) -> None:
     assert numbers.insert([(2,)], once=7) == 1
     session.commit()
     assert values(numbers) == [1, 2]
-    assert any("'january' is there already" in notice for notice in session.notices)
+    assert any(
+        "'january' is there already" in notice for notice in owners_of(session).listeners.notices
+    )
 
 
 def test_a_key_may_be_a_number_a_date_or_made_of_them(session: Session) -> None:
@@ -331,11 +334,11 @@ def test_discarding_forgets_rows_and_keys_of_loads(session: Session) -> None:
 
 def test_a_transaction_of_a_cell_ends_with_its_epoch_or_without(session: Session) -> None:
     numbers = session.inputs["numbers"]
-    cell = session.begin(label="cell")
+    cell = owners_of(session).commits.begin(label="cell")
     numbers.insert([(1,)])
     assert cell.commit() == 1
     assert values(numbers, "cell") == [1]
-    cell = session.begin()
+    cell = owners_of(session).commits.begin()
     numbers.insert([(2,), (3,)])
     assert cell.discard() == 2
     numbers.insert([(4,)])
@@ -557,7 +560,7 @@ def test_a_block_and_a_transaction_know_that_their_epoch_stands(
         session.inputs["numbers"].insert([(1,)])
     assert block.number == 1
     session.inputs["numbers"].insert([(2,)])
-    transaction = session.begin()
+    transaction = owners_of(session).commits.begin()
     session.inputs["numbers"].insert([(3,)])
     struck(number)
     with pytest.raises(error):

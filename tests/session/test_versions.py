@@ -17,6 +17,7 @@ from nosync_nb import Collection, CorruptLogError, Session, StageError
 from nosync_nb.collections.definition import reference
 from nosync_nb.dataflow.stage import Frozen, Options, Stage, Stale
 from nosync_nb.rows import Schema
+from nosync_nb.session.session import owners_of
 from nosync_nb.session.versions import transition
 from nosync_nb.store import journal
 from nosync_nb.store.wellformed import check_catalog
@@ -115,12 +116,12 @@ def test_a_version_is_not_the_stage_that_means_again_what_it_meant(
     edited(session)
     session.stage("odd", session["big@1"].filter("x % 2 = 1"))
     session.stage("big", session["numbers"].filter("x > 0"))
-    (report,) = session.define({"odd": session["big"].filter("x % 2 = 1")})
+    (report,) = owners_of(session).definitions.define({"odd": session["big"].filter("x % 2 = 1")})
     assert report.status == "changed"
     session["numbers"].insert([(5,)])
     session.commit()
     assert values(session["odd"]) == [1, 3, 5]
-    (report,) = session.define({"odd": session["big@1"].filter("x % 2 = 1")})
+    (report,) = owners_of(session).definitions.define({"odd": session["big@1"].filter("x % 2 = 1")})
     assert report.status == "changed"
     assert values(session["odd"]) == [1, 3]
 
@@ -132,7 +133,7 @@ def test_a_log_of_a_stage_over_a_version_opens(opened: Callable[[], Session]) ->
     session.close()
     session = opened()
     assert values(session["odd"]) == [1, 3]
-    (report,) = session.define({"odd": session["big@1"].filter("x % 2 = 1")})
+    (report,) = owners_of(session).definitions.define({"odd": session["big@1"].filter("x % 2 = 1")})
     assert report.status == "unchanged"
 
 
@@ -198,7 +199,7 @@ def test_a_stale_stage_keeps_its_rows_when_what_it_reads_is_edited(
 ) -> None:
     session = lost
     for x, predicate in enumerate(("x > 1", "x > 0"), 3):
-        session.define({"big": session["numbers"].filter(predicate)})
+        owners_of(session).definitions.define({"big": session["numbers"].filter(predicate)})
         session["numbers"].insert([(x,)])
         session.commit()
         for _ in range(2):
@@ -220,7 +221,7 @@ def test_what_a_stale_stage_remembered_is_gone_once_what_it_reads_was_another(
     def define(session: Session) -> str:
         groups = session["big"].filter(lambda row: row.x > 0).group_by("x")
         counts = groups.reduce(lambda key, rows: [(len(rows),)], "n int")
-        return session.define({"counts": counts})[0].status
+        return owners_of(session).definitions.define({"counts": counts})[0].status
 
     session = opened()
     numbers = session.input("numbers", "x int, y int")
@@ -232,8 +233,10 @@ def test_what_a_stale_stage_remembered_is_gone_once_what_it_reads_was_another(
     other_versions(monkeypatch, python="4.0")
     session = opened()
     numbers = session["numbers"]
-    session.define({"big": numbers.filter(edit) if edit else numbers.select("y")})
-    session.define({"big": numbers.filter("x > 0")})
+    owners_of(session).definitions.define(
+        {"big": numbers.filter(edit) if edit else numbers.select("y")}
+    )
+    owners_of(session).definitions.define({"big": numbers.filter("x > 0")})
     session["numbers"].insert([(1, 3)])
     session.commit()
     assert values(session["counts"], 1) == [(1, 2), (2, 1)]

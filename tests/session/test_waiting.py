@@ -17,6 +17,7 @@ from nosync_nb import Session
 from nosync_nb.errors import NegativeMultiplicityError, StageError
 from nosync_nb.operators import reduce
 from nosync_nb.session import removals
+from nosync_nb.session.session import owners_of
 from nosync_nb.trace import glance
 
 
@@ -77,7 +78,7 @@ def test_who_inserts_is_told_that_its_rows_wait_whichever_thread_it_is(session: 
 
 def test_a_transaction_that_is_committed_hides_nothing_afterwards(session: Session) -> None:
     data = session.input("data", "n bigint")
-    transaction = session.begin()
+    transaction = owners_of(session).commits.begin()
     data.insert([(1,)])
     assert elsewhere(data.count) == 0
     transaction.commit()
@@ -161,8 +162,8 @@ def test_what_a_loop_left_is_told_at_the_end_of_the_cell(
     told, _ = _removals_in_a_loop(session, monkeypatch, waiting=2048)
     assert not told
     with pytest.warns(UserWarning, match=r"row \(999,\) was removed and was not there"):
-        session.tell()
-    session.tell()  # once
+        owners_of(session).commits.tell_absent()
+    owners_of(session).commits.tell_absent()  # once
 
 
 def test_what_a_loop_left_is_told_when_the_session_is_closed(
@@ -186,7 +187,7 @@ def test_an_input_that_has_other_columns_meanwhile_is_not_looked_into(
     session.input("data", "n bigint, note string")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        session.tell()
+        owners_of(session).commits.tell_absent()
 
 
 def _removals_in_a_loop(
@@ -249,7 +250,9 @@ def test_a_load_with_a_known_key_and_other_rows_is_told_and_not_done(tmp_path: P
         orders = session.input("orders", "id bigint, price double")
         orders.insert([(1, 5.0), (2, 6.0)], once="load")
         orders.insert([(2, 6.0), (1, 5.0)], once="load")
-        assert list(session.notices) == ["input 'orders': 'load' is there already, nothing to do"]
+        assert list(owners_of(session).listeners.notices) == [
+            "input 'orders': 'load' is there already, nothing to do"
+        ]
         with pytest.warns(UserWarning, match="its rows differ from those loaded as 'load'"):
             assert orders.insert([(1, 500.0), (2, 6.0)], once="load") == 0
         session.commit()
@@ -272,7 +275,7 @@ def test_a_load_with_a_known_key_and_other_rows_is_told_and_not_done(tmp_path: P
             if checkpoint:
                 for _ in range(1100):
                     session.commit()
-                session.settle()
+                owners_of(session).worker.settle()
 
 
 def test_a_block_with_a_known_key_and_other_rows_is_told_and_not_done(session: Session) -> None:
@@ -288,7 +291,9 @@ def test_a_block_with_a_known_key_and_other_rows_is_told_and_not_done(session: S
 
     assert not load(1)
     assert load(1)
-    assert session.notices[-1] == "epoch 'day 1' is there already, nothing to do"
+    assert (
+        owners_of(session).listeners.notices[-1] == "epoch 'day 1' is there already, nothing to do"
+    )
     with pytest.warns(UserWarning, match="epoch: its rows differ from those loaded as 'day 1'"):
         assert load(2)
     assert data.rows() == [(1,)]

@@ -16,6 +16,7 @@ from soak import tried
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.errors import OutOfMemoryError
+from nosync_nb.session.session import owners_of
 from nosync_nb.spark import costs, placement
 from nosync_nb.spark.link import Link
 from nosync_nb.spark.placement import Placement
@@ -102,7 +103,7 @@ def history(path: Path, on: str, spark: Any, seed: int) -> list[Rows]:
         session["edges"].insert(held)  # type: ignore[attr-defined]
         session["nodes"].upsert([(i, f"w{i % 4}") for i in range(15)])  # type: ignore[attr-defined]
         session.commit()
-        session.define(stages(session), on=on)
+        owners_of(session).definitions.define(stages(session), on=on)
         found = [read(session)]
         for _ in range(EPOCHS):
             gone = [held.pop(rng.randrange(len(held))) for _ in range(25)]
@@ -149,13 +150,17 @@ def test_a_first_run_over_many_rows_is_on_spark_and_a_small_epoch_is_not(
         numbers = session.input("numbers", "n bigint")
         numbers.insert([(i,) for i in range(2000)])
         session.commit()
-        (report,) = session.define({"odd": numbers.filter("n % 2 = 1").group_by("n").count()})
+        (report,) = owners_of(session).definitions.define(
+            {"odd": numbers.filter("n % 2 = 1").group_by("n").count()}
+        )
         assert "Spark job" in report.placement
         numbers.insert([(1,)])
         session.commit()
         assert "[in process" in session["odd"].explain()
         assert session["odd"].agg(n="sum(count)").rows()[0].n == 1001
-        (report,) = session.define({"here": numbers.agg(n="count(*)")}, on="local")
+        (report,) = owners_of(session).definitions.define(
+            {"here": numbers.agg(n="count(*)")}, on="local"
+        )
         assert report.placement == "in process"
 
 
@@ -203,7 +208,7 @@ def test_rows_that_the_driver_holds_start_no_jvm(
             inside(session).traces[n] for n in inside(session).graph.named["rows"].traces.values()
         ]
         assert all(trace.layers[0].files for trace in held)
-        (report,) = session.define({"after": joined(session, "k >= -1")})
+        (report,) = owners_of(session).definitions.define({"after": joined(session, "k >= -1")})
         assert report.placement == "in process"
         assert before.rows() == session["after"].rows()
         assert ("with its start" if spark_rows is None else "as asked") in before.explain()
@@ -218,15 +223,15 @@ def test_with_spark_off_nothing_is_placed_there(tmp_path: Path, no_start: None) 
         with_inputs(session)
         session["rows"].insert(many(9000))  # type: ignore[attr-defined]
         session.commit()
-        (report,) = session.define({"asked": joined(session)}, on="spark")
+        (report,) = owners_of(session).definitions.define({"asked": joined(session)}, on="spark")
         assert report.placement == "in process"
         assert "Spark is off" in session["asked"].explain()
         loop = session["rows"].iterate(lambda v: v.select("k", "x % 7 AS x").distinct())
-        session.define({"loop": loop}, on="spark")
+        owners_of(session).definitions.define({"loop": loop}, on="spark")
         assert session["loop"].count() > 0
         session.spark_off = False
         with pytest.raises(AssertionError, match=SECRETLY):
-            session.define({"there": joined(session, "k >= -2")}, on="spark")
+            owners_of(session).definitions.define({"there": joined(session, "k >= -2")}, on="spark")
 
 
 def test_rows_that_fit_nowhere_are_refused_before_anything_is_taken(
@@ -256,9 +261,11 @@ def test_rows_that_fit_nowhere_are_refused_before_anything_is_taken(
         session.commit()
         monkeypatch.setattr(placement, "free_bytes", lambda: table.nbytes)
         with pytest.raises(OutOfMemoryError, match="stage 'more'"):
-            session.define({"more": joined(session, "k >= -1")})
+            owners_of(session).definitions.define({"more": joined(session, "k >= -1")})
         assert "more" not in session
-        (report,) = session.define({"more": joined(session, "k >= -1")}, on="local")
+        (report,) = owners_of(session).definitions.define(
+            {"more": joined(session, "k >= -1")}, on="local"
+        )
         assert (report.placement, report.rows) == ("in process", 7)
 
 
@@ -307,18 +314,18 @@ def test_rows_of_a_dataframe_stay_with_spark_also_when_layers_were_merged(
             frame = spark.range(costs.FRAME_ROWS // 3 + 1)
             rows.insert(frame.selectExpr("id % 1000 as k", f"id + {part} as x"))
             session.commit()
-        (report,) = session.define({"counts": joined(session)})
+        (report,) = owners_of(session).definitions.define({"counts": joined(session)})
         assert "Spark job" in report.placement
         assert f"{costs.FRAME_ROWS + 2:,} rows of a DataFrame" in session["counts"].explain()
         merge_all(session)
-        (report,) = session.define({"again": joined(session, "k >= -1")})
+        (report,) = owners_of(session).definitions.define({"again": joined(session, "k >= -1")})
         assert "Spark job" in report.placement
         assert session["again"].rows() == session["counts"].rows()
         rows.insert(spark.range(5).selectExpr("id as k", "id as x"))
         session.commit()
         assert "[in process" in session["counts"].explain()
     with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=10**9) as session:
-        (report,) = session.define({"never": joined(session, "k >= -2")})
+        (report,) = owners_of(session).definitions.define({"never": joined(session, "k >= -2")})
         assert report.placement == "in process"
 
 

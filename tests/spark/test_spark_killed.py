@@ -20,6 +20,7 @@ from nosync_nb.session.session import owners_of
 PROGRAM = """
 import os, sys, time
 import nosync_nb
+from nosync_nb.session.session import owners_of
 
 path, begun, go = sys.argv[1:]
 session = nosync_nb.open(path)
@@ -33,7 +34,7 @@ def slow(row):
             time.sleep(0.05)
     return row.k, row.v + 1
 
-session.define({"later": numbers.map(slow, "k int, v int")}, on="spark")
+owners_of(session).definitions.define({"later": numbers.map(slow, "k int, v int")}, on="spark")
 numbers.insert([(1, 1)])
 session.commit(wait="disk")
 print("jvm", __import__("pyspark").SparkContext._gateway.proc.pid, flush=True)

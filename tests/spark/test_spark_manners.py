@@ -12,6 +12,7 @@ from inside import inside, is_seen
 import nosync_nb
 from nosync_nb import ExpressionError, NosyncError
 from nosync_nb.files.disk import Files
+from nosync_nb.session.session import owners_of
 
 pytestmark = pytest.mark.spark
 
@@ -38,10 +39,16 @@ def test_a_stage_without_a_view_is_told_why_and_how_to_read_it(spark: Any, tmp_p
         first.input("Deg", "x int").insert([(1,)])
         first.commit()
         first.input("deg", "x int")
-        assert "'Deg' has that name in Spark, which knows no case" in first.notices[-1]
+        assert (
+            "'Deg' has that name in Spark, which knows no case"
+            in owners_of(first).listeners.notices[-1]
+        )
         second.input("deg", "x int")
-        assert f"the log in '{first.path}' has a view of that name" in second.notices[-1]
-        assert repr(second.path) in second.notices[-1]
+        assert (
+            f"the log in '{first.path}' has a view of that name"
+            in owners_of(second).listeners.notices[-1]
+        )
+        assert repr(second.path) in owners_of(second).listeners.notices[-1]
         assert spark.table("DEG").collect()[0][0] == 1
 
 

@@ -15,6 +15,7 @@ from inside import inside, is_seen
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import NosyncError, SchemaError
+from nosync_nb.session.session import owners_of
 from nosync_nb.spark import workers
 
 pytestmark = pytest.mark.spark
@@ -71,7 +72,7 @@ def test_a_stage_that_must_run_there_is_refused(spark: Any, remote: Session) -> 
     given.insert([(1,), (2,)])
     remote.commit()
     with pytest.raises(NosyncError, match="stage 'odd' is to run on Spark"):
-        remote.define({"odd": given.filter("x % 2 = 1")}, on="spark")
+        owners_of(remote).definitions.define({"odd": given.filter("x % 2 = 1")}, on="spark")
     assert "odd" not in remote
 
 

@@ -15,6 +15,7 @@ from inside import ended, inside
 
 import nosync_nb
 from nosync_nb.rows import Schema
+from nosync_nb.session.session import owners_of
 from nosync_nb.spark import serving
 from nosync_nb.spark.serving import Server, StageSnapshot
 from nosync_nb.spark.tasks import Stored
@@ -221,7 +222,7 @@ def test_a_folder_without_a_session_is_read_without_one(
             given.insert([(x,)])
             session.commit(label=f"l{x}")
         moment = session.epochs()[2].committed_at
-        session.settle()
+        owners_of(session).worker.settle()
 
     def made(*_: Any, **__: Any) -> None:
         raise AssertionError("a session is made")

@@ -12,6 +12,7 @@ from inside import inside
 import nosync_nb
 from nosync_nb import CorruptLogError, Session
 from nosync_nb.errors import DurabilityError
+from nosync_nb.session.session import owners_of
 from nosync_nb.store import clocks, journal
 from nosync_nb.store.clocks import LABEL_BYTES, NO_DIGEST, SIZE_BYTES, Clock, Label
 from nosync_nb.store.journal import Payload
@@ -84,10 +85,10 @@ def test_a_definition_has_clocks_and_so_has_the_past_that_is_computed_for_it(
 ) -> None:
     session.inputs["edges"].insert([(4, 1)])
     session.commit()
-    session.define({"late": session["edges"].filter("src > 1")})
+    owners_of(session).definitions.define({"late": session["edges"].filter("src > 1")})
     edges, late = told(session)[-2]["edges"], told(session)[-1]["late"]
     assert (late.own.upper, late.inputs) == (3, (edges.own,))
-    session.define({"late": session["edges"].filter("src < 4")}, replay=0)
+    owners_of(session).definitions.define({"late": session["edges"].filter("src < 4")}, replay=0)
     replayed = told(session)[-1]["late"]
     assert (replayed.own.upper, replayed.inputs) == (2, (edges.own,))
 

@@ -10,6 +10,7 @@ import pytest
 import nosync_nb
 from nosync.__main__ import main
 from nosync_nb.collections.functions import trust
+from nosync_nb.session.session import owners_of
 from nosync_nb.session.trusting import trust_report
 from nosync_nb.store import keys
 
@@ -116,7 +117,7 @@ def test_the_report_of_a_reader_is_of_what_the_owner_has_defined_since(
     with nosync_nb.open(log) as session, nosync_nb.open(log, mode="r") as reader:
         session.stage("big", session.input("numbers", "x int").filter("x > 1"))
         mine = trust.key_id(trust.user_key())
-        assert reader.refresh() == 0
+        assert owners_of(reader).follower.refresh() == 0
         assert trust_report(reader).whose == "signed with your key"
         become(monkeypatch, tmp_path / "there" / "key")
         told = trust_report(reader)

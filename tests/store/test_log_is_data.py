@@ -27,6 +27,7 @@ from nosync_nb.operators import spec
 from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.rows import Schema
 from nosync_nb.session.sealing import Signer
+from nosync_nb.session.session import owners_of
 from nosync_nb.session.trusting import trust_report
 from nosync_nb.spark.link import Link
 from nosync_nb.store import journal
@@ -103,7 +104,7 @@ def stages(session: Session) -> dict[str, Any]:
 
 
 def filled(session: Session, epochs: int = 3) -> None:
-    session.define(stages(session))
+    owners_of(session).definitions.define(stages(session))
     for x in range(1, epochs + 1):
         session.inputs["numbers"].insert([(x,)])
         session.commit()
@@ -195,7 +196,7 @@ def test_our_own_cells_make_a_strangers_stages_ours_from_the_rows_alone(hostile:
     session = hostile.opened()
     session.inputs["numbers"].insert([(5,)])
     session.commit()
-    session.define(stages(session))
+    owners_of(session).definitions.define(stages(session))
     assert values(session["big"]) == [2, 3, 4, 5]
     assert values(session["counts"]) == [(x, 1) for x in range(1, 6)]
     assert values(session["odd"]) == [0, 0, 1, 1, 1]
@@ -357,7 +358,7 @@ def test_a_catalog_signed_for_another_log_or_epoch_is_not_believed(
     filled(session, 2)
     session.close()
     session = victim.opened(log="two")
-    session.define({"big": stages(session)["big"]})
+    owners_of(session).definitions.define({"big": stages(session)["big"]})
     session.close()
     victim.watch()
 
@@ -448,7 +449,7 @@ def test_a_function_signed_for_another_place_is_not_loaded(
     """Signed by this user, for a stage of this log or of another notebook."""
     session = victim.opened(log=log)
     numbers = session.input("numbers", "x int")
-    session.define({"other": numbers.map(lambda row: (row.x + 1,), "y int")})
+    owners_of(session).definitions.define({"other": numbers.map(lambda row: (row.x + 1,), "y int")})
     ((identity, text),) = functions(inside(session).publisher.catalog, "other")  # type: ignore[arg-type]
     session.close()
 
@@ -460,7 +461,7 @@ def test_a_function_signed_for_another_place_is_not_loaded(
     described = stages(session)
     with monkeypatch.context() as patch:
         forged(patch, swap)
-        session.define(described)
+        owners_of(session).definitions.define(described)
     session.close()
     victim.watch()
     session = victim.opened()
@@ -481,7 +482,9 @@ def test_functions_follow_their_stage_to_another_name_and_both_stages_that_share
 ) -> None:
     session = victim.opened()
     halves = session.input("numbers", "x int").map(lambda row: (row.x // 2,), "y int")
-    session.define({"small": halves.filter("y < 3"), "large": halves.filter("y >= 3")})
+    owners_of(session).definitions.define(
+        {"small": halves.filter("y < 3"), "large": halves.filter("y >= 3")}
+    )
     session.rename("small", "little")
     session.inputs["numbers"].insert([(2,), (9,)])
     session.commit()

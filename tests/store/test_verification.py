@@ -49,7 +49,7 @@ def grow(session: Session, epochs: range) -> None:
         edges.insert([(i % 11, epoch * 1000 + i) for i in range(count)])
         session.commit()
         if epoch % 10 == 9:
-            session.settle()
+            owners_of(session).worker.settle()
             owners_of(session).upkeep.checkpoint()
 
 

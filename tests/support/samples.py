@@ -7,6 +7,7 @@ from typing import Any
 from inside import inside
 
 from nosync_nb import Session
+from nosync_nb.session.session import owners_of
 
 
 def people(session: Session) -> None:
@@ -35,5 +36,5 @@ def everything(session: Session) -> dict[str, Any]:
     """All that can be read, at every epoch."""
     return {
         name: [session[name].rows(at=at) for at in session[name].history()[0]]
-        for name in session.graph
+        for name in owners_of(session).publisher.snapshot.reads
     }

@@ -10,6 +10,7 @@ import pytest
 from inside import on_sorted
 
 from nosync_nb import Session
+from nosync_nb.session.session import owners_of
 
 EPOCHS = 200
 SPARE = 4  # rows an epoch
@@ -38,7 +39,7 @@ def work_of(
             before = session.stats["touched"], counted[0]
             change(epoch)
             session.commit()
-            session.settle()  # what the worker does is of this epoch
+            owners_of(session).worker.settle()  # what the worker does is of this epoch
             touched.append(session.stats["touched"] - before[0])
             ordered.append(counted[0] - before[1])
     return touched, ordered

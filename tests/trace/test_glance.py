@@ -19,6 +19,7 @@ import nosync_nb
 from nosync_nb import Session, rows
 from nosync_nb.errors import NegativeMultiplicityError
 from nosync_nb.rows.order import exact_codes, order_codes
+from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Trace, glance
 
 NAN = float("nan")
@@ -235,7 +236,7 @@ def test_after_merges_and_a_restart_they_are_the_same(tmp_path: Path) -> None:
             if epoch:
                 data.remove([(epoch * 10 - 10 + i, f"n{i}") for i in range(5)])
             session.commit()
-        session.settle()
+        owners_of(session).worker.settle()
         expected = data.rows()
         assert (data.count(), data.rows(limit=30)) == (305, expected[:30])
     with nosync_nb.open(str(tmp_path / "log"), mode="r") as session:

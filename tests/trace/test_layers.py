@@ -13,6 +13,7 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import Session
+from nosync_nb.session.session import owners_of
 from nosync_nb.trace.compaction import LAYERS_MAX, STALL_LAYERS
 
 
@@ -54,11 +55,11 @@ def test_a_join_whose_other_side_seldom_changes_keeps_few_layers(tmp_path: Path)
         session.stage("joined", left.join(right, on="g"))
         for seed in range(4):
             one_sided(session, 200, seed)
-            session.settle()
+            owners_of(session).worker.settle()
             assert most_layers(session) <= LAYERS_MAX
     with nosync_nb.open(tmp_path / "log") as session:
         one_sided(session, 50, 9)
-        session.settle()
+        owners_of(session).worker.settle()
         assert most_layers(session) <= LAYERS_MAX
 
 
@@ -81,7 +82,7 @@ def test_layers_of_many_upserts_an_epoch_stay_level(tmp_path: Path) -> None:
         for _ in range(50):
             orders.upsert(rows(chance.choice(8000, 2000, replace=False)))
             session.commit()
-            session.settle()
+            owners_of(session).worker.settle()
             assert most_layers(session) <= LAYERS_MAX
             assert rows_held(session) <= 5 * first, "what cancels does not pile up"
 
@@ -110,6 +111,6 @@ def test_if_the_worker_falls_behind_the_commit_merges_and_says_so(
             assert session.stats["merges"] == 0
         finally:
             waiting.set()
-        session.settle()
+        owners_of(session).worker.settle()
         assert most_layers(session) <= LAYERS_MAX
         assert numbers.count() == 60 * count

@@ -50,6 +50,8 @@ class TravelView(anywidget.AnyWidget):
     def __init__(
         self, session: Session, stage: str, *, at: int | None = None, limit: int = 100
     ) -> None:
+        from nosync_nb.session.session import owners_of
+
         self._lock = threading.RLock()
         self._session = session
         self._limit = min(limit, 200)
@@ -60,7 +62,7 @@ class TravelView(anywidget.AnyWidget):
         self._pages = 0
         super().__init__(stage=stage)
         self.travel(at)
-        self._unsubscribe = session.subscribe(self._committed)
+        self._unsubscribe = owners_of(session).listeners.subscribe(self._committed)
         self.on_msg(self._asked)
 
     @property

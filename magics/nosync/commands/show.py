@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
 
 def _status(notebook: Notebook, _arguments: Namespace) -> Table:
+    from nosync_nb.session.session import owners_of
+
     session = notebook.session()
-    frontiers = session.frontiers
+    frontiers, upkeep = session.frontiers, owners_of(session).upkeep
     rows = []
     for name in [*session.inputs, *session.stages]:
         frontier = frontiers[name]
         kind = "input" if name in session.inputs else "stage"
         count, state = _rows_now(session, name)
-        if state == "live" and {each["persistence"] for each in session.layers(name)} == {"memory"}:
+        if state == "live" and {each["persistence"] for each in upkeep.layers(name)} == {"memory"}:
             state = "live, in memory alone"
         levels = (frontier.memory, frontier.disk, frontier.replicas)
         rows.append([name, kind, count, *map(formats.value, levels), state])
@@ -88,13 +90,15 @@ def _scrubbed(session: Session) -> list[str]:
 
 def _rows_now(session: Session, name: str) -> tuple[str | None, str]:
     """How many rows, and whether the collection follows; says why it does not."""
+    from nosync_nb.session.session import owners_of
+
     try:
         count = f"{len(session[name]):,}"
     except Exception as error:
         return None, str(error)
     if name in session.stale:
         return count, f"stale: {session.stale[name]}"
-    return count, "taken over by another process" if session.fenced else "live"
+    return count, "taken over by another process" if owners_of(session).publisher.fenced else "live"
 
 
 def _show(notebook: Notebook, arguments: Namespace) -> Table:
@@ -159,9 +163,12 @@ def _has_widgets(notebook: Notebook) -> bool:
 
 
 def _layers(notebook: Notebook, arguments: Namespace) -> Table:
+    from nosync_nb.session.session import owners_of
+
     session = notebook.session()
     names = [arguments.stage] if arguments.stage else [*session.inputs, *session.stages]
-    rows = [[name, *_layer(layer)] for name in names for layer in session.layers(name)]
+    upkeep = owners_of(session).upkeep
+    rows = [[name, *_layer(layer)] for name in names for layer in upkeep.layers(name)]
     return Table(
         caption="layers: each holds the net changes of the epochs in [lower, upper)",
         columns=("stage", "lower", "upper", "rows", "size", "kept"),
@@ -176,10 +183,13 @@ def _layer(layer: dict[str, Any]) -> list[str | None]:
 
 
 def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture:
+    from nosync_nb.session.session import owners_of
+
     session = notebook.session()
     names = [*session.inputs, *session.stages]
     details = {name: _node_detail(session, name) for name in names}
-    reads = {name: session.graph[name] for name in names}
+    reads = owners_of(session).publisher.snapshot.reads
+    reads = {name: reads[name] for name in names}
     return GraphPicture(reads, inputs=session.inputs, details=details)
 
 

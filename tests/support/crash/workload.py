@@ -36,6 +36,7 @@ from model import Bag
 
 import nosync_nb
 from nosync_nb.files.disk import File, Files
+from nosync_nb.session.session import owners_of
 
 REGIONS = ("north", "south", "east", "west", None)
 EDIT_EVERY = 40
@@ -162,7 +163,7 @@ def define(on: nosync_nb.Session) -> list[str]:
     )
     links = orders.select("id", "customer as next")
     start = customers.filter("region = 'north'").select("customer", "0 as hops")
-    reports = on.define(
+    reports = owners_of(on).definitions.define(
         {
             "hops": start.iterate(
                 lambda held: (
