@@ -21,6 +21,7 @@ from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import codec
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
+from nosync_nb.trace.epochs import Interval
 from nosync_nb.trace.layers import level_of
 from nosync_nb.trace.parts import PartRef, refs_from_json
 from nosync_nb.trace.past.history import History
@@ -70,6 +71,36 @@ class Deferred(Layer):
             self._parts = make()
             self._make = None
         return self._parts
+
+
+class Remembered(Deferred):
+    """A layer out of the history of a log, read when somebody looks at it.
+
+    Args:
+        history: that is read, and is not to change; see `dataflow.snapshot.seen`.
+        log: of which its rows are the changes in `(after, span.upper)`.
+        span: the epochs that it covers.
+        after: the last epoch that it has nothing of; None: all from the beginning is in it.
+        rows_count: how many rows are expected, not 0; it is not known before they are read.
+    """
+
+    __slots__ = ("after", "log")
+
+    def __init__(
+        self,
+        layout: Layout,
+        history: History,
+        log: int,
+        span: Interval,
+        after: int | None,
+        rows_count: int,
+    ) -> None:
+        def made() -> tuple[Batch, ...]:
+            updates = [b.updates for b in history.changes(log, after, span.upper - 1)]
+            return (arrange(layout, concat_updates(updates, layout.types)),) if updates else ()
+
+        super().__init__(*span, rows_count, made)
+        self.log, self.after = log, after
 
 
 def needs(trace: Trace) -> set[str]:

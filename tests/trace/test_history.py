@@ -341,6 +341,18 @@ def test_a_rewind_while_a_pack_is_written_wins(tmp_path: Path) -> None:
     assert history.strays(keep=[packed.new.name]) == []
 
 
+def test_epochs_that_were_hidden_and_left_can_be_told_apart_again(tmp_path: Path) -> None:
+    history = long(tmp_path, 30, 1000)
+    history.begin(1, 5)
+    history.hide(1, 8, 12)
+    history.hide(1, 18, 29)
+    history.truncate(20)
+    for epoch in range(21, 25):
+        history.append(1, epoch, numbers(PAIRS, [((0, 10_000 + epoch), 1)]))
+    assert history.epochs(1, 24) == [range(5, 8), range(12, 18), range(21, 25)]
+    assert rows_at(history, 17) == list(range(1, 18))
+
+
 def test_epochs_after_a_rewind_take_the_place_of_those_before(tmp_path: Path) -> None:
     history = long(tmp_path, 600, 16)
     history.truncate(300)

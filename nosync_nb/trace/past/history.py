@@ -225,7 +225,8 @@ class History:
     def truncate(self, to_epoch: int) -> None:
         """Forgets all epochs after `to_epoch`, which must be one that can be told apart.
 
-        Files stay, since a branch may read them; see `strays`.
+        What cannot be told apart of those that are forgotten says nothing of the next ones of their
+        numbers. Files stay, since a branch may read them; see `strays`.
         """
         upper = to_epoch + 1
         view = self._view
@@ -233,8 +234,9 @@ class History:
             nodes.check_cut(node, upper)
         tree = tuple(nodes.cut(view.tree, upper))
         tails = {trace: tail[: _end(tail, to_epoch)] for trace, tail in view.tails.items()}
+        hidden = {trace: nodes.hidden_below(some, upper) for trace, some in view.hidden.items()}
         self._cuts += 1
-        self._view = _View(tree, tails, view.hidden, min(view.packed, upper))
+        self._view = _View(tree, tails, hidden, min(view.packed, upper))
 
     def retain(self, epochs: int | None) -> None:
         """Keeps single epochs for the last `epochs` only, and coarser ones before; None: all."""

@@ -125,6 +125,11 @@ def hidden_from_json(data: Sequence[Any]) -> dict[int, tuple[tuple[int, int], ..
     return hidden
 
 
+def hidden_below(some: Iterable[tuple[int, int]], upper: int) -> tuple[tuple[int, int], ...]:
+    """The hidden epochs `[lower, upper)` of a trace without those from `upper` on."""
+    return tuple((low, min(high, upper)) for low, high in some if low < upper)
+
+
 def without(node: PackNode, trace: int, gone: Callable[[PackNode], AbstractSet[str]]) -> PackNode:
     """A node that does not refer to the part files of a trace any more, nor does one below.
 
