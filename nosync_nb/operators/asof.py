@@ -170,4 +170,4 @@ def _build(part: Part, types: Types | None) -> Operator:
     return AsOf(left, right, p["left"], p["at"], p["further"], p["tolerance"])
 
 
-SPEC = Spec("asof", every_column, build=_build)
+SPEC = Spec("asof", every_column, build=_build, key=lambda _, below: below[0])

@@ -19,7 +19,7 @@ from nosync_nb.expressions import Types
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.counts import counts
-from nosync_nb.operators.spec import Part, Spec, compared
+from nosync_nb.operators.spec import Part, Spec, compared, same_key
 from nosync_nb.rows import Schema
 from nosync_nb.rows.counts import sums
 from nosync_nb.trace import Trace
@@ -193,7 +193,7 @@ def _threshold(name: str, function: Callable[[list[Counts]], Counts]) -> Spec:
     def build(part: Part, types: Types | None) -> Operator:
         return Threshold(name, part.schema.types, function, len(part.inputs))
 
-    return Spec(name, compared, build=build)
+    return Spec(name, compared, build=build, key=same_key)
 
 
 def _function(part: Part, types: Types | None) -> Operator:
@@ -204,6 +204,11 @@ SPECS = (
     _threshold("distinct", distinct),
     _threshold("except_all", except_all),
     _threshold("subtract", subtract),
-    Spec("multiplicity", compared, build=lambda part, _: Multiplicity(part.inputs[0].schema.types)),
-    Spec("threshold", compared, build=_function),  # which sees counts, not rows
+    Spec(
+        "multiplicity",
+        compared,
+        build=lambda part, _: Multiplicity(part.inputs[0].schema.types),
+        key=same_key,
+    ),
+    Spec("threshold", compared, build=_function, key=same_key),  # which sees counts, not rows
 )

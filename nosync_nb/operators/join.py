@@ -18,7 +18,7 @@ from nosync_nb import rows
 from nosync_nb.errors import StageError, titled
 from nosync_nb.expressions import Types
 from nosync_nb.operators.base import JOIN, Operator, Step
-from nosync_nb.operators.spec import Fit, Part, Remains, Spec
+from nosync_nb.operators.spec import Fit, Key, Part, Remains, Spec
 from nosync_nb.rows import Column
 from nosync_nb.rows.counts import CountError, products
 from nosync_nb.trace import Trace
@@ -170,4 +170,20 @@ def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
     return Fit({"left": left, "right": right, "outputs": outputs}, lost)
 
 
-SPEC = Spec("join", _fit, build=_build)
+def _key(part: Part, below: Sequence[Key]) -> Key:
+    """That of the side of which each row has one partner at most; else what is joined by."""
+    outputs = [tuple(each) for each in part.params["outputs"]]
+    sides = part.params["left"], part.params["right"]
+    wanted = [(0, place) for place in sides[0]]
+    for side, other in ((0, 1), (1, 0)):
+        single, own = below[other], below[side]
+        if single is not None and own is not None and set(single) <= set(sides[other]):
+            wanted = [(side, place) for place in own]
+            break
+    # A key column of the right is there under the left name.
+    same = {(1, b): (0, a) for a, b in zip(*sides, strict=True)}
+    found = [each if each in outputs else same.get(each, each) for each in wanted]
+    return tuple(map(outputs.index, found)) if all(each in outputs for each in found) else None
+
+
+SPEC = Spec("join", _fit, build=_build, key=_key)

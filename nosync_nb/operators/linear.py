@@ -20,6 +20,7 @@ from nosync_nb.operators import functions
 from nosync_nb.operators.base import PLAIN, Operator, Row, Step
 from nosync_nb.operators.spec import (
     Fit,
+    Key,
     Part,
     Remains,
     Spec,
@@ -27,6 +28,7 @@ from nosync_nb.operators.spec import (
     compiled,
     every_column,
     passed,
+    same_key,
     used_columns,
 )
 from nosync_nb.rows import Column, Schema, bridge
@@ -336,6 +338,14 @@ def _selected(part: Part) -> Iterable[str]:
     return [o for o in part.params["outputs"] if not isinstance(o, int)]
 
 
+def _select_key(part: Part, below: Sequence[Key]) -> Key:
+    """The same columns where they are now, if all of them are."""
+    outputs = part.params["outputs"]
+    if below[0] is None or not all(place in outputs for place in below[0]):
+        return None
+    return tuple(outputs.index(place) for place in below[0])
+
+
 def _function(kind: type[Map | FlatMap]) -> Callable[[Part, Types | None], Row]:
     """What builds a piece that calls a function of rows."""
     return lambda part, _: kind(part.functions[0], part.inputs[0].schema, part.schema)
@@ -350,13 +360,23 @@ def _pad(part: Part, types: Types | None) -> Row:
 
 
 SPECS = (
-    Spec("filter", _filter_fit, piece=_filter, expressions=_predicate),
-    Spec("select", _select_fit, piece=_select, expressions=_selected),
+    Spec("filter", _filter_fit, piece=_filter, expressions=_predicate, key=same_key),
+    Spec("select", _select_fit, piece=_select, expressions=_selected, key=_select_key),
     Spec("map", every_column, piece=_function(Map)),
     Spec("flat_map", every_column, piece=_function(FlatMap)),
-    Spec("widen", passed, piece=_widen),
-    Spec("pad", passed, piece=_pad),
-    Spec("negate", passed, piece=lambda part, _: Negate()),
-    Spec("concat", compared, build=lambda part, _: Concat(part.schema.types, len(part.inputs))),
-    Spec("consolidate", compared, build=lambda part, _: Consolidate(part.schema.types)),
+    Spec("widen", passed, piece=_widen, key=same_key),
+    Spec("pad", passed, piece=_pad, key=same_key),
+    Spec("negate", passed, piece=lambda part, _: Negate(), key=same_key),
+    Spec(
+        "concat",
+        compared,
+        build=lambda part, _: Concat(part.schema.types, len(part.inputs)),
+        key=same_key,
+    ),
+    Spec(
+        "consolidate",
+        compared,
+        build=lambda part, _: Consolidate(part.schema.types),
+        key=same_key,
+    ),
 )

@@ -26,7 +26,7 @@ from nosync_nb.expressions import Types
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.keys import first_of_keys, numbered
-from nosync_nb.operators.spec import Part, Spec, every_column
+from nosync_nb.operators.spec import Part, Spec, every_column, group_key
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.types import is_nested
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
@@ -181,4 +181,4 @@ def _build(part: Part, types: Types | None) -> Operator:
     return Reduce(part.inputs[0].schema, keys, part.functions[0], output)
 
 
-SPEC = Spec("reduce", every_column, build=_build)
+SPEC = Spec("reduce", every_column, build=_build, key=group_key)

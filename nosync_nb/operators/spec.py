@@ -78,11 +78,30 @@ class Remains(NamedTuple):
         return [now[place] for place in places]
 
 
+Key = tuple[int, ...] | None
+"""The columns by which people tell rows apart, by place; None: by nothing less than all."""
+
+
 class Fit(NamedTuple):
     """An operator over what is left of its inputs: its arguments, and what its output has lost."""
 
     params: Mapping[str, Any]
     lost: Mapping[int, Lost]
+
+
+def no_key(part: Part, below: Sequence[Key]) -> Key:
+    """The key of what an operator makes of rows that it does not pass on."""
+    return None
+
+
+def same_key(part: Part, below: Sequence[Key]) -> Key:
+    """That of its inputs, if they have the same."""
+    return below[0] if all(each == below[0] for each in below) else None
+
+
+def group_key(part: Part, below: Sequence[Key]) -> Key:
+    """The key of what has one row for each group, or some: the first columns."""
+    return tuple(range(len(part.params["keys"])))
 
 
 @dataclass(frozen=True)
@@ -93,6 +112,8 @@ class Spec:
         fit: fits a part to what is left of its inputs, some of which have lost columns.
         build: the kernel of a part; or, if it works row by row, `piece`: the piece of a chain.
         expressions: the texts of expressions among a part's arguments.
+        key: by which columns its rows are told apart, given those of its inputs. It orders what
+            people compare; two rows may have one key.
     """
 
     op: str
@@ -100,6 +121,7 @@ class Spec:
     build: Callable[[Part, Types | None], Operator] | None = None
     piece: Callable[[Part, Types | None], Row] | None = None
     expressions: Callable[[Part], Iterable[str]] = lambda _: ()
+    key: Callable[[Part, Sequence[Key]], Key] = no_key
 
 
 def compiled(part: Part, sql: str, type_: str) -> Expression:

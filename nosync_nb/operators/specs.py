@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
@@ -11,7 +11,7 @@ from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.operators.base import Operator
 from nosync_nb.operators.distinct import SPECS as THRESHOLDS
 from nosync_nb.operators.linear import Linear
-from nosync_nb.operators.spec import Part, Spec
+from nosync_nb.operators.spec import Key, Part, Spec
 
 SPECS: dict[str, Spec] = {
     spec.op: spec
@@ -36,6 +36,25 @@ def expressions_of(part: Part) -> Iterable[str]:
     """The expressions of one operator, as they are compiled."""
     spec = SPECS.get(part.op)
     return () if spec is None else spec.expressions(part)
+
+
+def key_of(parts: Iterable[Part], named: Callable[[str], Key]) -> Key:
+    """The columns by which the rows of a definition are told apart, by place.
+
+    Args:
+        parts: all of it, inputs first; the last one is what is asked for.
+        named: the same of a collection that it reads by name.
+    """
+    keys: dict[int, Key] = {}
+    key: Key = None
+    for part in parts:
+        if part.op == "ref":
+            key = named(part.params["name"])
+        else:
+            spec = SPECS.get(part.op)
+            key = spec.key(part, [keys[id(each)] for each in part.inputs]) if spec else None
+        keys[id(part)] = key
+    return key
 
 
 def is_linear(part: Part) -> bool:

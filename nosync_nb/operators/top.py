@@ -18,7 +18,7 @@ from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.heads import heads
 from nosync_nb.operators.keys import group, numbered
 from nosync_nb.operators.ordering import By, placed, ranks
-from nosync_nb.operators.spec import Fit, Part, Remains, Spec, refuse_retyped
+from nosync_nb.operators.spec import Fit, Key, Part, Remains, Spec, refuse_retyped
 from nosync_nb.rows import Column
 from nosync_nb.rows.counts import add_at
 from nosync_nb.trace import Trace
@@ -152,4 +152,10 @@ def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
     return Fit({**part.params, "keys": keys, "by": by, "width": width}, inputs[0].lost)
 
 
-SPEC = Spec("top", _fit, build=_build)
+def _key(part: Part, below: Sequence[Key]) -> Key:
+    """That of the rows; of groups of which one row is left, that of the group."""
+    keys: list[int] = part.params["keys"]
+    return tuple(keys) if part.params["k"] == 1 and not part.params["rank"] else below[0]
+
+
+SPEC = Spec("top", _fit, build=_build, key=_key)

@@ -12,6 +12,7 @@ from nosync_nb.session import recovery
 from nosync_nb.session.audits import Audits
 from nosync_nb.session.blocks import Blocks
 from nosync_nb.session.commits import Commits
+from nosync_nb.session.comparing import Comparing
 from nosync_nb.session.declarations import Declarations
 from nosync_nb.session.definitions import Definitions
 from nosync_nb.session.fetching import Fetching
@@ -90,6 +91,7 @@ class Owners:
         frames = Frames(publisher, reader, names, link)
         owners = publisher, reader, follower, frames, names, listeners, types, limits
         self.host = SessionHost(*owners)
+        self.comparing = Comparing(publisher, self.host)
         installation = Installation(gate, publisher, link, types, signer, self.upkeep, limits)
         self.healing = Healing(gate, publisher, installation, self.upkeep, report)
         self.declarations = Declarations(gate, publisher, installation, link)

@@ -23,11 +23,13 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Literal
 
 from nosync_nb.collections.collection import Collection, iterate_together
+from nosync_nb.collections.comparison import Comparison
 from nosync_nb.collections.definition import check_name, reference
 from nosync_nb.errors import FencedError, one_line, warn
 from nosync_nb.session.blocks import EpochBlock
 from nosync_nb.session.input import Input
 from nosync_nb.session.owners import Owners
+from nosync_nb.session.report import StageReport
 from nosync_nb.session.transactions import InputChanges
 from nosync_nb.store.frontier import FailureName, Frontier
 from nosync_nb.store.ledger import Epochs
@@ -154,10 +156,18 @@ class Session:
             persist: where it is kept: memory, disk or replicas (see `levels`); None: as it is, a
                 new one in the log.
         """
-        self._owners.definitions.define(
-            {name: collection}, nondeterministic=nondeterministic, persist=persist
-        )
+        self.define({name: collection}, nondeterministic=nondeterministic, persist=persist)
         return self[name]
+
+    def define(self, collections: Mapping[str, Collection], **options: Any) -> list[StageReport]:
+        """Names several collections, all or none; they refer to each other by name.
+
+        Args:
+            options: those of `stage`, for all of them; `on`: where they run: auto, local or spark;
+                `replay`: the epoch from which a new version is computed for the past as well;
+                `again`: computes them anew even if nothing changed.
+        """
+        return self._owners.definitions.define(collections, **options)
 
     def drop(self, *names: str, cascade: bool = False) -> None:
         """Forgets stages or inputs; with `cascade`, what reads them too."""
@@ -196,6 +206,34 @@ class Session:
         self._owners.follower.refresh()
         catalog = self._owners.publisher.snapshot.catalog
         return {name: self._input(name) for name, stage in catalog.items() if stage.is_input}
+
+    def compare(
+        self,
+        a: str | Collection,
+        b: str | Collection | None = None,
+        *,
+        at: Any = None,
+        by: str | Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Comparison:
+        """What two collections have in common, and what differs, row beside row.
+
+        Args:
+            a, b: stages, versions (`"delays@1"`), unnamed collections, or one of another open
+                session; without `b`, `a` at two epochs.
+            at: the epoch of both, or a pair of them; None: the last one.
+            by: the columns that say which row became which; None: the declared key, that of the
+                group or join; else rows are equal or not.
+            columns: those that are compared; None: all, which have to be the same.
+
+        Raises:
+            SchemaError: the columns differ; quotes both.
+
+        Cost: of one collection at two epochs in proportion to what changed, else O(rows).
+        """
+        one = self[a] if isinstance(a, str) else a
+        other = self[b] if isinstance(b, str) else b
+        return self._owners.comparing.compare(one, other, at, by, columns)
 
     # -- time --------------------------------------------------------------------------------
 

@@ -567,9 +567,14 @@ def test_show_and_diff_take_every_name_of_an_epoch(notebook: Notebook) -> None:
 def test_versions_are_compared(notebook: Notebook) -> None:
     notebook.ok('%%dd\ndelays = flights.group_by("carrier").agg(n="count(*)", worst="min(delay)")')
     shown = notebook.ok("%dd compare delays@1 delays")
-    assert "delays@1  AA       2     30" in shown
-    assert "delays    AA       2     10" in shown
+    assert "changed  AA       2  30 → 10" in str(shown)
     assert "UA" not in shown
+    assert "rows are told apart by carrier" in shown
+    assert "only in delays@1" in notebook.ok("%dd compare delays@1 delays --by worst")
+    assert "no difference" in notebook.ok("%dd compare delays@1 delays --columns carrier n")
+    assert "3 only in epoch 1, 0 in both" in notebook.ok("%dd compare flights --at 0 1")
+    assert "--at 5 9" in notebook.fails("%dd compare flights")
+    assert "--at 5 9" in notebook.fails("%dd compare flights delays --at 1 2 3")
     assert "no difference" in notebook.ok("%dd compare delays delays")
     assert "30" in notebook.ok("%dd show delays@1")
 

@@ -9,6 +9,7 @@ from IPython.core.error import UsageError
 
 from nosync.commands.form import Subcommand, epoch_of, limit, moment
 from nosync_widgets import formats
+from nosync_widgets.differences import comparison_table
 from nosync_widgets.pages import changed_rows
 from nosync_widgets.pictures import GraphPicture
 from nosync_widgets.tables import Table, collection_table
@@ -202,23 +203,17 @@ def _node_detail(session: Session, name: str) -> str:
 
 
 def _compare(notebook: Notebook, arguments: Namespace) -> Table:
-    one, other = (_collection(notebook, name) for name in (arguments.a, arguments.b))
-    most = _limit(notebook, arguments)
-    sides = ((arguments.a, one.except_all(other)), (arguments.b, other.except_all(one)))
-    differences = [(name, difference.rows(limit=max(most, 1))) for name, difference in sides]
-    rows = [
-        [name, *(formats.value(item) for item in row)]
-        for name, only in differences
-        for row in only[:most]
-    ]
-    caption = f"rows of only one of {arguments.a} and {arguments.b}"
-    schema = one.schema
-    return Table(
-        caption=caption if any(only for _, only in differences) else "no difference",
-        columns=("only in", *schema.names),
-        types=("string", *schema.types),
-        rows=rows,
-    )
+    session, at = notebook.session(), arguments.at or [None]
+    if len(at) > 2 or (arguments.b is None and len(at) != 2):
+        raise UsageError(
+            f"%dd compare: write `%dd compare {arguments.a} OTHER [--at E]`, or two epochs of it:"
+            f" `%dd compare {arguments.a} --at 5 9`"
+        )
+    one = _collection(notebook, arguments.a)
+    other = one if arguments.b is None else _collection(notebook, arguments.b)
+    epochs = tuple(_epoch(notebook, each) for each in (at[0], at[-1]))
+    compared = session.compare(one, other, at=epochs, by=arguments.by, columns=arguments.columns)
+    return comparison_table(compared, limit=_limit(notebook, arguments))
 
 
 def _limit(notebook: Notebook, arguments: Namespace) -> int:
@@ -278,9 +273,16 @@ COMMANDS = (
     ),
     Subcommand(
         "compare",
-        "rows that only one of two collections has: `delays@1 delays`",
+        "what differs between two collections, versions or epochs, row beside row",
         _compare,
-        [(["a"], {}), (["b"], {}), _LIMIT],
+        [
+            (["a"], {"help": "a stage, an input, or an earlier version: delays@1"}),
+            (["b"], {"nargs": "?", "help": "another; left out: `a` at two epochs"}),
+            (["--at"], {"type": moment, "nargs": "+", "help": f"of both, or one each; {_MOMENT}"}),
+            (["--by"], {"nargs": "+", "help": "columns that say which row became which"}),
+            (["--columns"], {"nargs": "+", "help": "those that are compared"}),
+            _LIMIT,
+        ],
     ),
     Subcommand(
         "travel",

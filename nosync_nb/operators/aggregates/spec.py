@@ -11,7 +11,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Aggregation, Types, compile_aggregates, of_params
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.base import Operator
-from nosync_nb.operators.spec import Fit, Part, Remains, Spec, UsedError
+from nosync_nb.operators.spec import Fit, Part, Remains, Spec, UsedError, group_key
 
 
 def _aggregation(part: Part, types: Types | None) -> Aggregation:
@@ -38,4 +38,10 @@ def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
     return Fit({**part.params, "keys": keys}, {})
 
 
-SPEC = Spec("aggregate", _fit, build=_build, expressions=lambda part: part.params["named"].values())
+SPEC = Spec(
+    "aggregate",
+    _fit,
+    build=_build,
+    expressions=lambda part: part.params["named"].values(),
+    key=group_key,
+)

@@ -1,0 +1,173 @@
+"""Comparing: what two collections, versions, epochs or sessions have, held against counted rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nosync_nb
+from nosync_nb import SchemaError, Session, StageError, TimeError
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with nosync_nb.open(tmp_path / "log") as made:
+        flights = made.input("flights", "carrier string, tail string, delay double")
+        made.input("planes", "tail string, seats int", key="tail")
+        made.stage("delays", flights.group_by("carrier").agg(delay="avg(delay)", n="count(*)"))
+        flights.insert([("UA", "N1", 50.0), ("UA", "N1", 70.0), ("AA", "N2", 10.0)])
+        made.commit()
+        flights.insert([("UA", "N3", 90.0), ("DL", "N2", 5.0)])
+        flights.remove([("AA", "N2", 10.0)])
+        made.commit()
+        yield made
+
+
+def pairs(comparison: Any, limit: int | None = None) -> list[tuple[Any, Any]]:
+    return [(a and tuple(a), b and tuple(b)) for a, b in comparison.rows(limit)]
+
+
+def test_two_stages_differ_in_whole_rows(session: Session) -> None:
+    flights = session["flights"]
+    late = session.stage("late", flights.filter("delay > 60"))
+    later = session.stage("later", flights.filter("delay > 80"))
+    told = session.compare(late, later)
+    assert (told.only_a, told.only_b, told.changed, told.same) == (1, 0, 0, 1)
+    assert pairs(told) == [(("UA", "N1", 70.0), None)]
+    assert not told.equal
+    assert told.by == ()
+    assert "late at epoch 2" in str(told)
+    assert session.compare("late", "late").equal
+
+
+def test_rows_of_one_group_are_a_row_that_changed(session: Session) -> None:
+    told = session.compare("delays", at=(1, 2))
+    assert told.by == ("carrier",)
+    assert (told.only_a, told.only_b, told.changed, told.same) == (1, 1, 1, 0)
+    assert pairs(told) == [
+        (("AA", 10.0, 1), None),
+        (None, ("DL", 5.0, 1)),
+        (("UA", 60.0, 2), ("UA", 70.0, 3)),
+    ]
+    assert pairs(session.compare("delays", at=(2, 1))) == [(b, a) for a, b in pairs(told)]
+    assert pairs(told, limit=2) == pairs(told)[:2]
+    assert told.to_arrow()["diff"].to_pylist().count(-1) == 2
+
+
+def test_two_versions_are_compared_by_the_key_of_both(session: Session) -> None:
+    flights = session["flights"]
+    session.stage("worst", flights.group_by("carrier").agg(delay="max(delay)"))
+    session.stage("worst", flights.group_by("carrier").agg(delay="min(delay)"))
+    told = session.compare("worst@1", "worst")
+    assert told.by == ("carrier",)
+    assert pairs(told) == [(("UA", 90.0), ("UA", 50.0))]
+    assert told.same == 1
+
+
+def test_a_key_is_followed_through_what_passes_it_on(session: Session) -> None:
+    flights, planes = session["flights"], session["planes"]
+    wide = session.stage("wide", planes.filter("seats > 100").rename({"tail": "plane"}))
+    assert session.compare(wide, wide).by == ("plane",)
+    assert session.compare(planes.select("seats"), planes.select("seats")).by == ()
+    worst = flights.group_by("carrier").top(1, by="delay desc")
+    assert session.compare(worst, worst).by == ("carrier",)
+    per = flights.group_by("carrier", "tail").agg(n="count(*)")
+    joined = session.stage("joined", per.join(planes, on="tail"))
+    assert session.compare(joined, joined).by == ("carrier", "tail")
+    assert session.compare(flights.join(planes, on="tail"), joined, columns=["tail"]).by == (
+        "tail",
+    )
+    assert session.compare(per, per, by="tail").by == ("tail",)
+    everything = flights.group_by().agg(n="count(*)")
+    assert pairs(session.compare(everything, everything, at=(1, 2))) == [((3,), (4,))]
+
+
+def test_a_comparison_keeps_its_epochs(session: Session) -> None:
+    late = session.stage("late", session["flights"].filter("delay > 60"))
+    told = session.compare(late, session["flights"])
+    before = pairs(told)
+    session.inputs["flights"].insert([("UA", "N9", 99.0)])
+    session.commit()
+    assert pairs(told) == before
+    assert (told.a.epoch, told.b.epoch) == (2, 2)
+
+
+def test_sessions_are_compared(session: Session, tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "other") as other:
+        theirs = other.input("flights", "carrier string, tail string, delay double")
+        theirs.insert([("UA", "N1", 50.0), ("UA", "N1", 70.0)])
+        other.commit()
+        told = session.compare("flights", theirs, at=(1, 1))
+        assert pairs(told) == [(("AA", "N2", 10.0), None)]
+        assert told.same == 2
+
+
+def test_changes_of_one_collection_are_read_as_changes(session: Session) -> None:
+    """Two epochs of a large collection cost what changed between them."""
+    big = session.input("big", "id bigint")
+    big.insert([(i,) for i in range(50_000)])
+    session.commit()
+    big.insert([(-1,)])
+    session.commit()
+    told = session.compare("big", at=(session.now - 1, session.now))
+    assert (told.only_a, told.only_b, told.changed, told.same) == (0, 1, 0, 50_000)
+
+
+def test_what_cannot_be_compared_is_told_with_a_remedy(session: Session) -> None:
+    flights = session["flights"]
+    late = session.stage("late", flights.select("carrier", "delay"))
+    with pytest.raises(SchemaError, match="columns differ") as error:
+        session.compare("flights", late)
+    assert "columns=['carrier', 'delay']" in str(error.value.hint)
+    assert session.compare("flights", late, columns=["carrier", "delay"]).equal
+    with pytest.raises(TimeError, match="epoch 9"):
+        session.compare(late, late, at=9)
+    with pytest.raises(SchemaError, match="at="):
+        session.compare(late, at=(1, 2, 3))
+    with pytest.raises(StageError, match="compared with what"):
+        session.compare(late)
+    with pytest.raises(StageError, match="nothing"):
+        session.compare("nothing", late)
+    with pytest.raises(StageError, match="not a collection"):
+        session.compare(late, 7)  # type: ignore[arg-type]
+    flights.insert([("UA", "N1", 1.0)])  # type: ignore[attr-defined]
+    assert session.compare(late, late, at=session.now).equal
+    with pytest.raises(StageError, match="not committed"):
+        session.compare(late, session["flights"].select("carrier", "delay"))
+    session.discard()
+
+
+ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, ROWS, st.booleans())
+def test_counts_and_rows_are_those_of_the_multisets(
+    tmp_path_factory: pytest.TempPathFactory, one: Any, other: Any, keyed: bool
+) -> None:
+    with nosync_nb.open(tmp_path_factory.mktemp("log")) as session:
+        for name, rows in (("one", one), ("other", other)):
+            session.input(name, "k string, v bigint").insert(rows)
+        session.commit()
+        told = session.compare("one", "other", by="k" if keyed else None)
+    less, more = Counter(one) - Counter(other), Counter(other) - Counter(one)
+    found = pairs(told)
+    assert Counter(a for a, _ in found if a) == less
+    assert Counter(b for _, b in found if b) == more
+    changed = 0
+    if keyed:
+        for key in "abc":
+            sides = (sum(n for row, n in each.items() if row[0] == key) for each in (less, more))
+            changed += min(sides)
+    assert told.changed == changed == sum(1 for a, b in found if a and b)
+    assert all(a[0] == b[0] for a, b in found if a and b)
+    assert told.only_a == less.total() - changed
+    assert told.only_b == more.total() - changed
+    assert told.same == (Counter(one) & Counter(other)).total()
+    assert told.equal == (Counter(one) == Counter(other))
