@@ -29,8 +29,9 @@ class Descriptor:
             any(map(os.close, map(self.__dict__.pop, ("_fd",))))
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            self._close()  # nobody has it, as an exception came before it was given
+        if self._fd >= 0:  # nobody has it, as an exception came before it was given
+            with contextlib.suppress(OSError):
+                self._close()
 
 
 class Folder(Descriptor):

@@ -62,6 +62,8 @@ def wanted(meta: Mapping[str, Any], changes: Sequence[Mapping[int, Any]]) -> dic
         changes: what frames hold, see `journal.changes`.
     """
     known: dict[str, Wanted] = {}
+    if not meta and not any(changes):
+        return known
     with decoding("the log"):
         for each in (*_of_meta(meta), *(one for some in changes for one in _of_entries(some))):
             if each.digest is not None or each.name not in known:

@@ -13,8 +13,8 @@ import pytest
 from replica_world import ACTIONS, FAULTS, STEPS, World
 from soak import tried
 
-SEEDS = int(os.environ.get("NOSYNC_SEEDS", tried("600", soak="100000")))
-CHUNK = 100
+SEEDS = int(os.environ.get("NOSYNC_SEEDS", tried("2000", soak="100000")))
+CHUNK = 250
 LIFE_STEPS = 200
 
 
@@ -36,7 +36,7 @@ def lived(seeds: range) -> Counter[str]:
 
 
 def asked() -> list[range]:
-    """The seeds of this run, in pieces; of whole ones everything is asked that may happen."""
+    """The seeds of this run, in pieces; in each whole one everything happens that may."""
     if one := os.environ.get("NOSYNC_SEED"):
         return [range(int(one), int(one) + 1)]
     return [range(first, min(SEEDS, first + CHUNK)) for first in range(0, SEEDS, CHUNK)]
@@ -51,8 +51,8 @@ def test_whatever_fails_what_was_announced_is_on_the_replicas(
     did = lived(seeds)
     record_property("lives", [len(seeds), dict(did)])
     if len(seeds) == CHUNK:
-        often = {*ACTIONS, *FAULTS, *(f"disk: {step}" for step in STEPS)} - {"ahead"}
-        assert often <= did.keys()
+        expected = {*ACTIONS, *FAULTS, *(f"disk: {step}" for step in STEPS)}
+        assert not expected - {what for what, count in did.items() if count}
 
 
 def test_a_seed_decides_everything() -> None:

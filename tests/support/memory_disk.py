@@ -21,6 +21,8 @@ from faults import SECTOR_BYTES, Crash, Phase
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Buffer, File, Files, Lock, fail
 
+_MINE = os.getuid(), os.getgid()
+
 
 class Inode:
     """The content of a file, and what of it is on the disk for sure."""
@@ -107,6 +109,9 @@ class Tree:
 
     def folder(self, path: str) -> Directory:
         """A folder; OSError if there is none."""
+        known = self._folders.get(path)
+        if known is not None:
+            return known
         found = self.find(path)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "")
@@ -361,7 +366,7 @@ class MemoryFiles(Files):
     def create(self, path: str) -> MemoryFile:
         crash = self.step("create", path)
         folder = self._above(path, "create")
-        name = os.path.basename(path)
+        name = path.rpartition("/")[2]
         if name in folder.now:
             fail(FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)), "create", path)
         inode = folder.now[name] = Inode(self.tree.number())
@@ -386,10 +391,10 @@ class MemoryFiles(Files):
         return file.mapped(write=write)
 
     def rename(self, source: str, target: str) -> None:
-        assert os.path.dirname(source) == os.path.dirname(target)
+        (above, _, old), (beside, _, new) = source.rpartition("/"), target.rpartition("/")
+        assert above == beside
         crash = self.step("rename", target)
         folder = self._above(source, "rename")
-        old, new = os.path.basename(source), os.path.basename(target)
         if old not in folder.now:
             fail(FileNotFoundError(errno.ENOENT, ""), "rename", source)
         moved, replaced = folder.now[old], folder.now.get(new)
@@ -406,8 +411,9 @@ class MemoryFiles(Files):
             self.die()
 
     def unlink(self, path: str) -> None:
+        above, _, name = path.rpartition("/")
         try:
-            folder, name = self.tree.folder(os.path.dirname(path)), os.path.basename(path)
+            folder = self.tree.folder(above)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -452,7 +458,7 @@ class MemoryFiles(Files):
             mode, number, size = stat.S_IFDIR | 0o700, id(node), 0
         else:
             mode, number, size = stat.S_IFREG | 0o600, node.number, len(node.content)
-        return os.stat_result((mode, number, 0, 1, os.getuid(), os.getgid(), size, 0, 0, 0))
+        return os.stat_result((mode, number, 0, 1, *_MINE, size, 0, 0, 0))
 
     def restrict(self, path: str) -> None:
         self._node(path, "change the permissions of")
@@ -474,6 +480,6 @@ class MemoryFiles(Files):
 
     def _above(self, path: str, action: str) -> Directory:
         try:
-            return self.tree.folder(os.path.dirname(path))
+            return self.tree.folder(path.rpartition("/")[0])
         except OSError as error:
             fail(error, action, path)

@@ -46,6 +46,11 @@ def file_name(seq: int, generation: int) -> str:
     return f"checkpoint-{seq:016d}-{generation:08d}.state"
 
 
+def is_name(name: str) -> bool:
+    """Tells whether a file of that name is a checkpoint."""
+    return _NAME.match(name) is not None
+
+
 def listed(names: Sequence[str]) -> list[str]:
     """Returns the checkpoints among the names of a folder, newest first."""
     return sorted((name for name in names if _NAME.match(name)), reverse=True)

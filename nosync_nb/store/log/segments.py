@@ -80,6 +80,11 @@ def following(live: Sequence[Segment], start: Mark, generation: int, durable: in
     return Segment(last.log_id, generation, last.number + 1, start, before, durable)
 
 
+def is_name(name: str) -> bool:
+    """Tells whether a file of that name is a segment."""
+    return _NAME.match(name) is not None
+
+
 def listed(names: Sequence[str]) -> list[tuple[int, int]]:
     """Returns (generation, number) of the segments among the names of a folder, ascending."""
     matches = (_NAME.match(name) for name in names)

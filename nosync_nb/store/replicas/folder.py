@@ -143,8 +143,8 @@ class FolderReplica:
         for folder in ("", *layout.FOLDERS.values()):
             within = os.path.join(self._folder, folder) if folder else self._folder
             for name in self._files.names(within) if self._files.exists(within) else ():
-                path = os.path.join(within, name)
-                if layout.is_file(name) and path == layout.path_of(self._folder, name):
+                if layout.inner_of(name) == folder:
+                    path = layout.path_of(self._folder, name)
                     sizes[name] = self._files.status(path).st_size
         return Holdings(said.incarnation, sizes)
 

@@ -6,6 +6,7 @@ Control files (`generation`, `owner`, `lock`) are no files of the log: each copy
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files import names
@@ -15,41 +16,51 @@ from nosync_nb.store.log import checkpoint, segments
 FOLDERS = names.FOLDERS
 """The inner folders of a log, by the ending of what lies there."""
 
+_KNOWN_MAX = 1 << 12  # names are asked for again with every look at a folder
+
 
 def is_file(name: object) -> bool:
     """Tells whether a name is one of a file of a log."""
-    return is_rows(name) or is_frames(name)
+    return isinstance(name, str) and inner_of(name) is not None
 
 
 def is_frames(name: object) -> bool:
     """Tells whether it is the name of a segment or of a checkpoint: without one there is no log."""
-    return is_segment(name) or is_checkpoint(name)
+    return isinstance(name, str) and inner_of(name) == ""
 
 
 def is_rows(name: object) -> bool:
     """Tells whether it is the name of a file of rows, which says nothing by itself."""
-    return is_plain(name, PART, PACK)
+    return isinstance(name, str) and bool(inner_of(name))
 
 
 def is_segment(name: object) -> bool:
     """Tells whether it is the name of a segment, which grows; all others are written once."""
-    return isinstance(name, str) and bool(segments.listed([name]))
+    return isinstance(name, str) and segments.is_name(name)
 
 
 def is_checkpoint(name: object) -> bool:
     """Tells whether it is the name of a checkpoint."""
-    return isinstance(name, str) and bool(checkpoint.listed([name]))
+    return isinstance(name, str) and checkpoint.is_name(name)
 
 
+@lru_cache(_KNOWN_MAX)
+def inner_of(name: str) -> str | None:
+    """Returns the inner folder of a file, empty for the log's own; None: no file has the name."""
+    if is_plain(name, PART, PACK):
+        return FOLDERS[os.path.splitext(name)[1]]
+    return "" if is_segment(name) or is_checkpoint(name) else None
+
+
+@lru_cache(_KNOWN_MAX)
 def path_of(folder: str, name: str) -> str:
     """Returns the path of a file of the log in `folder`.
 
     Raises:
         CorruptLogError: no file of a log has such a name.
     """
-    if not is_file(name):
+    inner = inner_of(name)
+    if inner is None:
         plain(name, PART, PACK)
         raise CorruptLogError(f"'{name}' is no name of a file of a log")
-    if is_frames(name):
-        return os.path.join(folder, name)
-    return os.path.join(folder, FOLDERS[os.path.splitext(name)[1]], name)
+    return os.path.join(folder, inner, name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, FencedError
@@ -26,6 +27,7 @@ class Promise(NamedTuple):
     name: Name
 
 
+@lru_cache(_REPLICAS_MAX)  # it is read with every message, and changes with an owner
 def decode(data: bytes, where: str) -> Promise:
     """Returns what a promise says.
 

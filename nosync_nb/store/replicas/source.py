@@ -88,8 +88,9 @@ class Source:
         self._files = files or Files()
         self.folder = folder
         self.generation = generation
+        self._word = os.path.join(folder, "generation")  # who owns the log that lies here
         self._place = self._found()
-        self._words = Words(self._files.mapped(os.path.join(folder, "generation")))
+        self._words = Words(self._files.mapped(self._word))
         try:
             self.check()
             said = owner.read(self._files, folder)
@@ -122,7 +123,7 @@ class Source:
 
     def _found(self) -> tuple[int, int]:
         """Which file it is that says who owns the log that lies here now."""
-        status = self._files.status(os.path.join(self.folder, "generation"))
+        status = self._files.status(self._word)
         return status.st_dev, status.st_ino
 
     def look(self, *, written: bool = False) -> View | None:
