@@ -148,7 +148,11 @@ class Compiler:
             node = self._frozen(stage, stage.life)
         elif stage.definition is None:
             node = self._node(purpose, stage.meaning({}), name, types)
-        elif stage.held is not None or not (stage.live or self._same(stage, stage.definition)):
+        elif (
+            stage.held is not None
+            or stage.refused
+            or not (stage.live or self._same(stage, stage.definition))
+        ):
             node = self._halted(stage)
         else:
             fingerprint = stage.meaning(wiring.prints)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.identity import definition_fingerprint
@@ -83,6 +83,13 @@ Life = Live | Stale | Frozen
 LIVE = Live()
 
 
+class Refuted(NamedTuple):
+    """That rows are not believed: from which epoch on, and why."""
+
+    epoch: int
+    why: str
+
+
 @dataclass(frozen=True)
 class Stage:
     """A named collection in the catalog: an input (no definition) or a stage.
@@ -97,6 +104,7 @@ class Stage:
             be other than what these hold. 0: equal ones hold the same, and parts are shared.
         signer: the id of the key of whoever described it, None if that is this user.
         held: why nothing of it may be compiled or run before the user's own cell defines it.
+        refuted: rows of it that are not believed, while they are still to be made anew.
     """
 
     name: str
@@ -113,6 +121,7 @@ class Stage:
     apart: int = 0
     signer: str | None = None
     held: str | None = None
+    refuted: Refuted | None = None
 
     def __post_init__(self) -> None:
         if not self.uid:
@@ -144,6 +153,11 @@ class Stage:
         return isinstance(self.life, Frozen)
 
     @property
+    def refused(self) -> bool:
+        """Whether it has stopped with rows that are not believed: it never goes on from them."""
+        return self.refuted is not None and isinstance(self.life, Stale)
+
+    @property
     def reason(self) -> str | None:
         """Why it is stale, None if it is not."""
         return self.life.reason if isinstance(self.life, Stale) else None
@@ -168,7 +182,7 @@ class Stage:
     def before(self, life: Frozen) -> Stage:
         """The stage as an earlier version, `name@version`. It means its rows, nothing else."""
         name, fingerprint = f"{self.name}@{self.version}", _frozen_print(life.log)
-        return replace(self, name=name, fingerprint=fingerprint, life=life, apart=0)
+        return replace(self, name=name, fingerprint=fingerprint, life=life, apart=0, refuted=None)
 
     def meaning(self, named: Mapping[str, str]) -> str:
         """What it computes, now.
@@ -190,7 +204,7 @@ class Stage:
 
     def to_json(self) -> dict[str, Any]:
         """The stage as a catalog has it, without its definition and functions."""
-        data = {
+        data: dict[str, Any] = {
             "name": self.name,
             "schema": [list(f) for f in self.schema.fields],
             "key": self.key,
@@ -204,6 +218,8 @@ class Stage:
         }
         if self.apart:
             data["apart"] = self.apart
+        if self.refuted is not None:
+            data["refuted"] = tuple(self.refuted)
         return data if self.signer is None else {**data, "signer": self.signer}
 
     @classmethod
@@ -223,6 +239,7 @@ class Stage:
             tuple((lower, upper) for lower, upper in data["gaps"]),
             data.get("apart", 0),
             data.get("signer"),
+            refuted=_refuted(data.get("refuted")),
         )
 
 
@@ -240,6 +257,10 @@ def _life(data: Mapping[str, Any]) -> Life:
     if data["is"] == "frozen":
         return Frozen(data["since"], data["log"], data["trace"], _tuple(data["key"]))
     return LIVE
+
+
+def _refuted(data: list[Any] | None) -> Refuted | None:
+    return None if data is None else Refuted(int(data[0]), str(data[1]))
 
 
 def _tuple(data: list[int] | None) -> tuple[int, ...] | None:

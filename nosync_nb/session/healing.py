@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import Stage
+from nosync_nb.dataflow.stage import Refuted, Stage
 from nosync_nb.errors import CorruptLogError, NosyncError
 from nosync_nb.session import losses, versions
 from nosync_nb.session.gate import Gate
@@ -56,7 +56,9 @@ class Healing:
         Returns:
             whether all of it is there now.
         """
-        doubted = bool(missing or self._publisher.store.clocks.wrong)
+        publisher = self._publisher
+        doubtful = losses.doubtful(publisher.snapshot.catalog)
+        doubted = doubtful or bool(missing or publisher.store.clocks.wrong)
         if self._remembered(last=not doubted):
             return self._lost(missing) if doubted else True
         if not doubted:
@@ -125,6 +127,7 @@ class Healing:
         lost = publisher.store.history.without(missing)
         publisher.repacked()
         doubts = losses.refuted(publisher.snapshot, wrong)
+        self._journal(doubts)
         planned = losses.planned(publisher.snapshot, lost, missing, doubts, apart)
         whole = True
         for loss in planned:
@@ -132,6 +135,21 @@ class Healing:
         if planned and whole and not apart:
             self._upkeep.plan_checkpoint()
         return whole
+
+    def _journal(self, doubts: Mapping[int, Refuted]) -> None:
+        """Writes which stages are not believed, before the first of them is made anew.
+
+        Failure: 1. A stage is made anew, in another log. 2. A crash; nothing contradicts any more.
+        3. What reads it goes on, though it was made from the rows before.
+        """
+        seen = self._publisher.snapshot
+        catalog = dict(seen.catalog)
+        for name, node in seen.graph.named.items():
+            refuted = doubts.get(node.log or 0)
+            if refuted is not None and catalog[name].refuted is None:
+                catalog[name] = replace(catalog[name], refuted=refuted)
+        if catalog != seen.catalog:
+            self._installation.install(versions.kept(catalog))
 
     def _remembered(self, *, last: bool) -> bool:
         """Computes what was in memory alone, over all epochs if that is cheap; whether it did.
@@ -182,6 +200,10 @@ class Healing:
         if loss.action != STALE and not _hads(loss):
             self._tell(loss)
             return False
+        stage = self._publisher.snapshot.catalog[loss.name]
+        if (loss.refused or loss.bare) and stage.reason is not None:
+            # It was planned for before what it reads turned out not to be had.
+            loss = loss._replace(action=STALE, why=stage.reason)
         if loss.action != STALE:
             try:
                 self._regain(loss)
@@ -190,7 +212,8 @@ class Healing:
                     raise
                 if not stop:
                     return False
-                loss = loss._replace(action=STALE, why=str(error))
+                why = str(error) if stage.refuted is None else f"{stage.refuted.why}; {error}"
+                loss = loss._replace(action=STALE, why=why)
             else:
                 self._tell(loss)
                 return True
@@ -201,8 +224,7 @@ class Healing:
     def _regain(self, loss: Loss) -> None:
         catalog = dict(self._publisher.snapshot.catalog)
         stage = catalog[loss.name]
-        if loss.begin != stage.begin:
-            catalog[loss.name] = replace(stage, begin=loss.begin)
+        catalog[loss.name] = replace(stage, begin=loss.begin, refuted=None)
         afresh = Afresh(loss.name, loss.refused, loss.bare, self._arranged(loss), loss.first)
         past = self._installation.install(versions.kept(catalog), afresh=afresh)
         self._report.regained(sum(loss.name in draft.work for draft in past))
@@ -233,6 +255,8 @@ class Healing:
         given = stage.is_input or stage.frozen
         if given:
             catalog[loss.name] = replace(stage, held=_told(loss))
+        elif stage.refuted is not None:
+            catalog[loss.name] = stage.stopped(_told(loss), seen.epoch)
         elif stage.live:
             catalog[loss.name] = replace(stage.stopped(_told(loss), seen.epoch), held=_told(loss))
         else:

@@ -50,6 +50,8 @@ def unreadable(snapshot: Snapshot, stage: Stage, same: Mapping[str, Stage]) -> s
     graph, last = snapshot.graph, snapshot.last(stage)
     if graph.named[stage.name].operator is None:
         return "its state was not kept"
+    if stage.refused:
+        return "its rows are not believed"
     if is_forgotten(stage, last):
         return "it was in memory alone"
     for name in stage.definition.references:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from nosync_nb.dataflow.graph import Node
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import Stage
+from nosync_nb.dataflow.stage import Refuted, Stage
 from nosync_nb.session import replay
 from nosync_nb.session.report import EXTEND, READ, RECOMPUTE, STALE, counted
 from nosync_nb.store import traces as restoring
@@ -58,15 +58,16 @@ class Loss(NamedTuple):
     why: str = ""
 
 
-class Refuted(NamedTuple):
-    """A log that is not believed: from which epoch on, and why."""
-
-    epoch: int
-    why: str
+def doubtful(catalog: Mapping[str, Stage]) -> bool:
+    """Whether stages go on of which rows that are not believed are still to be made anew."""
+    return any(stage.refuted is not None and stage.live for stage in catalog.values())
 
 
 def refuted(seen: Snapshot, wrong: Iterable[Wrong]) -> dict[int, Refuted]:
     """The logs of stages of which clocks contradict what is there, and of those that read them.
+
+    One that has stopped is among them: it would go on from rows that are not believed. Those that
+    the catalog says are as well: what refuted them is not there any more once it was made anew.
 
     Args:
         seen: compiled.
@@ -78,11 +79,16 @@ def refuted(seen: Snapshot, wrong: Iterable[Wrong]) -> dict[int, Refuted]:
     def doubt(name: str, epoch: int, why: str) -> None:
         stage, log = seen.catalog[name], graph.named[name].log
         known = doubts.get(log or 0)
-        if log is None or stage.is_input or not stage.live:
+        if log is None or stage.is_input or stage.frozen or epoch > stage.last(seen.epoch):
+            return
+        if not stage.live and (stage.in_memory or stage.refused):
             return
         if known is None or epoch < known.epoch:
             doubts[log] = Refuted(epoch, why)
 
+    for known, stage in seen.catalog.items():
+        if stage.refuted is not None:
+            doubt(known, *stage.refuted)
     for log, epoch, source in wrong:
         name = names.get(log)
         if name is None:
@@ -181,7 +187,7 @@ class _Planning:
         """What becomes of one whose log is not believed from an epoch on."""
         epoch, files = (doubt.epoch, set[str]()) if broken is None else broken
         loss = Loss(stage.name, STALE, frozenset(files), begin=stage.begin)
-        why = self._unable(node, stage)
+        why = self._unable(node, stage) if stage.live else "run its cell"
         if why is not None:
             return self._stale(loss, f"{doubt.why}; {why}")
         span = replay.span(self.seen.graph, {node.id})

@@ -28,7 +28,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import refusal
 from nosync_nb.operators.specs import expressions_of
-from nosync_nb.session import versions
+from nosync_nb.session import losses, versions
 from nosync_nb.session.fetching import Fetching
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
@@ -68,7 +68,8 @@ class Opening(NamedTuple):
     @property
     def lacking(self) -> bool:
         """Whether stages lack something that has to be had again."""
-        return self.memory or bool(self.missing or self.recovered.store.clocks.wrong)
+        doubtful = losses.doubtful(self.recovered.snapshot.catalog)
+        return self.memory or doubtful or bool(self.missing or self.recovered.store.clocks.wrong)
 
 
 def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:
@@ -154,7 +155,9 @@ class _Describer:
             if stage.definition is None or stage.frozen:
                 continue
             why = held = _held(stage, judged.origin)
-            if why is None:
+            if why is None and stage.refused:
+                why = stage.reason
+            elif why is None:
                 _, why = rebased(stage, catalog, self._types)
                 why = why or versions.halted(stage, catalog) or _gave(stage)
             if why is not None and stage.in_memory:

@@ -153,7 +153,13 @@ def asked(
             if own.nondeterministic and own.persist == MEMORY:
                 own = replace(own, persist="")  # what its functions give now is not had again
             stage = replace(
-                old, schema=tree.schema, definition=tree, options=own, signer=None, held=None
+                old,
+                schema=tree.schema,
+                definition=tree,
+                options=own,
+                signer=None,
+                held=None,
+                refuted=None,
             )
             if name not in other and _is_same(old, stage, tree, catalog, other):
                 continue
@@ -228,7 +234,8 @@ def decided(
     moved: set[str] = set()
     for name, tree in _sorted(trees, asked).items():
         stage = catalog[name]
-        if name not in asked and stage.live and moved.isdisjoint(tree.references):
+        stays = stage.live or stage.refused  # this one has nothing that could go on
+        if name not in asked and stays and moved.isdisjoint(tree.references):
             decision.catalog[name], decision.status[name] = stage, KEPT[0]
             continue
         _decide(decision, seen, types, stage, tree, named=name in named, again=name in again)
@@ -294,7 +301,7 @@ def _go_on(
         earlier = _earlier(before, seen)
         decision.catalog[earlier.name] = earlier
         version = before.version + 1
-        stage = replace(stage, version=version, begin=seen.epoch, gaps=())
+        stage = replace(stage, version=version, begin=seen.epoch, gaps=(), refuted=None)
         status = "changed" if named else "followed"
     if status in COMPUTED and (same or stage.options.nondeterministic):
         stage = _separated(stage, decision.catalog, prints, seen.graph.numbers + 1)

@@ -11,6 +11,9 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import Session
+from nosync_nb.collections.functions import trust
+from nosync_nb.errors import TrustError
+from nosync_nb.session.installation import Installation
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import causes
 from nosync_nb.store.clocks import LABEL, LABEL_BYTES, SIZE_BYTES, in_frame
@@ -24,6 +27,12 @@ Change = Callable[[list[Entry], bytearray], None]
 
 
 def drawn(row: Any) -> tuple[int]:
+    return (row.src,)
+
+
+def narrow(row: Any) -> tuple[int]:
+    if row.src > 50:
+        raise ValueError("too wide")
     return (row.src,)
 
 
@@ -41,6 +50,8 @@ def opened(path: Path) -> Session:
     )
     owners_of(session).definitions.define({"large": session["labels"].filter("n > 1")})
     session.stage("drawn", edges.map(drawn, "src int"), nondeterministic=True)
+    session.stage("narrow", edges.map(narrow, "src int"))
+    owners_of(session).definitions.define({"few": session["narrow"].filter("src > 1")})
     nodes.insert([(1, 7), (2, 8), (3, 7)])
     for epoch in range(1, 7):
         edges.insert([(epoch, 1), (epoch % 2, 2)])
@@ -132,7 +143,13 @@ def test_a_stage_whose_clock_names_another_batch_is_run_again_from_there(
     session = written(flipped(2, 1))
     stages, reasons = session.recovery.stages, session.recovery.reasons
     assert {name for name, how in stages.items() if how == "extend"} == {"labels", "large"}
-    assert {name for name, how in stages.items() if how == "read"} == {"sources", "names", "drawn"}
+    assert {name for name, how in stages.items() if how == "read"} == {
+        "sources",
+        "names",
+        "drawn",
+        "narrow",
+        "few",
+    }
     assert "at epoch 4 its clock names other rows of 'edges' than are there" in reasons["labels"]
     assert "reads 'labels', which is computed again" in reasons["large"]
     assert session.recovery.recomputed > 0
@@ -188,7 +205,80 @@ def test_a_stage_that_cannot_be_run_again_is_refused_until_it_is_defined_again(
         assert [row.src for row in again["drawn"].rows()] == sorted(row.src for row in edges.rows())
         inside(again).upkeep.checkpoint()
     with nosync_nb.open(tmp_path / "log") as last:
-        assert not last.stale
+        assert "drawn" not in last.stale
+
+
+def test_a_refused_stage_stays_refused_however_often_the_log_is_opened(
+    written: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = written(other_rows)
+    assert "too wide" in session.stale["narrow"]
+    session.close()
+    for turn in range(3):
+        with nosync_nb.open(tmp_path / "log") as again:
+            again.inputs["edges"].insert([(20 + turn, 1)])
+            again.commit()
+            assert again.stale["narrow"] == session.stale["narrow"]
+            assert again.stale["drawn"] == session.stale["drawn"]
+            assert again.recovery.stages["narrow"] == again.recovery.stages["few"] == "stale"
+            owners_of(again).worker.settle()
+            inside(again).upkeep.checkpoint()
+    with nosync_nb.open(tmp_path / "log") as again:
+        edges = again["edges"]
+        again.stage("narrow", edges.map(drawn, "src int"))
+        sources = sorted(row.src for row in edges.rows())
+        assert [row.src for row in again["narrow"].rows()] == sources
+        assert [row.src for row in again["few"].rows()] == [s for s in sources if s > 1]
+
+
+def test_a_stage_that_had_stopped_never_goes_on_from_rows_that_are_not_believed(
+    written: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its function is not restored at the opening that finds it out, and is at the next."""
+    restore = trust.unseal
+
+    def unseal(sealed: bytes, **which: Any) -> Any:
+        function = restore(sealed, **which)
+        if getattr(function, "__name__", "") == "narrow":
+            raise TrustError("not today")
+        return function
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trust, "unseal", unseal)
+        session = written(other_rows)
+        assert "other rows of 'edges' than are there" in session.stale["narrow"]
+        session.inputs["edges"].insert([(20, 1)])
+        session.commit()
+        session.close()
+    with nosync_nb.open(tmp_path / "log") as again:
+        assert again.stale["narrow"] == session.stale["narrow"]
+
+
+def test_what_read_a_stage_that_was_made_anew_is_not_believed_after_a_crash(
+    written: Callable[..., Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crash comes when `labels` is made anew, and `large` that reads it is not yet."""
+    install = Installation.install
+    installed: list[str] = []
+
+    def stopped(own: Installation, decision: Any, **options: Any) -> Any:
+        name = getattr(options.get("afresh"), "name", "")
+        if name == "large":
+            raise KeyboardInterrupt
+        installed.append(name)
+        return install(own, decision, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Installation, "install", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            written(flipped(2, 1))
+    assert "labels" in installed
+    with nosync_nb.open(tmp_path / "log") as again:
+        assert again.recovery.stages["large"] == "extend"
+        assert "it reads 'labels', which is computed again" in again.recovery.reasons["large"]
+        from_scratch(again)
+    with nosync_nb.open(tmp_path / "log") as again:
+        assert set(again.recovery.stages.values()) == {"read"}
 
 
 def test_verification_names_the_stage_until_it_is_computed_again(
