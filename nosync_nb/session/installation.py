@@ -28,6 +28,7 @@ from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.versions import Decision
 from nosync_nb.spark.link import Link
 from nosync_nb.spark.meaning import SparkTypes
+from nosync_nb.store.retention import Retention
 from nosync_nb.trace import Trace
 from nosync_nb.trace.past.history import History
 
@@ -66,13 +67,14 @@ class Installation:
         names: Mapping[Definition, str | None] | None = None,
         outcome: Outcome | None = None,
         afresh: Afresh = NOTHING,
+        retention: Retention | None = None,
     ) -> list[Draft]:
         """Compiles a catalog, computes what is new, writes the definition and makes it visible.
 
         Args:
             work: what stages did last, as it is to be after a rename, or a drop.
             names: what descriptions are called after it; `outcome` is told that it stands.
-            afresh: what of a stage that lacks something is computed or arranged anew.
+            afresh: what of a stage that lacks something is computed anew; `retention`: of the past.
 
         Returns:
             past epochs of stages that had missed them, or were lost.
@@ -84,10 +86,9 @@ class Installation:
         missed, drafts, draft, over, written = self._computed(
             runner, old, catalog, replay_from, decision.status, afresh
         )
-        draft.traces.update(afresh.renewed)
         lag.with_gaps(catalog, graph, over)
         _let_go(draft, graph, change)
-        sealed = self._signer.sealed(catalog, graph, draft.epoch)
+        sealed = self._signer.sealed(catalog, graph, draft.epoch, retention or publisher.retention)
         known = _without(before.version, afresh.renewed)
         payload = publisher.store.definition(draft, known, graph, sealed.meta, missed, written)
         past = [*missed, *drafts, draft]
@@ -147,7 +148,9 @@ class Installation:
         before = self._publisher.snapshot.catalog
         self._publisher.describe(catalog)
         try:
-            return self._ran(runner, old, catalog, asked, status, afresh)
+            computed = self._ran(runner, old, catalog, asked, status, afresh)
+            computed.draft.traces.update(afresh.renewed)
+            return computed
         finally:
             self._publisher.describe(before)
 

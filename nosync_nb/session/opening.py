@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, SchemaError, TrustError
 from nosync_nb.session.regaining import OnLoss, Policy, tell
 from nosync_nb.session.session import Session, owners_of
+from nosync_nb.store import retention
 from nosync_nb.store.replicas import remembered, restoring, settings
 from nosync_nb.store.replicas.fetching import Elsewhere
 from nosync_nb.store.replicas.restoring import MissingError
@@ -38,7 +39,7 @@ def open(
     quorum: int | None = None,
     on_loss: OnLoss = "refuse",
     timeout: float | None = None,
-    retain: int | None = None,
+    retain: int | str | None = None,
 ) -> Session:
     """Opens a session's folder: creates it, or recovers what is there.
 
@@ -59,6 +60,7 @@ def open(
         on_loss: if the folder is gone and too few replicas can be read to be sure that nothing
             safe is lost: "refuse" raises, "wait" waits for more of them, "gap" takes what there is;
             `recovery.uncertain` says what may be missing then.
+        retain: as `Session.retain`, and "all" for good; None: as it was.
         timeout: how many seconds "wait" waits at most; None: until it is interrupted.
 
     Raises:
@@ -67,8 +69,10 @@ def open(
         FencedError: somebody else writes it; the notes say what can be done.
         CorruptLogError: something that was on disk is damaged.
     """
-    if retain:
-        raise SchemaError("retain is not part of this version", hint="leave it out")
+    if retain is not None:
+        retention.parsed(retain)
+        if mode == "r":
+            raise SchemaError("retain is said by who writes", hint='leave out mode="r"')
     _refuse(bulk, mode)
     where = os.path.realpath(path)
     if mode == "r" and (replicas is not None or quorum is not None):
@@ -77,7 +81,10 @@ def open(
     policy = Policy(on_loss, timeout)
     while True:
         try:
-            return _one(where, mode, takeover, spark, spark_rows, asked, quorum, gap=policy.gap)
+            session = _one(where, mode, takeover, spark, spark_rows, asked, quorum, gap=policy.gap)
+            if retain is not None:
+                owners_of(session).retaining.set(retain)
+            return session
         except MissingError as missing:
             policy.wait(missing)
 

@@ -34,6 +34,7 @@ from nosync_nb.session.reader import SnapshotReader
 from nosync_nb.session.recovery import Opening
 from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replication import Replication
+from nosync_nb.session.retaining import Retaining
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.session.upkeep import Upkeep
@@ -93,6 +94,7 @@ class Owners:
         self.host = SessionHost(*owners)
         self.comparing = Comparing(publisher, self.host)
         installation = Installation(gate, publisher, link, types, signer, self.upkeep, limits)
+        self.retaining = Retaining(gate, publisher, installation, self.upkeep)
         self.healing = Healing(gate, publisher, installation, self.upkeep, report)
         self.declarations = Declarations(gate, publisher, installation, link)
         self.definitions = Definitions(

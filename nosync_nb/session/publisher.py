@@ -35,11 +35,12 @@ from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.names import Names
 from nosync_nb.session.transactions import Transaction
 from nosync_nb.session.works import Works
-from nosync_nb.store import defined, signing
+from nosync_nb.store import defined, retention, signing
 from nosync_nb.store.defined import Defined
 from nosync_nb.store.ledger import Ledger, Record
 from nosync_nb.store.log import Position
 from nosync_nb.store.reading import Recovered
+from nosync_nb.store.retention import Retention
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
 from nosync_nb.trace.past.history import History
@@ -90,6 +91,11 @@ class Publisher:
     def now(self) -> int:
         """The last epoch."""
         return self.snapshot.version.epoch
+
+    @property
+    def retention(self) -> Retention:
+        """Which past is kept."""
+        return retention.of(self.catalog)
 
     @property
     def durable(self) -> int:

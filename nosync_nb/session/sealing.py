@@ -17,6 +17,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError, warn
 from nosync_nb.store import journal, signing
 from nosync_nb.store.reading import Recovered, Said
+from nosync_nb.store.retention import Retention
 
 
 class Sealed(NamedTuple):
@@ -57,10 +58,13 @@ class Signer:
         """The signature of a catalog at an epoch, by its digest; None without a key."""
         return None if self._key is None else signing.signed(self._key, self._log_id, epoch, digest)
 
-    def sealed(self, catalog: Mapping[str, Stage], graph: Graph, epoch: int) -> Sealed:
+    def sealed(
+        self, catalog: Mapping[str, Stage], graph: Graph, epoch: int, retention: Retention
+    ) -> Sealed:
         """A catalog as a definition writes it at an epoch: it and its functions signed."""
         self._ask_key()
-        content = journal.catalog_json(catalog, graph, self._pieces)
+        kept = retention.upto(epoch).to_json()
+        content = journal.catalog_json(catalog, graph, self._pieces, kept)
         digest = signing.digest(content)
         return Sealed(content, digest, {"catalog": content, "signed": self.signed(epoch, digest)})
 

@@ -244,10 +244,37 @@ class Session:
 
     def epochs(self) -> Epochs:
         """The epochs readable for all live stages, with time and label."""
-        seen = self._owners.publisher.snapshot
-        live = [s for s in seen.catalog.values() if s.live]
-        begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
-        return self._owners.publisher.ledger.epochs(max(begins, default=0), seen.epoch)
+        return self._owners.retaining.epochs()
+
+    @property
+    def retain(self) -> int | str | None:
+        """For how long single epochs are kept: a number of them, `"30 days"`; None: for good.
+
+        So many are kept one by one, intervals of 16 for 16 times as long, and of 256 before. What
+        is let go can be read no more; to set it raises SchemaError if it is none of these.
+        """
+        return self._owners.retaining.retention.asked
+
+    @retain.setter
+    def retain(self, asked: int | str | None) -> None:
+        self._owners.retaining.set(asked)
+
+    def pin(self, at: Any, name: str) -> int:
+        """Keeps an epoch exactly, whatever is retained, under a name; gives its number.
+
+        Raises:
+            TimeError: it cannot be told apart any more; names its neighbours.
+        """
+        return self._owners.retaining.pin(at, name)
+
+    def unpin(self, name: str) -> None:
+        """Lets an epoch go that was pinned."""
+        self._owners.retaining.unpin(name)
+
+    @property
+    def pins(self) -> dict[str, int]:
+        """The epochs that are pinned, by name."""
+        return dict(self._owners.retaining.retention.pins)
 
     @property
     def frontiers(self) -> dict[str, Frontier]:

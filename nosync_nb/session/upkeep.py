@@ -26,6 +26,7 @@ from nosync_nb.trace import Layer, adopt, plan
 from nosync_nb.trace.batch import Batch, Layout, merge
 from nosync_nb.trace.parts import FRAME, frame_rows
 from nosync_nb.trace.past.packing import Packed
+from nosync_nb.trace.past.tree import Keep
 
 RANGE_ROWS = 1 << 20
 
@@ -162,13 +163,23 @@ class Upkeep:
             plan = store.history.pack(version.epoch, graph.unwritten)
         if plan is not None:
             self._adopt(plan.perform())
-        while (tidy := store.history.tidy()) is not None and self._adopt(tidy.perform()):
+        keep = self._kept(snapshot)
+        while (tidy := store.history.tidy(keep)) is not None and self._adopt(tidy.perform()):
             pass
         version = self._settled(version, graph)
         payload = store.checkpoint_payload(version, graph, meta, times)
         store.log.write_checkpoint(payload, position)
         store.log.trim()
         return version
+
+    def _kept(self, seen: Snapshot) -> Keep | None:
+        """Which epochs are to be told apart as they are; None: all of them.
+
+        Where a stage has stopped what it reads stays readable: it goes on from there.
+        """
+        stopped = [s.last(seen.epoch) for s in seen.catalog.values() if s.reason is not None]
+        said, ledger = self._publisher.retention, self._publisher.ledger
+        return said.keep(seen.epoch, ledger.since, stopped)
 
     def _settled(self, version: Version, graph: Graph) -> Version:
         """A version of which large layers lie in files; those that are live do so from now on."""

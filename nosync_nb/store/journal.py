@@ -18,7 +18,7 @@ from nosync_nb.dataflow.delta import Held
 from nosync_nb.dataflow.graph import NO_LAYOUT, Graph, Node
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError
-from nosync_nb.store import encoded
+from nosync_nb.store import encoded, retention
 from nosync_nb.store.decoding import CRAFTED, damaged, decoding
 from nosync_nb.store.encoded import Listed
 from nosync_nb.store.log import codec
@@ -255,17 +255,22 @@ class CatalogPieces:
 
 
 def catalog_json(
-    catalog: Mapping[str, Stage], graph: Graph, pieces: CatalogPieces
+    catalog: Mapping[str, Stage],
+    graph: Graph,
+    pieces: CatalogPieces,
+    kept: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that defines the dataflow, JSON-able.
 
     Args:
         pieces: of the catalog before, and of this one afterwards.
+        kept: which past is, if not all of it; see `Retention.to_json`.
 
     Cost: in proportion to what is other than in the one before, and O(its text), once.
     """
     stages, nodes = pieces.of(catalog, graph)
-    return encoded.Catalog({"stages": stages, "nodes": nodes, "numbers": graph.numbers})
+    rest = {retention.KEY: kept} if kept else {}
+    return encoded.Catalog({"stages": stages, "nodes": nodes, "numbers": graph.numbers, **rest})
 
 
 _NODE = ("id", "fingerprint", "name", "log", "log_layout", "traces", "state", "plan", "stopped")
@@ -311,7 +316,8 @@ def _stage_json(stage: Stage, log_id: bytes, seal: Seal) -> dict[str, Any]:
 def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
     """A catalog that this user has not signed, as it goes on here: described by another.
 
-    Of what its stages computed only the rows stay; what operators kept is not believed.
+    Of what its stages computed only the rows stay; what operators kept is not believed, and nothing
+    is let go because he wanted it.
     """
     stages = []
     for stage in data["stages"]:
@@ -320,7 +326,8 @@ def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
             own["signer"] = signer
         stages.append(own)
     nodes = [{**node, "state": []} for node in data["nodes"] if node["name"] is not None]
-    return {**data, "stages": stages, "nodes": nodes}
+    rest = {key: value for key, value in data.items() if key != retention.KEY}
+    return {**rest, "stages": stages, "nodes": nodes}
 
 
 def catalog_from_json(

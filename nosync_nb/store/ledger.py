@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import bisect
 import threading
+import time
 from array import array
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, NamedTuple, overload
 
@@ -31,14 +33,15 @@ class Epochs(Sequence[Epoch]):
     """Readable epochs as a sequence that is made when it is looked at."""
 
     def __init__(
-        self, first: int, last: int, times: Sequence[float], labels: Mapping[int, str]
+        self, ranges: Sequence[range], times: Sequence[float], labels: Mapping[int, str]
     ) -> None:
-        self._range = range(first, last + 1)
+        self._ranges = [each for each in ranges if each]
+        self._ends = [*accumulate(map(len, self._ranges))]
         self._times = times
         self._labels = labels
 
     def __len__(self) -> int:
-        return len(self._range)
+        return self._ends[-1] if self._ends else 0
 
     @overload
     def __getitem__(self, index: int) -> Epoch: ...
@@ -46,8 +49,13 @@ class Epochs(Sequence[Epoch]):
     def __getitem__(self, index: slice) -> list[Epoch]: ...
     def __getitem__(self, index: int | slice) -> Epoch | list[Epoch]:
         if isinstance(index, slice):
-            return [self._epoch(n) for n in self._range[index]]
-        return self._epoch(self._range[index])
+            return [self._epoch(self._number(at)) for at in range(len(self))[index]]
+        return self._epoch(self._number(range(len(self))[index]))
+
+    def _number(self, at: int) -> int:
+        """The epoch at a place."""
+        place = bisect.bisect_right(self._ends, at)
+        return self._ranges[place][at - (self._ends[place - 1] if place else 0)]
 
     def _epoch(self, number: int) -> Epoch:
         at = None
@@ -56,9 +64,11 @@ class Epochs(Sequence[Epoch]):
         return Epoch(number, self._labels.get(number), at)
 
     def __repr__(self) -> str:
-        if not self._range:
+        if not self:
             return "<no epochs>"
-        return f"<epochs {self._range[0]} to {self._range[-1]}>"
+        steps = [f", each {r.step}th of {r[0]} to {r[-1]}" for r in self._ranges if r.step > 1]
+        first, last = self._ranges[0][0], self._ranges[-1][-1]
+        return f"<epochs {first} to {last}{''.join(steps)}>"
 
 
 class Written:
@@ -264,12 +274,18 @@ class Ledger:
             self._enter()
             return self._times[number - 1] if 0 < number <= len(self._times) else None
 
-    def epochs(self, first: int, last: int) -> Epochs:
-        """The epochs from `first` to `last`, with their times and labels."""
+    def since(self, seconds: float) -> int:
+        """The first epoch that is no older than so many seconds; the next one if none is."""
+        with self._mutex:
+            self._enter()
+            return bisect.bisect_left(self._times, time.time() - seconds) + 1
+
+    def epochs(self, ranges: Sequence[range]) -> Epochs:
+        """Epochs in ranges, ascending, with their times and labels."""
         with self._mutex:
             self._enter()
             labels = {number: label for label, number in self._labels.items()}
-            return Epochs(first, last, self._times, labels)
+            return Epochs(ranges, self._times, labels)
 
     def resolve(self, at: Any, now: int) -> int:
         """The epoch that `at` names: a number, a negative offset, a label or a datetime.

@@ -16,7 +16,7 @@ from typing import Any
 from nosync_nb.collections.definition import OPERATORS_MAX, check_name
 from nosync_nb.errors import CorruptLogError, SchemaError
 from nosync_nb.rows import canonical_type
-from nosync_nb.store import signing
+from nosync_nb.store import retention, signing
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.journal import NUMBERS_MAX
 
@@ -44,6 +44,8 @@ def check_catalog(data: Any, epoch: int) -> None:
         inputs = [each["uid"] for each in data["stages"] if "definition" not in each]
         if len(set(inputs)) != len(inputs):
             raise _wrong("two inputs are one")
+        if retention.KEY in data and not retention.well_formed(data[retention.KEY], epoch):
+            raise _wrong("which past it keeps makes no sense")
         nodes: dict[str, Any] = {}
         known: set[int] = set()
         for node in _list(data["nodes"]):

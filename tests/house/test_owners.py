@@ -51,6 +51,7 @@ OFFERED = {
     "colors": "likewise",
     "collect_rows": "of a session: users set it",
     "replay_rows": "likewise",
+    "retain": "likewise",
     "spark_off": "likewise",
     "__cause__": "of exceptions: the language has no other way than `raise`",
     "__context__": "likewise",

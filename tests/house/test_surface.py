@@ -8,7 +8,7 @@ PROMISED = {
     *("input", "commit", "epoch", "pending", "discard", "sync", "iterate"),
     *("stage", "stages", "inputs", "drop", "rename"),
     *("epochs", "now", "frontiers", "recovery_frontier", "recovery", "stats", "close", "verify"),
-    *("compare", "define"),
+    *("compare", "define", "retain", "pin", "unpin", "pins"),
     *("spark", "spark_rows", "spark_off", "spark_conf", "collect_rows", "replay_rows"),
 }
 """What README and the arguments of `open` and the magics' settings promise of a session."""

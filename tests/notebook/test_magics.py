@@ -564,6 +564,21 @@ def test_show_and_diff_take_every_name_of_an_epoch(notebook: Notebook) -> None:
     assert "epochs 0 to 3 are" in notebook.fails("%dd diff delays 1 9")
 
 
+def test_the_past_is_kept_as_it_is_said(notebook: Notebook) -> None:
+    assert "every epoch of the past is kept" in notebook.ok("%dd retain")
+    assert "kept for 7 epochs, intervals of 16" in notebook.ok("%dd retain 7")
+    assert "kept for 30 days" in notebook.ok("%dd retain 30 days")
+    assert "1 as" not in notebook.ok("%dd pin")
+    assert "epoch 1 is kept as 'first load'" in notebook.ok("%dd pin 1 'first load'")
+    assert "first load      1" in notebook.ok("%dd pin")
+    assert "1 epoch pinned" in notebook.ok("%dd retain all")
+    assert "not pinned any more" in notebook.ok("%dd pin --drop 'first load'")
+    assert "pinned are: none" in notebook.fails("%dd pin --drop 'first load'")
+    assert "30 days" in notebook.fails("%dd retain soon")
+    assert "a pin has a name" in notebook.fails("%dd pin 1")
+    assert "--drop NAME" in notebook.fails("%dd pin 1 a --drop a")
+
+
 def test_versions_are_compared(notebook: Notebook) -> None:
     notebook.ok('%%dd\ndelays = flights.group_by("carrier").agg(n="count(*)", worst="min(delay)")')
     shown = notebook.ok("%dd compare delays@1 delays")

@@ -208,8 +208,10 @@ def test_what_goes_wrong_behind_is_raised_by_the_next_call_and_once(
 
 
 def test_what_is_not_there_yet_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SchemaError, match="retain is not part"):
-        nosync_nb.open(tmp_path / "log", retain=7)
+    with pytest.raises(SchemaError, match="retain=0 is neither"):
+        nosync_nb.open(tmp_path / "log", retain=0)
+    with pytest.raises(SchemaError, match="who writes"):
+        nosync_nb.open(tmp_path / "log", retain=7, mode="r")
     with pytest.raises(SchemaError, match="replicas of kind 'ftp' are not known"):
         nosync_nb.open(tmp_path / "log", replicas=["ftp://host/logs"])
     assert not (tmp_path / "log").exists()

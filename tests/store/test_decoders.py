@@ -265,14 +265,35 @@ def refused(corpus: Corpus, folder: Path, meta: Any, told: str | None = None) ->
         read_everything(folder, "r")
 
 
-@pytest.mark.parametrize("key", ["packed", "retain"])
 @pytest.mark.parametrize("value", ["1", 1.5, True, [1]])
 def test_a_history_without_numbers_of_epochs_is_refused(
-    corpus: Corpus, copied: Callable[[], Path], key: str, value: object
+    corpus: Corpus, copied: Callable[[], Path], value: object
 ) -> None:
     meta = meta_of(corpus.checkpoint.payload)
-    meta["history"][key] = value
+    meta["history"]["packed"] = value
     refused(corpus, copied(), meta)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        7,
+        {"epochs": "7"},
+        {"epochs": -1},
+        {"seconds": 2**70},
+        {"keeps": 7},
+        {"pins": ["a"]},
+        {"pins": {"a": 10**9}},
+        {"pins": {"a": None}},
+        {"pins": {"a": True}},
+    ],
+)
+def test_a_retention_that_makes_no_sense_is_refused(corpus: Corpus, value: object) -> None:
+    catalog = meta_of(corpus.checkpoint.payload)["catalog"]
+    check_catalog(catalog, 4)
+    check_catalog({**catalog, "retention": {"epochs": 7, "pins": {"a": 4}}}, 4)
+    with pytest.raises(CorruptLogError, match="which past"):
+        check_catalog({**catalog, "retention": value}, 4)
 
 
 @pytest.mark.parametrize("place", range(1, 8))

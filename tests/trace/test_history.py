@@ -38,6 +38,7 @@ from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_update
 from nosync_nb.trace.parts import PartRef, open_part, write_parts
 from nosync_nb.trace.past import grid, sections, tree
 from nosync_nb.trace.past.history import History
+from nosync_nb.trace.past.tree import Keep
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
 TRACES = (1, 2, 3)
@@ -61,11 +62,11 @@ def calm() -> None:
     """A pause that takes no time."""
 
 
-def pack(history: History, upto: int) -> bool:
+def pack(history: History, upto: int, keep: Keep | None = None) -> bool:
     """Packs and tidies up; returns whether there was something to pack."""
     plan = history.pack(upto)
     adopted = plan is not None and history.adopt(plan.perform(calm))
-    while (more := history.tidy()) is not None:
+    while (more := history.tidy(keep)) is not None:
         assert history.adopt(more.perform(calm))
     return adopted
 
@@ -232,14 +233,13 @@ TestPast = Past.TestCase
 def long(folder: Path, epochs: int, every: int, *, retain: int | None = None) -> History:
     """A history where row (e % 7, e) comes at e and goes at e + 50, packed now and then."""
     history = History.restore(str(folder / "history"), None)
-    history.retain(retain)
     for epoch in range(1, epochs + 1):
         rows = [((epoch % 7, epoch), 1)]
         if epoch > 50:
             rows.append((((epoch - 50) % 7, epoch - 50), -1))
         history.append(1, epoch, numbers(PAIRS, rows))
         if epoch % every == 0:
-            pack(history, epoch)
+            pack(history, epoch, None if retain is None else Keep(retain))
     return history
 
 
@@ -385,6 +385,41 @@ def test_retention_keeps_single_epochs_for_the_last_ones(tmp_path: Path) -> None
         history.truncate(3000)
     history.truncate(ranges[0][2])
     assert rows_at(every, ranges[0][2]) == rows_at(history, ranges[0][2])
+
+
+def test_a_pinned_epoch_keeps_its_pack_as_it_is(tmp_path: Path) -> None:
+    history = long(tmp_path, 3000, 64)
+    pack(history, 3000, Keep(100, frozenset((1000, 255))))
+    ranges = history.epochs(1, 3000)
+    assert any(1000 in each and each.step == 1 for each in ranges)
+    assert 255 in ranges[0]
+    assert ranges[0].step == 256  # it can be told apart as it is
+    assert rows_at(history, 1000) == list(range(951, 1001))
+    assert 1100 not in {e for each in ranges for e in each}
+    pack(history, 3000, Keep(100))
+    assert not any(1000 in each for each in history.epochs(1, 3000))
+
+
+STEPS = st.sampled_from([1, 16, 256])
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), STEPS), max_size=4), st.integers(0, 999), STEPS)
+def test_epochs_in_two_lists_are_in_both(
+    spans: list[tuple[int, int]], begin: int, step: int
+) -> None:
+    def aligned(lower: int, upper: int, step: int) -> range:
+        return range(-(-(lower + 1) // step) * step - 1, upper, step)
+
+    one: list[range] = []
+    at = 0
+    for width, grain in sorted(spans, key=lambda each: -each[1]):
+        each = aligned(at, at + 256 * (width + 1), grain)
+        one += [each] if each else []
+        at += 256 * (width + 1)
+    other = [each for each in [aligned(begin, 9000, step)] if each]
+    both = grid.common(one, other)
+    wanted = {e for each in one for e in each} & {e for each in other for e in each}
+    assert [e for each in both for e in each] == sorted(wanted)
 
 
 def test_hidden_epochs_name_their_readable_neighbours(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from IPython.core.error import UsageError
 from nosync.commands.act import COMMANDS as ACTING
 from nosync.commands.form import Quoted, Subcommand
 from nosync.commands.replicas import COMMANDS as COPYING
+from nosync.commands.retain import COMMANDS as RETAINING
 from nosync.commands.show import COMMANDS as SHOWING
 from nosync.commands.verify import COMMANDS as VERIFYING
 from nosync_widgets import formats
@@ -139,6 +140,7 @@ COMMANDS: dict[str, Subcommand] = {
         *SHOWING,
         *ACTING,
         *COPYING,
+        *RETAINING,
         *VERIFYING,
         Subcommand(
             "help",

@@ -81,6 +81,26 @@ def readable(spans: list[tuple[int, int]], grains: list[tuple[int, int, int]]) -
     return ranges
 
 
+def common(one: list[range], other: list[range]) -> list[range]:
+    """The epochs in both of two lists as `readable` gives them: a step is a power of two.
+
+    Those of the larger step are among those of the smaller one, or of step 1, where both have some.
+    """
+    both: list[range] = []
+    i = j = 0
+    while i < len(one) and j < len(other):
+        a, b = one[i], other[j]
+        lower, upper = max(a[0], b[0]), min(a[-1], b[-1]) + 1
+        coarse = a if a.step >= b.step else b
+        first = coarse[0] + max(0, -(-(lower - coarse[0]) // coarse.step)) * coarse.step
+        _add(both, range(first, upper, coarse.step))
+        if a[-1] <= b[-1]:
+            i += 1
+        if b[-1] <= a[-1]:
+            j += 1
+    return both
+
+
 def _add(ranges: list[range], more: range) -> None:
     """Appends a range, as part of the last one if it continues it."""
     if not more:

@@ -47,7 +47,7 @@ from nosync_nb.trace.past.packing import (
     SumPlan,
     ThinPlan,
 )
-from nosync_nb.trace.past.tree import PackNode
+from nosync_nb.trace.past.tree import Keep, PackNode
 
 _FORMAT = 1
 
@@ -74,7 +74,6 @@ class History:
         self._archive = Archive(folder, beside if parts is None else parts, files=files)
         self._view = _View((), {}, {}, 0)
         self._cuts = 0
-        self._retain: int | None = None
 
     @classmethod
     def restore(
@@ -103,14 +102,13 @@ class History:
             )
         tree = tuple(map(nodes.node_from_json, manifest["tree"]))
         hidden = nodes.hidden_from_json(manifest["hidden"])
-        packed, retain = manifest["packed"], manifest["retain"]
-        if type(packed) is not int or type(retain) not in (int, type(None)):
+        packed = manifest["packed"]
+        if type(packed) is not int:
             raise CorruptLogError(
-                f"'{folder}': what is packed or retained is no number of epochs",
+                f"'{folder}': what is packed is no number of epochs",
                 hint="restore the log from a copy",
             )
         history._view = _View(tree, {}, hidden, packed)
-        history._retain = retain
         return history
 
     def manifest(self) -> dict[str, Any]:
@@ -119,7 +117,6 @@ class History:
         return {
             "format": _FORMAT,
             "packed": view.packed,
-            "retain": self._retain,
             "hidden": [[trace, [list(b) for b in some]] for trace, some in view.hidden.items()],
             "tree": [node.to_json() for node in view.tree],
         }
@@ -238,10 +235,6 @@ class History:
         self._cuts += 1
         self._view = _View(tree, tails, hidden, min(view.packed, upper))
 
-    def retain(self, epochs: int | None) -> None:
-        """Keeps single epochs for the last `epochs` only, and coarser ones before; None: all."""
-        self._retain = epochs
-
     # -- reading -----------------------------------------------------------------------------
 
     def state(self, trace: int, at: int) -> list[Batch]:
@@ -268,6 +261,11 @@ class History:
     def epochs(self, trace: int, now: int) -> list[range]:
         """The epochs up to `now` at which a trace can be read, ascending."""
         return _epochs(self._view, trace, now)
+
+    @property
+    def thinned(self) -> bool:
+        """Whether single epochs of the past were let go. Cost: O(packs)."""
+        return any(node.grain > 1 for top in self._view.tree for node in top.walk())
 
     @property
     def packed(self) -> int:
@@ -333,14 +331,14 @@ class History:
         # What a collection that lagged behind has got since lies before the last pack's end.
         return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, self._cuts)
 
-    def tidy(self) -> SumPlan | ThinPlan | None:
-        """Plans the next sum over packs, or to thin out an old pack; None if all is done."""
+    def tidy(self, keep: Keep | None = None) -> SumPlan | ThinPlan | None:
+        """Plans the next sum over packs, or to thin one out as `keep` lets; None if all is done."""
         view = self._view
         children = nodes.to_sum(view.tree)
         if children is not None:
             return SumPlan(self._archive, children)
-        if self._retain is not None:
-            found = nodes.to_thin(view.tree, view.packed - 1, self._retain)
+        if keep is not None:
+            found = nodes.to_thin(view.tree, view.packed - 1, keep)
             if found is not None:
                 return ThinPlan(self._archive, *found)
         return None

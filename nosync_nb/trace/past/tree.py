@@ -18,6 +18,13 @@ from nosync_nb.files.names import PACK, PART, plain
 FANOUT = 16
 
 
+class Keep(NamedTuple):
+    """What is not thinned out: so many single epochs before the last one, and some others."""
+
+    single: int
+    pinned: AbstractSet[int] = frozenset()
+
+
 class PackNode(NamedTuple):
     """A pack in its place.
 
@@ -185,17 +192,25 @@ def to_sum(nodes: Sequence[PackNode]) -> tuple[PackNode, ...] | None:
     return None
 
 
-def to_thin(nodes: Sequence[PackNode], now: int, retain: int) -> tuple[PackNode, int] | None:
+def to_thin(nodes: Sequence[PackNode], now: int, keep: Keep) -> tuple[PackNode, int] | None:
     """The next leaf which is finer than it has to be, with the grain it should get.
 
-    Single epochs are kept for the last `retain` epochs, groups of 16 for 16 times as many.
+    Groups of 16 epochs are kept for 16 times as long as single ones. A leaf with an epoch that is
+    pinned, and could not be told apart any more, stays as it is.
     """
     for node in nodes:
         for leaf in node.walk():
             if leaf.children:
                 continue
             age = now + 1 - leaf.upper
-            grain = 256 if age >= 16 * retain else 16 if age >= retain else 1
-            if leaf.grain < grain:
+            grain = 256 if age >= 16 * keep.single else 16 if age >= keep.single else 1
+            if leaf.grain < grain and not _loses(leaf, grain, keep.pinned):
                 return leaf, grain
     return None
+
+
+def _loses(leaf: PackNode, grain: int, pinned: Iterable[int]) -> bool:
+    """Whether one of some epochs, which a leaf has, could not be told apart with a grain."""
+    bounds = [(leaf.lower, leaf.upper), *leaf.own.values()]
+    fine = [epoch for epoch in pinned if (epoch + 1) % grain]
+    return any(lower <= epoch < upper for epoch in fine for lower, upper in bounds)
