@@ -54,14 +54,22 @@ class Following:
     """The last label of each named collection, frame after frame.
 
     Args:
-        labels: those before the first frame; None: not known, so the first that is named of a
-            collection is believed.
+        labels: those before the first frame; None: not known, see `missed`.
     """
 
     def __init__(self, labels: Mapping[int, bytes] | None) -> None:
         self.labels = dict(labels or {})
-        self._believes = labels is None
+        self._believes = self._begins = labels is None
         self._replayed: dict[int, bytes | memoryview] = {}
+
+    def missed(self) -> None:
+        """Says that frames are not there before the next one.
+
+        The first label that is named of a collection is believed then, and so is what a definition
+        says of batches that were replayed for it: these are in frames before its own.
+        """
+        self.labels, self._replayed = {}, {}
+        self._believes = self._begins = True
 
     def wrong(self, kind: int, payload: Payload) -> list[Wrong]:
         """Takes in a frame; returns what in it contradicts this or earlier ones.
@@ -80,7 +88,10 @@ class Following:
         if kind == REPLAY:
             self._replayed = batches
             return []
-        wrong = self._against(split(clocks), batches, 0 if kind == DEFINITION else payload.epoch)
+        stamped, defines = split(clocks), kind == DEFINITION
+        unseen = {_log_of(own) for own, _ in stamped if self._begins and defines} - batches.keys()
+        self._begins = False
+        wrong = self._against(stamped, batches, unseen, 0 if defines else payload.epoch)
         if kind == DEFINITION:
             with decoding("the catalog of a frame"):
                 nodes = payload.meta["catalog"]["nodes"]
@@ -89,16 +100,25 @@ class Following:
         return wrong
 
     def _against(
-        self, clocks: list[tuple[bytes, bytes]], batches: dict[int, bytes | memoryview], epoch: int
+        self,
+        clocks: list[tuple[bytes, bytes]],
+        batches: dict[int, bytes | memoryview],
+        unseen: set[int],
+        epoch: int,
     ) -> list[Wrong]:
-        """What clocks say otherwise than the batches of their frame, and the labels before it."""
+        """What clocks say otherwise than the batches of their frame, and the labels before it.
+
+        Args:
+            unseen: the logs of which the batch is in a frame that is not there.
+        """
         labels, wrong = self.labels, []
         for own, _ in clocks:
             log, generation, upper, _ = LABEL.unpack(own)
             data = batches.get(log)
             what = NO_DIGEST if data is None else digest(data)
-            labels[log] = there = LABEL.pack(log, generation, upper, what)
-            if there != own:
+            there = LABEL.pack(log, generation, upper, what)
+            labels[log] = own if log in unseen else there
+            if labels[log] != own:
                 wrong.append(Wrong(log, epoch, log))
         for own, inputs in clocks:
             for at in range(0, len(inputs), LABEL_BYTES):

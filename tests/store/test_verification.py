@@ -374,3 +374,57 @@ def test_the_command_says_when_it_cannot_tell(arguments: list[str]) -> None:
 def test_what_is_told_of_strangers_cannot_repaint_a_terminal() -> None:
     damage = Damaged("x.arrow", "b\x1bad", "\u202estage", range(3, 4))
     assert str(damage) == "x.arrow (stage '\\u202estage', epoch 3): b\\x1bad"
+
+
+@pytest.fixture
+def sparse(tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A log with a frame in each segment, of which a stage reads an input that changes rarely."""
+    path = tmp_path / "sparse.nosync"
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 1)
+    with nosync_nb.open(path) as session:
+        edges, nodes = (
+            session.input("edges", "src int, dst int"),
+            session.input("nodes", "node int"),
+        )
+        for epoch in range(6):
+            edges.insert([(epoch, epoch % 3)])
+            if epoch in (0, 2):
+                nodes.insert([(epoch,)])
+            if epoch == 4:
+                few = edges.join(nodes, on={"dst": "node"})
+                owners_of(session).definitions.define({"few": few}, replay=0)
+            session.commit()
+    return path
+
+
+def test_a_log_that_begins_in_the_middle_of_a_definition_is_whole(
+    sparse: Path, tmp_path: Path
+) -> None:
+    before = tmp_path / "before"
+    with nosync_nb.open(sparse) as session:
+        for epoch in range(2):
+            session.inputs["edges"].insert([(9 + epoch, 1)])
+            session.commit()
+            shutil.copytree(sparse, before, dirs_exist_ok=True)
+            owners_of(session).upkeep.checkpoint()
+    assert verify(str(sparse)).whole
+    gone = [p for p in sorted(before.glob("*.log")) if not (sparse / p.name).exists()]
+    assert len(gone) > 5
+    read = verify(str(sparse)).bytes
+    for segment in reversed(gone):
+        shutil.copy(segment, sparse)
+        found = verify(str(sparse))
+        assert found.whole
+        assert found.bytes > read
+        read = found.bytes
+
+
+@pytest.mark.fault(12)
+def test_a_lost_frame_is_named_and_no_later_one(sparse: Path) -> None:
+    for path in sorted(sparse.glob("*.log")):
+        good = path.read_bytes()
+        path.write_bytes(good[:-20] + bytes([good[-20] ^ 1]) + good[-19:])
+        found = verify(str(sparse))
+        assert hit(found) <= {path.name}, found
+        path.write_bytes(good)
+    assert verify(str(sparse)).whole

@@ -281,6 +281,8 @@ class _Surveyor:
         end: Mark | None = None
         for index, segment in enumerate(path):
             after = path[index + 1] if index + 1 < len(path) else None
+            if end != segment.start:
+                self._following.missed()
             if end is not None and segment.start != end:
                 self._damage.append(Damaged(segment.name, "it does not continue the log"))
             follows = after is not None and after.before == segment.key
@@ -314,6 +316,7 @@ class _Surveyor:
         upto = segment.start.offset + max(0, file.size() - segments.HEADER_BYTES)
         for each in walk(read, segment, upto if stop is None else stop):
             if isinstance(each, Gap):
+                self._following.missed()
                 if each.upto is not None or stop is not None:
                     gap, end = each, None
                 continue  # else it was never synced, or was: see `_judge`
@@ -361,6 +364,7 @@ class _Surveyor:
                     for each in of_frame(payload, offset, current=offset > self._first):
                         self._note(each)
         except CorruptLogError as error:
+            self._following.missed()
             self._damage.append(Damaged(segment.name, str(error)))
             return None
         if frame.kind != journal.EPOCH:
