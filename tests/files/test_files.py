@@ -129,6 +129,22 @@ def test_replacing_is_all_or_nothing(files: Files, folder: str) -> None:
     assert files.names(folder) == ["a"]
 
 
+@pytest.mark.fault(9)
+@pytest.mark.parametrize("sync", [True, False])
+def test_power_leaves_what_was_replaced_unless_nobody_asked_for_it(
+    tmp_path: Path, sync: bool
+) -> None:
+    seen = set()
+    for seed in range(30):
+        folder, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
+        files.make_folder(folder)
+        files.replace(os.path.join(folder, "a"), b"old")
+        files.replace(os.path.join(folder, "a"), b"new content", sync=sync)
+        files.lose_power(folder)
+        seen.add(Path(folder, "a").read_bytes())
+    assert seen == {b"new content"} if sync else {b"old", b"new content"} <= seen
+
+
 @pytest.mark.fault(20)
 def test_a_failed_replacement_leaves_the_old_content_and_no_rest(folder: str) -> None:
     path = os.path.join(folder, "a")

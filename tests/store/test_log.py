@@ -373,6 +373,19 @@ def test_segments_before_both_checkpoints_are_deleted_and_nothing_else(
         assert [frame.payload for frame in again.frames()][-1] == b"after"
 
 
+@pytest.mark.fault(24)
+def test_an_owner_who_was_replaced_trims_nothing(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, positions = filled(path, monkeypatch)
+    before = segment_paths(path)
+    new = open_log(path, takeover=True)
+    with pytest.raises(FencedError):
+        made.trim()
+    assert set(before) <= set(segment_paths(path))
+    assert new.read(positions[0]).payload == b"0" * 20
+
+
 @pytest.mark.fault(41)
 def test_a_reader_of_trimmed_frames_has_to_open_again(
     path: str, monkeypatch: pytest.MonkeyPatch
