@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from every_opcode import Struck, count, strike
 from faults import FakeMachine, FaultyFiles, HastyFiles, Step
 from inside import disk_of, words_of, writer_of
 from logs import everything
+from soak import tried
 
-from nosync_nb.errors import DurabilityError
+from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.store.log import Log, segments, writer
 
 
@@ -214,6 +216,77 @@ def test_an_interrupt_while_a_segment_is_begun_hides_nothing_that_follows(
     log.append(1, b"two")
     log.append(1, b"three")
     assert everything(path) == [b"one", b"two", b"three"]
+
+
+@pytest.mark.fault(48)
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("size_bytes", [8, 500])
+def test_an_interrupt_at_any_opcode_of_an_append_takes_the_frame_or_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
+) -> None:
+    """A large one begins a segment."""
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
+
+    def begun(name: str) -> tuple[str, Log]:
+        path = str(tmp_path / name)
+        log = Log.open(path, files=HastyFiles(), machine=FakeMachine(), background=False)
+        log.append(1, b"one")
+        return path, log
+
+    two = b"2" * size_bytes
+    _, log = begun("counted")
+    opcodes, changed = count(lambda: log.append(1, two), lambda: log.head.seq)
+    log.close()
+    assert len(changed) == 1
+    for number in range(1, opcodes, tried(3, soak=1)):
+        path, log = begun(f"{number}")
+        strike(lambda log=log: log.append(1, two), number, Struck())
+        taken = log.head.seq == 2
+        assert taken or number <= changed[0]
+        log.append(1, b"three")
+        log.close()
+        assert everything(path) == [b"one", *[two][:taken], b"three"]
+
+
+@pytest.mark.fault(16, 24)
+def test_an_owner_who_was_replaced_begins_no_segment_after_a_failed_sync(path: str) -> None:
+    zombie = open_failing(path, Failing("sync", errno.EIO, times=3))
+    zombie.append(1, b"one")
+    with pytest.raises(DurabilityError):
+        zombie.sync()
+    assert zombie.durable == 0
+    with Log.open(path, files=HastyFiles(), machine=FakeMachine(), takeover=True) as new:
+        new.append(1, b"two")
+        before = os.listdir(path)
+        with pytest.raises(FencedError):
+            zombie.sync()
+        assert os.listdir(path) == before
+        assert zombie.durable == 0
+    assert everything(path) == [b"one", b"two"]
+
+
+@pytest.mark.fault(16, 24)
+def test_an_owner_who_is_replaced_while_he_rewrites_calls_nothing_durable(path: str) -> None:
+    class Overtaken(FaultyFiles):
+        """A disk whose log somebody takes when the new segment is there."""
+
+        armed = False
+
+        def sync_folder(self, path: str) -> None:
+            super().sync_folder(path)
+            if self.armed:
+                self.armed = False
+                Log.open(path, files=HastyFiles(), machine=FakeMachine(), takeover=True).close()
+
+    failing = Failing("sync", errno.EIO, times=1)
+    files = Overtaken(error_at=failing)
+    zombie = Log.open(path, files=files, machine=FakeMachine(), background=False)
+    failing.on = files.armed = True
+    zombie.append(1, b"one")
+    with pytest.raises(FencedError):
+        zombie.sync()
+    assert not files.armed
+    assert zombie.durable == 0
 
 
 def test_a_deleted_segment_is_noticed_before_anything_is_called_durable(path: str) -> None:

@@ -129,8 +129,9 @@ class FolderReplica:
         self._incarnation, self._seq = said.incarnation, -1
         for path in self._unfinished():
             self._files.unlink(path)
-        self._settle()
-        held, doubtful = self.held(), self._doubts()
+        held = self.held()
+        self._settle()  # afterwards: what an earlier owner adds meanwhile is not known to be synced
+        doubtful = self._doubts()
         sure = {name: size for name, size in held.files.items() if name not in doubtful}
         return held._replace(files=sure)
 
