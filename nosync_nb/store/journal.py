@@ -37,6 +37,9 @@ the same epoch adds to it; the clocks of what the frame changes (clocks.py), und
 NUMBERS_MAX = 2**31
 """Bound of the numbers of logs and traces: half of what an entry can hold."""
 
+_COPIED = 1 << 16
+"""Bytes of a payload up to which slices of it cost less than views, to make and to read."""
+
 _HEAD = struct.Struct("<QdI")
 _ENTRY = struct.Struct("<IBI")
 
@@ -86,13 +89,14 @@ def pack(
 
 
 def unpack(data: bytes | memoryview) -> Payload:
-    """Reads what `pack` wrote; entries are views of `data`.
+    """Reads what `pack` wrote; entries are views of `data`, copies if that is small.
 
     Raises:
         CorruptLogError: if lengths do not fit.
     """
-    view = memoryview(data)
-    end = len(view)
+    # Once a frame of the log at each opening: what follows avoids calls of functions of ours.
+    end, new, read, size_of = len(data), tuple.__new__, _ENTRY.unpack_from, _ENTRY.size
+    view = data if end <= _COPIED else memoryview(data)
     try:
         epoch, utc, length = _HEAD.unpack_from(view)
         at = _HEAD.size + length
@@ -100,14 +104,14 @@ def unpack(data: bytes | memoryview) -> Payload:
         entries = []
         known = isinstance(meta, dict)
         while at < end:
-            number, kind, size = _ENTRY.unpack_from(view, at)
-            start = at + _ENTRY.size
+            number, kind, size = read(view, at)
+            start = at + size_of
             at = start + size
             if at > end:
                 raise ValueError("an entry is cut short")
             if number >= NUMBERS_MAX or kind > CLOCKS or (kind == CLEAR and size):
                 known = False
-            entries.append(Entry(number, kind, view[start:at]))
+            entries.append(new(Entry, (number, kind, view[start:at])))
         if not known:
             raise ValueError("it says nothing that is known here")
     except CRAFTED as error:

@@ -202,29 +202,30 @@ class Ledger:
 
     # -- recording -------------------------------------------------------------------------------
 
-    def record(self, record: Record) -> None:
-        """Records an epoch, the one after the last; again, it changes nothing. Cost: some us."""
+    def record(self, *records: Record) -> None:
+        """Records epochs, each the one after the last; again, it changes nothing. Cost: some us."""
         with self._mutex:
-            self._enter()
-            if record.epoch <= self._last:
-                return
-            assert record.epoch == self._last + 1, f"{record.epoch} follows {self._last}"
-            self._newest = record
+            for record in records:
+                self._enter()
+                if record.epoch > self._last:
+                    assert record.epoch == self._last + 1, f"{record.epoch} follows {self._last}"
+                    self._newest = record
 
     def _enter(self) -> None:
         """Enters what was recorded last; each step may have been done before. Holds the lock."""
         record = self._newest
         if record is None:
             return
-        if len(self._times) < record.epoch:
-            self._times.append(record.utc)
-        self._written.note(record.seq, record.epoch, record.durable)
-        for mark, load in record.once.items():
-            self._once[mark] = record.epoch
+        epoch, utc, seq, durable, label, once = record
+        if len(self._times) < epoch:
+            self._times.append(utc)
+        self._written.note(seq, epoch, durable)
+        for mark, load in once.items():
+            self._once[mark] = epoch
             self._loads[mark] = load
-        if record.label is not None:
-            self._labels[record.label] = record.epoch
-        self._last = record.epoch
+        if label is not None:
+            self._labels[label] = epoch
+        self._last = epoch
         self._newest = None
 
     def not_before(self, utc: float) -> float:

@@ -131,19 +131,26 @@ def told(
         epoch, said: the last ones before them; None: there is no catalog yet.
         durable: how far frames are on disk.
     """
+    records: list[Record] = []
     for seq, kind, payload in tail:
         if kind == journal.DEFINITION:
             said = _said(payload.epoch, payload.meta, said, seq)
         if kind != journal.EPOCH:
             continue
-        if payload.epoch != epoch + 1:
-            raise CorruptLogError(f"epoch {payload.epoch} follows epoch {epoch} in the log")
-        epoch = payload.epoch
-        meta = payload.meta
-        once = check_texts(meta["once"], "the key of a load") if "once" in meta else {}
-        label = check_text(meta["label"], "a label") if "label" in meta else None
-        ledger.record(Record(epoch, payload.utc, seq, durable, label, once))
+        at, utc, meta, _ = payload
+        if at != epoch + 1:
+            raise CorruptLogError(f"epoch {at} follows epoch {epoch} in the log")
+        epoch = at
+        once, label = _marks(meta) if meta else ({}, None)
+        records.append(Record(epoch, utc, seq, durable, label, once))
+    ledger.record(*records)
     return epoch, said
+
+
+def _marks(meta: Mapping[str, Any]) -> tuple[Mapping[str, str], str | None]:
+    """The keys of the loads of an epoch, and its label."""
+    once = check_texts(meta["once"], "the key of a load") if "once" in meta else {}
+    return once, check_text(meta["label"], "a label") if "label" in meta else None
 
 
 def _said(epoch: int, meta: Mapping[str, Any], before: Said | None, frame: int) -> Said:

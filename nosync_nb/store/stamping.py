@@ -83,20 +83,20 @@ class Clocks:
 
     Args:
         meta: that of the checkpoint.
-        tail: the frames after it, with their kinds.
+        tail: the frames after it, with their numbers and kinds.
 
     Attributes:
         wrong: what contradicts the log, in those or before them.
     """
 
     def __init__(
-        self, log: Log, meta: Mapping[str, Any], tail: Iterable[tuple[int, Payload]]
+        self, log: Log, meta: Mapping[str, Any], tail: Iterable[tuple[int, int, Payload]]
     ) -> None:
         self._log, self._generation = log, log.generation
         following = Following(labels_from_text(meta.get("clocks", "")))
         self.wrong = told_wrong(meta.get("wrong", ()))
-        for frame in tail if log.mode == "w" else ():
-            self.wrong += following.wrong(*frame)
+        for _, kind, payload in tail if log.mode == "w" else ():
+            self.wrong += following.wrong(kind, payload)
         self._last: Fresh = following.labels
         self._next = NOTHING
         self._replayed: dict[int, tuple[int, int]] = {}

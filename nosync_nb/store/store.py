@@ -105,7 +105,7 @@ class Store:
         self.tail = self.decoded(frames)
         self.changes = journal.changes(each.payload for each in self.tail)
         log.forget()
-        self.clocks = stamping.Clocks(log, self.meta, (each[1:] for each in self.tail))
+        self.clocks = stamping.Clocks(log, self.meta, self.tail)
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
         )
@@ -328,20 +328,22 @@ class Store:
         failed are of nobody, and who looks in the middle of one gets them the next time.
         """
         told: list[Told] = []
-        for frame in frames:
-            each = Told(frame.position.seq, frame.kind, journal.unpack(frame.payload))
-            if each.kind == journal.REPLAY:
-                self._waiting.append(each)
+        for (seq, _), kind, data, _, _ in frames:
+            each, waiting = Told(seq, kind, journal.unpack(data)), self._waiting
+            if kind == journal.REPLAY:
+                waiting.append(each)
                 continue
-            count = each.payload.meta.get("replays", 0) if each.kind == journal.DEFINITION else 0
-            if type(count) is not int or not 0 <= count <= len(self._waiting):
-                raise CorruptLogError(
-                    f"frame {each.seq} defines stages with {count!r} replayed epochs, of which "
-                    f"{len(self._waiting)} are there",
-                    hint="restore the log from a copy",
-                )
-            told += [*self._waiting[len(self._waiting) - count :], each]
-            self._waiting.clear()
+            if kind == journal.DEFINITION:
+                count = each.payload.meta.get("replays", 0)
+                if type(count) is not int or not 0 <= count <= len(waiting):
+                    raise CorruptLogError(
+                        f"frame {seq} defines stages with {count!r} replayed epochs, of which "
+                        f"{len(waiting)} are there",
+                        hint="restore the log from a copy",
+                    )
+                told += waiting[len(waiting) - count :]
+            waiting.clear()
+            told.append(each)
         return told
 
     def remember(self, graph: Graph, changes: Changes) -> None:
@@ -362,9 +364,7 @@ class Store:
 
     def release(self) -> None:
         """Lets go of what `restored` needs."""
-        self.tail = []
-        self.changes = {}
-        self._inline = {}
+        self.tail, self.changes, self._inline = [], {}, {}
 
     # -- files nobody names ------------------------------------------------------------------
 

@@ -219,13 +219,13 @@ def remembered(history: History, graph: Graph, changes: Changes) -> None:
     for node in graph:
         if node.name is None or node.log is None:
             continue
-        layout = node.log_layout
-        for epoch, entry in changes.get(node.log, ()):
-            if entry.kind == journal.INLINE:
-                history.append_encoded(node.log, epoch, layout, entry.data, _updates)
-            elif entry.kind == journal.FILES:
-                refs, had = journal.filed(entry.data, layout)
-                history.append_files(node.log, epoch, had, refs)
+        log, layout = node.log, node.log_layout
+        for epoch, (_, kind, data) in changes.get(log, ()):
+            if kind == journal.INLINE:
+                history.append_encoded(log, epoch, layout, data, _updates)
+            elif kind == journal.FILES:
+                refs, had = journal.filed(data, layout)
+                history.append_files(log, epoch, had, refs)
 
 
 def _extended(

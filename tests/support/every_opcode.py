@@ -14,6 +14,7 @@ alone, so nothing comes there. No code could answer it if it did: a lock would s
 from __future__ import annotations
 
 import dis
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -55,12 +56,15 @@ def traced(visit: Callable[[int], None]) -> Iterator[None]:
         frame.f_trace_lines = False
         return inside
 
-    before = sys.gettrace()
+    before, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()  # else what another test has left ends in the middle, and is struck instead
     sys.settrace(begun)
     try:
         yield
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
 
 
 def count(act: Callable[[], Any], probe: Callable[[], Any]) -> tuple[int, list[int]]:

@@ -22,7 +22,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -148,36 +148,57 @@ def _plain_many(
     """The way of plain columns and small diffs: cuts bytes; None if there is anything else."""
     dtypes = [FIXED.get(type_) for type_ in types]
     width = len(types)
-    if any(dtype is None or dtype.kind == "b" for dtype in dtypes):
+    if not width or any(dtype is None or dtype.kind == "b" for dtype in dtypes):
         return None
-    head = bytes(width)
     begin = _HEADER.size + width
     begin += -begin % 8
     sizes = [dtype.itemsize for dtype in dtypes if dtype is not None]
     parts: list[list[Any]] = [[] for _ in types]
     diffs: list[Any] = []
+    forms: dict[bytes, _Form | None] = {}  # many batches have few forms
     for each in data:
         one = bytes(each)  # its slices are no containers, which the collector would look at
-        if len(one) < begin:
+        head = one[:begin]
+        if head not in forms:
+            forms[head] = _plain_form(head, sizes) if len(head) == begin else None
+        form = forms[head]
+        if form is None or len(one) != form.size:
             return None
-        version, form, count, rows = _HEADER.unpack_from(one)
-        if version != FORMAT or form > _INT8 or count != width:
-            return None
-        if one[_HEADER.size : _HEADER.size + width] != head:
-            return None
-        at = begin
-        if form == _INT8:
-            diffs.append(one[at : at + rows])
-            at += rows + -rows % 8
-        else:
-            diffs.append(b"\x01" * rows)
-        for size, part in zip(sizes, parts, strict=True):
-            part.append(one[at : at + rows * size])
-            at += rows * size + -(rows * size) % 8
-        if at != len(one):
-            return None
+        for cut, part in zip(form.columns, parts, strict=True):
+            part.append(one[cut])
+        diffs.append(b"\x01" * form.rows if form.diffs is None else one[form.diffs])
     joined = [np.frombuffer(b"".join(p), d) for p, d in zip(parts, dtypes, strict=True)]
     return list(joined), np.frombuffer(b"".join(diffs), np.int8).astype(np.int64)
+
+
+class _Form(NamedTuple):
+    """Where in a batch that begins as some do its columns are; `diffs` None: each is 1."""
+
+    columns: list[slice]
+    diffs: slice | None
+    rows: int
+    size: int
+
+
+def _plain_form(head: bytes, sizes: Sequence[int]) -> _Form | None:
+    """The form of batches that begin so; None if not all in it is plain.
+
+    Args:
+        sizes: of one value of each column.
+    """
+    version, form, count, rows = _HEADER.unpack_from(head)
+    if version != FORMAT or form > _INT8 or count != len(sizes):
+        return None
+    if any(head[_HEADER.size : _HEADER.size + count]):
+        return None
+    at, diffs, columns = len(head), None, []
+    if form == _INT8:
+        diffs = slice(at, at + rows)
+        at += rows + -rows % 8
+    for size in sizes:
+        columns.append(slice(at, at + rows * size))
+        at += rows * size + -(rows * size) % 8
+    return _Form(columns, diffs, rows, at)
 
 
 def _decode(data: bytes | memoryview, types: Sequence[str]) -> tuple[list[Column], Diffs]:

@@ -124,12 +124,8 @@ def scan(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | 
     view = memoryview(data)
     size, generation_min = len(data), 0
     seq, offset, chain = before
-    crc32, blake2b, unpack, unpack_end = (
-        zlib.crc32,
-        hashlib.blake2b,
-        _HEADER.unpack_from,
-        _TRAILER.unpack_from,
-    )
+    crc32, blake2b, new = zlib.crc32, hashlib.blake2b, tuple.__new__
+    unpack, unpack_end = _HEADER.unpack_from, _TRAILER.unpack_from
     while (at := offset - origin) < size:
         start = at + HEADER_BYTES
         if start > size:
@@ -154,12 +150,14 @@ def scan(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | 
         payload = data[start:stop]
         running = blake2b(chain, digest_size=DIGEST_BYTES)
         running.update(view[at:end])
-        if unpack_end(view, end) != (running.digest(), crc32(payload), _END):
+        digest = running.digest()
+        if unpack_end(view, end) != (digest, crc32(payload), _END):
             return frames, _damage(data, at, before=Mark(seq, offset, chain))
-        position = Position(number, offset)
-        chain, seq, generation_min = running.digest(), number, generation
+        position = new(Position, (number, offset))
+        chain, seq, generation_min = digest, number, generation
         offset += end + TRAILER_BYTES - at
-        frames.append(Frame(position, kind, payload, generation, Mark(seq, offset, chain)))
+        after = new(Mark, (seq, offset, chain))
+        frames.append(new(Frame, (position, kind, payload, generation, after)))
     return frames, None
 
 
