@@ -35,7 +35,8 @@ def add_stages(session: Any, edges: Any, count: int) -> None:
 def make(options: argparse.Namespace) -> None:
     """Makes a session with a history, tells its result, and dies."""
     workload = Workload(options.edges, seed=options.seed)
-    session = nosync_nb.open(options.folder, spark_rows=IN_PROCESS)
+    retain = options.retain or None
+    session = nosync_nb.open(options.folder, spark_rows=IN_PROCESS, retain=retain)
     edges, stage = load(session, workload, strings=False)
     add_stages(session, edges, options.stages)
     changes = list(workload.epochs(options.epochs))
@@ -63,8 +64,9 @@ def reopen(options: argparse.Namespace) -> None:
     rows = session["per_label"].rows()
     seconds = time.perf_counter() - started
     reads = []
+    readable = session.epochs()
     for part in range(1, 20):
-        epoch = max(1, session.now * part // 20)
+        epoch = readable[max(1, len(readable) * part // 20)].number
         started = time.perf_counter()
         session["per_label"].rows(at=epoch)
         reads.append(1000 * (time.perf_counter() - started))
@@ -112,6 +114,7 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=1_000_000)
     parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--stages", type=int, default=4)
+    parser.add_argument("--retain", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     {"make": make, "open": reopen, "again": again}[options.what](options)
