@@ -39,6 +39,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     pending = session.pending.items()
     notes = [f"pending: {name} {formats.count(item.rows, 'row')}" for name, item in pending]
     notes.append(_failures(session))
+    notes.append(_taken(session))
     notes += _scrubbed(session)
     notes += _not_here(session)
     columns = ("name", "kind", "rows", "epoch", "on disk", "on replicas", "state")
@@ -57,6 +58,20 @@ def _not_here(session: Session) -> list[str]:
         files = formats.count(left.files, "file")
         notes.append(f"still with the replicas: {files} of rows, {size}{why}")
     return notes
+
+
+def _taken(session: Session) -> str:
+    """What the log takes on this disk, by what it is for."""
+    from nosync_nb.session.footprint import measured
+    from nosync_nb.session.session import owners_of
+
+    found = measured(owners_of(session).publisher)
+    purposes = ("live", "history", "log", "branches", "garbage")
+    parts = [
+        f"{formats.size(getattr(found, name))} {name}" for name in purposes if getattr(found, name)
+    ]
+    kept = formats.count(found.files, "file")
+    return f"on this disk {formats.size(found.total)} in {kept}: {', '.join(parts)}"
 
 
 def _failures(session: Session) -> str:

@@ -1,0 +1,86 @@
+"""Footprint: what a log takes on its disk, by what it is for.
+
+Files are asked for their sizes when somebody wants to know; nothing is counted on the way. One that
+has several names, as a branch and its parent share it, counts where it is live first.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nosync_nb.errors import DurabilityError
+from nosync_nb.files.disk import Files
+from nosync_nb.session.publisher import Publisher, files_of
+
+BRANCHES = "branches"
+"""The folder in which the logs of branches lie."""
+
+DEEP = 4
+"""How far below it files are looked for."""
+
+
+class Footprint(NamedTuple):
+    """Bytes by purpose.
+
+    Attributes:
+        live: of files that the state of now is read from.
+        history: of those that only the past is read from.
+        log: of frames, checkpoints, and who owns them.
+        branches: of files that branches have, and this log has not.
+        garbage: of files that nobody needs any more, until they are deleted.
+        files: how many there are.
+    """
+
+    live: int = 0
+    history: int = 0
+    log: int = 0
+    branches: int = 0
+    garbage: int = 0
+    files: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.live + self.history + self.log + self.branches + self.garbage
+
+
+def measured(publisher: Publisher) -> Footprint:
+    """What a log takes now. Cost: some us a file."""
+    store = publisher.store
+    live, past = files_of(publisher.snapshot.version), store.history.files()
+    sizes = dict.fromkeys(Footprint._fields, 0)
+    seen: set[tuple[int, int]] = set()
+    for path, status in _below(store.files, store.path, 1):
+        inner, name = os.path.relpath(path, store.path).split(os.sep)[0], os.path.basename(path)
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        purpose = "log"
+        if inner == BRANCHES:
+            purpose = "branches"
+        elif inner in ("layers", "history"):
+            purpose = "live" if name in live else "history" if name in past else "garbage"
+        sizes[purpose] += status.st_size
+        sizes["files"] += 1
+    return Footprint(**sizes)
+
+
+def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Every file below a folder, those of its branches last; what is deleted meanwhile is not."""
+    try:
+        names = files.names(folder)
+    except DurabilityError:
+        return
+    for name in sorted(names, key=lambda each: each == BRANCHES):
+        path = os.path.join(folder, name)
+        try:
+            status = files.status(path)
+        except DurabilityError:
+            continue
+        if not stat.S_ISDIR(status.st_mode):
+            yield path, status
+        elif depth < DEEP:
+            yield from _below(files, path, depth + 1)

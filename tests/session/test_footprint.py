@@ -1,0 +1,53 @@
+"""What a log takes on its disk: every file is counted once, under what it is for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+from inside import inside
+
+import nosync_nb
+from nosync_nb.session.footprint import Footprint, measured
+
+
+def below(folder: Path) -> dict[str, int]:
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.stat().st_size for path in paths}
+
+
+def test_each_file_counts_once_for_what_it_is_for(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with nosync_nb.open(log) as session:
+        numbers = session.input("numbers", "x bigint")
+        session.stage("odd", numbers.filter("x % 2 = 1"))
+        numbers.insert(pa.table({"x": list(range(100_000))}))
+        session.commit()
+        for epoch in range(40):
+            numbers.insert([(epoch,)])
+            session.commit()
+        inside(session).worker.drain()
+        inside(session).upkeep.checkpoint()
+        (log / "layers" / "stray.txt").write_bytes(b"x" * 1000)
+        other = log / "branches" / "other" / "layers"
+        other.mkdir(parents=True)
+        part = next(path for path in (log / "layers").iterdir() if path.suffix != ".txt")
+        os.link(part, other / part.name)
+        (other / "own").write_bytes(b"x" * 77)
+        found = measured(inside(session).publisher)
+        sizes = below(log)
+        assert found.branches == 77
+        assert found.garbage >= 1000
+        assert found.live > 100_000
+        assert found.history > 0
+        assert found.log >= sum(size for name, size in sizes.items() if os.sep not in name)
+        assert found.total == sum(sizes.values()) - part.stat().st_size
+        assert found.files == len(sizes) - 1
+
+
+def test_an_empty_log_takes_little(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        found = measured(inside(session).publisher)
+    assert found == Footprint(log=found.log, files=found.files)
+    assert found.log > 0
