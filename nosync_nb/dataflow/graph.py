@@ -110,14 +110,18 @@ class Node:
         """Gives it the traces that are asked for, at least one if it has a log.
 
         Any one arrangement can be read as a collection, so the plain one goes when there is
-        another.
+        another, and the last one stays when nobody asks for it any more: to make another takes all
+        rows, which may be lost.
         """
+        kept = self._kept(layouts)
         had, self.traces = self.traces, {}
-        for layout in self._kept(layouts):
+        for layout in kept:
             self.traces[layout] = had[layout] if layout in had else number()
 
     def _kept(self, layouts: Collection[Layout]) -> Collection[Layout]:
-        return layouts if layouts or self.log is None else (self.log_layout,)
+        if layouts or self.log is None:
+            return layouts
+        return (next(iter(self.traces), self.log_layout),)
 
     def layouts(self) -> Iterator[tuple[int, Layout]]:
         """Its traces with their layouts, its operator's own too."""

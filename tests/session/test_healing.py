@@ -247,6 +247,32 @@ def test_who_looks_into_a_lost_earlier_version_stops(opened: Callable[..., Sessi
     assert (2, 2000) in [tuple(row) for row in session["totals"].rows()]
 
 
+@pytest.mark.parametrize("lost", ["people", "orders", "totals@1"])
+def test_whatever_is_dropped_after_a_loss_is_dropped(
+    opened: Callable[..., Session], lost: str
+) -> None:
+    session = opened()
+    fill(session)
+    session.stage("totals", session["orders"].group_by("customer").agg(total="max(amount)"))
+    session.stage("both", session["orders"].join(session["totals@1"], on="customer"))
+    names = [*session.inputs, *session.stages]
+    lose(session, files_of(session, lost))
+    path = Path(session.path)
+    copy = shutil.copytree(path, path.with_name("copy"))
+    for name in names:
+        session = opened()
+        session.drop(name, cascade=True)
+        if name != "orders":
+            session["orders"].insert([(2, 20)])
+        session.commit()
+        session.close()
+        session = opened()
+        assert name not in session
+        session.close()
+        shutil.rmtree(path)
+        shutil.copytree(copy, path)
+
+
 def drawn(row: Any) -> tuple[int, float]:
     return row.x, random.random()
 
