@@ -70,6 +70,19 @@ class Node:
         node.become(self)
         return node
 
+    def earlier(self, epoch: int, *, bare: bool) -> Node:
+        """The node as a graph has it that begins at an epoch of the past.
+
+        Args:
+            bare: what it remembers is not there, and it is to be run for that.
+        """
+        node = self.copied()
+        if bare:
+            node.state, node.plan = (), ""
+        if node.stopped is not None:
+            node.stopped = min(node.stopped, epoch)
+        return node
+
     def become(self, other: Node) -> None:
         """Is as another one is."""
         vars(self).update(vars(other))

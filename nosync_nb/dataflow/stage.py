@@ -166,6 +166,14 @@ class Stage:
         """Its last epoch, where `now` is that of those that go on."""
         return now if isinstance(self.life, Live) else self.life.since
 
+    def has(self, epoch: int) -> bool:
+        """Whether what its traces hold is what it was at an epoch, its last one.
+
+        Else it was in memory alone, or in a log that begins at an epoch before its definition, and
+        is to be computed first.
+        """
+        return not any(lower <= epoch < upper for lower, upper in self.gaps)
+
     def stopped(self, reason: str, now: int) -> Stage:
         """The stage, stale; since now, or since it was."""
         return replace(self, life=Stale(reason, self.last(now)))

@@ -28,7 +28,7 @@ def state(seen: Snapshot, name: str, epoch: int) -> Batch:
 
 def _state(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
     node = seen.graph.named[name]
-    if epoch == seen.last(stage) and not is_forgotten(stage, epoch):
+    if epoch == seen.last(stage) and stage.has(epoch):
         for number in node.traces.values():
             trace = seen.version.traces.get(number)
             if trace is not None:
@@ -46,7 +46,7 @@ def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
     epoch = seen.epoch if at is None else at
     if at is None and stage.frozen:
         epoch = seen.last(stage)
-    if epoch == seen.last(stage) and not is_forgotten(stage, epoch):
+    if epoch == seen.last(stage) and stage.has(epoch):
         for number in seen.graph.named[name].traces.values():
             trace = seen.version.traces.get(number)
             if trace is not None:

@@ -23,11 +23,11 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterable
-from typing import NoReturn
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.descriptor import REACHED, Descriptor, Folder
 from nosync_nb.files.mapping import MappedFile
+from nosync_nb.files.refusal import fail, no_link
 
 Buffer = bytes | bytearray | memoryview
 
@@ -35,34 +35,6 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _LOCK_POLL_S = 0.02
 _READ_BYTES_MAX = 4 << 30
-
-_REMEDIES = {
-    errno.ENOSPC: "the disk is full: free some space, then try again",
-    errno.EDQUOT: "the disk quota is used up: free some space, then try again",
-    errno.EROFS: 'the file system is mounted read-only: remount it, or open with mode="r"',
-    errno.EACCES: 'this user may not write here: change the permissions, or open with mode="r"',
-    errno.EPERM: 'this user may not write here: change the permissions, or open with mode="r"',
-    errno.EIO: "the device reports an error: look at the system log, move the folder elsewhere",
-    errno.ENOMEM: "there is not enough memory: free some, then try again",
-    errno.EMFILE: "too many open files: close some, or raise `ulimit -n`",
-    errno.ENFILE: "too many open files in the system",
-    errno.ELOOP: "a link stands where a file of the log belongs: remove it",
-    errno.ENOTDIR: "a link or a file stands where a folder belongs: remove it",
-    errno.EISDIR: "a folder stands where a file of the log belongs: remove it",
-    errno.ENXIO: "a pipe or a socket stands where a file of the log belongs: remove it",
-    errno.EFBIG: "the file is far larger than what is written there: restore it from a copy",
-}
-
-
-def fail(error: OSError, action: str, path: str) -> NoReturn:
-    """Raises the `DurabilityError` that says what could not be done to which file, and why."""
-    code = errno.errorcode.get(error.errno or 0, "unknown error")
-    reason = (os.strerror(error.errno) if error.errno else str(error)).lower()
-    raise DurabilityError(
-        f"cannot {action} '{path}': {reason} ({code})",
-        hint=_REMEDIES.get(error.errno or 0),
-        errno=error.errno,
-    ) from error
 
 
 class File(Descriptor):
@@ -292,6 +264,19 @@ class Files:
                 os.replace(*names, src_dir_fd=fd, dst_dir_fd=fd)
         except OSError as error:
             fail(error, "rename", source)
+
+    def link(self, source: str, target: str) -> None:
+        """Gives a file one more name, in any folder of its disk; durable after `sync_folder`.
+
+        It is there until the last of its names is deleted. No bytes are copied.
+        """
+        try:
+            names = os.path.basename(source), os.path.basename(target)
+            there, here = os.path.dirname(source), os.path.dirname(target)
+            with Folder(there, REACHED) as old, Folder(here, REACHED) as new:
+                os.link(*names, src_dir_fd=old, dst_dir_fd=new, follow_symlinks=False)
+        except OSError as error:
+            no_link(error, source, target)
 
     def unlink(self, path: str) -> None:
         """Deletes a file; one that is not there is no error."""

@@ -50,12 +50,17 @@ class Healing:
         self._upkeep = upkeep
         self._report = report
 
-    def heal(self, missing: AbstractSet[str]) -> bool:
+    def heal(self, missing: AbstractSet[str], anew: AbstractSet[str] = frozenset()) -> bool:
         """Has again what was in memory alone, lies in files that are not there, or is not believed.
+
+        Args:
+            anew: stages of which nothing is there; they are computed first, as of now.
 
         Returns:
             whether all of it is there now.
         """
+        if anew:
+            self._begin(anew)
         publisher = self._publisher
         doubtful = losses.doubtful(publisher.snapshot.catalog)
         doubted = doubtful or bool(missing or publisher.store.clocks.wrong)
@@ -150,6 +155,22 @@ class Healing:
                 catalog[name] = replace(catalog[name], refuted=refuted)
         if catalog != seen.catalog:
             self._installation.install(versions.kept(catalog))
+
+    def _begin(self, names: AbstractSet[str]) -> None:
+        """Computes stages of which nothing is there as of now, from what they read."""
+        seen = self._publisher.snapshot
+        refused = frozenset(seen.graph.named[name].id for name in names)
+        stages = {name: seen.catalog[name] for name in seen.catalog if name in names}
+        try:
+            self._installation.install(
+                versions.kept(dict(seen.catalog)), afresh=Afresh(refused=refused)
+            )
+        except NosyncError as error:
+            self._forget(stages, str(error))
+            return
+        for name in stages:
+            why = f"it was not there at epoch {seen.epoch}, and is computed from it on"
+            self._report.came_back(name, RECOMPUTE, why)
 
     def _remembered(self, *, last: bool) -> bool:
         """Computes what was in memory alone, over all epochs if that is cheap; whether it did.

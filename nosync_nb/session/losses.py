@@ -26,7 +26,7 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Refuted, Stage
 from nosync_nb.session import replay
 from nosync_nb.session.report import EXTEND, READ, RECOMPUTE, STALE, counted
-from nosync_nb.store import traces as restoring
+from nosync_nb.store import deferred as restoring
 from nosync_nb.store.causes import Wrong
 from nosync_nb.trace.epochs import Ranges
 from nosync_nb.trace.past.lost import Unread

@@ -134,7 +134,7 @@ def _begun(
     session = None
     try:
         replicas, unfit = _replicas(store, asked, quorum)
-        session = Session(store, replicas, spark=spark, spark_rows=spark_rows)
+        session = Session(store, replicas, open, spark=spark, spark_rows=spark_rows)
         if anew is not None:
             tell(session.recovery, anew, [*session.inputs, *session.stages])
         if unfit is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from nosync_nb.session import recovery
 from nosync_nb.session.audits import Audits
 from nosync_nb.session.blocks import Blocks
+from nosync_nb.session.branching import Branching, Opens
 from nosync_nb.session.commits import Commits
 from nosync_nb.session.comparing import Comparing
 from nosync_nb.session.declarations import Declarations
@@ -55,7 +56,7 @@ class Owners:
     """
 
     def __init__(
-        self, store: Store, settings: Replicas, spark: Any, spark_rows: int | None
+        self, store: Store, settings: Replicas, opens: Opens, spark: Any, spark_rows: int | None
     ) -> None:
         self.limits = limits = Limits(spark_rows)
         self.works = Works()
@@ -76,6 +77,7 @@ class Owners:
         )
         self.verification = Verification(publisher, replication)
         self.signer = signer = Signer(store.log.id)
+        self.branching = Branching(gate, publisher, signer, replication, opens)
         self.link = link = Link(
             publisher, limits, lambda: gate.closing or publisher.fenced, listeners.say, spark
         )

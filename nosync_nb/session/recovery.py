@@ -38,9 +38,9 @@ from nosync_nb.spark.link import Link
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.store import journal, reading, signing
 from nosync_nb.store.decoding import decoding
+from nosync_nb.store.deferred import needs
 from nosync_nb.store.reading import Described, Judged, Recovered, Said
 from nosync_nb.store.store import Store
-from nosync_nb.store.traces import needs
 
 LOST_MAX = 1 << 16
 """Epochs that are told as lost at most, whatever number a former owner left."""
@@ -56,6 +56,7 @@ class Opening(NamedTuple):
         behind: some have missed epochs and may have them.
         missing: files that are named and not there.
         memory: some stages were in memory alone.
+        anew: the stages that go on and of which nothing is there, as the log begins before them.
     """
 
     recovered: Recovered
@@ -64,12 +65,14 @@ class Opening(NamedTuple):
     behind: bool = False
     missing: frozenset[str] = frozenset()
     memory: bool = False
+    anew: frozenset[str] = frozenset()
 
     @property
     def lacking(self) -> bool:
         """Whether stages lack something that has to be had again."""
         doubtful = losses.doubtful(self.recovered.snapshot.catalog)
-        return self.memory or doubtful or bool(self.missing or self.recovered.store.clocks.wrong)
+        lost = self.missing or self.anew or self.recovered.store.clocks.wrong
+        return self.memory or doubtful or bool(lost)
 
 
 def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:
@@ -100,7 +103,10 @@ def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:
         (each["life"]["is"] == "stale") != (catalog[each["name"]].reason is not None)
         for each in stages
     )
-    return Opening(recovered, report, differs, describe.behind, lacking.missing, describe.memory)
+    anew = frozenset(describe.anew)
+    return Opening(
+        recovered, report, differs, describe.behind, lacking.missing, describe.memory, anew
+    )
 
 
 def _report(recovered: Recovered, lost: range) -> RecoveryReport:
@@ -131,11 +137,13 @@ class _Describer:
     Attributes:
         behind: whether some of them could go on if they had the epochs that they missed.
         memory: whether some of them were in memory alone.
+        anew: those that go on, and of which nothing is there.
     """
 
     def __init__(self, log_id: bytes, types: SparkTypes) -> None:
         self._log_id, self._types = log_id, types
         self.behind = self.memory = False
+        self.anew: set[str] = set()
 
     def __call__(self, said: Said, judged: Judged, epoch: int) -> Described:
         """A catalog of another's key is marked as his."""
@@ -160,12 +168,16 @@ class _Describer:
             elif why is None:
                 _, why = rebased(stage, catalog, self._types)
                 why = why or versions.halted(stage, catalog) or _gave(stage)
-            if why is not None and stage.in_memory:
+            lacks = not stage.has(stage.last(epoch))
+            if why is not None and (stage.in_memory or lacks):
                 stage = stage.forgotten(why, epoch)
             elif why is not None:
                 stage = stage.stopped(why, epoch)
             elif stage.in_memory:
                 stage, self.memory = replace(stage.resumed(), gaps=()), True
+            elif lacks and stage.live:
+                stage = replace(stage, gaps=())
+                self.anew.add(name)
             elif stage.last(epoch) == epoch:
                 stage = stage.resumed()
             else:
@@ -203,7 +215,7 @@ class Resume(Protocol):
 class Heal(Protocol):
     """Has again what lies in files that are not there; see `Healing.heal`."""
 
-    def __call__(self, missing: AbstractSet[str]) -> bool: ...
+    def __call__(self, missing: AbstractSet[str], anew: AbstractSet[str]) -> bool: ...
 
 
 class Completion:
@@ -249,7 +261,7 @@ class Completion:
         version, catalog = snapshot.version, dict(snapshot.catalog)
         types, runner = self._link.types, None
         graph = Compiler(old, types, now=version.epoch).compile(catalog)
-        if _hold(catalog, graph, old, version.epoch):
+        if _hold(catalog, graph, old, version.epoch, opening.anew):
             graph = Compiler(old, types, now=version.epoch).compile(catalog)
             self._report.restored(*_ways(catalog))
         if graph.nodes.keys() <= old.nodes.keys():
@@ -269,7 +281,7 @@ class Completion:
         behind = opening.behind
         self._publisher.store.release()
         if opening.lacking:
-            self._heal(opening.missing)
+            self._heal(opening.missing, opening.anew)
         traces = self._publisher.snapshot.version.traces
         self._upkeep.plan_merges(n for n, t in traces.items() if not needs(t) & opening.missing)
         try:
@@ -281,18 +293,21 @@ class Completion:
             self._resumes(extend=False, differs=differs)
 
 
-def _hold(catalog: dict[str, Stage], graph: Graph, old: Graph, epoch: int) -> bool:
-    """Stops stages of which what operators remember cannot be made again in another form.
+def _hold(
+    catalog: dict[str, Stage], graph: Graph, old: Graph, epoch: int, anew: AbstractSet[str]
+) -> bool:
+    """Stops stages of which what operators remember cannot be made again.
 
     What functions gave that may give something else is not had again, nor is what was remembered
     at an epoch that has passed. All others are run for it once.
 
     Args:
         graph: as this release plans it, `old` as it was planned.
+        anew: the stages of which nothing is there that could be made again.
     """
-    why = "what it remembers is not in the form of this release: run the stage's cell"
+    why = "what it remembers is not there in the form of this release: run the stage's cell"
     new = [node for node in graph if node.id not in old.nodes and node.state]
-    names = [n for n in {n.stage: None for n in new} if _once_only(catalog[n])]
+    names = [n for n in {n.stage: None for n in new} if n not in anew and _once_only(catalog[n])]
     for name in names:
         stage = catalog[name].stopped(why, epoch)
         catalog[name] = replace(stage, held=why)

@@ -27,10 +27,12 @@ from nosync_nb.collections.comparison import Comparison
 from nosync_nb.collections.definition import check_name, reference
 from nosync_nb.errors import FencedError, one_line, warn
 from nosync_nb.session.blocks import EpochBlock
+from nosync_nb.session.branching import Opens
 from nosync_nb.session.input import Input
 from nosync_nb.session.owners import Owners
 from nosync_nb.session.report import StageReport
 from nosync_nb.session.transactions import InputChanges
+from nosync_nb.store.branches import Branch
 from nosync_nb.store.frontier import FailureName, Frontier
 from nosync_nb.store.ledger import Epochs
 from nosync_nb.store.replicas.settings import Replicas
@@ -55,9 +57,9 @@ class Session:
     """
 
     def __init__(
-        self, store: Store, replicas: Replicas, *, spark: Any = None, spark_rows: int | None = None
+        self, store: Store, replicas: Replicas, opens: Opens, *, spark: Any, spark_rows: int | None
     ) -> None:
-        self._owners = Owners(store, replicas, spark, spark_rows)
+        self._owners = Owners(store, replicas, opens, spark, spark_rows)
         self.recovery = self._owners.report
 
     # -- inputs and epochs -------------------------------------------------------------------
@@ -286,6 +288,20 @@ class Session:
     ) -> int:
         """The epoch a failure now would bring all back to, or a stage: see `Frontiers.after`."""
         return self._owners.frontiers.after(failure, lost, stage)
+
+    def branch(self, name: str, at: Any = None) -> Session:
+        """Another session that goes on from an epoch (None: now); see `Branching.branch`."""
+        branch: Session = self._owners.branching.branch(name, at)
+        return branch
+
+    @property
+    def branches(self) -> Mapping[str, Branch]:
+        """The branches by name: where each forked, its last epoch, who has it open."""
+        return self._owners.branching.listed
+
+    def drop_branch(self, name: str) -> None:
+        """Deletes a branch that nobody has open and that has no branches itself."""
+        self._owners.branching.drop(name)
 
     def verify(self) -> Verified:
         """Reads every byte of the log; tells which files are damaged. Commits go on meanwhile."""

@@ -166,7 +166,7 @@ class Upkeep:
         keep = self._kept(snapshot)
         while (tidy := store.history.tidy(keep)) is not None and self._adopt(tidy.perform()):
             pass
-        version = self._settled(version, graph)
+        version = self._settled(version, graph, thinned=keep is not None)
         payload = store.checkpoint_payload(version, graph, meta, times)
         store.log.write_checkpoint(payload, position)
         store.log.trim()
@@ -181,11 +181,13 @@ class Upkeep:
         said, ledger = self._publisher.retention, self._publisher.ledger
         return said.keep(seen.epoch, ledger.since, stopped)
 
-    def _settled(self, version: Version, graph: Graph) -> Version:
+    def _settled(self, version: Version, graph: Graph, *, thinned: bool) -> Version:
         """A version of which large layers lie in files; those that are live do so from now on."""
         traces = dict(version.traces)
         for number in restoring.trace_logs(graph).keys() & traces.keys():
-            for layer, filed in self._publisher.store.settled(number, traces[number]):
+            for layer, filed in self._publisher.store.settled(
+                number, traces[number], thinned=thinned
+            ):
                 made = adopt(traces[number], (layer,), filed)
                 assert made is not None
                 traces[number] = made

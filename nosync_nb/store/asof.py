@@ -4,7 +4,7 @@ Whoever goes back asks for every trace of the graph of now, as of an epoch, out 
 
     layers      those that end at or before the epoch are what they were, with their files
     history     of a named collection the changes of every epoch are kept; they are summed up and
-                arranged when somebody looks (`traces.Remembered`)
+                arranged when somebody looks (`deferred.Remembered`)
     nothing     what an operator remembers, and what a part without a name holds, has no history:
                 its node is run once over its inputs as of then, and is told in `bare` or `refused`
 
@@ -31,7 +31,7 @@ from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
-from nosync_nb.store.traces import Remembered
+from nosync_nb.store.deferred import Remembered
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.epochs import Interval, Ranges, check_readable

@@ -189,16 +189,22 @@ class Ledger:
             loads=check_texts(meta.get("loads", {}), "the key of a load"),
         )
 
-    def saved(self) -> tuple[dict[str, Any], bytes]:
-        """What a checkpoint keeps of it: a part of its JSON, and the times."""
+    def saved(self, upto: int | None = None) -> tuple[dict[str, Any], bytes]:
+        """What a checkpoint keeps of it: a part of its JSON, and the times.
+
+        Args:
+            upto: the last epoch that is told of; None: all are.
+        """
         with self._mutex:
             self._enter()
+            last = self._last if upto is None else upto
+            once = {mark: epoch for mark, epoch in self._once.items() if epoch <= last}
             meta = {
-                "labels": dict(self._labels),
-                "once": dict(self._once),
-                "loads": dict(self._loads),
+                "labels": {label: epoch for label, epoch in self._labels.items() if epoch <= last},
+                "once": once,
+                "loads": {mark: load for mark, load in self._loads.items() if mark in once},
             }
-            return meta, self._times.tobytes()
+            return meta, self._times[:last].tobytes()
 
     # -- recording -------------------------------------------------------------------------------
 

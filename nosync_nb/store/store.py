@@ -18,11 +18,13 @@ from typing import Any, Literal, NamedTuple
 from nosync_nb.dataflow.delta import Held
 from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.snapshot import seen
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PACK, PART, is_plain, plain, within
 from nosync_nb.store import journal, naming, stamping, traces
 from nosync_nb.store.decoding import decoding
+from nosync_nb.store.deferred import Remembered
 from nosync_nb.store.journal import Entry, Payload
 from nosync_nb.store.log import Frame, Log, Position, folder
 from nosync_nb.store.traces import Changes
@@ -262,40 +264,32 @@ class Store:
         Args:
             times: when each epoch was committed, doubles of seconds UTC.
         """
-        layers: dict[str, Any] = {}
-        entries = [Entry(TIMES, journal.INLINE, times)]
-        owner = traces.trace_logs(graph)
-        for number, trace in version.traces.items():
-            if number not in owner:
-                continue
-            listed = []
-            for layer in trace.layers:
-                if layer.files:
-                    listed.append([layer.lower, layer.upper, layer.files])
-                elif layer.rows_count:
-                    listed.append([layer.lower, layer.upper, None])
-                    entries.append(
-                        Entry(number, journal.INLINE, traces.encoded(trace.layout, layer))
-                    )
-            layers[str(number)] = [owner[number], trace.layout, listed]
-        meta = {**meta, "layers": layers, "history": self.history.manifest()}
+        layers, held = traces.listed(graph, version)
+        entries = [Entry(TIMES, journal.INLINE, times), *held]
+        own = {"branch": self.meta["branch"]} if "branch" in self.meta else {}
+        meta = {**own, **meta, "layers": layers, "history": self.history.manifest()}
         catalog = meta.pop("catalog", None)
         if self._catalog is None or self._catalog[0] is not catalog:
             self._catalog = catalog, journal.text({"catalog": catalog})
         text = journal.joined(self._catalog[1], journal.text(meta))
         return journal.pack(version.epoch, time.time(), text, entries)
 
-    def settled(self, number: int, trace: Trace) -> list[tuple[Layer, Layer]]:
+    def settled(
+        self, number: int, trace: Trace, *, thinned: bool = False
+    ) -> list[tuple[Layer, Layer]]:
         """Writes layers to part files so that checkpoints name them instead of holding them.
 
-        Those are written of which a checkpoint would hold much, or hold something again.
+        Those are written of which a checkpoint would hold much, or hold something again; and, where
+        the past is thinned out, what would be read from there.
 
         Returns:
             each with the layer that takes its place.
         """
         pairs = []
         for layer in trace.layers:
-            if layer.files or not layer.rows_count:
+            remembered = isinstance(layer, Remembered) and not layer.is_made
+            remembered = remembered and not thinned
+            if layer.files or remembered or not layer.rows_count:
                 continue
             again = layer.encoded is not None
             size = len(traces.encoded(trace.layout, layer))
@@ -352,7 +346,9 @@ class Store:
 
     def restored(self, graph: Graph) -> dict[int, Trace]:
         """The traces after the last frame; costs the same whatever they hold."""
-        known = traces.of_checkpoint(self.meta.get("layers", {}), self._inline, self.checked_part)
+        known = traces.of_checkpoint(
+            self.meta.get("layers", {}), self._inline, self.checked_part, seen(self.history)
+        )
         return traces.extended(graph, known, self.changes, self.checked_part)
 
     def followed_by(

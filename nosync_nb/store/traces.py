@@ -10,19 +10,18 @@ The earlier state is a checkpoint's, at opening, or a version's, when a reader f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store import journal
+from nosync_nb.store.deferred import Deferred, Remembered, needs
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import codec
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.epochs import Interval
-from nosync_nb.trace.layers import level_of
 from nosync_nb.trace.parts import PartRef, refs_from_json
 from nosync_nb.trace.past.history import History
 
@@ -39,79 +38,6 @@ class Known(NamedTuple):
     trace: Trace
 
 
-class Deferred(Layer):
-    """A layer whose rows are made when somebody looks at them.
-
-    `rows_count` may be more than there are: updates that cancel are counted. `needs` names the
-    files that they are made from, which may be those of other layers.
-    """
-
-    __slots__ = ("_make", "needs")
-
-    def __init__(
-        self,
-        lower: int,
-        upper: int,
-        rows_count: int,
-        make: Callable[[], tuple[Batch, ...]],
-        files: tuple[PartRef, ...] = (),
-        needs: AbstractSet[str] = frozenset(),
-    ) -> None:
-        super().__init__(lower, upper, (), files)
-        self.needs = frozenset(needs or (ref.path for ref in files))
-        self.rows_count = rows_count
-        self.level = level_of(rows_count, files)
-        self._make: Callable[[], tuple[Batch, ...]] | None = make
-
-    @property
-    def parts(self) -> tuple[Batch, ...]:
-        """The rows; what they are made from is let go."""
-        make = self._make
-        if make is not None:
-            self._parts = make()
-            self._make = None
-        return self._parts
-
-
-class Remembered(Deferred):
-    """A layer out of the history of a log, read when somebody looks at it.
-
-    Args:
-        history: that is read, and is not to change; see `dataflow.snapshot.seen`.
-        log: of which its rows are the changes in `(after, span.upper)`.
-        span: the epochs that it covers.
-        after: the last epoch that it has nothing of; None: all from the beginning is in it.
-        rows_count: how many rows are expected, not 0; it is not known before they are read.
-    """
-
-    __slots__ = ("after", "log")
-
-    def __init__(
-        self,
-        layout: Layout,
-        history: History,
-        log: int,
-        span: Interval,
-        after: int | None,
-        rows_count: int,
-    ) -> None:
-        def made() -> tuple[Batch, ...]:
-            updates = [b.updates for b in history.changes(log, after, span.upper - 1)]
-            return (arrange(layout, concat_updates(updates, layout.types)),) if updates else ()
-
-        super().__init__(*span, rows_count, made)
-        self.log, self.after = log, after
-
-
-def needs(trace: Trace) -> set[str]:
-    """The files that the layers of a trace are made from when somebody looks."""
-    names: set[str] = set()
-    for layer in trace.layers:
-        own = layer.needs if isinstance(layer, Deferred) else (ref.path for ref in layer.files)
-        names.update(own)
-    return names
-
-
 def encoded(layout: Layout, layer: Layer) -> bytes:
     """A layer in memory as a checkpoint holds it; made once."""
     if layer.encoded is not None:
@@ -123,14 +49,43 @@ def encoded(layout: Layout, layer: Layer) -> bytes:
 # -- the earlier state ---------------------------------------------------------------------------
 
 
+def listed(graph: Graph, version: Version) -> tuple[dict[str, Any], list[Entry]]:
+    """The traces of a version as a checkpoint lists them, and the layers that it holds.
+
+    Returns:
+        by trace: log, layout, and for each layer its interval, and its files, None if it is held,
+        or what it is of the history of its log.
+    """
+    layers: dict[str, Any] = {}
+    entries = []
+    owner = trace_logs(graph)
+    for number, trace in version.traces.items():
+        if number not in owner:
+            continue
+        told: list[Any] = []
+        for layer in trace.layers:
+            said = layer.said() if isinstance(layer, Remembered) else None
+            if layer.files or said is not None:
+                told.append([layer.lower, layer.upper, said or layer.files])
+            elif layer.rows_count:
+                told.append([layer.lower, layer.upper, None])
+                entries.append(Entry(number, journal.INLINE, encoded(trace.layout, layer)))
+        layers[str(number)] = [owner[number], trace.layout, told]
+    return layers, entries
+
+
 def of_checkpoint(
-    layers: Mapping[str, Any], inline: Mapping[int, Sequence[Entry]], open_part: Open
+    layers: Mapping[str, Any],
+    inline: Mapping[int, Sequence[Entry]],
+    open_part: Open,
+    history: History,
 ) -> dict[int, Known]:
     """The traces that a checkpoint lists.
 
     Args:
-        layers: by trace: log, layout, and for each layer its interval and files (None: inline).
+        layers: see `listed`.
         inline: the inline layers of each trace, in order.
+        history: the past of its logs.
 
     Raises:
         CorruptLogError: if a layer is one of no epoch.
@@ -139,20 +94,36 @@ def of_checkpoint(
     for number, (log, shape, listed) in layers.items():
         layout = Layout.from_json(shape)
         entries = iter(inline.get(int(number), ()))
-        made = []
+        made: list[Deferred] = []
         for lower, upper, files in listed:
             if not lower < upper:
                 raise CorruptLogError(
                     f"trace {number} has a layer of epochs [{lower}, {upper})",
                     hint="restore the log from a copy",
                 )
-            if files is None:
+            if isinstance(files, dict):
+                made.append(_remembered(Interval(lower, upper), log, files, layout, history))
+            elif files is None:
                 made.append(_inline(lower, upper, [next(entries).data], layout))
             else:
                 refs = refs_from_json(files)
                 made.append(_filed(lower, upper, refs, layout, open_part))
         traces[int(number)] = Known(log, Trace(layout, tuple(made)))
     return traces
+
+
+def _remembered(
+    span: Interval, log: int, said: Mapping[str, Any], layout: Layout, history: History
+) -> Remembered:
+    """The layer of a log's history that a checkpoint names."""
+    after, rows_count = said["after"], said["rows"]
+    numbers = (rows_count, said["log"], 0 if after is None else after)
+    if not all(type(number) is int and number >= 0 for number in numbers) or said["log"] != log:
+        raise CorruptLogError(
+            f"the checkpoint names a past of log {log} that is none",
+            hint="restore the log from a copy",
+        )
+    return Remembered(layout, history, log, span, after, max(1, rows_count))
 
 
 def of_version(version: Version, graph: Graph) -> dict[int, Known]:

@@ -20,7 +20,8 @@ from inside import inside, lose_file
 
 import nosync_nb
 from nosync_nb import FencedError, NosyncError, Session
-from nosync_nb.files.disk import Files, fail
+from nosync_nb.files.disk import Files
+from nosync_nb.files.refusal import fail
 from nosync_nb.session import upkeep
 from nosync_nb.store import store
 from nosync_nb.store.log import Log, checkpoint

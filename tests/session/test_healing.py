@@ -22,7 +22,7 @@ from nosync_nb.session.replay import Afresh
 from nosync_nb.session.session import owners_of
 from nosync_nb.session.versions import Decision
 from nosync_nb.store import store
-from nosync_nb.store.traces import needs
+from nosync_nb.store.deferred import needs
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from nosync_nb.dataflow.stage import Options
 from nosync_nb.session import upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.traces import needs
+from nosync_nb.store.deferred import needs
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from nosync_nb.errors import DurabilityError
-from nosync_nb.files.disk import Buffer, File, Files, fail
+from nosync_nb.files.disk import Buffer, File, Files
+from nosync_nb.files.refusal import fail
 from nosync_nb.store.log.machine import Machine, Process
 
 Phase = Literal["before", "inside", "after"]
@@ -227,8 +228,33 @@ class FaultyFiles(Files):
             if target in self._inodes:
                 self._inodes[target].content = self._inodes[target].now()
             super().rename(source, target)
+            if os.path.isdir(target):
+                self._move(source, target)
+                return
             inode = self._inodes[target] = self._inodes.pop(source)
             inode.path = target
+
+    def _move(self, source: str, target: str) -> None:
+        """Notes that a folder was renamed, with all in it."""
+        for known in (self._inodes, self._durable_names, self._durable_folders):
+            below = [path for path in known if path == source or path.startswith(f"{source}/")]
+            for path in below:
+                known[target + path[len(source) :]] = known.pop(path)
+        for path, inode in self._inodes.items():
+            if path.startswith(f"{target}/"):
+                inode.path = path
+
+    def remove_folder(self, path: str) -> None:
+        with self.step("remove_folder", path):
+            super().remove_folder(path)
+
+    def link(self, source: str, target: str) -> None:
+        self._adopt(os.path.dirname(source))
+        self._adopt(os.path.dirname(target))
+        with self.step("link", target):
+            super().link(source, target)
+            known = self._inodes[source]
+            self._inodes[target] = _Inode(target, known.synced)
 
     def unlink(self, path: str) -> None:
         self._adopt(os.path.dirname(path))

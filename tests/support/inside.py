@@ -26,6 +26,7 @@ from nosync_nb.operators.iterate.effort import Effort
 from nosync_nb.operators.iterate.loop import Loop
 from nosync_nb.session import upkeep
 from nosync_nb.session.audits import Audits
+from nosync_nb.session.branching import Branching
 from nosync_nb.session.frontiers import Frontiers
 from nosync_nb.session.garbage import Garbage
 from nosync_nb.session.gate import Gate
@@ -77,6 +78,7 @@ class Inside(NamedTuple):
     worker: Worker
     works: Works
     frontiers: Frontiers
+    branching: Branching
 
     @property
     def store(self) -> Store:

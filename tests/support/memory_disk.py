@@ -19,7 +19,8 @@ from typing import Any, NoReturn
 from faults import SECTOR_BYTES, Crash, Phase
 
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.files.disk import Buffer, File, Files, Lock, fail
+from nosync_nb.files.disk import Buffer, File, Files, Lock
+from nosync_nb.files.refusal import fail
 
 _MINE = os.getuid(), os.getgid()
 
@@ -58,9 +59,13 @@ class Inode:
         """Somebody takes it, or lets it go."""
         self.locked = taken
 
+    def name_again(self) -> None:
+        """It has one more name."""
+        self.links += 1
+
     def unname(self) -> None:
-        """It has lost its name."""
-        self.links = 0
+        """It has lost a name."""
+        self.links -= 1
 
 
 class Directory:
@@ -407,6 +412,17 @@ class MemoryFiles(Files):
         folder.now[new] = folder.now.pop(old)
         if isinstance(moved, Directory):
             self.tree.moved()
+        if crash:
+            self.die()
+
+    def link(self, source: str, target: str) -> None:
+        crash = self.step("link", target)
+        node = self._node(source, "link")
+        folder, name = self._above(target, "link"), os.path.basename(target)
+        if name in folder.now or isinstance(node, Directory):
+            fail(FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)), "link", source)
+        folder.now[name] = node
+        node.name_again()
         if crash:
             self.die()
 

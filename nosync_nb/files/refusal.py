@@ -1,0 +1,51 @@
+"""Refusals: what it means that the system refuses something, and what can be done."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import NoReturn
+
+from nosync_nb.errors import DurabilityError
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full: free some space, then try again",
+    errno.EDQUOT: "the disk quota is used up: free some space, then try again",
+    errno.EROFS: 'the file system is mounted read-only: remount it, or open with mode="r"',
+    errno.EACCES: 'this user may not write here: change the permissions, or open with mode="r"',
+    errno.EPERM: 'this user may not write here: change the permissions, or open with mode="r"',
+    errno.EIO: "the device reports an error: look at the system log, move the folder elsewhere",
+    errno.ENOMEM: "there is not enough memory: free some, then try again",
+    errno.EMFILE: "too many open files: close some, or raise `ulimit -n`",
+    errno.ENFILE: "too many open files in the system",
+    errno.ELOOP: "a link stands where a file of the log belongs: remove it",
+    errno.ENOTDIR: "a link or a file stands where a folder belongs: remove it",
+    errno.EISDIR: "a folder stands where a file of the log belongs: remove it",
+    errno.ENXIO: "a pipe or a socket stands where a file of the log belongs: remove it",
+    errno.EFBIG: "the file is far larger than what is written there: restore it from a copy",
+}
+
+_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def fail(error: OSError, action: str, path: str) -> NoReturn:
+    """Raises the `DurabilityError` that says what could not be done to which file, and why."""
+    code = errno.errorcode.get(error.errno or 0, "unknown error")
+    reason = (os.strerror(error.errno) if error.errno else str(error)).lower()
+    raise DurabilityError(
+        f"cannot {action} '{path}': {reason} ({code})",
+        hint=_REMEDIES.get(error.errno or 0),
+        errno=error.errno,
+    ) from error
+
+
+def no_link(error: OSError, source: str, target: str) -> NoReturn:
+    """Raises what `fail` does, where the file system has no hard links with that remedy."""
+    if error.errno not in _NO_LINKS:
+        fail(error, "link", source)
+    raise DurabilityError(
+        f"'{source}' cannot have a second name '{target}': there are no hard links"
+        f" ({errno.errorcode[error.errno]})",
+        hint="keep the log on one local disk that has them, as ext4, xfs, btrfs or APFS",
+        errno=error.errno,
+    ) from error

@@ -1,0 +1,125 @@
+"""Branching: another session that goes on from an epoch of this one, beside it.
+
+What it begins with is taken with the gate's lock, so that it is of one moment: the traces as of the
+epoch (`store/asof.py`), the stages as a log of that epoch has them (`store/cut.py`), signed anew
+for the id of its log, the past up to then. Nothing of the parent is changed, and no row is copied.
+Then it is a log like any other (`store/branches.py`), which is opened as any is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nosync_nb.collections.definition import check_name
+from nosync_nb.dataflow.draft import Version
+from nosync_nb.errors import SchemaError, TrustError
+from nosync_nb.session.gate import Gate
+from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.replication import Replication
+from nosync_nb.session.sealing import Signer
+from nosync_nb.store import branches
+from nosync_nb.store.asof import asof
+from nosync_nb.store.branches import Beginning, Branch
+from nosync_nb.store.cut import cut
+
+Opens = Callable[..., Any]
+"""Opens the session of a folder; see `opening.open`."""
+
+
+class Branching:
+    """Makes, lists and drops the branches of one session; owns nothing.
+
+    Args:
+        opens: opens the folder of a branch; who does it is above.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        signer: Signer,
+        replication: Replication,
+        opens: Opens,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._signer = signer
+        self._replication = replication
+        self._opens = opens
+
+    def branch(self, name: str, at: Any = None) -> Any:
+        """Makes a branch and opens it: a session that goes on from an epoch of this one.
+
+        Its log lies beside, in `branches/NAME`. It has the rows of then and the stages of now,
+        shares the files of both, and is changed without this one, here or in another process. A
+        stage that was defined later is computed from what it reads; an input that was declared
+        later is empty. With replicas the branch is kept at each of them, below `branches/NAME`.
+
+        Args:
+            name: an identifier that no other branch has.
+            at: an epoch, as in `rows(at=)`; None: now. What is pending stays here.
+
+        Raises:
+            SchemaError: the name is taken, or is none.
+            TimeError: there is no such epoch, or it cannot be told apart any more.
+            TrustError: another key, or none, has signed what this log computes.
+            DurabilityError: the disk refuses, or has no hard links.
+
+        Cost: a hard link for each file; rows in memory alone are written.
+        """
+        self.make(check_name(name, "branch"), at)
+        return self.open(name)
+
+    def make(self, name: str, at: Any = None) -> str:
+        """Makes a branch and leaves it closed. Returns its folder."""
+        with self._gate.lock:
+            self._gate.turn("branch")
+            publisher = self._publisher
+            store, seen = publisher.store, publisher.snapshot
+            if store.foreign or not self._signer.origin.own:
+                raise TrustError(
+                    f"'{store.path}' holds what another key has signed, or nobody:"
+                    " no branch is made of it",
+                    hint="run the cells that define its stages, or bring the key with"
+                    " `python -m nosync key import`",
+                )
+            epoch = seen.epoch if at is None else publisher.ledger.resolve(at, seen.epoch)
+            made = asof(seen, epoch)
+            catalog, graph = cut(seen, made)
+            past = store.history.copied(())
+            past.truncate(epoch)
+            recorded, times = publisher.ledger.saved(epoch)
+
+            def said(log_id: bytes) -> Mapping[str, Any]:
+                sealed = Signer(log_id).sealed(catalog, graph, epoch, publisher.retention)
+                return {**sealed.meta, **recorded}
+
+            version = Version(epoch, made.traces)
+            beginning = Beginning(version, graph, past, seen.graph.unwritten, said, times)
+            return branches.make(store, name, beginning)
+
+    def open(self, name: str) -> Any:
+        """The session of a branch: that of this process, or one that is opened."""
+        store = self._publisher.store
+        known = branches.names(store.files, store.path)
+        if name not in known:
+            raise branches.unknown(name, known)
+        settings = self._replication.settings
+        urls = [f"{each.url.rstrip('/')}/{branches.FOLDER}/{name}" for each in settings.replicas]
+        path = branches.place(store.path, name)
+        return self._opens(path, replicas=urls or None, quorum=settings.quorum or None)
+
+    @property
+    def listed(self) -> Mapping[str, Branch]:
+        """The branches, by name."""
+        store = self._publisher.store
+        return branches.listed(store.files, store.path)
+
+    def drop(self, name: str) -> None:
+        """Deletes a branch that nobody has open."""
+        if not isinstance(name, str):
+            raise SchemaError(f"{name!r:.60} is no name of a branch", hint="name one of .branches")
+        with self._gate.lock:
+            self._gate.turn("dropping a branch")
+            branches.drop(self._publisher.store, name)

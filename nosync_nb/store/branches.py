@@ -1,0 +1,259 @@
+"""Branches: logs that begin with what another one held at an epoch, in a folder of that.
+
+    folder/branches/NAME/      a log like any other, complete in itself
+    folder/branches/.making-*  one that is being made, .dropped-*: one that is being deleted
+
+A branch is made under another name, synced, and renamed: it is there as a whole or not at all. What
+lies in files (layers, packs) has one more name there, and no byte is copied: a file lives as long
+as one of the two logs needs it, and neither has to know what the other deletes. It begins with a
+checkpoint, which says whose branch it is, and at which epoch it forked.
+
+Owns: nothing; whoever makes or drops a branch holds the lease of the log that it is in.
+
+Failure: 1. A process dies while it makes a branch. 2. Its files keep bytes of the parent that
+nobody needs. Hence what is half made or half deleted goes before the next one is made or dropped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from nosync_nb.dataflow.draft import Version
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.errors import CorruptLogError, SchemaError
+from nosync_nb.files.disk import Files
+from nosync_nb.files.names import FOLDERS
+from nosync_nb.store import journal
+from nosync_nb.store.decoding import decoding
+from nosync_nb.store.log import folder, generation
+from nosync_nb.store.log.machine import Machine
+from nosync_nb.store.log.owner import Owner
+from nosync_nb.store.store import Store
+from nosync_nb.trace.past.history import History
+
+FOLDER = "branches"
+MAKING, DROPPED = ".making-", ".dropped-"
+
+
+class Fork(NamedTuple):
+    """Whose branch a log is: the id of that log, its own name there, and where it forked."""
+
+    of: str
+    name: str
+    at: int
+
+
+class Branch(NamedTuple):
+    """A branch as it is listed.
+
+    Attributes:
+        path: of its folder, to be opened.
+        at: the epoch at which it forked.
+        now: its last epoch.
+        owner: who has it open for writing, None if nobody has.
+    """
+
+    name: str
+    path: str
+    at: int
+    now: int
+    owner: str | None
+
+
+class Beginning(NamedTuple):
+    """What a branch begins with.
+
+    Attributes:
+        version: the traces, at the epoch.
+        history: the past up to it, which is this branch's alone.
+        unwritten: the logs of which nothing is written.
+        meta: for the id of its log, the rest of what its checkpoint says.
+        times: when each epoch was committed; see `Ledger.saved`.
+    """
+
+    version: Version
+    graph: Graph
+    history: History
+    unwritten: frozenset[int]
+    meta: Callable[[bytes], Mapping[str, Any]]
+    times: bytes
+
+
+def fork_of(meta: Mapping[str, Any]) -> Fork | None:
+    """Whose branch a log is, by its checkpoint; None: it is nobody's.
+
+    Raises:
+        CorruptLogError: it makes no sense.
+    """
+    said = meta.get("branch")
+    if said is None:
+        return None
+    with decoding("the checkpoint"):
+        fork = Fork(*said)
+        if not isinstance(fork.of, str) or not isinstance(fork.name, str) or fork.at < 0:
+            raise ValueError("it names no branch")
+        return fork
+
+
+def place(log: str, name: str) -> str:
+    """The folder of a branch of the log in a folder."""
+    return os.path.join(log, FOLDER, name)
+
+
+def names(files: Files, log: str) -> list[str]:
+    """The branches of the log in a folder."""
+    where = os.path.join(log, FOLDER)
+    if not files.exists(where):
+        return []
+    folder.inside(files, where, write=False)
+    return [name for name in files.names(where) if not name.startswith(".")]
+
+
+def make(parent: Store, name: str, beginning: Beginning) -> str:
+    """Makes a branch, or nothing.
+
+    Args:
+        parent: the log that it is a branch of; nobody writes it meanwhile.
+
+    Returns:
+        its folder.
+
+    Raises:
+        SchemaError: there is one of that name.
+        DurabilityError: the disk refuses, or has no hard links.
+
+    Cost: a hard link for each file, and a checkpoint of what is in memory alone.
+    """
+    files = parent.files
+    target = place(parent.path, name)
+    if files.exists(target):
+        raise taken(name, target)
+    sweep(parent)
+    made = os.path.join(parent.path, FOLDER, MAKING + name)
+    try:
+        _write(parent, made, name, beginning)
+        files.rename(made, target)
+        files.sync_folder(os.path.dirname(target))
+    except Exception:
+        files.remove_folder(made)
+        files.remove_folder(target)
+        raise
+    return target
+
+
+def taken(name: str, path: str) -> SchemaError:
+    """The error of a name that another branch has."""
+    return SchemaError(
+        f"there is a branch '{name}' already",
+        hint=f"name another one, open it with nosync.open('{path}'), or drop it:"
+        f" session.drop_branch('{name}')",
+    )
+
+
+def unknown(name: str, known: Iterable[str]) -> SchemaError:
+    """The error of a branch that is not there."""
+    return SchemaError(
+        f"there is no branch '{name}'", hint=f"branches: {', '.join(known) or 'none'}"
+    )
+
+
+def _write(parent: Store, made: str, name: str, beginning: Beginning) -> None:
+    """Writes all of a branch into a new folder."""
+    files, past, epoch = parent.files, beginning.history, beginning.version.epoch
+    needed = past.files() | {
+        ref.path
+        for trace in beginning.version.traces.values()
+        for layer in trace.layers
+        for ref in layer.files
+    }
+    store = Store.open(made, files=files)
+    try:
+        for file in sorted(needed):
+            inner = FOLDERS[os.path.splitext(file)[1]]
+            source = os.path.join(parent.path, inner, file)
+            if not files.exists(source):  # it may lie elsewhere
+                files.open(source).close()
+            files.link(source, os.path.join(made, inner, file))
+        for inner in FOLDERS.values():
+            files.sync_folder(os.path.join(made, inner))
+        store.history.become(past)
+        plan = store.history.pack(epoch, beginning.unwritten)
+        if plan is not None:
+            store.history.adopt(plan.perform(lambda: None))
+        fork = Fork(parent.log.id.hex(), name, epoch)
+        meta = {**beginning.meta(store.log.id), "branch": fork}
+        payload = store.checkpoint_payload(
+            beginning.version, beginning.graph, meta, beginning.times
+        )
+        store.log.write_checkpoint(payload)
+        store.log.note(epoch)
+    finally:
+        store.close()
+
+
+def drop(parent: Store, name: str) -> None:
+    """Deletes a branch; from the moment on that it is renamed it is not there.
+
+    Raises:
+        SchemaError: there is none, or it has branches itself.
+        FencedError: somebody has it open.
+    """
+    files, path = parent.files, place(parent.path, name)
+    known = names(files, parent.path)
+    if name not in known:
+        raise unknown(name, known)
+    below = names(files, path)
+    if below:
+        raise SchemaError(
+            f"branch '{name}' has branches of its own: {', '.join(below)}",
+            hint=f"drop those first: nosync.open('{path}').drop_branch('{below[0]}')",
+        )
+    sweep(parent)
+    gone = os.path.join(parent.path, FOLDER, DROPPED + name)
+    lock = generation.opening(files, path)
+    try:
+        generation.claim(files, path, Machine(), takeover=False, generation_min=0).close()
+        files.rename(path, gone)
+    finally:
+        lock.release()
+    files.sync_folder(os.path.dirname(path))
+    files.remove_folder(gone)
+
+
+def sweep(parent: Store) -> None:
+    """Deletes what somebody who died left half made, or half deleted."""
+    where = os.path.join(parent.path, FOLDER)
+    folder.inside(parent.files, where, write=True)
+    for name in parent.files.names(where):
+        if name.startswith((MAKING, DROPPED)):
+            parent.files.remove_folder(os.path.join(where, name))
+
+
+def listed(files: Files, log: str) -> dict[str, Branch]:
+    """The branches of the log in a folder, by name. Cost: each is opened for reading."""
+    return {name: _listed(place(log, name), name) for name in names(files, log)}
+
+
+def _listed(path: str, name: str) -> Branch:
+    store = Store.open(path, mode="r")
+    try:
+        fork = fork_of(store.meta)
+        if fork is None:
+            raise CorruptLogError(
+                f"'{path}' is no branch: its log says of nothing where it forked",
+                hint="move the folder elsewhere and open it there",
+            )
+        epochs = (told.payload.epoch for told in store.tail if told.kind == journal.EPOCH)
+        owner = store.log.owner
+        return Branch(name, path, fork.at, max(epochs, default=store.epoch), _open_by(owner))
+    finally:
+        store.close()
+
+
+def _open_by(owner: Owner | None) -> str | None:
+    """Who has a log open, as far as can be seen; None: nobody."""
+    if owner is None or owner.released or Machine().alive(owner.identity) is False:
+        return None
+    return str(owner)

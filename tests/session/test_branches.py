@@ -1,0 +1,552 @@
+"""Branches: a session that goes on from an epoch of another one, beside it, and changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import Crash, FaultyFiles, HastyFiles, Phase, on_disk
+from inside import inside
+
+import nosync_nb
+from nosync_nb import DurabilityError, FencedError, SchemaError, Session, TimeError, TrustError
+from nosync_nb.files.disk import Files
+from nosync_nb.session import upkeep
+from nosync_nb.store import store
+from nosync_nb.store.log import Log
+from nosync_nb.store.store import Store
+
+Rows = list[tuple[Any, ...]]
+
+
+@pytest.fixture(autouse=True)
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+
+
+def described(session: Session) -> None:
+    """Inputs and stages with what operators remember: accumulators, a join, a part of no name."""
+    edges = session.input("edges", "src long, dst long")
+    nodes = session.input("nodes", "node long, label string", key="node")
+    joined = edges.filter("src != 3").join(nodes, on={"dst": "node"})
+    session.stage("labels", joined.group_by("label").agg(n="count(*)", most="max(src)"))
+    session.stage("pairs", edges.distinct())
+    session.stage("busy", session["labels"].filter("n > 2"))
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with nosync_nb.open(tmp_path / "log") as made:
+        described(made)
+        yield made
+
+
+def committed(session: Session, count: int) -> None:
+    """Commits epochs of rows that come and go."""
+    edges, nodes = session.inputs["edges"], session.inputs["nodes"]
+    for i in range(session.now + 1, session.now + count + 1):
+        nodes.upsert([(k, f"n{k if k % 3 else i % 2}") for k in range(7)])
+        edges.insert([(i % 7, i % 5), ((3 * i) % 7, (2 * i) % 5)])
+        if i > 3:
+            edges.remove([((i - 2) % 7, (i - 2) % 5)])
+        assert session.commit() == i
+
+
+STAGES = ("edges", "nodes", "labels", "pairs", "busy")
+
+
+def contents(session: Session, at: int | None = None) -> dict[str, Rows]:
+    return {name: [tuple(row) for row in session[name].rows(at=at)] for name in STAGES}
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Every file of a log but those of its branches, and how far it is synced by now."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "branches" not in path.relative_to(folder).parts
+        if path.name != "generation"
+    }
+
+
+# -- what a branch is ------------------------------------------------------------------------------
+
+
+def test_both_sides_go_on_and_know_nothing_of_each_other(session: Session, tmp_path: Path) -> None:
+    committed(session, 9)
+    before, files = contents(session), digests(tmp_path / "log")
+    branch = session.branch("other")
+    assert digests(tmp_path / "log") == files
+    assert branch.now == 9
+    assert contents(branch) == before
+    committed(branch, 3)
+    assert contents(session) == before
+    assert session.now == 9
+    theirs = contents(branch)
+    committed(session, 5)
+    assert contents(branch) == theirs
+    assert [contents(branch, at) for at in (4, 9)] == [contents(session, at) for at in (4, 9)]
+    branch.close()
+    assert session.verify().whole
+
+
+@pytest.mark.parametrize("checkpoint", [None, 7, 14])
+@pytest.mark.parametrize("at", [0, 1, 6, 7, 8, 13, 14, 15])
+def test_a_branch_at_any_epoch_is_what_was_there_and_goes_on_right(
+    session: Session, at: int, checkpoint: int | None
+) -> None:
+    """What operators remember is right: the next epochs are those that the parent had."""
+    for _ in range(15):
+        committed(session, 1)
+        if session.now == checkpoint:
+            inside(session).upkeep.checkpoint()
+    with session.branch("past", at=at) as branch:
+        assert branch.now == at
+        assert contents(branch) == contents(session, at)
+        for epoch in range(at + 1, 16):
+            committed(branch, 1)
+            assert contents(branch) == contents(session, epoch), epoch
+        assert [contents(branch, e) for e in range(16)] == [contents(session, e) for e in range(16)]
+    with nosync_nb.open(os.path.join(session.path, "branches", "past")) as again:
+        assert again.recovery.clean
+        assert contents(again) == contents(session, 15)
+        assert again.verify().whole
+
+
+def test_a_branch_of_a_branch_and_a_reopened_parent(session: Session, tmp_path: Path) -> None:
+    committed(session, 8)
+    was = contents(session, 3)
+    with session.branch("one", at=6) as one:
+        committed(one, 2)
+        with one.branch("two", at=3) as two:
+            assert contents(two) == was
+            assert list(one.branches) == ["two"]
+    session.close()
+    with nosync_nb.open(tmp_path / "log") as again, again.branch("three", at=3) as three:
+        assert contents(three) == was
+        committed(three, 5)
+        assert contents(three) == contents(again)
+
+
+def test_times_labels_and_keys_of_loads_are_those_up_to_the_epoch(session: Session) -> None:
+    for i in range(1, 6):
+        with session.epoch(once=f"day {i}", label=f"label {i}"):
+            session.inputs["edges"].insert([(i, i)])
+    with session.branch("past", at="label 3") as branch:
+        assert [e.label for e in branch.epochs()] == [None, "label 1", "label 2", "label 3"]
+        assert list(branch.epochs()) == list(session.epochs())[:4]
+        with branch.epoch(once="day 3") as third:
+            branch.inputs["edges"].insert([(3, 3)])
+        with branch.epoch(once="day 4") as fourth:
+            branch.inputs["edges"].insert([(4, 4)])
+        assert third.skipped
+        assert fourth.number == 4
+
+
+def test_a_stage_that_was_defined_later_is_computed_from_what_it_reads(session: Session) -> None:
+    committed(session, 6)
+    late = session["pairs"].group_by("dst").agg(n="count(*)")
+    over = late.filter("n > 1")
+    session.replay_rows = 0
+    session.stage("late", session["pairs"].group_by("dst").agg(n="count(*)"))
+    session.stage("over", session["late"].filter("n > 1"))
+    more = session.input("more", "x long")
+    more.insert([(1,)])
+    committed(session, 4)
+    with session.branch("past", at=4) as branch:
+        assert branch.recovery.stages["late"] == branch.recovery.stages["over"] == "recompute"
+        assert branch["more"].rows() == []
+        assert branch["late"].rows() == late.rows(at=4)
+        assert branch["over"].rows() == over.rows(at=4)
+        with pytest.raises(TimeError):
+            branch["late"].rows(at=3)
+        committed(branch, 1)
+        assert branch["late"].rows() == late.rows(at=5)
+        branch.inputs["more"].insert([(2,)])
+        branch.commit()
+        assert branch["more"].rows() == [(2,)]
+    with nosync_nb.open(os.path.join(session.path, "branches", "past")) as again:
+        assert again.recovery.stages["late"] == "read"
+        assert again["late"].rows() == late.rows(at=5)
+
+
+def test_who_only_reads_a_branch_is_told_what_was_never_computed(session: Session) -> None:
+    committed(session, 6)
+    session.replay_rows = 0
+    session.stage("late", session["pairs"].group_by("dst").agg(n="count(*)"))
+    path = inside(session).branching.make("past", 4)
+    with nosync_nb.open(path, mode="r") as reader:
+        assert reader["pairs"].rows() == session["pairs"].rows(at=4)
+        with pytest.raises(TimeError):
+            reader["late"].rows()
+
+
+def test_what_gave_something_else_each_time_is_read_and_waits_for_its_cell(
+    session: Session,
+) -> None:
+    """What its functions gave at an epoch is in its rows alone, not what they were given."""
+    drawn = session["edges"].with_columns(id="uuid()")
+    session.stage("drawn", drawn, nondeterministic=True)
+    committed(session, 6)
+    with session.branch("now") as now:
+        committed(now, 1)
+        assert now["drawn"].rows(at=6) == session["drawn"].rows()
+        assert not now.stale
+    stopped = 0
+    for at in range(1, 6):
+        was = session["drawn"].rows(at=at)
+        with session.branch(f"at_{at}", at=at) as past:
+            assert past["drawn"].rows() == was
+            past.inputs["edges"].clear()
+            past.commit()
+            if past.stale:
+                stopped += 1
+                assert "run the stage's cell" in past.stale["drawn"]
+            else:
+                assert past["drawn"].rows() == []  # each is taken back as it was given
+            assert past["drawn"].rows(at=at) == was
+    assert stopped
+
+
+def test_stages_in_memory_and_stages_that_stopped_come_along(session: Session) -> None:
+    session.define({"here": session["pairs"].group_by("src").agg(n="count(*)")}, persist="memory")
+    session.stage("base", session["edges"].with_columns(twice="src * 2"))
+    session.stage("reads", session["base"].filter("twice > 4"))
+    committed(session, 4)
+    session.stage("base", session["edges"].with_columns(thrice="src * 3"))
+    assert "reads" in session.stale
+    committed(session, 4)
+    for at in (3, 6, 8):
+        with session.branch(f"at_{at}", at=at) as branch:
+            assert branch["here"].rows() == session["here"].rows(at=at)
+            assert branch["reads"].rows(at=3) == session["reads"].rows(at=3)
+            assert "reads" in branch.stale
+            committed(branch, 1)
+            if at < 8:
+                assert branch["here"].rows() == session["here"].rows(at=at + 1)
+
+
+def test_functions_of_the_user_come_along_in_another_process(
+    session: Session, tmp_path: Path
+) -> None:
+    above = 3
+    session.stage("mine", session["edges"].filter(lambda row: row.src > above))
+    committed(session, 6)
+    path = inside(session).branching.make("past", 4)
+    code = (
+        f"import nosync_nb; s = nosync_nb.open({path!r}); assert not s.stale, s.stale;"
+        "s.inputs['edges'].insert([(6, 6), (1, 1)]); s.commit(); print(s['mine'].rows())"
+    )
+    env = {**os.environ, "NOSYNC_KEY_FILE": str(tmp_path / "key")}
+    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+    expected = [*session["mine"].rows(at=4), (6, 6)]
+    assert said.stdout.decode().count("Row(") == len(expected)
+    assert session.branches["past"].now == 5
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session that writes nearly everything to files."""
+    for place in (store, upkeep):
+        monkeypatch.setattr(place, "SPILL_ROWS", 4)
+    monkeypatch.setattr(store, "SPILL_BYTES", 64)
+    monkeypatch.setattr(store, "SETTLED_BYTES", 64)
+    return session
+
+
+def load(session: Session, count: int) -> None:
+    for i in range(session.now + 1, session.now + count + 1):
+        session.inputs["edges"].insert([(i, k % 6) for k in range(12)])
+        session.commit()
+        inside(session).worker.drain()
+
+
+def test_files_are_shared_and_none_is_copied(large: Session, tmp_path: Path) -> None:
+    load(large, 6)
+    inside(large).upkeep.checkpoint()
+    branch = large.branch("other")
+    for inner in ("layers", "history"):
+        here = tmp_path / "log" / inner
+        there = tmp_path / "log" / "branches" / "other" / inner
+        names = [each.name for each in there.iterdir()]
+        assert names
+        assert all((here / name).samefile(there / name) for name in names)
+    branch.close()
+
+
+def test_a_file_lives_as_long_as_one_side_needs_it(large: Session, tmp_path: Path) -> None:
+    load(large, 8)
+    inside(large).upkeep.checkpoint()
+    was, early = contents(large, 5), contents(large, 2)
+    branch = large.branch("past", at=5)
+    large.drop("busy", "labels", "pairs")
+    large.inputs["edges"].clear()
+    for _ in range(4):
+        load(large, 2)
+        inside(large).upkeep.checkpoint()
+    assert contents(branch) == was
+    assert contents(branch, 2) == early
+    load(branch, 3)
+    for _ in range(3):
+        inside(branch).upkeep.checkpoint()
+        load(branch, 1)
+    branch.close()
+    with nosync_nb.open(tmp_path / "log" / "branches" / "past") as again:
+        assert contents(again, 5) == was
+        assert again.verify().whole
+    rows = large["edges"].rows()
+    large.drop_branch("past")
+    assert large["edges"].rows() == rows
+    assert large.verify().whole
+
+
+def test_what_is_read_from_the_past_later_is_kept_when_the_past_is_thinned_out(
+    session: Session, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        committed(session, 20)
+        inside(session).upkeep.checkpoint()
+    was = contents(session, 41)
+    with session.branch("past", at=41) as branch:
+        branch.retain = 4
+        for _ in range(4):
+            for _ in range(16):
+                branch.inputs["edges"].insert([(1, 1)])
+                branch.commit()
+            inside(branch).upkeep.checkpoint()
+        with pytest.raises(TimeError):
+            branch["nodes"].rows(at=41)
+        assert [tuple(row) for row in branch["nodes"].rows()] == was["nodes"]
+        assert branch["pairs"].count() == len({*was["pairs"], (1, 1)})
+    with nosync_nb.open(tmp_path / "log" / "branches" / "past") as again:
+        assert [tuple(row) for row in again["nodes"].rows()] == was["nodes"]
+        assert again["edges"].count() == len(was["edges"]) + 64
+
+
+# -- the list, and its end -------------------------------------------------------------------------
+
+
+def test_branches_are_listed_with_where_they_forked_and_who_has_them(session: Session) -> None:
+    assert dict(session.branches) == {}
+    committed(session, 5)
+    one = session.branch("one", at=3)
+    committed(one, 4)
+    assert one.path == session.branches["one"].path
+    assert [(b.name, b.at, b.now) for b in session.branches.values()] == [("one", 3, 7)]
+    assert str(os.getpid()) in str(session.branches["one"].owner)
+    assert nosync_nb.open(one.path) is one
+    one.close()
+    assert session.branches["one"].owner is None
+
+
+def test_a_dropped_branch_is_gone_and_its_name_free(session: Session, tmp_path: Path) -> None:
+    committed(session, 5)
+    session.branch("one", at=3).close()
+    session.drop_branch("one")
+    assert os.listdir(tmp_path / "log" / "branches") == []
+    with session.branch("one", at=2) as again:
+        assert again.now == 2
+
+
+def test_a_branch_that_is_open_or_has_branches_is_not_dropped(session: Session) -> None:
+    committed(session, 3)
+    one = session.branch("one")
+    with pytest.raises(FencedError, match="this process"):
+        session.drop_branch("one")
+    one.branch("two").close()
+    one.close()
+    with pytest.raises(SchemaError, match="branches of its own: two"):
+        session.drop_branch("one")
+    with nosync_nb.open(one.path) as again:
+        again.drop_branch("two")
+    session.drop_branch("one")
+    assert not session.branches
+
+
+def test_names_and_epochs_that_cannot_be_are_refused_and_nothing_is_left(
+    session: Session, tmp_path: Path
+) -> None:
+    committed(session, 3)
+    session.branch("taken").close()
+    for name in ("", "no name", "2nd", "../up", "class", ".making-x", None):
+        with pytest.raises(SchemaError, match="must be an identifier"):
+            session.branch(name)  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match="there is a branch 'taken' already"):
+        session.branch("taken")
+    for at in (4, -4, 99):
+        with pytest.raises(TimeError, match="is not readable"):
+            session.branch("late", at=at)
+    with pytest.raises(TimeError, match="no epoch is labelled"):
+        session.branch("late", at="never")
+    with pytest.raises(SchemaError, match="there is no branch 'late'"):
+        session.drop_branch("late")
+    assert os.listdir(tmp_path / "log" / "branches") == ["taken"]
+    session.close()
+    with nosync_nb.open(tmp_path / "log", mode="r") as reader:
+        assert list(reader.branches) == ["taken"]
+        with pytest.raises(FencedError, match="open for reading"):
+            reader.branch("mine")
+
+
+def test_no_branch_is_made_of_what_another_key_has_signed(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed(session, 3)
+    session.close()
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "strangers"))
+    with nosync_nb.open(tmp_path / "log") as foreign:
+        with pytest.raises(TrustError, match="another key has signed"):
+            foreign.branch("mine")
+        assert not foreign.branches
+
+
+# -- a process that dies, and a disk that fails ----------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Log, "open", partial(Log.open, background=False))
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Files], Session]:
+    """Opens the log of the test on another disk."""
+    opened = Store.open
+
+    def open_(disk: Files) -> Session:
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "open", on_disk(opened, disk))
+            return nosync_nb.open(tmp_path / "log")
+
+    return open_
+
+
+def prepared(session: Session) -> None:
+    described(session)
+    committed(session, 4)
+    inside(session).upkeep.checkpoint()
+    committed(session, 3)
+
+
+def steps_of(disk: FaultyFiles, act: Callable[[], Any]) -> int:
+    before = len(disk.steps)
+    act()
+    return len(disk.steps) - before
+
+
+def _made_and_dropped(session: Session) -> None:
+    inside(session).branching.make("trial", 3)
+    session.drop_branch("trial")
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("phase", ["before", "inside", "after"])
+def test_a_process_that_dies_leaves_a_branch_whole_or_none(
+    on: Callable[[Files], Session], tmp_path: Path, phase: Phase
+) -> None:
+    with on(HastyFiles()) as session:
+        prepared(session)
+        was, then = contents(session), contents(session, 3)
+    disk = FaultyFiles()
+    session = on(disk)
+    _made_and_dropped(session)
+    making = steps_of(disk, lambda: inside(session).branching.make("trial", 3))
+    dropping = steps_of(disk, lambda: session.drop_branch("trial"))
+    session.close()
+    assert making > 20
+    made = 0
+    for at in range(1, making + dropping + 1):
+        disk = FaultyFiles(seed=at)
+        session = on(disk)
+        disk.crash_in(at, phase)
+        with pytest.raises(Crash):
+            _made_and_dropped(session)
+        disk.go_on()
+        session.close()
+        with on(HastyFiles()) as again:
+            assert contents(again) == was, at
+            assert list(again.branches) in ([], ["trial"]), at
+            for branch in again.branches.values():
+                made += 1
+                with nosync_nb.open(branch.path) as past:
+                    assert contents(past) == then, at
+                again.drop_branch("trial")
+            inside(again).branching.make("trial", 3)  # what was left half made does not hinder
+            again.drop_branch("trial")
+        assert os.listdir(tmp_path / "log" / "branches") == [], at
+    assert 0 < made < making + dropping
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_disk_that_fails_leaves_no_branch_and_the_parent_as_it_was(
+    on: Callable[[Files], Session], tmp_path: Path
+) -> None:
+    with on(HastyFiles()) as session:
+        prepared(session)
+        was = contents(session)
+    disk = FaultyFiles()
+    with on(disk) as session:
+        _made_and_dropped(session)
+        making = steps_of(disk, lambda: inside(session).branching.make("trial", 3))
+        session.drop_branch("trial")
+        for at in range(1, making + 1):
+            disk.refuse(at, 1, 28)
+            try:
+                inside(session).branching.make("trial", 3)
+            except DurabilityError:
+                disk.go_on()
+                assert not session.branches, at
+                assert os.listdir(tmp_path / "log" / "branches") == [], at
+            else:
+                disk.go_on()
+                session.drop_branch("trial")
+            assert contents(session) == was, at
+        committed(session, 2)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_power_that_fails_leaves_a_branch_whole_or_none(
+    on: Callable[[Files], Session], tmp_path: Path, seed: int
+) -> None:
+    disk = FaultyFiles(seed=seed)
+    session = on(disk)
+    prepared(session)
+    session.sync()
+    was, then = contents(session), contents(session, 3)
+    path = inside(session).branching.make("trial", 3)
+    session.close()
+    disk.lose_power(str(tmp_path / "log"))
+    with on(HastyFiles()) as again:
+        assert contents(again) == was
+        with nosync_nb.open(path) as past:
+            assert contents(past) == then
+
+
+def test_a_disk_without_hard_links_is_told(
+    large: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    load(large, 3)
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(95, os.strerror(95))
+
+    monkeypatch.setattr(os, "link", refused)
+    with pytest.raises(DurabilityError, match="there are no hard links") as told:
+        large.branch("other")
+    assert "local disk" in str(told.value.hint)
+    assert os.listdir(tmp_path / "log" / "branches") == []
+    load(large, 1)
