@@ -198,18 +198,35 @@ def refuse_other(text: str, wanted: Settings, have: Settings) -> None:
 
 @contextmanager
 def tagged(spark: Spark, tag: str = TAG) -> Iterator[None]:
-    """Tags the jobs that this thread starts inside; an interrupt cancels them."""
+    """Tags the jobs that this thread starts inside; an interrupt cancels them.
+
+    Raises:
+        KeyboardInterrupt: also if what an interrupt ended failed once more, as Spark's client may
+            while it closes the connection: the jobs would run on, and nobody would know.
+    """
     new = tag not in _tags(spark)
     if new:
         _add_tag(spark, tag)
     try:
         yield
-    except KeyboardInterrupt:
-        cancel(spark, tag)
+    except BaseException as error:
+        interrupt = _interrupt(error)
+        if interrupt is not None:
+            cancel(spark, tag)
+        if interrupt not in (None, error):
+            raise KeyboardInterrupt from error
         raise
     finally:
         if new:
             _remove_tag(spark, tag)
+
+
+def _interrupt(error: BaseException) -> BaseException | None:
+    """The interrupt that led to an error."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+        seen = seen.__cause__ or seen.__context__
+    return seen
 
 
 def cancel(spark: Spark, tag: str = TAG) -> None:

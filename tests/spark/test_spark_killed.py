@@ -7,8 +7,8 @@ import select
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,38 +17,51 @@ from elsewhere import TOP
 import nosync_nb
 from nosync_nb.session.session import owners_of
 
+ROWS = 20
 PROGRAM = """
-import os, sys, time
+import os, sys
 import nosync_nb
 from nosync_nb.session.session import owners_of
 
-path, begun, go = sys.argv[1:]
+path, begun, go, rows = sys.argv[1:]
 session = nosync_nb.open(path)
 session.spark_conf.update({"spark.master": "local[2]", "spark.log.level": "OFF"})
 numbers = session.input("numbers", "k int, v int")
 
 def slow(row):
     if row.v == 7:
-        open(begun, "w").close()
-        while not os.path.exists(go):
-            time.sleep(0.05)
+        os.write(os.open(begun, os.O_WRONLY), b"!")
+        os.read(os.open(go, os.O_RDONLY), 1)
     return row.k, row.v + 1
 
 owners_of(session).definitions.define({"later": numbers.map(slow, "k int, v int")}, on="spark")
 numbers.insert([(1, 1)])
 session.commit(wait="disk")
 print("jvm", __import__("pyspark").SparkContext._gateway.proc.pid, flush=True)
-numbers.insert([(k, 7) for k in range(20)])
+numbers.insert([(k, 7) for k in range(int(rows))])
 session.commit()
 print("committed", flush=True)
 """
 
 
-def until(happened: Path, process: subprocess.Popen[str]) -> None:
-    """Waits for a file that another process makes."""
-    while not happened.exists():
-        assert process.poll() is None
-        time.sleep(0.02)
+@contextmanager
+def pipe(path: Path) -> Iterator[int]:
+    """A pipe with a name; as both its ends are open here, nobody waits for the other one."""
+    os.mkfifo(path)
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def until(told: int, process: subprocess.Popen[str]) -> None:
+    """Waits until somebody writes to a pipe, while a process runs."""
+    ended = os.pidfd_open(process.pid)
+    try:
+        assert select.select([told, ended], [], [], 120)[0] == [told]
+    finally:
+        os.close(ended)
 
 
 def until_ended(pid: int) -> None:
@@ -70,30 +83,31 @@ def test_a_kernel_that_is_killed_in_a_job_leaves_no_half_of_it(
     pytest.importorskip("pyspark")
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
     path, begun, go = tmp_path / "x.nosync", tmp_path / "begun", tmp_path / "go"
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(path), str(begun), str(go)],
-        env={**os.environ, "PYTHONPATH": str(TOP), "PYTHONWARNINGS": "ignore"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    output = process.stdout
-    word, jvm = output.readline().split()
-    assert word == "jvm"
-    until(begun, process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    # The task runs on; the next kernel waits for nobody, and sees the epoch before.
-    with nosync_nb.open(path) as session:
-        assert session.now == 1
-        assert session["later"].rows() == [(1, 2)]
-        go.touch()  # now the task ends, if the JVM let it run
-        assert "committed" not in output.read()  # until all have ended who could write
-        output.close()
-        until_ended(int(jvm))
-        session.inputs["numbers"].insert([(2, 2)])
-        session.commit(wait="disk")
-        assert session.now == 2
+    with pipe(begun) as told, pipe(go) as tell:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(path), str(begun), str(go), str(ROWS)],
+            env={**os.environ, "PYTHONPATH": str(TOP), "PYTHONWARNINGS": "ignore"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        output = process.stdout
+        word, jvm = output.readline().split()
+        assert word == "jvm"
+        until(told, process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        # The task runs on; the next kernel waits for nobody, and sees the epoch before.
+        with nosync_nb.open(path) as session:
+            assert session.now == 1
+            assert session["later"].rows() == [(1, 2)]
+            os.write(tell, bytes(ROWS))  # now the task ends, if the JVM let it run
+            assert "committed" not in output.read()  # until all have ended who could write
+            output.close()
+            until_ended(int(jvm))
+            session.inputs["numbers"].insert([(2, 2)])
+            session.commit(wait="disk")
+            assert session.now == 2
     with nosync_nb.open(path) as session:
         assert session["numbers"].rows() == [(1, 1), (2, 2)]
         assert session.now == 2

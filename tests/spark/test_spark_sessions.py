@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,20 +80,22 @@ def test_jobs_are_named_and_counted(spark: Any) -> None:
     context.setLocalProperty("spark.job.description", None)
 
 
-def test_a_tag_cancels_jobs_of_another_thread(spark: Any, tmp_path: Path) -> None:
-    started, errors = threading.Event(), []
-    tag = "a cell"
-    never = str(tmp_path / "never")
+@contextmanager
+def stuck(spark: Any, folder: Path, tag: str) -> Iterator[list[str]]:
+    """A job of another thread that ends only if it is cancelled in the block; gives its errors."""
+    errors: list[str] = []
+    begun, never = str(folder / "begun"), str(folder / "never")
+    os.mkfifo(begun)
     os.mkfifo(never)  # a pipe that nobody writes
 
     def work() -> None:
         def slow(records: Any) -> Any:
             for record in records:
+                open(begun, "w").close()
                 open(never).close()
                 yield record
 
         with sessions.tagged(spark, tag):
-            started.set()
             try:
                 spark.range(4).mapInArrow(slow, "id bigint").collect()
             except Exception as error:
@@ -99,12 +103,31 @@ def test_a_tag_cancels_jobs_of_another_thread(spark: Any, tmp_path: Path) -> Non
 
     thread = threading.Thread(target=work)
     thread.start()
-    started.wait()
-    while thread.is_alive():
-        sessions.cancel(spark, tag)
-        thread.join(0.2)
+    with open(begun):
+        yield errors
+    thread.join()
+
+
+def test_a_tag_cancels_jobs_of_another_thread(spark: Any, tmp_path: Path) -> None:
+    with stuck(spark, tmp_path, "a cell") as errors:
+        sessions.cancel(spark, "a cell")
     assert len(errors) == 1
-    assert tag not in spark.getTags()
+    assert "a cell" not in spark.getTags()
+
+
+def test_an_interrupt_cancels_also_if_its_connection_cannot_be_closed(
+    spark: Any, tmp_path: Path
+) -> None:
+    def interrupted() -> None:
+        with sessions.tagged(spark, "a cell"):
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise OSError("the socket is not connected")
+
+    with stuck(spark, tmp_path, "a cell") as errors, pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert len(errors) == 1
 
 
 def test_workers_are_asked_once(spark: Any) -> None:

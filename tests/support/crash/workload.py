@@ -309,6 +309,10 @@ class Fuse:
         for kind, name in self.STEPS:
             setattr(kind, name, self._burning(getattr(kind, name)))
 
+    def light(self, moments: float) -> None:
+        """From now on it burns for so many moments; infinity puts it out."""
+        self.left = moments
+
     def burn(self) -> None:
         """One moment is over."""
         self.left -= 1
@@ -359,7 +363,7 @@ def live(
         say("returned", epoch, digest(on))
         quota -= 1
         if quota == 0 and mode == "load":
-            fuse.left = steps
+            fuse.light(steps)
     on.close()
 
 

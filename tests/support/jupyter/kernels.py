@@ -123,7 +123,7 @@ class Kernel:
             answer = self._client.get_shell_msg(timeout=timeout)
             if answer["parent_header"].get("msg_id") == identity:
                 break
-        reply = Reply(answer["content"]["status"], "", "")
+        reply = Reply(answer["content"]["status"], answer["content"].get("ename", "") + "\n", "")
         while True:
             message = self._client.get_iopub_msg(timeout=timeout)
             if message["parent_header"].get("msg_id") != identity:
