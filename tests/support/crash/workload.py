@@ -243,7 +243,7 @@ def check(on: nosync_nb.Session, world: World, at: int | None = None) -> None:
 
 def check_versions(on: nosync_nb.Session, past: Mapping[int, World]) -> None:
     """Holds the frozen versions against what they were at their last epoch."""
-    for name in on.graph:
+    for name in owners_of(on).publisher.snapshot.reads:
         if name.startswith("edited@"):
             last = on[name].history()[0][-1]
             if last in past:
@@ -281,7 +281,11 @@ def verified(on: nosync_nb.Session, seed: int, exposed: Mapping[int, str]) -> Wo
     assert all(f.memory == on.now for n, f in on.frontiers.items() if "@" not in n)
     pick = random.Random(f"{seed}-{on.now}")
     wanted = {pick.randrange(on.now + 1) for _ in range(2)} | {max(0, on.now - 1)}
-    lasts = {on[n].history()[0][-1] for n in on.graph if n.startswith("edited@")}
+    lasts = {
+        on[n].history()[0][-1]
+        for n in owners_of(on).publisher.snapshot.reads
+        if n.startswith("edited@")
+    }
     first = on.epochs()[0].number if "briefly" not in on else 0
     past = {}
     for world in worlds(seed, on.now):
