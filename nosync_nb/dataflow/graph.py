@@ -302,12 +302,19 @@ class Graph:
 
         They are those of the stages in memory, and of parts without a name that only such use.
         """
-        if not self.memory:
+        return self.only_of(self.memory)
+
+    def only_of(self, names: AbstractSet[str]) -> frozenset[int]:
+        """The numbers of logs and traces of some stages, and of parts that no other stage uses.
+
+        Cost: O(nodes), unless there are no such stages.
+        """
+        if not names:
             return frozenset()
-        read: set[int] = set()  # by what is written
+        read: set[int] = set()  # by the others
         numbers: set[int] = set()
         for node in reversed(self.nodes.values()):
-            if node.id in read if node.name is None else node.name not in self.memory:
+            if node.id in read if node.name is None else node.name not in names:
                 read.update(node.inputs)
                 continue
             numbers.update((*node.traces.values(), *node.state))

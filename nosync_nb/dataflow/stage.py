@@ -21,6 +21,9 @@ from nosync_nb.rows import Field, Schema
 MEMORY = "memory"
 """The level of stages of which nothing is written."""
 
+DISK = "disk"
+"""The level of stages of which replicas get what they can when they have all else."""
+
 REMEMBERED = 1 << 14
 """How many fingerprints of stages are remembered, in a kernel."""
 
@@ -136,6 +139,15 @@ class Stage:
     def in_memory(self) -> bool:
         """Whether nothing of its rows is written."""
         return self.options.persist == MEMORY
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether it is promised on the disk alone: it can be had again, and replicas owe it not.
+
+        What has stopped, and what may give something else, is not had again.
+        """
+        own = self.options
+        return own.persist == DISK and not own.nondeterministic and self.live and not self.signer
 
     @property
     def live(self) -> bool:

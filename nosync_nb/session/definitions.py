@@ -89,7 +89,7 @@ class Definitions:
 
         Args:
             on: where to run them: auto, local or spark.
-            persist: where they are kept, see `levels`; None: as they are, new ones in the log.
+            persist: where they are kept, see `levels`; None: as they are, new ones: the highest.
             replay: the epoch from which a new version is computed for the past as well; a stage
                 that is equal, but not readable from there on though what it reads is, is too.
             nondeterministic: what functions give is kept; see `Session.stage`.
@@ -158,7 +158,8 @@ class Definitions:
             if first is not None and not again:  # those that are short of a past
                 redone = replay.lacking(snapshot, trees, first)
             decision = self._decision(trees, options, redone)
-            if self._rise(levels.moved(snapshot.catalog, decision)):
+            copied = bool(self._replication.settings.replicas)
+            if self._rise(levels.moved(snapshot.catalog, decision, copied=copied)):
                 decision = self._decision(trees, options, redone)
             snapshot, status = self._publisher.snapshot, decision.status
             names = {definition: name for name, definition in described.items()}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import others
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.stage import Stage
+from nosync_nb.dataflow.stage import DISK, Stage
 from nosync_nb.errors import StageError
 from nosync_nb.session.fetching import Fetching
 from nosync_nb.session.publisher import Publisher
@@ -31,7 +31,7 @@ from nosync_nb.store.frontier import (
 )
 from nosync_nb.trace.epochs import inclusive
 
-NEVER = NOWHERE._replace(frame=NOWHERE.frame + 1)
+NEVER = NOWHERE._replace(frame=NOWHERE.frame + 1, owed=NOWHERE.frame + 1)
 """That of a log that is in memory alone, and which no frame tells of."""
 
 
@@ -76,6 +76,7 @@ class Frontiers:
     def of_stages(self) -> dict[str, Frontier]:
         """For each stage and input the last epoch at each level, inclusive.
 
+        One that is kept on disk is promised nothing on replicas, whatever these have of it.
         While files of rows are still with the replicas, the disk alone has nothing.
         """
         disk, safe = self._reached(Failure.POWER), self._reached(Failure.DISK)
@@ -86,9 +87,10 @@ class Frontiers:
         frontiers = {}
         for name, stage in seen.catalog.items():
             last, of = seen.last(stage), NEVER if stage.in_memory else defined[name]
-            frontiers[name] = Frontier(
-                last, _at(disk, last, of), _at(safe, last, of) if copied else None
-            )
+            there = min(safe.epoch, inclusive(of.owes(safe.frames, last + 1)))
+            if stage.options.persist == DISK and not stage.options.nondeterministic:
+                there = 0 if not stage.frozen else there  # also while it has stopped
+            frontiers[name] = Frontier(last, _at(disk, last, of), there if copied else None)
         return frontiers
 
     def after(self, failure: str, lost: int | None = None, stage: str | None = None) -> int:
@@ -195,9 +197,16 @@ class Frontiers:
                 raise
         least = min(frames)
         waiting = frozenset(
-            name for name in changes if name in defined and defined[name].frame > least
+            name
+            for name in changes
+            if name in defined and least < max(defined[name].frame, _rise(defined[name]))
         )
         self._known = _Known(seen.catalog, defined, frames, waiting)
+
+
+def _rise(defined: Defined) -> int:
+    """The frame since which replicas owe a stage, if they ever will."""
+    return defined.owed if defined.owed != NOWHERE.frame else 0
 
 
 def _at(reached: Reached, last: int, defined: Defined) -> int:
@@ -212,7 +221,8 @@ def _vertex(
     stage = catalog[name]
     own = NEVER if stage.in_memory else defined[name]
     upper = UNBOUNDED if stage.live else stage.last(0) + 1
-    logged = Prefixes(*(own.upper(reached, upper) for reached in frames))
+    kernel, power, disk = frames
+    logged = Prefixes(own.upper(kernel, upper), own.upper(power, upper), own.owes(disk, upper))
     if stage.definition is None or not stage.live or stage.held is not None:
         return Vertex((), logged)
     return Vertex(

@@ -1,25 +1,36 @@
 """Levels: where a stage is kept, and what may become of that; decided purely.
 
     memory      its rows and its past are in this process alone, and nothing of them is written
-    disk        they are in the log, and come back out of it
-    replicas    the same in a log that has replicas; there they are with every epoch of the log
+    disk        they are in the log, and come back out of it; after the loss of the disk they are
+                computed again, as far as replicas did not get them all the same
+    replicas    the same in a log that has replicas: an epoch is safe there when they have it, too;
+                what every stage is that nothing is said of
 
-A part without a name is written if anything that is written reads it (`Graph.unwritten`). Inputs
-are always in the log, and so is what functions give that may give something else: neither is had
-again. A stage may rise: it is computed once more, and is in the log from then on. It may not fall
-to memory: epochs that were said to be safe on disk would be so no more.
+A part without a name has the highest level of those that use it (`Graph.only_of`). Inputs always
+have the highest level that there is, and so has what functions give that may give something else:
+neither is had again. Nor is a stage that has stopped, nor an earlier version.
+
+What is owed, and to whom `commit(wait=)` waits: on disk, all frames and files of what is not in
+memory alone. On replicas, all frames, with the small changes of all stages in them, packs of the
+past, which hold those of all stages, and the files of stages of the level `replicas`. Files of
+stages on disk come last, when nothing else is lacking (store/owed.py); nobody waits for them,
+`frontiers` promises nothing of them, and `recovery_frontier` counts on running them again.
+
+A stage may rise, and the frame that says so is what its new level begins with: from memory it is
+computed once more. It may not fall where epochs that were said to be safe would be so no more: to
+memory never, and to disk only while the log has no replicas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nosync_nb.dataflow.stage import MEMORY, Options, Stage
+from nosync_nb.dataflow.stage import DISK, MEMORY, Options, Stage
 from nosync_nb.errors import StageError
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.versions import KEPT, Decision
 
-LEVELS = (MEMORY, "disk", "replicas")
+LEVELS = (MEMORY, DISK, "replicas")
 
 
 def options(on: str, persist: str | None, replication: Replication, *, kept: bool) -> Options:
@@ -46,8 +57,11 @@ def options(on: str, persist: str | None, replication: Replication, *, kept: boo
     return Options(on, kept, persist=persist or "")
 
 
-def moved(before: Mapping[str, Stage], decision: Decision) -> dict[str, Stage]:
+def moved(before: Mapping[str, Stage], decision: Decision, *, copied: bool) -> dict[str, Stage]:
     """The stages that go on as they are, at another level: as they are to be.
+
+    Args:
+        copied: the log has replicas.
 
     Raises:
         StageError: one would fall.
@@ -60,6 +74,13 @@ def moved(before: Mapping[str, Stage], decision: Decision) -> dict[str, Stage]:
         if new.in_memory and not old.in_memory:
             raise StageError(
                 f"stage '{name}' is kept on disk and cannot be kept in memory alone: epochs that"
+                " were safe would be so no more",
+                hint=f"session.drop('{name}') and define it again, or define it by another name",
+                stage=name,
+            )
+        if copied and new.options.persist == DISK and not old.in_memory:
+            raise StageError(
+                f"stage '{name}' is kept on replicas and cannot be kept on disk alone: epochs that"
                 " were safe would be so no more",
                 hint=f"session.drop('{name}') and define it again, or define it by another name",
                 stage=name,

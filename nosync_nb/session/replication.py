@@ -37,7 +37,8 @@ class ReplicaStatus(NamedTuple):
     """One replica, for people: `epoch` is the last that can be read back from it alone.
 
     What it lacks is counted in epochs, in bytes of frames and of files, and in seconds since the
-    first epoch that it lacks was committed.
+    first epoch that it lacks was committed. `last_bytes` are those of files that come last, as they
+    are of stages that are kept on disk: no epoch waits for them.
 
     `state` is `starting`, `level`, `behind`, `failing` (`why` tells; it is tried again), `fenced`
     or `ahead` (another owner, or a replica that knows more: this session may not go on).
@@ -51,6 +52,7 @@ class ReplicaStatus(NamedTuple):
     behind_s: float
     bytes_sent: int
     why: str
+    last_bytes: int = 0
 
 
 class Replication:
@@ -153,6 +155,7 @@ class Replication:
             0.0 if since is None else max(0.0, time.time() - since),
             told.bytes_sent,
             told.why,
+            told.last_bytes,
         )
 
     def wait(self, seq: int, epoch: int, timeout: float | None) -> None:

@@ -15,7 +15,7 @@ from nosync_nb.collections.functions.captured import Captured
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError, warn
-from nosync_nb.store import journal, signing
+from nosync_nb.store import journal, owed, signing
 from nosync_nb.store.reading import Recovered, Said
 from nosync_nb.store.retention import Retention
 
@@ -66,7 +66,8 @@ class Signer:
         kept = retention.upto(epoch).to_json()
         content = journal.catalog_json(catalog, graph, self._pieces, kept)
         digest = signing.digest(content)
-        return Sealed(content, digest, {"catalog": content, "signed": self.signed(epoch, digest)})
+        meta = {"catalog": content, "signed": self.signed(epoch, digest)}
+        return Sealed(content, digest, {**meta, **owed.noted(owed.local(catalog, graph))})
 
     def _function(self, captured: Captured, context: str) -> str | None:
         """A function as text that is signed for a place; None, and a warning, if there is none."""

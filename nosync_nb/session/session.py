@@ -156,7 +156,7 @@ class Session:
                 for the same row next time; what they gave is kept, and a retraction takes back
                 exactly that. In a notebook: `%%dd --nondeterministic`.
             persist: where it is kept: memory, disk or replicas (see `levels`); None: as it is, a
-                new one in the log.
+                new one as safe as can be.
         """
         self.define({name: collection}, nondeterministic=nondeterministic, persist=persist)
         return self[name]

@@ -20,6 +20,7 @@ from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher, files_of
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.worker import Worker
+from nosync_nb.store import owed
 from nosync_nb.store import traces as restoring
 from nosync_nb.store.store import SPILL_ROWS
 from nosync_nb.trace import Layer, adopt, plan
@@ -167,6 +168,7 @@ class Upkeep:
         while (tidy := store.history.tidy(keep)) is not None and self._adopt(tidy.perform()):
             pass
         version = self._settled(version, graph, thinned=keep is not None)
+        meta.update(owed.noted(owed.local(snapshot.catalog, graph), store.history))
         payload = store.checkpoint_payload(version, graph, meta, times)
         store.log.write_checkpoint(payload, position)
         store.log.trim()

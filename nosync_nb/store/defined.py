@@ -12,19 +12,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from nosync_nb.dataflow.stage import DISK
+
 
 class Defined(NamedTuple):
-    """The frame by which a log is what it is, and the upper that it has without that frame."""
+    """The frame by which a log is what it is, and the upper that it has without that frame.
+
+    `owed` is the frame since which replicas owe it, for ever if that is later than any.
+    """
 
     frame: int
     before: int = 0
+    owed: int = 0
 
     def upper(self, frames: int, upper: int) -> int:
         """What a level has of a log of an `upper` that has frames up to `frames`."""
         return upper if self.frame <= frames else min(self.before, upper)
 
+    def owes(self, frames: int, upper: int) -> int:
+        """What replicas that acknowledge frames up to `frames` have of a log of an `upper`."""
+        return self.upper(frames, upper) if self.owed <= frames else 0
 
-NOWHERE = Defined(2**63 - 1)
+
+NEVER = 2**63 - 1
+"""A frame that no level has."""
+
+NOWHERE = Defined(NEVER)
 """That of a log of which no definition is known."""
 
 
@@ -45,6 +58,7 @@ def after(
 
     Cost: O(stages), some 100 ns each.
     """
+    local = {s["name"] for s in catalog.get("stages", ()) if _local(s)}
     uppers = {s["name"]: s["life"]["since"] + 1 for s in _stopped(before)}
     still = {s["name"] for s in _stopped(catalog)}
     defined = {}
@@ -53,12 +67,23 @@ def after(
         if name is None or log is None:
             continue
         if log not in known:
-            defined[log] = Defined(frame)
+            each = Defined(frame)
         elif name in uppers and name not in still:
-            defined[log] = Defined(frame, uppers[name])
+            each = Defined(frame, uppers[name], known[log].owed)
         else:
-            defined[log] = known[log]
+            each = known[log]
+        if (each.owed == NEVER) != (name in local):
+            each = each._replace(owed=NEVER if name in local else frame)
+        defined[log] = each
     return defined
+
+
+def _local(stage: Mapping[str, Any]) -> bool:
+    """Whether replicas do not owe a stage; see `Stage.on_disk`."""
+    own = stage["options"]
+    if own.get("persist") != DISK or own["nondeterministic"] or stage.get("signer"):
+        return False
+    return bool(stage["life"]["is"] == "live")
 
 
 def _stopped(catalog: Mapping[str, Any]) -> list[Mapping[str, Any]]:

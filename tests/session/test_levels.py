@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import files_of_log, inside
+from inside import files_of_log, files_with, inside
 
 import nosync_nb
 from nosync_nb import CorruptLogError, Session, StageError, TimeError
@@ -20,7 +20,6 @@ from nosync_nb.dataflow.stage import Options
 from nosync_nb.session import upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.deferred import needs
 
 
 @pytest.fixture(autouse=True)
@@ -387,16 +386,6 @@ def drawn(row: Any) -> tuple[int, float]:
 
 
 DOUBLE = "customer int, amount int"
-
-
-def files_with(session: Session, name: str) -> set[str]:
-    """The files that hold the rows, the past and what is remembered of a stage."""
-    seen = inside(session).snapshot
-    node = seen.graph.named[name]
-    assert node.log is not None
-    held = [seen.version.traces.get(n) for n in (*node.traces.values(), *node.state)]
-    found = {file for trace in held if trace is not None for file in needs(trace)}
-    return found | set(files_of_log(inside(session).store.history, node.log))
 
 
 def lose(session: Session, names: set[str]) -> None:

@@ -45,6 +45,7 @@ from nosync_nb.spark import serving, tasks, workers
 from nosync_nb.spark.link import Link
 from nosync_nb.spark.placement import Placement
 from nosync_nb.store import journal, store
+from nosync_nb.store.deferred import needs
 from nosync_nb.store.log import log as logs
 from nosync_nb.store.log import writer
 from nosync_nb.store.log.generation import Words
@@ -364,3 +365,13 @@ def files_of_log(history: History, trace: int) -> set[str]:
     packed = [s.large for node in leaves for s in archive.pack(node).sections(trace)]
     tail += [refs for large in packed for _, refs in large]
     return {ref.path for refs in tail for ref in refs}
+
+
+def files_with(session: Session, name: str) -> set[str]:
+    """The files that hold the rows, the past and what is remembered of a stage."""
+    seen = inside(session).snapshot
+    node = seen.graph.named[name]
+    assert node.log is not None
+    held = [seen.version.traces.get(n) for n in (*node.traces.values(), *node.state)]
+    found = {file for trace in held if trace is not None for file in needs(trace)}
+    return found | set(files_of_log(inside(session).store.history, node.log))

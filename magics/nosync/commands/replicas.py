@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
 
-_COLUMNS = ("replica", "state", "epoch", "epochs behind", "lacks", "since", "sent", "why")
-_TYPES = ("string", "string", "bigint", "bigint", "string", "string", "string", "string")
+_COLUMNS = ("replica", "state", "epoch", "epochs behind", "lacks", "since", "sent", "later", "why")
+_TYPES = ("string", "string", "bigint", "bigint", *["string"] * 5)
 
 
 def _replicas(notebook: Notebook, arguments: Namespace) -> Table | None:
@@ -69,6 +69,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
                 formats.size(each.behind_bytes),
                 f"{each.behind_s:.1f} s" if each.behind else "",
                 formats.size(each.bytes_sent),
+                formats.size(each.last_bytes) if each.last_bytes else "",
                 each.why,
             ]
             for each in copies

@@ -25,7 +25,8 @@ Nothing here runs in the thread that commits, and nothing is asked of a replica 
 committed: a replica is behind the log, by as much as it is slow. What it holds are the same bytes
 under the same names, so that each replica can be opened as a log by itself.
 
-IMPORTANT: what a replica acknowledges can be read back from it alone. Hence files go before the
+IMPORTANT: what a replica acknowledges can be read back from it alone, but for what is owed last
+(nosync_nb/store/owed.py), which is had again by running. Hence files go before the
 frames that name them, frames before the checkpoint that was made after them, and what a checkpoint
 makes useless is dropped only when the checkpoint is on the replica's disk.
 """

@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
-from nosync_nb.store import journal, naming
+from nosync_nb.store import journal, naming, owed
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.log import checkpoint, frames, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.frames import Frame, Mark
 from nosync_nb.store.log.segments import Chain, Segment
 from nosync_nb.store.naming import Wanted
+from nosync_nb.store.owed import Namers
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.bringing import copy
 from nosync_nb.store.replicas.replica import Replica
@@ -32,7 +33,8 @@ class Copy(NamedTuple):
 
     Attributes:
         sizes: how many bytes of each file of frames are part of it.
-        rows: the files of rows that it names, here or at another replica.
+        rows: the files of rows that it names, here, at another replica, or nowhere if they are
+            owed last; see `owed`.
         generation: of the last owner who shipped to it.
         end: after the last frame.
     """
@@ -63,7 +65,8 @@ def examined(
 
     In the middle of catching up a copy has segments or a checkpoint of which the rest is missing:
     they are left out, and what was acknowledged before is found. It ends before the first frame
-    that names a file which is nowhere. Frames are brought here if they lie elsewhere.
+    that names a file which was owed to it and is nowhere. Frames are brought here if they lie
+    elsewhere.
 
     Args:
         others: what other replicas hold that files of rows can be read from as well.
@@ -135,25 +138,50 @@ def _fits(
         return False
     if not tail.holds(files, folder, chain, state.mark):
         return False
-    return _had(_of_state(state), there)
+    return _Named(there, state).had
 
 
-def _had(wanted: Mapping[str, Wanted], there: Sequence[Mapping[str, int]]) -> bool:
-    """Whether somebody has each file, in its size."""
-    return all(
-        any(name in held and size in (None, held[name]) for held in there)
-        for name, size, _ in wanted.values()
-    )
+class _Named:
+    """The files that a copy names up to a frame, and whether all are somewhere that are owed.
 
+    Args:
+        there: who may have them, each in its size.
+        state: the checkpoint that it begins with.
 
-def _of_state(state: Checkpoint) -> dict[str, Wanted]:
-    with decoding("a checkpoint"):
-        return naming.wanted(journal.unpack(state.payload).meta, ())
+    Attributes:
+        rows: all of them.
+    """
 
+    def __init__(self, there: Sequence[Mapping[str, int]], state: Checkpoint | None) -> None:
+        self._there = there
+        self.rows: dict[str, Wanted] = {}
+        self._numbers: frozenset[int] = owed.NONE
+        self._missing: dict[str, set[int]] = {}
+        if state is not None:
+            with decoding("a checkpoint"):
+                payload = journal.unpack(state.payload)
+                files = naming.wanted(payload.meta, ())
+                self._take(files, owed.of_checkpoint(payload), owed.owing(payload))
 
-def _of_frame(frame: Frame) -> dict[str, Wanted]:
-    with decoding(f"frame {frame.position.seq}"):
-        return naming.wanted({}, [journal.changes([journal.unpack(frame.payload)])])
+    def follow(self, frame: Frame) -> None:
+        """Takes in the next frame."""
+        with decoding(f"frame {frame.position.seq}"):
+            payload = journal.unpack(frame.payload)
+            changes = journal.changes([payload])
+            files = naming.wanted({}, [changes])
+            self._take(files, owed.of_changes(changes), owed.owing(payload))
+
+    def _take(self, files: Mapping[str, Wanted], namers: Namers, said: owed.Owing | None) -> None:
+        for name, size, _ in files.values():
+            if not any(name in held and size in (None, held[name]) for held in self._there):
+                self._missing.setdefault(name, set()).update(namers[name])
+        self.rows = {**files, **self.rows} if files else self.rows
+        self._numbers = self._numbers if said is None else said.numbers
+
+    @property
+    def had(self) -> bool:
+        """Whether somebody has each file that is owed."""
+        return all(some <= self._numbers for some in self._missing.values())
 
 
 def _cut(files: Files, stretch: Stretch, name: str | None, state: Checkpoint | None) -> Copy:
@@ -162,14 +190,12 @@ def _cut(files: Files, stretch: Stretch, name: str | None, state: Checkpoint | N
     start = state.mark if state else stretch.live[0].start
     first = max(i for i, s in enumerate(stretch.live) if s.start.offset <= start.offset)
     live = stretch.live[first:]
-    rows = _of_state(state) if state else {}
-    end = start
+    named = _Named(stretch.there, state)
+    rows, end = named.rows, start
     for frame in _frames(files, stretch, live, start):
-        named = _of_frame(frame)
-        if not _had(named, stretch.there):
-            break
-        rows = {**named, **rows} if named else rows
-        end = frame.end
+        named.follow(frame)
+        if named.had:
+            rows, end = named.rows, frame.end
     acknowledged = stretch.replica.acknowledged()
     if end.seq < acknowledged:
         raise CorruptLogError(

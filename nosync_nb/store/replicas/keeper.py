@@ -60,6 +60,7 @@ class Progress(NamedTuple):
         bytes_sent: what it was sent by this keeper.
         offset: the end of what it has of the stream of frames, in bytes.
         backlog_bytes: what it lacks of files of rows.
+        last_bytes: what it lacks of those that are owed last.
     """
 
     replica: int
@@ -70,6 +71,7 @@ class Progress(NamedTuple):
     bytes_sent: int = 0
     offset: int = 0
     backlog_bytes: int = 0
+    last_bytes: int = 0
 
 
 Tell = Callable[[Progress | Scrubbed], None]
@@ -218,6 +220,7 @@ class Lane:
         known = shipper.acknowledged
         sent, backlog = shipper.bytes_sent, shipper.backlog_bytes
         said = Progress(self._number, "starting", bytes_sent=sent, backlog_bytes=backlog)
+        said = said._replace(last_bytes=shipper.last_bytes)
         if known is not None:
             seq, epoch, offset = known
             said = said._replace(condition="level", seq=seq, epoch=epoch, offset=offset)

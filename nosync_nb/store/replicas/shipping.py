@@ -2,6 +2,7 @@
 
     files that frames name -> the frames -> the checkpoint after them -> sync: acknowledged
     -> what no checkpoint and no frame names any more is dropped
+    -> files that are owed last (owed.py), one at a time, while nothing else is lacking
 
 An acknowledgement says that the log up to a frame can be read back from this replica alone. In the
 middle of catching up the one before still holds: what it rests on is dropped last, and a new
@@ -64,6 +65,7 @@ class Shipper:
         acknowledged: how far the replica holds the log; None before the first pass.
         bytes_sent: what it was sent.
         backlog_bytes: what it lacked of files of rows, checkpoints apart, when it was last looked.
+        last_bytes: the same of those that are owed last.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Shipper:
         self._doubted: set[str] = set()  # files of the replica that are not what was sent
         self.acknowledged: Acknowledged | None = None
         self.bytes_sent = 0
-        self.backlog_bytes = 0
+        self.backlog_bytes = self.last_bytes = 0
 
     def doubt(self, names: Iterable[str]) -> None:
         """Sends files anew that are bad at the replica, which has nothing for sure until then."""
@@ -125,17 +127,18 @@ class Shipper:
         if self._held is None:
             self._begin(view)
         elif self.acknowledged == goal and self._checkpointed(view):
+            if self._send_last(view):
+                return True
             self._replica.sync(self._source.term, goal.seq)  # that it is there still
             return False
         held = self._held
         assert held is not None
-        lacks = sorted(view.files.keys() - held.keys())
+        lacks = sorted(view.files.keys() - held.keys() - view.last)
         if lacks:
             self.backlog_bytes = sum(self._source.size(name) or 0 for name in lacks)
             self._tell(self)
         for name in lacks:
-            with closing(self._opened(name)) as file:
-                held[name] = vouching.rows(file, view.files[name], self._storing(name))
+            self._send(view, name)
         self.backlog_bytes = 0
         for extent in view.extents:
             self._extend(extent)
@@ -153,6 +156,22 @@ class Shipper:
             for name in useless:
                 del held[name]
         return True
+
+    def _send_last(self, view: View) -> bool:
+        """Sends one of the files that are owed last; whether there was one."""
+        assert self._held is not None
+        lacks = sorted(view.last - self._held.keys())
+        self.last_bytes = sum(view.files[name].size or 0 for name in lacks)
+        if lacks:
+            self._tell(self)
+            self._send(view, lacks[0])
+        return bool(lacks)
+
+    def _send(self, view: View, name: str) -> None:
+        """Sends a file of rows."""
+        assert self._held is not None
+        with closing(self._opened(name)) as file:
+            self._held[name] = vouching.rows(file, view.files[name], self._storing(name))
 
     def _checkpointed(self, view: View) -> bool:
         assert self._held is not None

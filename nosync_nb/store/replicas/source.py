@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, FencedError
 from nosync_nb.files.disk import File, Files
-from nosync_nb.store import journal, naming
+from nosync_nb.store import journal, naming, owed
 from nosync_nb.store.log import checkpoint, frames, owner, recover, segments, tail
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.generation import Words
 from nosync_nb.store.log.owner import Owner
 from nosync_nb.store.log.segments import HEADER_BYTES, Chain, Segment
 from nosync_nb.store.naming import Wanted
+from nosync_nb.store.owed import Namers
 from nosync_nb.store.replicas import folder as folders
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.replica import Term
@@ -30,11 +31,16 @@ _READ_BYTES = 1 << 20
 
 
 class Increment(NamedTuple):
-    """A frame: where it ends, the last epoch then, the files that it names."""
+    """A frame: where it ends, the last epoch then, the files that it names, and for whom.
+
+    `said` is what it says of what is owed last; None if nothing.
+    """
 
     end: Mark
     epoch: int
     files: Mapping[str, Wanted]
+    namers: Namers
+    said: owed.Owing | None
 
 
 class Anchor(NamedTuple):
@@ -48,6 +54,8 @@ class Anchor(NamedTuple):
     mark: Mark
     epoch: int
     files: Mapping[str, Wanted]
+    namers: Namers
+    said: owed.Owing | None
 
 
 class Extent(NamedTuple):
@@ -64,12 +72,14 @@ class View(NamedTuple):
         state: the newest checkpoint; None if there is none.
         extents: the segments that hold the frames after it, ascending.
         files: all that the checkpoint and those frames name, with what they have of it.
+        last: those of them that are owed when all else is there; see `owed`.
         end, epoch: the last frame that is on disk, and the last epoch then.
     """
 
     state: Anchor | None
     extents: Sequence[Extent]
     files: Mapping[str, Wanted]
+    last: frozenset[str]
     end: Mark
     epoch: int
 
@@ -146,7 +156,13 @@ class Source:
         for step in steps:
             files.update(step.files)
         epoch = steps[-1].epoch if steps else self._state.epoch if self._state else 0
-        return View(self._state, self._extents(end), files, end, epoch)
+        return View(self._state, self._extents(end), files, self._last(), end, epoch)
+
+    def _last(self) -> frozenset[str]:
+        """The files that come last, by the newest word on that."""
+        every = (*((self._state,) if self._state else ()), *self._steps)
+        word = next((each.said for each in reversed(every) if each.said is not None), owed.NOTHING)
+        return owed.last(word.numbers, (each.namers for each in every))
 
     def size(self, name: str) -> int | None:
         """The size of a file; None if it is not there any more."""
@@ -230,7 +246,8 @@ class Source:
         packs = os.path.join(self.folder, "history")
         names = naming.of_checkpoint(payload, packs, self._files)
         files = {each: Wanted(each) for each in names} | naming.wanted(payload.meta, ())
-        self._state = Anchor(name, stamp, state.mark, payload.epoch, files)
+        namers, said = owed.of_checkpoint(payload), owed.owing(payload)
+        self._state = Anchor(name, stamp, state.mark, payload.epoch, files, namers, said)
         if self._end is None or self._end.seq < state.mark.seq:
             self._end, self._epoch = state.mark, payload.epoch
         self._steps = [step for step in self._steps if step.end.seq > state.mark.seq]
@@ -268,8 +285,10 @@ class Source:
         payload = journal.unpack(frame.payload)
         if frame.kind == journal.EPOCH:
             self._epoch = payload.epoch
-        files = naming.wanted({}, [journal.changes([payload])])
-        self._steps.append(Increment(frame.end, self._epoch, files))
+        changes = journal.changes([payload])
+        namers, files = owed.of_changes(changes), naming.wanted({}, [changes])
+        said = owed.owing(payload)
+        self._steps.append(Increment(frame.end, self._epoch, files, namers, said))
         self._end = frame.end
 
     def _extents(self, end: Mark) -> list[Extent]:

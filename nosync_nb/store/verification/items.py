@@ -8,6 +8,7 @@ is none. So a copy of a file can be held against the log before it takes the fil
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from itertools import pairwise
 from typing import NamedTuple
@@ -45,7 +46,8 @@ class Item(NamedTuple):
 
 def items(surveyed: Survey) -> dict[str, Item]:
     """The files of a log that can be proven, by name: rows, then checkpoints, then segments."""
-    named = [_rows(each) for each in surveyed.files.values() if each.digest is not None]
+    local = surveyed.local
+    named = [_rows(each, local) for each in surveyed.files.values() if each.digest is not None]
     states = [each for each in surveyed.held if checkpoint.listed([each.name])]
     named += [
         Item(each.name, each.size, _state(each.name), each.name == surveyed.state, 0)
@@ -66,11 +68,12 @@ def items(surveyed: Survey) -> dict[str, Item]:
     return {each.name: each for each in named}
 
 
-def _rows(each: Expected) -> Item:
+def _rows(each: Expected, local: AbstractSet[int]) -> Item:
     def prove(files: Files, path: str, counted: Counted) -> str:
         return "; ".join(flaw.why for flaw in proved(files, path, each, counted))
 
-    return Item(each.name, each.size or 0, prove, each.current, each.after)
+    current = each.current and not (each.traces and each.traces <= local)
+    return Item(each.name, each.size or 0, prove, current, each.after)
 
 
 def _state(name: str) -> Prove:

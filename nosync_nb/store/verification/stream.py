@@ -36,6 +36,15 @@ class Gap(NamedTuple):
     upto: int | None
     reason: str
 
+    @property
+    def frames(self) -> str:
+        """Which frames, for people."""
+        if self.upto is None:
+            return f"frame {self.seq} and what follows it"
+        if self.upto > self.seq + 1:
+            return f"frames {self.seq} to {self.upto - 1}"
+        return f"frame {self.seq}"
+
 
 def walk(read: Read, segment: Segment, stop: int) -> Iterator[Frame | Gap]:
     """The frames of a segment up to a place of the stream where one ends, and gaps among them.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.disk import File, Files
-from nosync_nb.store import journal
+from nosync_nb.store import journal, owed
 from nosync_nb.store.causes import Following, Wrong
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.log import checkpoint, owner, recover, segments, tail
@@ -50,6 +50,7 @@ class Survey(NamedTuple):
         epoch: the last one.
         ends: the end of the stream after each epoch since the newest checkpoint, ascending.
         stages: the names of stages by the numbers of their logs and traces.
+        local: the numbers of those whose files replicas get last; see `owed`.
         damage: of segments and checkpoints.
     """
 
@@ -61,6 +62,7 @@ class Survey(NamedTuple):
     epoch: int
     ends: list[tuple[int, int]]
     stages: dict[int, str]
+    local: frozenset[int]
     damage: list[Damaged]
     notes: list[str]
 
@@ -100,6 +102,7 @@ class _Surveyor:
         self._named: dict[str, Expected] = {}
         self._held: list[Present] = []
         self._stages: dict[int, str] = {}
+        self._said: owed.Owing | None = None
         self._damage: list[Damaged] = []
         self._notes: list[str] = []
         self._ends: list[tuple[int, int]] = []
@@ -138,6 +141,7 @@ class _Surveyor:
             self._last,
             self._ends,
             self._stages,
+            (self._said or owed.NOTHING).numbers,
             self._damage,
             self._notes,
         )
@@ -183,6 +187,7 @@ class _Surveyor:
             with decoding(f"'{name}'"):
                 payload = journal.unpack(state.payload)
                 self._stages = {**stages_of(payload.meta), **self._stages}
+                self._said = self._said or owed.owing(payload)
                 named = list(of_checkpoint(payload, state.mark.offset))
         except CorruptLogError as error:
             self._damage.append(Damaged(name, str(error)))
@@ -286,8 +291,7 @@ class _Surveyor:
             if end is not None and segment.start != end:
                 self._damage.append(Damaged(segment.name, "it does not continue the log"))
             follows = after is not None and after.before == segment.key
-            stop = after.start.offset if after is not None and follows else None
-            stop = last if after is None else stop
+            stop = last if after is None else after.start.offset if follows else None
             if stop is not None and published is not None:
                 stop = min(stop, published)
             end = self._segment(segment, stop)
@@ -342,12 +346,7 @@ class _Surveyor:
             epochs = range(min(before + 1, later), later) or range(before, later)
         elif before is not None:
             epochs = range(before + 1, before + 2)
-        frame = f"frame {gap.seq}"
-        if gap.upto is None:
-            frame = f"frame {gap.seq} and what follows it"
-        elif gap.upto > gap.seq + 1:
-            frame = f"frames {gap.seq} to {gap.upto - 1}"
-        what = f"{frame} at byte {segment.local(gap.offset)}: {gap.reason}"
+        what = f"{gap.frames} at byte {segment.local(gap.offset)}: {gap.reason}"
         self._damage.append(Damaged(segment.name, what, None, epochs))
 
     def _frame(self, segment: Segment, frame: Frame) -> int | None:
@@ -356,8 +355,9 @@ class _Surveyor:
         try:
             with decoding(f"frame {frame.position.seq}"):
                 payload = journal.unpack(frame.payload)
-                if "catalog" in payload.meta:
+                if (said := owed.owing(payload)) is not None:
                     self._stages.update(stages_of(payload.meta))
+                    self._said = said
                 for wrong in self._following.wrong(frame.kind, payload):
                     self._damage.append(self._wrong(segment, frame, wrong))
                 if offset > self._since:

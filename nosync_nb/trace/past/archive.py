@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError
@@ -63,6 +64,27 @@ class Archive:
             ),
         )
         return pack
+
+    def parts_of(self, node: PackNode, trace: int) -> set[str]:
+        """The part files that a pack refers to for a trace."""
+        sections = self.pack(node).sections(trace)
+        return {ref.path for each in sections for _, refs in each.large for ref in refs}
+
+    def only_of(self, tree: Iterable[PackNode], traces: AbstractSet[int]) -> dict[int, set[str]]:
+        """By trace, the part files that packs refer to for some traces and for no other.
+
+        Cost: the packs that refer to part files are opened.
+        """
+        own: dict[int, set[str]] = {}
+        others: set[str] = set()
+        for node in (each for top in tree for each in top.walk() if each.parts and traces):
+            try:
+                for trace in self.pack(node).numbers:
+                    files = own.setdefault(trace, set()) if trace in traces else others
+                    files |= self.parts_of(node, trace)
+            except CorruptLogError:  # it is not known whose they are
+                others.update(node.parts)
+        return {trace: files - others for trace, files in own.items()}
 
     def part(self, ref: PartRef, layout: Layout) -> Batch:
         """A mapped part."""

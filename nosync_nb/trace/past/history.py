@@ -26,6 +26,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, TimeError
@@ -203,8 +204,7 @@ class History:
 
         def gone(node: PackNode) -> set[str]:
             with suppress(CorruptLogError):  # one that is lost goes on to name what it named
-                sections = self._archive.pack(node).sections(trace)
-                return {ref.path for s in sections for _, refs in s.large for ref in refs}
+                return self._archive.parts_of(node, trace)
             return set()
 
         tails = {number: tail for number, tail in view.tails.items() if number != trace}
@@ -353,8 +353,7 @@ class History:
             return tree is not None
         if packed.cuts != self._cuts or packed.new.lower != view.packed:
             return False
-        taken = packed.taken
-        tails = {t: tail[taken.get(t, 0) :] for t, tail in view.tails.items()}
+        tails = {t: tail[packed.taken.get(t, 0) :] for t, tail in view.tails.items()}
         tree = (*view.tree, packed.new)
         self._view = view._replace(tree=tree, tails=tails, packed=packed.new.upper)
         return True
@@ -366,6 +365,10 @@ class History:
         named = {name for node in every for name in (node.name, *node.parts)}
         filed = (c for tail in list(view.tails.values()) for _, c in tail if isinstance(c, Filed))
         return named.union(ref.path for change in filed for ref in change.refs)
+
+    def only_of(self, traces: AbstractSet[int]) -> dict[int, set[str]]:
+        """By trace, the part files that packs refer to for some traces and for no other."""
+        return self._archive.only_of(self._view.tree, traces)
 
     def look_through(self) -> None:
         """Looks at every value of a file from now on before it is used."""
@@ -380,11 +383,7 @@ class History:
 
 def _end(tail: Sequence[Entry], epoch: int) -> int:
     """How many entries are not after an epoch."""
-    return bisect_right(tail, epoch, key=_epoch)
-
-
-def _epoch(entry: Entry) -> int:
-    return entry[0]
+    return bisect_right(tail, epoch, key=itemgetter(0))
 
 
 def _epochs(view: _View, trace: int, now: int) -> list[range]:
