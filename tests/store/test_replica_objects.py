@@ -487,12 +487,15 @@ def test_records_that_are_damaged_or_missing_are_told_or_the_copy_holds_nothing(
 
 def test_a_piece_that_is_lost_is_told_and_not_read_as_nothing() -> None:
     store = MemoryStore()
-    replica = begun(Failing(store))
+    bucket = Failing(store)
+    replica = begun(bucket)
     replica.store(TERM, PART, 0, b"p" * 70_000, last=True)
     (piece,) = (each["path"] for each in store.list(f"{ID.hex()}/data").collect())
     store.delete(piece)
+    asked = bucket.made
     with pytest.raises(DurabilityError, match="has lost the object"):
         replica.read(PART, 0, 10)
+    assert bucket.made - asked == 1  # nobody else writes there: there is no other piece to ask for
     assert replica.digest(PART, 70_000) == b""  # which is that of no file: it is stored anew
     with pytest.raises(DurabilityError, match="holds nothing of"):
         replica.read(OTHER, 0, 10)
@@ -624,6 +627,39 @@ else:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_each_request_tells_that_the_client_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("obstore", "obstore.store", "obstore.exceptions"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for step in (
+        lambda bucket: bucket.create("key", b""),
+        lambda bucket: bucket.put("key", b""),
+        lambda bucket: bucket.get("key"),
+        lambda bucket: bucket.listed(""),
+        lambda bucket: ObjectSite(bucket).prepare(),
+    ):
+        bucket = Bucket("s3", "bucket", "")
+        with pytest.raises(DurabilityError, match=r"pip install 'nosync\[cloud\]'"):
+            step(bucket)
+        assert bucket.requests == 0
+
+
+@pytest.mark.fault(24)
+def test_a_copy_that_is_promised_takes_nothing_of_an_earlier_term_of_its_own_either() -> None:
+    store = MemoryStore()
+    replica = begun(Failing(store), TERM)
+    replica.promise(Term(2, "me"), NAME)
+    before = contents(replica)
+    for step in (
+        lambda: replica.store(TERM, PART, 0, b"part", last=True),
+        lambda: replica.append(TERM, SEGMENT, 0, b"more"),
+        lambda: replica.sync(TERM, 3),
+        lambda: replica.discard(TERM, [PART]),
+    ):
+        with pytest.raises(FencedError, match="generation 2"):
+            step()
+    assert contents(replica) == before
 
 
 @pytest.mark.fault(33)

@@ -95,7 +95,6 @@ class Bucket:
         self._put(key, data, new=False)
 
     def _put(self, key: str, data: bytes, *, new: bool) -> str:
-        self.check()
         self._count(sent=len(data))
         mode: Literal["create", "overwrite"] = "create" if new else "overwrite"
         made = self._ask(lambda client: client.put(key, data, mode=mode, use_multipart=False))
