@@ -509,6 +509,21 @@ def test_a_server_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     copies.close()
 
 
+@pytest.mark.fault(24)
+def test_an_owner_whose_session_is_gone_is_told_who_has_come_after_him(tmp_path: Path) -> None:
+    copies = Copies(str(tmp_path))
+    first, second = ({"log": ID.hex(), "term": [number, "me"]} for number in (3, 4))
+    for said in (first, second):
+        word = promises.encode(Promise(Term(*said["term"]), "", NAME))
+        copies.call(b"session", {"do": "promise", **said}, word)
+    for session in (b"session", b"another"):
+        with pytest.raises(FencedError, match="generation 4"):
+            copies.call(session, {"do": "sync", **first}, b"")
+    with pytest.raises(DurabilityError, match="not the copy any more"):
+        copies.call(b"another", {"do": "sync", **second}, b"")
+    copies.close()
+
+
 def test_a_session_that_is_silent_for_long_begins_anew(tmp_path: Path) -> None:
     copies = Copies(str(tmp_path))
     log = {"log": ID.hex(), "term": list(TERM)}

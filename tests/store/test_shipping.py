@@ -1,0 +1,338 @@
+"""What is shipped while owners change, disks fail and copies are of another history."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faults import FakeMachine, FaultyFiles
+
+from nosync_nb import open as open_session
+from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.files.disk import File, Files
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.log import generation, owner, writer
+from nosync_nb.store.replicas import layout, source
+from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.polling import Vote
+from nosync_nb.store.replicas.replica import Name, Term
+from nosync_nb.store.replicas.shipping import Shipper
+from nosync_nb.store.replicas.source import Source
+
+NAME = Name("/logs/x.nosync", "me")
+SEEDS = range(10)
+
+
+@pytest.fixture(autouse=True)
+def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A log of three epochs that was closed."""
+    path = str(tmp_path / "x.nosync")
+    with open_session(path) as session:
+        session.input("edges", "src int, dst int")
+    go_on(path, 3)
+    return path
+
+
+def go_on(path: str, epochs: int, *, checkpoint: bool = False) -> None:
+    """Opens the log once more; the next generation writes."""
+    with open_session(path) as session:
+        for i in range(epochs):
+            session.inputs["edges"].insert([(owners_of(session).publisher.store.log.generation, i)])
+            session.commit(wait="disk")
+        if checkpoint:
+            owners_of(session).upkeep.checkpoint()
+
+
+def now(path: str) -> int:
+    """The generation that wrote last."""
+    said = owner.read(Files(), path)
+    assert said is not None
+    return said.generation
+
+
+def take_over(path: str) -> None:
+    """Somebody else becomes the owner, and publishes."""
+    lease = generation.claim(Files(), path, FakeMachine(), takeover=True, generation_min=0)
+    lease.take()
+    lease.publish(64)
+    lease.publish_durable(1)
+    lease.close()
+
+
+class Recorded(FolderReplica):
+    """A copy in a folder that notes what is asked of it, and where something may happen."""
+
+    def __init__(self, root: Path, log_id: bytes, *, files: Files | None = None) -> None:
+        root.mkdir(exist_ok=True)
+        super().__init__(str(root), log_id, files=files)
+        self.calls: list[tuple[str, object]] = []
+        self.after: Callable[[str, object], None] = lambda call, about: None
+
+    def _did(self, call: str, about: object) -> None:
+        self.calls.append((call, about))
+        self.after(call, about)
+
+    def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+        super().store(term, name, offset, data, last=last)
+        self._did("store", name)
+
+    def append(self, term: Term, name: str, offset: int, data: bytes) -> None:
+        super().append(term, name, offset, data)
+        self._did("append", name)
+
+    def sync(self, term: Term, seq: int | None) -> None:
+        super().sync(term, seq)
+        self._did("sync", seq)
+
+    def digest(self, name: str, size: int) -> bytes:
+        self._did("digest", name)
+        return super().digest(name, size)
+
+
+def shipper_of(
+    path: str, replica: FolderReplica, ask: Callable[[Vote], None] = lambda vote: None
+) -> Shipper:
+    return Shipper(Source(path, now(path)), replica, NAME, ask)
+
+
+def begun(path: str, root: Path, *, files: Files | None = None) -> Recorded:
+    return Recorded(root, Source(path, now(path)).log_id, files=files)
+
+
+# -- owners ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(24, 32)
+def test_nothing_is_shipped_for_an_owner_of_whom_word_and_file_disagree(path: str) -> None:
+    number, said = now(path), Path(path, "owner").read_bytes()
+    first = owner.read(Files(), path)
+    assert first is not None
+    owner.write(Files(), path, first._replace(generation=number + 1))  # he has not promised yet
+    with pytest.raises(FencedError):
+        Source(path, number)
+    take_over(path)
+    Path(path, "owner").write_bytes(said)  # an old copy of it
+    with pytest.raises(FencedError):
+        Source(path, number)
+
+
+@pytest.mark.fault(24)
+def test_who_looks_for_an_owner_who_was_replaced_is_told(path: str) -> None:
+    before = Source(path, now(path))
+    assert before.look() is not None
+    take_over(path)
+    with pytest.raises(FencedError):
+        before.look()
+
+
+@pytest.mark.fault(24)
+def test_who_is_replaced_while_he_is_looked_at_is_not_shipped(path: str) -> None:
+    class Overtaken(Files):
+        """A disk whose log somebody takes while its segments are read."""
+
+        taken = 0
+
+        def open(self, path_: str, *, write: bool = False) -> File:
+            if layout.is_segment(os.path.basename(path_)) and not self.taken:
+                self.taken += 1
+                take_over(path)
+            return super().open(path_, write=write)
+
+    files = Overtaken()
+    before = Source(path, now(path), files=files)
+    with pytest.raises(FencedError):
+        before.look()
+    assert files.taken
+
+
+@pytest.mark.fault(24, 28)
+def test_what_was_sent_for_an_owner_who_is_replaced_meanwhile_is_not_acknowledged(
+    path: str, tmp_path: Path
+) -> None:
+    replica = begun(path, tmp_path / "copies")
+    taken = []
+
+    def overtake(call: str, about: object) -> None:
+        if call == "store" and not taken:
+            taken.append(about)
+            take_over(path)
+
+    replica.after = overtake
+    shipper = shipper_of(path, replica)
+    with pytest.raises(FencedError):
+        shipper.ship()
+    assert taken
+    assert shipper.acknowledged is None
+    assert replica.acknowledged() == 0
+
+
+# -- what a look tells -----------------------------------------------------------------------------
+
+
+@pytest.mark.fault(21)
+def test_a_frame_that_could_not_be_noted_is_noted_with_the_next_look(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = Source(path, now(path))
+
+    def refused(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as short:
+        short.setattr(source, "Increment", refused)
+        with pytest.raises(MemoryError):
+            looked.look()
+    assert looked.look() == Source(path, now(path)).look()
+
+
+# -- what is sent ----------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(8)
+def test_what_is_acknowledged_of_a_segment_that_grew_outlasts_the_power(
+    path: str, tmp_path: Path
+) -> None:
+    with open_session(path) as session:
+        copies = []
+        for seed in SEEDS:
+            files = FaultyFiles(seed=seed)
+            replica = begun(path, tmp_path / f"{seed}", files=files)
+            copies.append((files, replica, shipper_of(path, replica)))
+        for shipper in (each for _, _, each in copies):
+            while shipper.ship():
+                pass
+        session.inputs["edges"].insert([(7, 7)])
+        session.commit(wait="disk")
+        for files, replica, shipper in copies:
+            assert shipper.ship()
+            assert ("append", replica.calls[-2][1]) == replica.calls[-2]
+            held = replica.held()
+            files.lose_power(replica.folder)
+            left = FolderReplica(
+                os.path.dirname(replica.folder), bytes.fromhex(os.path.basename(replica.folder))
+            )
+            assert left.held() == held
+
+
+@pytest.mark.fault(8, 27)
+def test_a_segment_is_whole_on_disk_before_the_one_behind_it_is_there(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(Exception):
+        """The shipper ends here."""
+
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 800)
+    with open_session(path) as session:
+        copies = []
+        for seed in SEEDS:
+            files = FaultyFiles(seed=seed)
+            replica = begun(path, tmp_path / f"{seed}", files=files)
+            copies.append((files, replica, shipper_of(path, replica)))
+        for shipper in (each for _, _, each in copies):
+            while shipper.ship():
+                pass
+        for i in range(8):
+            session.inputs["edges"].insert([(7, i)])
+            session.commit(wait="disk")
+        for files, replica, shipper in copies:
+            seen: list[tuple[str, object]] = []
+
+            def kill(call: str, about: object, seen: list[tuple[str, object]] = seen) -> None:
+                seen.append((call, about))
+                if call == "store" and "append" in dict(seen):
+                    raise KilledError
+
+            replica.after = kill
+            with pytest.raises(KilledError):
+                shipper.ship()
+            grown = Path(replica.folder, str(dict(seen)["append"]))
+            whole = grown.read_bytes()
+            files.lose_power(replica.folder)
+            assert grown.read_bytes() == whole
+
+
+def test_what_a_replica_refuses_is_not_counted_as_sent(path: str, tmp_path: Path) -> None:
+    class Refusing(Recorded):
+        def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
+            raise DurabilityError("full")
+
+    shipper = shipper_of(path, Refusing(tmp_path / "copies", Source(path, now(path)).log_id))
+    with pytest.raises(DurabilityError, match="full"):
+        shipper.ship()
+    assert shipper.bytes_sent == 0
+
+
+@pytest.mark.fault(41)
+def test_a_checkpoint_that_is_replaced_while_others_are_sent_is_sent_once(
+    path: str, tmp_path: Path
+) -> None:
+    go_on(path, 1, checkpoint=True)
+    replica = begun(path, tmp_path / "copies")
+    (newest,) = sorted(Path(path).glob("checkpoint-*"))[-1:]
+
+    def replace(call: str, about: object) -> None:
+        if call == "store" and not layout.is_checkpoint(str(about)) and not replaced:
+            replaced.append(about)
+            shutil.copy(newest, f"{newest}.copy")
+            os.replace(f"{newest}.copy", newest)
+
+    replaced: list[object] = []
+    replica.after = replace
+    shipper = shipper_of(path, replica)
+    while shipper.ship():
+        pass
+    assert replaced
+    assert replica.calls.count(("store", newest.name)) == 1
+
+
+# -- the first look at a replica -------------------------------------------------------------------
+
+
+def test_own_segments_are_compared_once_however_a_shipper_comes(path: str, tmp_path: Path) -> None:
+    replica = begun(path, tmp_path / "copies")
+    while shipper_of(path, replica).ship():
+        break
+    again = begun(path, tmp_path / "copies")
+    shipper_of(path, again).ship()
+    asked = [about for call, about in again.calls if call == "digest"]
+    own = [name for name in asked if name == asked[-1]]
+    assert now(path) > 1
+    assert len(own) == 1
+
+
+@pytest.mark.fault(32, 35)
+def test_what_a_replica_acknowledged_of_a_history_that_was_left_counts_no_more(
+    path: str, tmp_path: Path
+) -> None:
+    shutil.copytree(path, f"{path}.old")
+    go_on(path, 2)
+    replica = begun(path, tmp_path / "copies")
+    assert shipper_of(path, replica).ship()
+    assert replica.acknowledged() > 0
+    shutil.rmtree(path)
+    os.rename(f"{path}.old", path)
+    for _ in range(2):  # of a later generation than the one that the replica has
+        go_on(path, 1)
+    votes: list[Vote] = []
+
+    class KilledError(Exception):
+        """The shipper ends when it has begun."""
+
+    def kill(call: str, about: object) -> None:
+        if call in ("store", "append"):
+            raise KilledError
+
+    again = begun(path, tmp_path / "copies")
+    again.after = kill
+    with pytest.raises(KilledError):
+        shipper_of(path, again, votes.append).ship()
+    assert [bool(vote.ahead) for vote in votes] == [True]
+    assert again.acknowledged() == 0
