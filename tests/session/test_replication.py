@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from replica_servers import ReplicaServer
 
 import nosync_nb
 from nosync_nb import Session
@@ -23,6 +24,7 @@ from nosync_nb.session.replication import ReplicaStatus, Replication
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.replicas.folder import FolderReplica, read_promise
 from nosync_nb.store.replicas.replica import Name, Term
+from nosync_nb.store.replicas.settings import checked
 
 WAIT_S = 120.0
 
@@ -331,3 +333,28 @@ def test_committing_makes_no_call_for_replicas(
         session.inputs["edges"].insert([(2, 2)])
         session.commit()
         assert not called.is_set()
+
+
+@pytest.mark.fault(32)
+def test_a_copy_that_two_urls_lead_to_counts_once(tmp_path: Path) -> None:
+    server = ReplicaServer(tmp_path / "d").start()
+    try:
+        here = f"file://{tmp_path}/d"
+        with nosync_nb.open(tmp_path / "x.nosync", replicas=[here, server.url]) as session:
+            session.input("edges", "src int, dst int").insert([(1, 2)])
+            session.commit()
+            told = until(session, lambda all_: all(each.epoch or each.why for each in all_))
+            twice = [each for each in told if not each.epoch]
+            assert [each.state for each in twice] == ["failing"]
+            (other,) = {here, server.url} - {twice[0].url}
+            assert f"leads to the copy that '{other}' keeps" in twice[0].why
+            assert "`%dd replicas remove` one of the two" in twice[0].why
+            assert session.recovery_frontier("disk") == 0
+            replication(session).change(checked([here], None, log=session.path))
+            until(session, lambda all_: all(each.epoch == 1 for each in all_))
+            assert session.recovery_frontier("disk", lost=0) == 1
+        shutil.rmtree(tmp_path / "x.nosync")
+        with pytest.raises(DurabilityError, match="1 of its 2 replicas can be read; it takes 2"):
+            nosync_nb.open(tmp_path / "x.nosync", replicas=[here, server.url], quorum=1)
+    finally:
+        server.end()

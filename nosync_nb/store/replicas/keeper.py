@@ -25,13 +25,13 @@ from contextlib import suppress
 from io import FileIO
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.errors import DurabilityError, FencedError, NosyncError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import owner
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.address import Address
-from nosync_nb.store.replicas.polling import AheadError, Poll, Vote
+from nosync_nb.store.replicas.polling import AheadError, Claims, Poll, Vote
 from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.scrubbing import Scrubbed, Scrubber
 from nosync_nb.store.replicas.shipping import Shipper
@@ -101,12 +101,14 @@ class Lane:
         generation: int,
         name: Name,
         poll: Poll,
+        claims: Claims,
         tell: Callable[[Progress], None],
         files: Files,
     ) -> None:
         self._number, self._address = number, address
         self._folder, self._generation = folder, generation
-        self._name, self._poll, self._tell, self._files = name, poll, tell, files
+        self._name, self._tell, self._files = name, tell, files
+        self._poll, self._claims = poll, claims
         self._news = threading.Condition()
         self._waiting = True
         self._ended: float | None = None
@@ -168,7 +170,9 @@ class Lane:
                 if source is None:
                     source = Source(self._folder, self._generation, files=self._files)
                     replica = connect(self._address, self._files).replica(source.log_id)
-                    shipper = Shipper(source, replica, self._name, self._ask, self._level)
+                    shipper = Shipper(
+                        source, replica, self._name, self._ask, self._level, self._claim
+                    )
                     self._shipper = shipper
                 assert shipper is not None
                 with self._news:
@@ -181,13 +185,13 @@ class Lane:
                 if written:
                     break
             except AheadError as error:
-                self._say("ahead", str(error))
+                self._say("ahead", _with_remedy(error))
                 break
             except FencedError as error:
-                self._say("fenced", str(error))
+                self._say("fenced", _with_remedy(error))
                 break
             except Exception as error:  # one lane's trouble is never another's, and is told
-                self._say("failing", str(error) or type(error).__name__)
+                self._say("failing", _with_remedy(error))
                 if not self._later(delay):
                     break
                 delay = min(2 * delay, _RETRY_S[1])
@@ -216,6 +220,9 @@ class Lane:
     def _ask(self, vote: Vote) -> None:
         self._poll.ask(self._number, vote)
 
+    def _claim(self, incarnation: str) -> None:
+        self._claims.claim(self._number, incarnation)
+
     def _level(self, shipper: Shipper) -> None:
         known = shipper.acknowledged
         sent, backlog = shipper.bytes_sent, shipper.backlog_bytes
@@ -235,6 +242,12 @@ class Lane:
             self._tell(said)
 
 
+def _with_remedy(error: Exception) -> str:
+    """What went wrong, and what can be done, in one line."""
+    hint = error.hint if isinstance(error, NosyncError) else None
+    return "; ".join(filter(None, (str(error) or type(error).__name__, hint)))
+
+
 def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
     """Ships a log until its owner has ended, or another one has taken over.
 
@@ -246,9 +259,9 @@ def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
     settings = stored.read(disk, folder, log_id(disk, folder))
     count, needed = len(settings.replicas), settings.quorum
     name = Name(folder, stored.signer(disk), count, needed)
-    poll = Poll(count, needed)
+    poll, claims = Poll(count, needed), Claims([each.url for each in settings.replicas])
     lanes = [
-        Lane(number, address, folder, generation, name, poll, tell, disk)
+        Lane(number, address, folder, generation, name, poll, claims, tell, disk)
         for number, address in enumerate(settings.replicas)
     ]
     doubts = [lane.doubt for lane in lanes]

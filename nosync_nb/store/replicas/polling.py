@@ -7,6 +7,7 @@ what replicas hold of the log that was lost, and would be taken for the better c
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError, FencedError
@@ -23,6 +24,44 @@ class UndecidedError(DurabilityError):
     """Too few replicas have told yet whether they hold frames that this log does not."""
 
     kind = "undecided"
+
+
+class TwiceError(DurabilityError):
+    """Two URLs lead to one copy, which is one replica and not two."""
+
+    kind = "twice"
+
+
+class Claims:
+    """To which copy each replica's URL leads. Any thread may ask.
+
+    Failure: a folder is named as one replica, and a server that keeps its copies there as another.
+    Both acknowledge, and an epoch on one disk counts as one on two.
+    """
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = urls
+        self._lock = threading.Lock()
+        self._known: dict[int, str] = {}
+
+    def claim(self, replica: int, incarnation: str) -> None:
+        """Takes a copy for one of the replicas.
+
+        Raises:
+            TwiceError: it is that of another one.
+        """
+        with self._lock:
+            self._known.pop(replica, None)
+            for other, known in self._known.items():
+                if known == incarnation:
+                    raise TwiceError(
+                        f"it leads to the copy that '{self._urls[other]}' keeps, and does not count"
+                        " a second time",
+                        hint=f"`%dd replicas remove` one of the two; if somebody has copied the"
+                        f" folder of '{self._urls[other]}' there, delete this one: it is filled"
+                        " anew",
+                    )
+            self._known[replica] = incarnation
 
 
 class Vote(NamedTuple):

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.address import Address
 from nosync_nb.store.replicas.bringing import copy
 from nosync_nb.store.replicas.examining import Copy, examined, examined_in
+from nosync_nb.store.replicas.polling import Claims
 from nosync_nb.store.replicas.replica import Name, Replica, Term
 from nosync_nb.store.replicas.settings import Replicas, readers, signer, write
 from nosync_nb.store.replicas.sites import connect
@@ -136,17 +137,31 @@ def _told(best: Copy, settings: Replicas, silent: Sequence[str]) -> Restored:
     return Restored(best.url, best.end.seq, tuple(best.rows.values()), tuple(silent), uncertain)
 
 
+Held = tuple[str, Replica, Mapping[str, int]]
+"""A replica by its URL, and the sizes of what it holds."""
+
+
+def _apart(replicas: Sequence[tuple[str, Replica]], promised: Term) -> tuple[list[Held], list[str]]:
+    """Those that have promised, each copy once; and why some are left out."""
+    claims = Claims([url for url, _ in replicas])
+    why, held = [], []
+    for number, (url, replica) in enumerate(replicas):
+        try:
+            if replica.promised() == promised:
+                incarnation, files = replica.held()
+                claims.claim(number, incarnation)
+                held.append((url, replica, files))
+        except (CorruptLogError, DurabilityError) as error:
+            why.append(f"{url}: {error}")
+    return held, why
+
+
 def _copies(
     files: Files, replicas: Sequence[tuple[str, Replica]], promised: Term
 ) -> tuple[list[Copy], list[str]]:
     """What can be read back of those that have promised; and why some cannot."""
-    why, held, copies = [], [], []
-    for url, replica in replicas:
-        try:
-            if replica.promised() == promised:
-                held.append((url, replica, replica.held().files))
-        except (CorruptLogError, DurabilityError) as error:
-            why.append(f"{url}: {error}")
+    copies = []
+    held, why = _apart(replicas, promised)
     there = [sizes for *_, sizes in held]
     for url, replica, sizes in held:
         try:

@@ -60,6 +60,8 @@ class Shipper:
         ask: is told what the replica says of the log, and raises if it may not be shipped to; see
             `Poll.ask`.
         tell: called when anything is known anew that the attributes say.
+        claim: is told which copy the replica keeps, and raises if another one keeps it; see
+            `Claims.claim`.
 
     Attributes:
         acknowledged: how far the replica holds the log; None before the first pass.
@@ -75,9 +77,10 @@ class Shipper:
         name: Name,
         ask: Callable[[Vote], None],
         tell: Callable[[Shipper], None] = lambda shipper: None,
+        claim: Callable[[str], None] = lambda incarnation: None,
     ) -> None:
         self._source, self._replica, self._name = source, replica, name
-        self._ask, self._tell = ask, tell
+        self._ask, self._tell, self._claim = ask, tell, claim
         self._incarnation = ""
         self._stamp: tuple[int, int, int] | None = None  # of the checkpoint that it has
         self._held: dict[str, int] | None = None
@@ -193,6 +196,7 @@ class Shipper:
         if promised.incarnation != self._incarnation:
             self._incarnation, self.acknowledged = promised.incarnation, None
             self._tell(self)  # what another copy acknowledged in its place is gone
+        self._claim(promised.incarnation)
         begun = view.extents[0].segment if view.extents else None
         # Only a log that its first owner has just made cannot lack anything: also one that is empty
         # may be an old copy.
