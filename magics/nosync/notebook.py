@@ -12,13 +12,13 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping, MutableMapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nosync.cells import Cells, pending_rows
-from nosync.place import Place, prepare, resolve, temporary
+from nosync.place import Place, prepare, resolve, temporary, use, used
 from nosync.tracebacks import ShortErrors
 from nosync.variables import Memo, Variables, taken
 from nosync_widgets import formats
@@ -69,7 +69,8 @@ class EagerSpark:
 class Notebook:
     """What `%load_ext nosync` makes; `opened` is the session, once there is one.
 
-    `undoing` has what else is to be undone when the extension is unloaded.
+    `branch` is the one of the log at its place that cells go on in, None: the log itself. `undoing`
+    has what else is to be undone when the extension is unloaded.
     """
 
     def __init__(self, shell: InteractiveShell, settings: Settings) -> None:
@@ -77,6 +78,7 @@ class Notebook:
         self.settings = settings
         self.opened: Session | None = None
         self.place: Place | None = None
+        self.branch: str | None = None
         self.errors = ShortErrors(shell, settings)
         self.cells = Cells(self)
         self.variables = Variables(shell)
@@ -131,12 +133,13 @@ class Notebook:
         from nosync_nb.session.session import owners_of
 
         self.errors.install()
-        self._refuse_pending(place, options)
+        branch, where = used(place) if write else (None, place.path)
+        self._refuse_pending(where, options)
         offered = self._regained(place, options) if write and not place.has_log else ""
         known = prepare(place, write=write) and write
         with memo.attempt(place.path, write=known):
             try:
-                session = nosync_nb.open(str(place.path), spark=self._users_spark, **options)
+                session = nosync_nb.open(str(where), spark=self._users_spark, **options)
             except nosync_nb.NosyncError as error:
                 if "replicas" in options and not place.has_log:
                     error.add_note("Hint: `%dd reset` forgets these replicas, and begins anew")
@@ -147,10 +150,15 @@ class Notebook:
             return session
         self.close()
         self.opened, self.place, self.memo, self._looked = session, place, memo, True
+        self.branch = branch
         owners_of(session).listeners.hear(lambda text: self.say(f"NoSync: {text}"))
         self.configure()
         self.cells.begin()
         self._announce(session, place)
+        if branch is not None:
+            self.say(
+                f"NoSync: cells go on in branch {branch}; `%dd switch` is back in the main log"
+            )
         if offered:
             self.say(offered)
         return session
@@ -179,14 +187,43 @@ class Notebook:
         remembered.forget(Files(), os.path.realpath(place.path))
         return place.path
 
-    def _refuse_pending(self, place: Place, options: Mapping[str, Any]) -> None:
+    def switch(self, name: str | None) -> Session:
+        """Goes on in a branch of the log, now and after a restart; None: in the log itself.
+
+        Raises:
+            SchemaError: there is no such branch.
+            FencedError: another kernel has it open; cells go on where they did.
+        """
+        __tracebackhide__ = True
+        place = self._place()
+        before, _ = used(place)
+        use(place, name)
+        try:
+            return self.open(force=True)
+        except BaseException:
+            use(place, before)
+            raise
+
+    @contextmanager
+    def main(self, mode: Literal["r", "w"] = "w") -> Iterator[Session]:
+        """The session of the log itself, whichever branch is in use; open for the block."""
+        session = self.session()
+        if self.branch is None or self.place is None:
+            yield session
+            return
+        import nosync_nb
+
+        with nosync_nb.open(str(self.place.path), mode=mode) as main:
+            yield main
+
+    def _refuse_pending(self, where: Path, options: Mapping[str, Any]) -> None:
         """Raises if another log is to be opened while rows wait that no cell's end commits."""
         session = self.opened
         if session is None or session.closed or self.cells.transaction is not None:
             return
         same = session.mode == options.get("mode", "w") and not options.get("takeover")
         lost = pending_rows(session)
-        if lost and not (same and place.path.resolve() == Path(session.path)):
+        if lost and not (same and where.resolve() == Path(session.path)):
             from nosync_nb.errors import NosyncError
 
             raise NosyncError(f"the log in use has {lost}", hint="%dd commit or %dd discard first")

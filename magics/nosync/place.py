@@ -72,6 +72,23 @@ def temporary() -> Place:
     return Place(Path(path).resolve(), "a temporary folder", temporary=True)
 
 
+def used(place: Place) -> tuple[str | None, Path]:
+    """The branch that cells go on in, None: the log itself; and the folder of either."""
+    from nosync_nb.files.disk import Files
+    from nosync_nb.store import branches
+
+    name = branches.used(Files(), str(place.path))
+    return name, place.path if name is None else Path(branches.place(str(place.path), name))
+
+
+def use(place: Place, name: str | None) -> None:
+    """Notes beside the log that cells go on in a branch of it; None: in the log itself."""
+    from nosync_nb.files.disk import Files
+    from nosync_nb.store import branches
+
+    branches.use(Files(), str(place.path), name)
+
+
 def prepare(place: Place, *, write: bool = True) -> bool:
     """Makes the folder above the log and admits both; `.nosync` keeps itself out of git.
 

@@ -18,6 +18,7 @@ from nosync_nb.session.declarations import Declarations
 from nosync_nb.session.definitions import Definitions
 from nosync_nb.session.fetching import Fetching
 from nosync_nb.session.follower import Follower
+from nosync_nb.session.following import Pursuit
 from nosync_nb.session.frames import Frames
 from nosync_nb.session.frontiers import Frontiers
 from nosync_nb.session.garbage import Garbage
@@ -108,7 +109,8 @@ class Owners:
             gate, publisher, transactions, link, listeners, self.upkeep, self.audits, replication,
             repairs,
         )  # fmt: skip
-        self.inputs = Inputs(gate, publisher, transactions, link, repairs)
+        self.inputs = inputs = Inputs(gate, publisher, transactions, link, repairs)
+        self.following = Pursuit(gate, publisher, transactions, inputs, self.commits)
         repeats = Repeats()
         self.loads = Loads(repeats, publisher, transactions, listeners, link.is_frame)
         self.blocks = Blocks(transactions, self.commits, self.loads)

@@ -8,10 +8,9 @@
     session.commit()
     slow.rows()
 
-The session hands each call to who does it; none of them knows the session. Commits and definitions
-pass one gate. Readers take the current `Snapshot`, which never changes, once, and do not wait. An
-epoch or a definition is computed, written to the log, checked for ownership, and then published by
-one assignment; if anything before that fails, everything is as it was.
+The session hands each call to who does it; none of them knows the session. Changes pass one gate.
+Readers take the current `Snapshot`, which never changes, once, and do not wait. An epoch is
+computed, written, and then published by one assignment; if it fails, everything is as it was.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import atexit
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.comparison import Comparison
@@ -291,8 +290,12 @@ class Session:
 
     def branch(self, name: str, at: Any = None) -> Session:
         """Another session that goes on from an epoch (None: now); see `Branching.branch`."""
-        branch: Session = self._owners.branching.branch(name, at)
-        return branch
+        return cast(Session, self._owners.branching.branch(name, at))
+
+    def follow(self, parent: Session, upto: Any = None) -> int:
+        """Takes the epochs that its parent had since, as far as `upto`; see `Pursuit.follow`."""
+        parent._owners.follower.refresh()
+        return self._owners.following.follow(parent._owners.publisher, upto)
 
     @property
     def branches(self) -> Mapping[str, Branch]:

@@ -2,6 +2,7 @@
 
     folder/branches/NAME/      a log like any other, complete in itself
     folder/branches/.making-*  one that is being made, .dropped-*: one that is being deleted
+    folder/branches/.in-use    the branch that a notebook of this log goes on in
 
 A branch is made under another name, synced, and renamed: it is there as a whole or not at all. What
 lies in files (layers, packs) has one more name there, and no byte is copied: a file lives as long
@@ -35,6 +36,9 @@ from nosync_nb.trace.past.history import History
 
 FOLDER = "branches"
 MAKING, DROPPED = ".making-", ".dropped-"
+IN_USE = ".in-use"
+
+_NAME_BYTES_MAX = 1 << 10
 
 
 class Fork(NamedTuple):
@@ -234,6 +238,29 @@ def sweep(parent: Store) -> None:
 def listed(files: Files, log: str) -> dict[str, Branch]:
     """The branches of the log in a folder, by name. Cost: each is opened for reading."""
     return {name: _listed(place(log, name), name) for name in names(files, log)}
+
+
+def used(files: Files, log: str) -> str | None:
+    """The branch that a notebook of the log in a folder goes on in; None: the log itself."""
+    path = os.path.join(log, FOLDER, IN_USE)
+    known = names(files, log)
+    if not known or not files.exists(path):
+        return None
+    name = files.read(path, most=_NAME_BYTES_MAX).decode(errors="replace")
+    return name if name in known else None
+
+
+def use(files: Files, log: str, name: str | None) -> None:
+    """Notes which branch a notebook goes on in, durably; None: the log itself.
+
+    Raises:
+        SchemaError: there is no such branch.
+    """
+    known = names(files, log)
+    if name is not None and name not in known:
+        raise unknown(name, known)
+    if known:
+        files.replace(os.path.join(log, FOLDER, IN_USE), (name or "").encode())
 
 
 def _listed(path: str, name: str) -> Branch:

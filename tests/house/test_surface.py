@@ -9,7 +9,7 @@ PROMISED = {
     *("stage", "stages", "inputs", "drop", "rename"),
     *("epochs", "now", "frontiers", "recovery_frontier", "recovery", "stats", "close", "verify"),
     *("compare", "define", "retain", "pin", "unpin", "pins"),
-    *("branch", "branches", "drop_branch"),
+    *("branch", "branches", "drop_branch", "follow"),
     *("spark", "spark_rows", "spark_off", "spark_conf", "collect_rows", "replay_rows"),
 }
 """What README and the arguments of `open` and the magics' settings promise of a session."""

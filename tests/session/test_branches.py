@@ -16,7 +16,15 @@ from faults import Crash, FaultyFiles, HastyFiles, Phase, on_disk
 from inside import inside
 
 import nosync_nb
-from nosync_nb import DurabilityError, FencedError, SchemaError, Session, TimeError, TrustError
+from nosync_nb import (
+    DurabilityError,
+    FencedError,
+    SchemaError,
+    Session,
+    StageError,
+    TimeError,
+    TrustError,
+)
 from nosync_nb.files.disk import Files
 from nosync_nb.session import upkeep
 from nosync_nb.store import store
@@ -550,3 +558,76 @@ def test_a_disk_without_hard_links_is_told(
     assert "local disk" in str(told.value.hint)
     assert os.listdir(tmp_path / "log" / "branches") == []
     load(large, 1)
+
+
+# -- what the parent got since ---------------------------------------------------------------------
+
+
+def test_a_branch_follows_its_parent_through_other_stages(session: Session) -> None:
+    committed(session, 5)
+    branch = session.branch("what_if", at=2)
+    branch.stage("busy", branch["labels"].filter("n > 1"))
+    with session.epoch(once="late load", label="late") as late:
+        session.inputs["edges"].insert([(1, 1), (2, 2), (6, 1)])
+        session.inputs["nodes"].delete([(4,)])
+    committed(session, 3)
+    assert branch.follow(session, upto=4) == 4
+    assert branch["edges"].rows() == session["edges"].rows(at=4)
+    assert branch.follow(session) == session.now
+    for name in ("edges", "nodes", "labels", "pairs"):
+        for at in range(session.now + 1):
+            assert branch[name].rows(at=at) == session[name].rows(at=at), (name, at)
+    assert branch["busy"].rows() == session["labels"].filter("n > 1").rows()
+    assert branch["edges"].rows(at="late") == session["edges"].rows(at=late.number)
+    with branch.epoch(once="late load") as again:
+        branch.inputs["edges"].insert([(1, 1), (2, 2), (6, 1)])
+    assert again.skipped
+    assert branch.follow(session) == session.now  # nothing is taken twice
+    branch.close()
+
+
+def test_following_goes_on_where_it_ended_and_beside_epochs_of_its_own(session: Session) -> None:
+    committed(session, 6)
+    with session.branch("mine", at=3) as branch:
+        branch.follow(session, upto=4)
+        branch.inputs["edges"].insert([(6, 0)])
+        assert branch.commit() == 5
+        branch.inputs["nodes"].upsert([(3, "mine")])
+        branch.commit()
+    with nosync_nb.open(os.path.join(session.path, "branches", "mine")) as again:
+        assert again.follow(session) == 8
+        assert sorted(again["edges"].rows()) == sorted([*session["edges"].rows(), (6, 0)])
+        assert again["nodes"].rows() == session["nodes"].rows()
+
+
+def test_whom_a_branch_cannot_follow_is_told_and_nothing_is_taken(
+    session: Session, tmp_path: Path
+) -> None:
+    committed(session, 4)
+    with session.branch("one", at=2) as one, one.branch("two") as two:
+        with pytest.raises(SchemaError, match="is no branch of"):
+            two.follow(session)
+        with pytest.raises(SchemaError, match="is no branch of"):
+            session.follow(one)
+        with pytest.raises(TimeError, match="is not readable"):
+            one.follow(session, upto=9)
+        one.inputs["edges"].insert([(1, 1)])
+        with pytest.raises(StageError, match="1 rows wait"):
+            one.follow(session)
+        one.discard()
+        session.drop("edges", cascade=True)
+        session.input("edges", "src string")
+        with pytest.raises(SchemaError, match="and in the parent"):
+            one.follow(session)
+        assert one.now == 2
+    with nosync_nb.open(tmp_path / "log", mode="r") as reader:
+        assert reader.now == 4
+
+
+def test_a_branch_follows_a_parent_that_is_only_read_here(session: Session, tmp_path: Path) -> None:
+    committed(session, 3)
+    path = inside(session).branching.make("mine", 1)
+    session.close()
+    with nosync_nb.open(tmp_path / "log", mode="r") as parent, nosync_nb.open(path) as branch:
+        branch.follow(parent)
+        assert contents(branch) == contents(parent)

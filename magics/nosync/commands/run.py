@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from IPython.core.error import UsageError
 
 from nosync.commands.act import COMMANDS as ACTING
+from nosync.commands.branches import COMMANDS as FORKING
 from nosync.commands.form import Quoted, Subcommand
 from nosync.commands.replicas import COMMANDS as COPYING
 from nosync.commands.retain import COMMANDS as RETAINING
@@ -141,6 +142,7 @@ COMMANDS: dict[str, Subcommand] = {
         *ACTING,
         *COPYING,
         *RETAINING,
+        *FORKING,
         *VERIFYING,
         Subcommand(
             "help",

@@ -1,0 +1,101 @@
+"""Subcommands of `%dd` that fork the notebook's session: branch, switch, follow."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from IPython.core.error import UsageError
+
+from nosync.commands.form import Subcommand, epoch_of, moment
+from nosync_widgets import formats
+from nosync_widgets.tables import Table
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+
+
+def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
+    __tracebackhide__ = True
+    if arguments.drop is not None:
+        if arguments.name is not None or arguments.at is not None:
+            raise UsageError("%dd branch: write `%dd branch NAME`, or `%dd branch --drop NAME`")
+        with notebook.main() as main:
+            main.drop_branch(arguments.drop)
+        notebook.say(f"branch {arguments.drop} is gone")
+        return None
+    if arguments.name is None:
+        return _listed(notebook)
+    from nosync_nb.collections.definition import check_name
+    from nosync_nb.session.session import owners_of
+
+    session = notebook.session()
+    if notebook.branch is not None:
+        raise UsageError(
+            f"%dd branch: cells go on in branch {notebook.branch}; `%dd switch` first, or fork it:"
+            f" nosync.session().branch({arguments.name!r})"
+        )
+    name = check_name(arguments.name, "branch")
+    epoch = session.now if arguments.at is None else epoch_of(session, arguments.at)
+    owners_of(session).branching.make(name, epoch)
+    notebook.say(f"branch {name} forked at epoch {epoch}: `%dd switch {name}` goes on there")
+    return None
+
+
+def _listed(notebook: Notebook) -> Table:
+    with notebook.main("r") as main:
+        branches = main.branches.values()
+    rows = [
+        [
+            each.name,
+            formats.value(each.at),
+            formats.value(each.now),
+            "this notebook" if each.name == notebook.branch else each.owner or "",
+        ]
+        for each in branches
+    ]
+    head = ("branch", "forked at", "last epoch", "open in")
+    return Table("branches", head, rows, ("string", "bigint", "bigint", "string"))
+
+
+def _switch(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    session = notebook.switch(arguments.name)
+    where = "the main log" if notebook.branch is None else f"branch {notebook.branch}"
+    notebook.say(f"cells go on in {where}, at epoch {session.now}")
+
+
+def _follow(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    session = notebook.session()
+    before = session.now
+    with notebook.main("r") as main:
+        upto = None if arguments.upto is None else epoch_of(main, arguments.upto)
+        now = session.follow(main, upto)
+    notebook.say(f"{formats.count(now - before, 'epoch')} of the main log taken, now at {now}")
+
+
+COMMANDS = (
+    Subcommand(
+        "branch",
+        "fork the session at an epoch",
+        _branch,
+        [
+            (["name"], {"nargs": "?", "help": "an identifier; left out: the branches there are"}),
+            (["--at"], {"type": moment, "metavar": "EPOCH", "help": "where it forks; now"}),
+            (["--drop"], {"metavar": "NAME", "help": "delete one that nobody has open"}),
+        ],
+    ),
+    Subcommand(
+        "switch",
+        "go on in a branch, or in the main log",
+        _switch,
+        [(["name"], {"nargs": "?", "help": "a branch; left out: the main log"})],
+    ),
+    Subcommand(
+        "follow",
+        "take what the main log got since the branch in use forked",
+        _follow,
+        [(["--upto"], {"type": moment, "metavar": "EPOCH", "help": "an epoch of the main log"})],
+    ),
+)

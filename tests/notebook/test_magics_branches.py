@@ -1,0 +1,137 @@
+"""`%dd branch`, `switch` and `follow` through a real shell: cells go on in a branch, and back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter.shell import Notebook
+
+import nosync
+import nosync_nb
+
+FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
+DELAYS = '%%dd\nslow = flights.filter("delay > 10")'
+
+
+@pytest.fixture
+def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOSYNC_SESSION", "log")
+    made = started()
+    for source in (FLIGHTS, DELAYS, *(f'flights.insert([("AA", {d})])' for d in (5, 20, 30))):
+        made.ok(source)
+    yield made
+    made.close()
+
+
+def started() -> Notebook:
+    made = Notebook()
+    made.ok("%load_ext nosync")
+    return made
+
+
+def rows(notebook: Notebook, name: str = "slow") -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in notebook.names[name].rows()]
+
+
+def test_cells_go_on_in_a_branch_and_back(notebook: Notebook) -> None:
+    said = notebook.ok("%dd branch what_if --at 2")
+    assert "branch what_if forked at epoch 2: `%dd switch what_if`" in said
+    assert rows(notebook) == [("AA", 20), ("AA", 30)]
+    said = notebook.ok("%dd switch what_if")
+    assert "cells go on in branch what_if, at epoch 2" in said
+    assert rows(notebook) == [("AA", 20)]
+    notebook.ok('flights.insert([("UA", 99)])')
+    assert rows(notebook) == [("AA", 20), ("UA", 99)]
+    assert "this notebook" in notebook.ok("%dd branch")
+    assert "at epoch 3" in notebook.ok("%dd switch")
+    assert rows(notebook) == [("AA", 20), ("AA", 30)]
+    table = notebook.ok("%dd branch")
+    assert "what_if" in table
+    assert "this notebook" not in table
+    assert "is gone" in notebook.ok("%dd branch --drop what_if")
+    assert "what_if" not in notebook.ok("%dd branch")
+
+
+def test_a_restarted_notebook_comes_back_on_its_branch_and_says_so(notebook: Notebook) -> None:
+    notebook.ok("%dd branch what_if --at 1")
+    notebook.ok("%dd switch what_if")
+    notebook.ok('flights.insert([("UA", 50)])')
+    notebook.close()
+    again = Notebook()
+    try:
+        assert "cells go on in branch what_if" in again.ok("%load_ext nosync")
+        assert rows(again) == [("UA", 50)]
+        again.ok("%dd switch")
+    finally:
+        again.close()
+    last = Notebook()
+    try:
+        assert "branch" not in last.ok("%load_ext nosync")
+        assert rows(last) == [("AA", 20), ("AA", 30)]
+    finally:
+        last.close()
+
+
+def test_a_branch_follows_the_main_log(notebook: Notebook) -> None:
+    notebook.ok("%dd branch what_if --at 1")
+    notebook.ok("%dd switch what_if")
+    notebook.ok('%%dd\nslow = flights.filter("delay > 25")')
+    assert "1 epoch of the main log taken, now at 2" in notebook.ok("%dd follow --upto 2")
+    assert rows(notebook) == []
+    assert "1 epoch of the main log taken, now at 3" in notebook.ok("%dd follow")
+    assert rows(notebook) == [("AA", 30)]
+    assert "0 epochs of the main log" in notebook.ok("%dd follow")
+
+
+def test_what_cannot_be_is_told_and_cells_go_on_where_they_did(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    assert "there is no branch 'nowhere'" in notebook.fails("%dd switch nowhere")
+    assert "must be an identifier" in notebook.fails("%dd branch 2nd")
+    assert "epoch 99 is not readable" in notebook.fails("%dd branch other --at 99")
+    assert "%dd branch: write" in notebook.fails("%dd branch other --drop one")
+    assert "is no branch of" in notebook.fails("%dd follow")
+    notebook.ok("%dd branch taken")
+    assert "there is a branch 'taken' already" in notebook.fails("%dd branch taken")
+    code = (
+        "import sys, nosync_nb; s = nosync_nb.open(sys.argv[1]); print('open', flush=True);"
+        "sys.stdin.read()"
+    )
+    path = tmp_path / "log" / "branches" / "taken"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"open\n"
+        assert f"process {other.pid}" in notebook.fails("%dd switch taken")
+        assert f"process {other.pid}" in notebook.fails("%dd branch --drop taken")
+        assert str(other.pid) in notebook.ok("%dd branch")
+        assert nosync.session().path == str(tmp_path / "log")
+        notebook.ok('flights.insert([("UA", 11)])')
+        other.communicate()
+    notebook.ok("%dd switch taken")
+    assert "`%dd switch` first" in notebook.fails("%dd branch inner")
+    assert os.path.basename(nosync.session().path) == "taken"
+
+
+def test_a_branch_that_went_meanwhile_is_left_for_the_main_log(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    notebook.ok("%dd branch what_if")
+    notebook.ok("%dd switch what_if")
+    notebook.close()
+    with nosync_nb.open(tmp_path / "log") as main:
+        main.drop_branch("what_if")
+    again = started()
+    try:
+        again.ok("slow.count()")
+        assert nosync.session().path == str(tmp_path / "log")
+    finally:
+        again.close()
