@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,6 +122,38 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
     with nosync_nb.open(tmp_path / "log") as session:
         yield session
+
+
+@pytest.fixture
+def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logs of a test are signed with a key of its own."""
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Session]]:
+    """Opens logs of the test, `log` by default; every session is closed at the end."""
+    import nosync_nb
+
+    sessions: list[Session] = []
+
+    def open_(name: str = "log", **options: Any) -> Session:
+        sessions.append(nosync_nb.open(tmp_path / name, **options))
+        return sessions[-1]
+
+    yield open_
+    for session in reversed(sessions):
+        session.close()
+
+
+@pytest.fixture
+def large_from_ten_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than ten rows lie in files."""
+    from nosync_nb.session import upkeep
+    from nosync_nb.store import store
+
+    monkeypatch.setattr(store, "SPILL_ROWS", 10)
+    monkeypatch.setattr(upkeep, "SPILL_ROWS", 10)
 
 
 @pytest.fixture(scope="session")

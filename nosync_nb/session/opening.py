@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, SchemaError, TrustError
@@ -73,15 +73,14 @@ def open(
         retention.parsed(retain)
         if mode == "r":
             raise SchemaError("retain is said by who writes", hint='leave out mode="r"')
-    _refuse(bulk, mode)
+    _refuse(bulk, mode, named=replicas is not None or quorum is not None)
     where = os.path.realpath(path)
-    if mode == "r" and (replicas is not None or quorum is not None):
-        raise SchemaError("replicas are named by who writes", hint='leave out mode="r"')
     asked = None if replicas is None else settings.checked(replicas, quorum, log=where)
+    wish = _Wish(where, mode, takeover, spark, spark_rows, asked, quorum)
     policy = Policy(on_loss, timeout)
     while True:
         try:
-            session = _one(where, mode, takeover, spark, spark_rows, asked, quorum, gap=policy.gap)
+            session = _one(wish, gap=policy.gap)
             if retain is not None:
                 owners_of(session).retaining.set(retain)
             return session
@@ -89,52 +88,56 @@ def open(
             policy.wait(missing)
 
 
-def _one(
-    where: str,
-    mode: Literal["r", "w"],
-    takeover: bool,
-    spark: Any,
-    spark_rows: int | None,
-    asked: Replicas | None,
-    quorum: int | None,
-    *,
-    gap: bool,
-) -> Session:
+class _Wish(NamedTuple):
+    """What one opening is asked for; see `open`.
+
+    Attributes:
+        replicas: None: those of before.
+        quorum: of those of before, if no others are named.
+    """
+
+    where: str
+    mode: Literal["r", "w"]
+    takeover: bool
+    spark: Any
+    spark_rows: int | None
+    replicas: Replicas | None
+    quorum: int | None
+
+    def over(self, before: Replicas) -> Replicas | None:
+        """The replicas that are asked for of a log that has others; None: nothing is said."""
+        if self.replicas is None and self.quorum is not None:
+            urls = [address.url for address in before.replicas]
+            return settings.checked(urls, self.quorum, log=self.where)
+        return self.replicas
+
+
+def _one(wish: _Wish, *, gap: bool) -> Session:
     """The session of a folder in this process, if there is one that goes on; else another one."""
     with _opening:
-        known = _known(where) if mode == "w" and not takeover else None
+        known = _known(wish.where) if wish.mode == "w" and not wish.takeover else None
         if known is not None:
-            if asked is None and quorum is not None:
-                urls = [each.url for each in owners_of(known).replication.settings.replicas]
-                asked = settings.checked(urls, quorum, log=where)
+            replication = owners_of(known).replication
+            asked = wish.over(replication.settings)
             if asked is not None:
-                owners_of(known).replication.change(asked)
+                replication.change(asked)
             return known
         with _no_collection():
-            return _begun(where, mode, takeover, spark, spark_rows, asked, quorum, gap=gap)
+            return _begun(wish, gap=gap)
 
 
-def _begun(
-    where: str,
-    mode: Literal["r", "w"],
-    takeover: bool,
-    spark: Any,
-    spark_rows: int | None,
-    asked: Replicas | None,
-    quorum: int | None,
-    *,
-    gap: bool,
-) -> Session:
+def _begun(wish: _Wish, *, gap: bool) -> Session:
     """A session that whoever opens the folder next finds; or nothing of it is left."""
     started = time.perf_counter()
+    where, mode, asked = wish.where, wish.mode, wish.replicas
     anew = restoring.restore(where, asked, gap=gap) if asked is not None else None
     files = Elsewhere() if mode == "w" else None
-    store = Store.open(where, mode=mode, takeover=takeover, files=files)
+    store = Store.open(where, mode=mode, takeover=wish.takeover, files=files)
     read = time.perf_counter()
     session = None
     try:
-        replicas, unfit = _replicas(store, asked, quorum)
-        session = Session(store, replicas, open, spark=spark, spark_rows=spark_rows)
+        replicas, unfit = _replicas(store, wish)
+        session = Session(store, replicas, open, spark=wish.spark, spark_rows=wish.spark_rows)
         if anew is not None:
             tell(session.recovery, anew, [*session.inputs, *session.stages])
         if unfit is not None:
@@ -158,9 +161,7 @@ def _begun(
         raise
 
 
-def _replicas(
-    store: Store, asked: Replicas | None, quorum: int | None
-) -> tuple[Replicas, str | None]:
+def _replicas(store: Store, wish: _Wish) -> tuple[Replicas, str | None]:
     """The replicas of a log that was opened, and why those that it names are not asked."""
     log = store.log
     if log.mode == "r":
@@ -168,12 +169,10 @@ def _replicas(
     try:
         stored = settings.read(store.files, store.path, log.id)
     except (TrustError, CorruptLogError, DurabilityError) as error:
-        if asked is None:
+        if wish.replicas is None:
             return Replicas(), str(error)
         stored = Replicas()
-    if asked is None and quorum is not None:
-        urls = [address.url for address in stored.replicas]
-        asked = settings.checked(urls, quorum, log=store.path)
+    asked = wish.over(stored)
     if asked is None or asked == stored:
         return stored, None
     for address in asked.replicas:
@@ -201,8 +200,12 @@ def _register(where: str, session: Session) -> None:
     atexit.register(session.close)
 
 
-def _refuse(bulk: str | None, mode: str) -> None:
-    """Raises if layers are to lie elsewhere, or it is not known who is to write."""
+def _refuse(bulk: str | None, mode: str, *, named: bool) -> None:
+    """Raises if layers are to lie elsewhere, or it is not known who is to write or who may.
+
+    Args:
+        named: whether replicas are.
+    """
     if mode not in ("r", "w"):
         raise SchemaError(
             f"mode={mode!r} is not known",
@@ -213,6 +216,8 @@ def _refuse(bulk: str | None, mode: str) -> None:
             f"bulk={bulk!r}: layers outside the session's folder are not part of this version",
             hint="leave it out, and open the session in a folder that driver and executors share",
         )
+    if mode == "r" and named:
+        raise SchemaError("replicas are named by who writes", hint='leave out mode="r"')
 
 
 @contextmanager

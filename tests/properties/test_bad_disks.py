@@ -33,10 +33,7 @@ from nosync_nb.store import store
 from nosync_nb.store.log import checkpoint, generation, owner, segments
 from nosync_nb.store.store import Store
 
-
-@pytest.fixture(autouse=True)
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 CHANGES = {"create", "append", "write_at", "rename", "sync", "sync_folder", "unlink"}

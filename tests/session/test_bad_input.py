@@ -29,10 +29,7 @@ from nosync_nb import (
 )
 from nosync_nb.collections.host import definition_of
 
-
-@pytest.fixture(autouse=True)
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import hashlib
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +16,13 @@ from inside import files_of_log, inside
 import nosync_nb
 from nosync_nb import CorruptLogError, Session, StageError
 from nosync_nb.dataflow.runner import Draft
-from nosync_nb.session import upkeep
 from nosync_nb.session.installation import Installation
 from nosync_nb.session.replay import Afresh
 from nosync_nb.session.session import owners_of
 from nosync_nb.session.versions import Decision
-from nosync_nb.store import store
 from nosync_nb.store.deferred import needs
 
-
-@pytest.fixture(autouse=True)
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-
-
-@pytest.fixture(autouse=True)
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten rows are many: they lie in files."""
-    monkeypatch.setattr(store, "SPILL_ROWS", 10)
-    monkeypatch.setattr(upkeep, "SPILL_ROWS", 10)
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Session]]:
-    """Opens the log of the test; every session is closed at the end."""
-    sessions: list[Session] = []
-
-    def open_(**options: Any) -> Session:
-        sessions.append(nosync_nb.open(tmp_path / "log", **options))
-        return sessions[-1]
-
-    yield open_
-    for session in reversed(sessions):
-        session.close()
+pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
 
 
 Rows = dict[str, dict[int, list[tuple[Any, ...]]]]

@@ -7,48 +7,21 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from inside import files_of_log, files_with, inside
 
-import nosync_nb
 from nosync_nb import CorruptLogError, Session, StageError, TimeError
 from nosync_nb.dataflow.stage import Options
-from nosync_nb.session import upkeep
 from nosync_nb.session.session import owners_of
-from nosync_nb.store import store
 
-
-@pytest.fixture(autouse=True)
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-
-
-@pytest.fixture(autouse=True)
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten rows are many: they lie in files."""
-    monkeypatch.setattr(store, "SPILL_ROWS", 10)
-    monkeypatch.setattr(upkeep, "SPILL_ROWS", 10)
+pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
 
 
 Opened = Callable[..., Session]
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Opened]:
-    """Opens a log of the test; every session is closed at the end."""
-    sessions: list[Session] = []
-
-    def open_(name: str = "log", **options: Any) -> Session:
-        sessions.append(nosync_nb.open(tmp_path / name, **options))
-        return sessions[-1]
-
-    yield open_
-    for session in reversed(sessions):
-        session.close()
 
 
 def values(session: Session, name: str, at: int | None = None) -> list[tuple[Any, ...]]:

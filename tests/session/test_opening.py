@@ -19,6 +19,8 @@ from nosync_nb.session import follower, recovery, upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 
+pytestmark = pytest.mark.usefixtures("own_key")
+
 ANOTHER = """
 import sys, nosync_nb
 session = nosync_nb.open(sys.argv[1])
@@ -35,25 +37,6 @@ for line in sys.stdin:
         print("fenced", session.now, len(session.pending), flush=True)
         session.discard()
 """
-
-
-@pytest.fixture(autouse=True)
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Session]]:
-    """Opens the log of the test; every session is closed at the end."""
-    sessions: list[Session] = []
-
-    def open_(**options: Any) -> Session:
-        sessions.append(nosync_nb.open(tmp_path / "log", **options))
-        return sessions[-1]
-
-    yield open_
-    for session in reversed(sessions):
-        session.close()
 
 
 class Another:

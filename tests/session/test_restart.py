@@ -25,24 +25,7 @@ from nosync_nb.store.log import codec, writer
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.trace import parts
 
-
-@pytest.fixture(autouse=True)
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Session]]:
-    """Opens the log of the test; every session is closed at the end."""
-    sessions: list[Session] = []
-
-    def open_(**options: Any) -> Session:
-        sessions.append(nosync_nb.open(tmp_path / "log", **options))
-        return sessions[-1]
-
-    yield open_
-    for session in reversed(sessions):
-        session.close()
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 class Restart:
@@ -536,17 +519,28 @@ def test_opening_deletes_what_nothing_names_and_nothing_else(
     assert values(session["grouped"], 1) == [(x, 1) for x in range(20)]
 
 
-def test_files_that_were_merged_away_go_with_the_second_checkpoint(
-    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than four rows lie in files, and layers are merged early."""
     monkeypatch.setattr(store, "SPILL_ROWS", 4)
     monkeypatch.setattr(upkeep, "SPILL_ROWS", 4)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
-    session = opened()
+
+
+def insert_by_ten(session: Session, rows_count: int) -> Iterator[int]:
+    """Commits numbers, ten an epoch, whenever it is asked for the next; gives the first of them."""
     numbers = session.input("numbers", "x int")
-    for start in range(0, 60, 10):
+    for start in range(0, rows_count, 10):
         numbers.insert([(x,) for x in range(start, start + 10)])
         session.commit()
+        yield start
+
+
+def test_files_that_were_merged_away_go_with_the_second_checkpoint(
+    opened: Callable[..., Session], small_files: None
+) -> None:
+    session = opened()
+    assert [*insert_by_ten(session, 60)][-1] == 50
     inside(session).upkeep.merge(next(iter(inside(session).traces)))
     retired = set(inside(session).garbage.retired)
     assert retired
@@ -561,16 +555,10 @@ def test_files_that_were_merged_away_go_with_the_second_checkpoint(
 
 @pytest.mark.parametrize("step", ["saved", "pack", "write_checkpoint"])
 def test_a_checkpoint_that_had_no_memory_forgets_no_file(
-    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, step: str
+    opened: Callable[..., Session], small_files: None, step: str
 ) -> None:
-    monkeypatch.setattr(store, "SPILL_ROWS", 4)
-    monkeypatch.setattr(upkeep, "SPILL_ROWS", 4)
-    monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     session = opened()
-    numbers = session.input("numbers", "x int")
-    for start in range(0, 60, 10):
-        numbers.insert([(x,) for x in range(start, start + 10)])
-        session.commit()
+    assert [*insert_by_ten(session, 60)][-1] == 50
     owners = inside(session)
     owners.upkeep.merge(next(iter(owners.traces)))
     retired = owners.garbage.files
@@ -593,16 +581,10 @@ def test_a_checkpoint_that_had_no_memory_forgets_no_file(
 
 
 def test_the_checkpoint_before_a_damaged_one_is_enough(
-    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., Session], small_files: None
 ) -> None:
-    monkeypatch.setattr(store, "SPILL_ROWS", 4)
-    monkeypatch.setattr(upkeep, "SPILL_ROWS", 4)
-    monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     session = opened()
-    numbers = session.input("numbers", "x int")
-    for start in range(0, 80, 10):
-        numbers.insert([(x,) for x in range(start, start + 10)])
-        session.commit()
+    for start in insert_by_ten(session, 80):
         inside(session).upkeep.merge(next(iter(inside(session).traces)))
         if start % 20:
             inside(session).upkeep.checkpoint()
