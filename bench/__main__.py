@@ -3,9 +3,10 @@
 make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, loops,
-                                    long, faults, objects, snapshots, kills
+                                    long, pairs, persist, lost, objects, snapshots, kills; faults is
+                                    those of replicas
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
-make bench ARGS="faults --kind server"    replicas at servers instead of in folders
+make bench ARGS="pairs --kind server"     replicas at servers instead of in folders
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from bench.faults import faults
+from bench.faults import lost
 from bench.kills import kills
 from bench.objects import objects
+from bench.pairs import pairs
+from bench.persist import persist
 from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
 from bench.servers import KINDS
 from bench.snapshots import snapshots
@@ -383,11 +386,14 @@ SECTIONS = {
     "reads": reads,
     "loops": loops,
     "long": long,
-    "faults": faults,
+    "pairs": pairs,
+    "persist": persist,
+    "lost": lost,
     "objects": objects,
     "kills": kills,
     "snapshots": snapshots,
 }
+GROUPS = {"faults": ("pairs", "persist", "lost", "kills")}
 
 
 def main() -> int:
@@ -397,15 +403,19 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer epochs")
     text = "of long: also a log of a million epochs"
     parser.add_argument("--million", action="store_true", help=text)
-    text = "of faults: where the replicas are"
+    text = "of replicas: where they are"
     parser.add_argument("--kind", choices=KINDS, default="folder", help=text)
+    text = "of replicas: how many pairs of runs, edges and epochs; 0: as many as the figure needs"
+    for name in ("--pairs", "--edges", "--epochs"):
+        parser.add_argument(name, type=int, default=0, help=text)
     options = parser.parse_args()
-    unknown = set(options.sections) - set(SECTIONS)
+    sections = [each for name in options.sections for each in GROUPS.get(name, (name,))]
+    unknown = set(sections) - set(SECTIONS)
     if unknown:
         parser.error(f"no section {', '.join(unknown)}; there are: {', '.join(SECTIONS)}")
     print(f"{os.cpu_count()} cores, seed 1; the first tenth of the epochs is warm-up")
     goals, failed = Goals(), 0
-    for name in options.sections or SECTIONS:
+    for name in sections or SECTIONS:
         try:
             SECTIONS[name](options, goals)
         except MeasurementError as error:

@@ -1,4 +1,4 @@
-"""Replicas: what they cost an epoch, how far behind they are, and what a lost disk costs.
+"""What the loss of a disk costs: from an empty folder and two of three replicas to the rows.
 
 python -m bench.faults lose FOLDER ...    loads R1, waits for the replicas, kills itself
 python -m bench.faults find FOLDER ...    opens the log from its replicas and reads a small stage
@@ -16,64 +16,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from bench.report import TOP, Goals, MeasurementError, Table, percentiles, run
+from bench.report import TOP, Goals, MeasurementError, Table, run
 from bench.servers import places
 
-PAIRS = 7
 COUNT, QUORUM = 3, 2
 
 
 def urls(folder: Path) -> list[str]:
     """Where the replicas of a measurement are."""
     return [f"file://{folder}/replica-{number}" for number in range(COUNT)]
-
-
-def faults(options: argparse.Namespace, goals: Goals) -> None:
-    """Measures epochs with and without replicas in turn, then the loss of the disk."""
-    pairs_count = 3 if options.quick else PAIRS
-    columns = (
-        "R1 with 3 replicas           ",
-        "disk alone, p50 ms",
-        "replicas, p50 ms",
-        "p99",
-        "x disk",
-        "servers, CPU ms per epoch",
-    )
-    table = Table(f"Replicas: {options.kind}s, {pairs_count} pairs, medians of ratios", *columns)
-    epochs = 1000 if options.quick else 2500
-    troubles = ("", ", one 50 ms late", ", one stopped") if options.kind == "server" else ("",)
-    for trouble in troubles:
-        for title, hertz, goal in (("100 epochs/s", 100, 1.05), ("back to back", 0, 1.15)):
-            command = ("-m", "bench.r1", "--edges", 100_000, "--hertz", hertz)
-            command = (*command, "--epochs", 400 if hertz else epochs)
-            pairs, busy = [], []
-            for _ in range(3 if trouble else pairs_count):
-                alone = percentiles(run(*command)["latencies_ms"])
-                found, spent = copied(options.kind, trouble, command)
-                busy.append(spent)
-                pairs.append((alone, percentiles(found)))
-            p50 = [median(each[i]["p50"] for each in pairs) for i in (0, 1)]
-            ratio = median(with_["p50"] / alone["p50"] for alone, with_ in pairs)
-            p99 = median(with_["p99"] for _, with_ in pairs)
-            table.row(title + trouble, *p50, p99, ratio, median(busy) if any(busy) else None)
-            goals.add(f"R1 with replicas / disk alone, {title}{trouble}", ratio, goal)
-    lost(options, goals)
-
-
-def copied(kind: str, trouble: str, command: tuple[Any, ...]) -> tuple[list[float], float]:
-    """Runs R1 with replicas: how long each epoch took, what servers computed for it; both in ms."""
-    with (
-        tempfile.TemporaryDirectory(prefix="nosync-bench-") as folder,
-        places(kind, Path(folder), COUNT, late_s=0.05 if "late" in trouble else 0.0) as copies,
-    ):
-        if "stopped" in trouble:
-            copies.stop(0)
-        before = copies.cpu_seconds()
-        found = run(*command, "--replicas", *copies.urls)["latencies_ms"]
-        return found, 1000 * (copies.cpu_seconds() - before) / len(found)
 
 
 def lost(options: argparse.Namespace, goals: Goals) -> None:
@@ -88,7 +41,8 @@ def lost(options: argparse.Namespace, goals: Goals) -> None:
         "lost",
     )
     table = Table("The disk is lost", *columns)
-    for edges in (100_000, 1_000_000) if options.quick else (100_000, 1_000_000, 10_000_000):
+    sizes = (100_000, 1_000_000) if options.quick else (100_000, 1_000_000, 10_000_000)
+    for edges in (options.edges,) if options.edges else sizes:
         base = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
         try:
             with places(options.kind, base, COUNT) as copies:

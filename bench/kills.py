@@ -2,8 +2,9 @@
 
 python -m bench.kills FOLDER STARTS ...    commits epochs until it is ended, and writes down each
 
-The kernel, its keeper, or a replica (its disk goes away) is killed in the middle. The curve has the
-longest epoch of each 100 ms; "normal" is when medians are below twice the one before for good.
+The kernel, its keeper, or a replica (its disk goes away) is killed in the middle. The curves have
+the median and the longest epoch of each 100 ms; "normal" is when medians are below twice the one
+before for good.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from bench.faults import QUORUM, urls
 from bench.report import TOP, Goals, MeasurementError, Table
+from bench.servers import keepers
 
 BEFORE_S, AFTER_S, BIN_S = 5.0, 10.0, 0.1
 HERTZ = 100
@@ -44,7 +47,8 @@ def kills(options: argparse.Namespace, goals: Goals) -> None:
     )
     curves = {}
     for victim in VICTIMS:
-        killed_s, epochs = killed(victim, 100_000 if options.quick else 1_000_000)
+        edges = options.edges or (100_000 if options.quick else 1_000_000)
+        killed_s, epochs = killed(victim, edges)
         before = [e.took_ms for e in epochs if -BEFORE_S <= e.begun_s - killed_s < 0]
         after = [e for e in epochs if 0 <= e.begun_s - killed_s < AFTER_S]
         if not before or not after:
@@ -53,14 +57,16 @@ def kills(options: argparse.Namespace, goals: Goals) -> None:
         took = [e.took_ms for e in after]
         again = normal(after, killed_s, 2 * median(before))
         table.row(victim, median(before), max(before), median(took), max(took), ends, again)
-        curves[victim] = curve(epochs, killed_s)
+        curves[victim] = curve(epochs, killed_s, median), curve(epochs, killed_s, max)
         if victim in ("keeper", "replica"):
             goals.add(f"median epoch, {victim} killed / before", median(took) / median(before), 1.5)
     print(
-        f"\nThe longest epoch of each 100 ms, from {BEFORE_S:g} s before to {AFTER_S:g} s after\n"
+        f"\nThe median and the longest epoch of each 100 ms, from {BEFORE_S:g} s before to"
+        f" {AFTER_S:g} s after\n"
     )
-    for victim, line in curves.items():
-        print(f"    {victim:8} {line}")
+    for victim, lines in curves.items():
+        for what, line in zip(("median", "longest"), lines, strict=True):
+            print(f"    {victim:8} {what:8} {line}")
 
 
 def killed(victim: str, edges: int) -> tuple[float, list[Epoch]]:
@@ -99,19 +105,6 @@ def started(base: Path, edges: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=TOP, stderr=subprocess.DEVNULL)
 
 
-def keepers(path: str) -> list[int]:
-    """The processes that ship a log."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"nosync_nb.keeper" in words and path.encode() in words:
-            found.append(int(folder.name))
-    return found
-
-
 def read(said: Path) -> list[Epoch]:
     """The epochs that were written down; half a line is of one that was killed."""
     lines = [line.split() for line in said.read_text().splitlines()]
@@ -144,13 +137,13 @@ def normal(after: list[Epoch], killed_s: float, most_ms: float) -> float:
     return (max([*(number + 1 for number in late), begun]) - first) * BIN_S
 
 
-def curve(epochs: list[Epoch], killed_s: float) -> str:
-    """The longest epoch of each 100 ms as bars, each double the one before; a dot is none."""
+def curve(epochs: list[Epoch], killed_s: float, of: Callable[[list[float]], float]) -> str:
+    """One epoch of each 100 ms as bars, each double the one before; a dot is none."""
     bins = binned(epochs, killed_s)
     line = []
     for number in range(round((BEFORE_S + AFTER_S) / BIN_S)):
         took = bins.get(number)
-        height = 0 if took is None else min(int(max(took) / 0.25).bit_length() + 1, 8)
+        height = 0 if took is None else min(int(of(took) / 0.25).bit_length() + 1, 8)
         line.append("." if took is None else _BARS[height])
     return "".join(line)
 

@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 import nosync_nb
+from bench.servers import computed, keepers
 from bench.workload import LABELS, Change, Workload, label_names, node_names
 from nosync_nb.session.session import owners_of
 
@@ -77,6 +79,15 @@ def without_log(session: Any) -> None:
     mock.patch.object(publisher, "reached", return_value=True).start()
 
 
+def written(session: Any, options: Any) -> None:
+    """Commits as a policy does that writes first: each stage waits until all replicas have it.
+
+    The frame of each stage but one is an epoch without a change.
+    """
+    for _ in range(options.write_first):
+        session.commit(wait="replicas")
+
+
 def measure(session: Any, workload: Workload, changes: list[Change], options: Any) -> Any:
     """Loads, then runs the epochs; the seconds of loading and of each epoch."""
     strings = options.strings
@@ -94,6 +105,7 @@ def measure(session: Any, workload: Workload, changes: list[Change], options: An
         session.sync()
         without_log(session)
     latencies = []
+    first = session.commit if not options.write_first else partial(written, session, options)
     clock = time.perf_counter
     period = 1 / options.hertz if options.hertz else 0.0
     due = clock()
@@ -104,7 +116,7 @@ def measure(session: Any, workload: Workload, changes: list[Change], options: An
         started = clock()
         edges.insert(inserts)
         edges.remove(removals)
-        session.commit()
+        first()
         latencies.append(clock() - started)
     check(stage, workload, changes, strings=strings)
     return load_seconds, latencies
@@ -119,21 +131,26 @@ def main() -> None:
     parser.add_argument("--strings", action="store_true")
     parser.add_argument("--no-log", action="store_true")
     parser.add_argument("--replicas", nargs="*", default=[], metavar="URL")
+    text = "so many stages wait, each in turn, until all replicas have its frame"
+    parser.add_argument("--write-first", type=int, default=0, metavar="STAGES", help=text)
     parser.add_argument("--hertz", type=int, default=0, help="epochs a second; 0: back to back")
     options = parser.parse_args()
     workload = Workload(options.edges, seed=options.seed)
     changes = list(workload.epochs(options.epochs))
     folder = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
     try:
+        path = folder / "r1.nosync"
+        quorum = len(options.replicas) if options.write_first else None
         session = nosync_nb.open(
-            folder / "r1.nosync", spark_rows=IN_PROCESS, replicas=options.replicas
+            path, spark_rows=IN_PROCESS, replicas=options.replicas, quorum=quorum
         )
         load_seconds, latencies = measure(session, workload, changes, options)
+        keeper_seconds = sum(map(computed, keepers(str(path))))
         session.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    result = {"load_seconds": load_seconds, "latencies_ms": [1000 * x for x in latencies]}
-    print(json.dumps({"peer": "NoSync", **result}))
+    result = {"load_seconds": load_seconds, "keeper_seconds": keeper_seconds}
+    print(json.dumps({"peer": "NoSync", **result, "latencies_ms": [1000 * x for x in latencies]}))
 
 
 if __name__ == "__main__":

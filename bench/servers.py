@@ -48,8 +48,26 @@ class Places:
 
     def cpu_seconds(self) -> float:
         """What the servers have computed until now."""
-        fields = (Path(f"/proc/{each.pid}/stat").read_text().split() for each in self._servers)
-        return sum((int(each[13]) + int(each[14])) / _TICKS for each in fields)
+        return sum(computed(each.pid) for each in self._servers)
+
+
+def computed(pid: int) -> float:
+    """The seconds that a process has computed until now."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def keepers(path: str) -> list[int]:
+    """The processes that ship a log."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"nosync_nb.keeper" in words and path.encode() in words:
+            found.append(int(folder.name))
+    return found
 
 
 class LateWay:
@@ -63,17 +81,23 @@ class LateWay:
         self._target, self._delay_s = port, delay_s
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
+        self._open = [self._listening]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Takes no more connections."""
-        self._listening.close()
+        """Ends all connections, and takes no more."""
+        for each in self._open:
+            with suppress(OSError):  # the other end has gone
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
 
     def _accept(self) -> None:
         with suppress(OSError):  # it was closed
             while True:
                 here, _ = self._listening.accept()
+                self._open.append(here)
                 there = socket.create_connection(("127.0.0.1", self._target))
+                self._open.append(there)
                 for source, target in ((here, there), (there, here)):
                     source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     due: queue.Queue[tuple[float, bytes]] = queue.Queue()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
+
 import pytest
 
-from bench.report import run
+from bench import faults, kills, pairs, persist
+from bench.report import Goals, run
 
 SMALL = ("--edges", 500, "--epochs", 20)
 
@@ -26,3 +30,32 @@ def test_a_measurement_gives_the_right_rows_and_a_figure_for_each_epoch(
     if "bench.snapshots" in part:
         assert len(found["stalls_ms"]) == 10
         assert found["bytes"] > 0
+
+
+SMALLEST = argparse.Namespace(kind="folder", quick=True, pairs=1, edges=500, epochs=20)
+
+
+def test_who_writes_first_waits_for_a_late_replica_once_for_each_stage() -> None:
+    command = ("-m", "bench.r1", "--edges", 500, "--epochs", 5, "--write-first", 2)
+    found = pairs.copied("server", pairs.TROUBLES[1], command)
+    assert found.epochs["p50"] > 2 * 2 * 1000 * pairs.LATE_S  # there and back, for each stage
+    assert found.keeper > 0
+
+
+@pytest.mark.parametrize("section", [pairs.pairs, persist.persist, kills.kills, faults.lost])
+def test_a_section_of_replicas_shows_its_table(
+    section: Callable[[argparse.Namespace, Goals], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pairs, "STAGES", (2,))
+    monkeypatch.setattr(persist, "LAYERS", (2,))
+    monkeypatch.setattr(kills, "BEFORE_S", 0.5)
+    monkeypatch.setattr(kills, "AFTER_S", 1.0)
+    monkeypatch.setattr(kills, "VICTIMS", ("nobody", "keeper"))
+    goals = Goals()
+    section(SMALLEST, goals)
+    shown = capsys.readouterr().out
+    assert shown.count("| ") > 10
+    goals.show()
+    assert "|" in capsys.readouterr().out
