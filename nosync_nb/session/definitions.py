@@ -204,6 +204,11 @@ class Definitions:
         if decision.extended or differs:
             self._decided(decision, None)
             self._say(decision.notices)
+        while extend and (woken := levels.woken(self._publisher.snapshot, self._types)) is not None:
+            self._installation.install(woken.decision, afresh=woken.afresh)
+            self._report.remembered(woken.names, "what it reads has what it missed")
+            decision = versions.resumed(self._publisher.snapshot, self._types, extend=True)
+            self._decided(decision, None)
 
     def _decided(self, decision: versions.Decision, replay_from: int | None, **more: Any) -> None:
         """Installs a decision, and notes what became of stages that had stopped."""

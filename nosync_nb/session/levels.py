@@ -19,16 +19,25 @@ stages on disk come last, when nothing else is lacking (store/owed.py); nobody w
 A stage may rise, and the frame that says so is what its new level begins with: from memory it is
 computed once more. It may not fall where epochs that were said to be safe would be so no more: to
 memory never, and to disk only while the log has no replicas.
+
+Of the past of a stage in memory only the last changes can be told apart, as many rows as would be
+run for it after a restart (`Limits.replay_rows`): older ones are summed up with each checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
+from nosync_nb.dataflow.fitting import rebased
+from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import DISK, MEMORY, Options, Stage
 from nosync_nb.errors import StageError
+from nosync_nb.session.replay import Afresh
 from nosync_nb.session.replication import Replication
-from nosync_nb.session.versions import KEPT, Decision
+from nosync_nb.session.versions import KEPT, Decision, halted, kept
+from nosync_nb.spark.meaning import SparkTypes
 
 LEVELS = (MEMORY, DISK, "replicas")
 
@@ -87,3 +96,38 @@ def moved(before: Mapping[str, Stage], decision: Decision, *, copied: bool) -> d
             )
         stages[name] = new
     return stages
+
+
+class Woken(NamedTuple):
+    """Stages that go on: their names, a catalog in which they do, and what is computed for them."""
+
+    names: frozenset[str]
+    decision: Decision
+    afresh: Afresh
+
+
+def woken(seen: Snapshot, types: SparkTypes) -> Woken | None:
+    """The stages in memory that have stopped and can be computed again, as of all there is.
+
+    Failure: 1. What a stage in memory reads has stopped, so the stage has nothing to begin with
+    when the log is opened. 2. What it reads has again what it missed, and goes on. 3. The stage is
+    stale until the next opening.
+
+    Returns:
+        None if there are none.
+    """
+    catalog, names = dict(seen.catalog), set[str]()
+    for name, stage in seen.catalog.items():
+        if stage.in_memory and stage.reason is not None and stage.definition is not None:
+            fresh, why = rebased(stage.resumed(), catalog, types)
+            if (
+                why is None
+                and halted(fresh, catalog) is None
+                and not stage.options.nondeterministic
+            ):
+                catalog[name] = replace(fresh, begin=seen.epoch, gaps=())
+                names.add(name)
+    if not names:
+        return None
+    parts = frozenset(node.id for node in seen.graph if node.stage in names or node.name in names)
+    return Woken(frozenset(names), kept(catalog), Afresh(refused=parts, replayed=True))

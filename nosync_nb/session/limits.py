@@ -20,7 +20,8 @@ class Limits:
         spark_rows: the most rows that run in this process; None: by estimated cost.
         spark_off: whether all that this process can do is done in it.
         collect_rows: the most rows that a read gives at once.
-        replay_rows: an edited stage is replayed over the past if that is at most so many rows.
+        replay_rows: an edited stage is replayed over the past if that is at most so many rows; a
+            stage in memory keeps changes of about so many.
     """
 
     spark_rows: int | None = None

@@ -88,7 +88,7 @@ class Owners:
         publisher.show(recovered)
         signer.believe(recovered)
         self.report, self.behind = report, opening.behind or opening.lacking
-        self.upkeep = Upkeep(gate, publisher, signer, self.worker)
+        self.upkeep = Upkeep(gate, publisher, signer, self.worker, limits)
         followed = recovered if store.log.mode == "r" else None
         self.follower = follower = Follower(gate, publisher, signer, repairs, followed)
         reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)

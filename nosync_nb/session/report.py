@@ -86,6 +86,11 @@ class RecoveryReport:
         """Notes how a stage came back that lacked something, and why so."""
         self.stages[name], self.reasons[name] = how, why
 
+    def remembered(self, names: Iterable[str], why: str) -> None:
+        """Notes stages in memory that were computed again."""
+        for name in names:
+            self.came_back(name, RECOMPUTE, why)
+
     def regained(self, epochs: int) -> None:
         """Notes how many epochs of a stage were executed for what it lacked."""
         self.recomputed += epochs

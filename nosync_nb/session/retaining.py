@@ -44,8 +44,10 @@ class Retaining:
         live = [s for s in seen.catalog.values() if s.live]
         begins = [max(s.begin, *(upper for _, upper in s.gaps), 0) for s in live]
         ranges = [range(max(begins, default=0), seen.epoch + 1)]
-        if seen.history.thinned:
-            for log in (seen.graph.named[stage.name].log for stage in live):
+        thinned = seen.history.thinned
+        for stage in live:
+            if thinned or stage.in_memory:
+                log = seen.graph.named[stage.name].log
                 assert log is not None
                 ranges = grid.common(ranges, seen.history.epochs(log, seen.epoch))
         return self._publisher.ledger.epochs(ranges)

@@ -17,6 +17,7 @@ from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.session.gate import Gate
+from nosync_nb.session.limits import Limits
 from nosync_nb.session.publisher import Publisher, files_of
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.worker import Worker
@@ -26,6 +27,7 @@ from nosync_nb.store.store import SPILL_ROWS
 from nosync_nb.trace import Layer, adopt, plan
 from nosync_nb.trace.batch import Batch, Layout, merge
 from nosync_nb.trace.parts import FRAME, frame_rows
+from nosync_nb.trace.past.archive import total
 from nosync_nb.trace.past.packing import Packed
 from nosync_nb.trace.past.tree import Keep
 
@@ -42,8 +44,11 @@ class Upkeep:
         patience: the frame from which on a failed checkpoint is tried again; the worker's.
     """
 
-    def __init__(self, gate: Gate, publisher: Publisher, signer: Signer, worker: Worker) -> None:
+    def __init__(
+        self, gate: Gate, publisher: Publisher, signer: Signer, worker: Worker, limits: Limits
+    ) -> None:
         self.patience = 0
+        self._limits = limits
         self._gate = gate
         self._publisher = publisher
         self._signer = signer
@@ -164,6 +169,7 @@ class Upkeep:
             plan = store.history.pack(version.epoch, graph.unwritten)
         if plan is not None:
             self._adopt(plan.perform())
+        self._shorten()
         keep = self._kept(snapshot)
         while (tidy := store.history.tidy(keep)) is not None and self._adopt(tidy.perform()):
             pass
@@ -173,6 +179,28 @@ class Upkeep:
         store.log.write_checkpoint(payload, position)
         store.log.trim()
         return version
+
+    def _shorten(self) -> None:
+        """Lets go of the past of stages in memory that is more than a restart would bring back.
+
+        Where a stage has stopped what it reads stays readable: it goes on from there.
+        """
+        seen = self._publisher.snapshot
+        for name, stage in seen.catalog.items():
+            log = seen.graph.named[name].log if stage.in_memory and stage.live else None
+            epoch = None if log is None else seen.history.excess(log, self._limits.replay_rows)
+            if log is None or epoch is None or self._stopped(seen, epoch):
+                continue
+            batch = total(seen.history.state(log, epoch))
+            with self._gate.lock:
+                self._gate.finish()
+                self._publisher.store.history.shorten(log, epoch, batch, seen.history)
+                self._publisher.repacked()
+
+    def _stopped(self, seen: Snapshot, epoch: int) -> bool:
+        """Whether a stage has stopped before an epoch."""
+        catalog = seen.catalog.values()
+        return any(s.reason is not None and s.last(seen.epoch) < epoch for s in catalog)
 
     def _kept(self, seen: Snapshot) -> Keep | None:
         """Which epochs are to be told apart as they are; None: all of them.

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import files_of_log, files_with, inside
+from inside import files_of_log, files_with, inside, tails_of
 
 from nosync_nb import CorruptLogError, Session, StageError, TimeError
 from nosync_nb.dataflow.stage import Options
 from nosync_nb.session.session import owners_of
+from nosync_nb.trace.past.packing import Encoded
 
 pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
 
@@ -412,11 +413,9 @@ def test_one_over_a_stage_that_caught_up_begins_from_all_its_rows(
     monkeypatch.delenv("SERVICE")
     session = opened()
     assert values(session, "sums") != []
-    with pytest.raises(TimeError, match="is stale"):
-        session["some"].rows()
-    session.close()
-    session = opened()
     assert values(session, "some") == values(session, "sums")
+    assert past(session, "some")[1] == past(session, "sums")[1]
+    assert session.recovery.stages["some"] == "recompute"
     feed(session, 2, more=7)
     assert values(session, "some") == values(session, "sums")
 
@@ -525,3 +524,59 @@ def test_one_that_was_written_as_both_stops_at_the_opening(opened: Opened) -> No
     session.stage("told", told, nondeterministic=True)
     assert not inside(session).catalog["told"].in_memory
     assert values(session, "over") == sorted(set(values(session, "told")))
+
+
+def test_the_past_of_a_stage_in_memory_takes_no_more_than_a_restart_would_bring_back(
+    opened: Opened,
+) -> None:
+    session = opened()
+    define(session, "memory")
+    limits = owners_of(session).limits
+    limits.set("replay_rows", 200)
+    log = inside(session).graph.named["totals"].log
+    assert log is not None
+    sizes = []
+    for _ in range(6):
+        feed(session)
+        expected = {name: past(session, name) for name in ("totals", "ranked")}
+        inside(session).upkeep.checkpoint()
+        tail = tails_of(inside(session).store.history)[log]
+        sizes.append(sum(len(c.data if isinstance(c, Encoded) else c) for _, c in tail))
+        for name, each in expected.items():
+            now = past(session, name)
+            assert now.items() <= each.items()
+            assert session.now in now
+    kept = past(session, "totals")
+    assert 0 not in kept
+    assert 1 not in kept
+    with pytest.raises(TimeError, match="cannot be told apart"):
+        session["totals"].rows(at=1)
+    assert max(sizes[2:]) <= min(sizes[2:]) + 200
+    assert sizes[-1] <= len(kept[session.now]) + 200
+    feed(session)
+    totals: dict[int, int] = {}
+    for customer, amount in values(session, "orders"):
+        totals[customer] = totals.get(customer, 0) + amount
+    assert values(session, "totals") == sorted(totals.items())
+    assert past(session, "totals")[session.now - 6] == kept[session.now - 6]
+
+
+def test_what_a_stopped_stage_goes_on_from_stays(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    session.stage("sums", orders.group_by("customer").agg(total="sum(amount)"), persist="memory")
+    session.stage("tops", orders.group_by("customer").agg(top="max(amount)", least="min(amount)"))
+    both = session["sums"].join(session["tops"], on="customer").filter("least >= 0")
+    session.stage("both", both)
+    owners_of(session).limits.set("replay_rows", 10)
+    feed(session, 3)
+    session.stage("tops", orders.group_by("customer").agg(top="max(amount)"))
+    assert "both" in session.stale
+    feed(session, 3, more=100)
+    before = past(session, "sums")
+    inside(session).upkeep.checkpoint()
+    assert {e: rows for e, rows in past(session, "sums").items() if e >= 3}.keys() == {3, 4, 5, 6}
+    assert past(session, "sums").items() <= before.items()
+    session.drop("both")
+    inside(session).upkeep.checkpoint()
+    assert len(past(session, "sums")) < 4

@@ -13,7 +13,7 @@ Threads: what changes a history belongs to the committing thread, or is done und
 are performed anywhere; readers take one immutable view and never wait.
 
 Failure: a pack counts once a checkpoint has the manifest that names it. A file that no manifest
-names is nobody's: `strays` lists them.
+names is nobody's.
 IMPORTANT: what the manifest holds must not be appended again after a restart. So a checkpoint names
 the position in the log at the time when `pack` was called, and opening replays what follows it.
 """
@@ -47,6 +47,7 @@ from nosync_nb.trace.past.packing import (
     PackPlan,
     SumPlan,
     ThinPlan,
+    excess,
 )
 from nosync_nb.trace.past.tree import Keep, PackNode
 
@@ -223,7 +224,7 @@ class History:
         """Forgets all epochs after `to_epoch`, which must be one that can be told apart.
 
         What cannot be told apart of those that are forgotten says nothing of the next ones of their
-        numbers. Files stay, since a branch may read them; see `strays`.
+        numbers. Files stay, since a branch may read them.
         """
         upper = to_epoch + 1
         view = self._view
@@ -260,7 +261,8 @@ class History:
 
     def epochs(self, trace: int, now: int) -> list[range]:
         """The epochs up to `now` at which a trace can be read, ascending."""
-        return _epochs(self._view, trace, now)
+        view = self._view
+        return nodes.epochs(view.tree, trace, view.hidden.get(trace, ()), now)
 
     @property
     def thinned(self) -> bool:
@@ -303,7 +305,7 @@ class History:
         grains = nodes.grains(view.tree, trace)
         if not hidden and not any(a <= at < b and (at + 1) % g for a, b, g in grains):
             return
-        before, later = grid.neighbours(_epochs(view, trace, max(at, view.packed) + 4096), at)
+        before, later = grid.neighbours(self.epochs(trace, max(at, view.packed) + 4096), at)
         near = " and ".join(str(epoch) for epoch in (before, later) if epoch is not None)
         raise TimeError(
             f"epoch {at} cannot be told apart from its neighbours",
@@ -358,6 +360,21 @@ class History:
         self._view = view._replace(tree=tree, tails=tails, packed=packed.new.upper)
         return True
 
+    def excess(self, trace: int, rows_max: int) -> int | None:
+        """The epoch up to which too many changes of a trace in memory are to be summed, if any."""
+        return excess(self._view.tails.get(trace, ()), rows_max)
+
+    def shorten(self, trace: int, epoch: int, batch: Batch, of: History) -> None:
+        """Has a sum up to an epoch for changes of a trace, if they are those that it is `of`."""
+        view = self._view
+        tail = view.tails.get(trace, [])
+        if tail is not of._view.tails.get(trace):
+            return
+        later = (each for each in view.hidden.get(trace, ()) if each[1] > epoch)
+        hidden = {**view.hidden, trace: ((0, epoch), *later)}
+        tails = {**view.tails, trace: [(epoch, batch), *tail[_end(tail, epoch) :]]}
+        self._view = view._replace(tails=tails, hidden=hidden)
+
     def files(self) -> set[str]:
         """Names of all files it needs: packs, and part files that they or the tail refer to."""
         view = self._view
@@ -374,24 +391,7 @@ class History:
         """Looks at every value of a file from now on before it is used."""
         self._archive.look_through()
 
-    def strays(self, keep: Iterable[str] = ()) -> list[str]:
-        """Names of files in the folder that neither the manifest nor `keep` has."""
-        archive = self._archive
-        known = self.files().union(keep)
-        return [n for n in archive.files.names(archive.folder) if n not in known]
-
 
 def _end(tail: Sequence[Entry], epoch: int) -> int:
     """How many entries are not after an epoch."""
     return bisect_right(tail, epoch, key=itemgetter(0))
-
-
-def _epochs(view: _View, trace: int, now: int) -> list[range]:
-    """The epochs up to `now` at which a trace can be read."""
-    spans = []
-    at = 0
-    for lower, upper in view.hidden.get(trace, ()):
-        spans.append((at, min(lower, now + 1)))
-        at = max(at, upper)
-    spans.append((at, now + 1))
-    return grid.readable([(a, b) for a, b in spans if a < b], nodes.grains(view.tree, trace))

@@ -49,6 +49,23 @@ Entry: TypeAlias = tuple[int, Change]
 Pause: TypeAlias = Callable[[], None]
 
 
+def excess(tail: Sequence[Entry], rows_max: int) -> int | None:
+    """The epoch up to which changes are to be summed, where those after the first are too many.
+
+    Half of `rows_max` is left. None: they are not too many, or one epoch has all of them.
+    """
+    batches = (c.data if isinstance(c, Encoded) else c for _, c in tail[1:])
+    sizes = [len(each) if isinstance(each, Batch) else 0 for each in batches]
+    if sum(sizes) <= rows_max:
+        return None
+    left = 0
+    for (epoch, _), size in zip(reversed(tail[1:]), reversed(sizes), strict=True):
+        left += size
+        if left > rows_max // 2:
+            return int(epoch)
+    return None
+
+
 class Packed(NamedTuple):
     """What a plan made: `new` in place of the siblings `old`, or of `taken` entries of tails."""
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.files.names import PACK, PART, plain
+from nosync_nb.trace.past import grid
 
 FANOUT = 16
 
@@ -83,6 +84,23 @@ def grains(tree: Iterable[PackNode], trace: int) -> list[tuple[int, int, int]]:
     """Where the epochs of a trace were thinned out: (lower, upper, grain)."""
     leaves = (node for top in tree for node in top.walk() if node.grain > 1)
     return sorted((*leaf.extent(trace), leaf.grain) for leaf in leaves)
+
+
+def epochs(
+    tree: Iterable[PackNode], trace: int, hidden: Iterable[tuple[int, int]], now: int
+) -> list[range]:
+    """The epochs up to `now` at which a trace can be read.
+
+    Args:
+        hidden: the epochs `[lower, upper)` of it that cannot be told apart.
+    """
+    spans = []
+    at = 0
+    for lower, upper in hidden:
+        spans.append((at, min(lower, now + 1)))
+        at = max(at, upper)
+    spans.append((at, now + 1))
+    return grid.readable([(a, b) for a, b in spans if a < b], grains(tree, trace))
 
 
 def node_from_json(data: Sequence[Any]) -> PackNode:
