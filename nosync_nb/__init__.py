@@ -19,6 +19,7 @@ from nosync_nb.errors import (
     TimeError,
     TrustError,
 )
+from nosync_nb.session.copying import copy
 from nosync_nb.session.input import Input
 from nosync_nb.session.opening import open
 from nosync_nb.session.report import RecoveryReport
@@ -44,6 +45,7 @@ __all__ = [
     "StageError",
     "TimeError",
     "TrustError",
+    "copy",
     "graphs",
     "open",
     "windows",

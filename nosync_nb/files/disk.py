@@ -34,6 +34,7 @@ Buffer = bytes | bytearray | memoryview
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _LOCK_POLL_S = 0.02
+_COPY_BYTES = 1 << 20
 _READ_BYTES_MAX = 4 << 30
 
 
@@ -277,6 +278,15 @@ class Files:
                 os.link(*names, src_dir_fd=old, dst_dir_fd=new, follow_symlinks=False)
         except OSError as error:
             no_link(error, source, target)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copies the bytes of a file into a new one, and syncs them."""
+        with contextlib.ExitStack() as opened:
+            old = opened.enter_context(contextlib.closing(self.open(source)))
+            new = opened.enter_context(contextlib.closing(self.create(target)))
+            for offset in range(0, old.size(), _COPY_BYTES):
+                new.append(old.read_at(offset, _COPY_BYTES))
+            new.sync()
 
     def unlink(self, path: str) -> None:
         """Deletes a file; one that is not there is no error."""

@@ -75,29 +75,37 @@ class Branching:
         """Makes a branch and leaves it closed. Returns its folder."""
         with self._gate.lock:
             self._gate.turn("branch")
-            publisher = self._publisher
-            store, seen = publisher.store, publisher.snapshot
-            if store.foreign or not self._signer.origin.own:
-                raise TrustError(
-                    f"'{store.path}' holds what another key has signed, or nobody:"
-                    " no branch is made of it",
-                    hint="run the cells that define its stages, or bring the key with"
-                    " `python -m nosync key import`",
-                )
-            epoch = seen.epoch if at is None else publisher.ledger.resolve(at, seen.epoch)
-            made = asof(seen, epoch)
-            catalog, graph = cut(seen, made)
-            past = store.history.copied(())
-            past.truncate(epoch)
-            recorded, times = publisher.ledger.saved(epoch)
+            return branches.make(self._publisher.store, name, self.beginning(at))
 
-            def said(log_id: bytes) -> Mapping[str, Any]:
-                sealed = Signer(log_id).sealed(catalog, graph, epoch, publisher.retention)
-                return {**sealed.meta, **recorded}
+    def beginning(self, at: Any) -> Beginning:
+        """What a log begins with that goes on from an epoch; with the gate's lock, or a reader.
 
-            version = Version(epoch, made.traces)
-            beginning = Beginning(version, graph, past, seen.graph.unwritten, said, times)
-            return branches.make(store, name, beginning)
+        Raises:
+            TimeError: there is no such epoch, or it cannot be told apart any more.
+            TrustError: another key, or none, has signed what this log computes.
+        """
+        publisher = self._publisher
+        store, seen = publisher.store, publisher.snapshot
+        if store.foreign or not self._signer.origin.own:
+            raise TrustError(
+                f"'{store.path}' holds what another key has signed, or nobody:"
+                " no branch is made of it",
+                hint="run the cells that define its stages, or bring the key with"
+                " `python -m nosync key import`",
+            )
+        epoch = seen.epoch if at is None else publisher.ledger.resolve(at, seen.epoch)
+        made = asof(seen, epoch)
+        catalog, graph = cut(seen, made)
+        past = store.history.copied(())
+        past.truncate(epoch)
+        recorded, times = publisher.ledger.saved(epoch)
+
+        def said(log_id: bytes) -> Mapping[str, Any]:
+            sealed = Signer(log_id).sealed(catalog, graph, epoch, publisher.retention)
+            return {**sealed.meta, **recorded}
+
+        version = Version(epoch, made.traces)
+        return Beginning(version, graph, past, seen.graph.unwritten, said, times)
 
     def open(self, name: str) -> Any:
         """The session of a branch: that of this process, or one that is opened."""

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.errors import CorruptLogError, SchemaError
+from nosync_nb.errors import CorruptLogError, DurabilityError, SchemaError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import FOLDERS
 from nosync_nb.store import journal
@@ -136,15 +136,47 @@ def make(parent: Store, name: str, beginning: Beginning) -> str:
         raise taken(name, target)
     sweep(parent)
     made = os.path.join(parent.path, FOLDER, MAKING + name)
+    fork = Fork(parent.log.id.hex(), name, beginning.version.epoch)
+    _placed(parent, made, target, beginning, files.link, fork)
+    return target
+
+
+def copy(source: Store, target: str, beginning: Beginning) -> None:
+    """Makes a log of its own in another folder, or nothing; see `session/copying.py`.
+
+    Args:
+        target: a folder that is not there yet, on any file system.
+    """
+    parent, name = os.path.split(target)
+
+    def brought(old: str, new: str) -> None:
+        try:
+            source.files.link(old, new)
+        except DurabilityError:  # there are no hard links from here to there
+            source.files.copy(old, new)
+
+    _placed(source, os.path.join(parent, f".{name}{MAKING}"), target, beginning, brought, None)
+
+
+def _placed(
+    source: Store,
+    made: str,
+    target: str,
+    beginning: Beginning,
+    bring: Callable[[str, str], None],
+    fork: Fork | None,
+) -> None:
+    """Writes a log into one folder, and gives that its name; or nothing is there."""
+    files = source.files
+    files.remove_folder(made)
     try:
-        _write(parent, made, name, beginning)
+        _write(source, made, beginning, bring, fork)
         files.rename(made, target)
         files.sync_folder(os.path.dirname(target))
     except Exception:
         files.remove_folder(made)
         files.remove_folder(target)
         raise
-    return target
 
 
 def taken(name: str, path: str) -> SchemaError:
@@ -163,8 +195,14 @@ def unknown(name: str, known: Iterable[str]) -> SchemaError:
     )
 
 
-def _write(parent: Store, made: str, name: str, beginning: Beginning) -> None:
-    """Writes all of a branch into a new folder."""
+def _write(
+    parent: Store,
+    made: str,
+    beginning: Beginning,
+    bring: Callable[[str, str], None],
+    fork: Fork | None,
+) -> None:
+    """Writes all of a branch, or of a copy, into a new folder."""
     files, past, epoch = parent.files, beginning.history, beginning.version.epoch
     needed = past.files() | {
         ref.path
@@ -179,15 +217,15 @@ def _write(parent: Store, made: str, name: str, beginning: Beginning) -> None:
             source = os.path.join(parent.path, inner, file)
             if not files.exists(source):  # it may lie elsewhere
                 files.open(source).close()
-            files.link(source, os.path.join(made, inner, file))
+            bring(source, os.path.join(made, inner, file))
         for inner in FOLDERS.values():
             files.sync_folder(os.path.join(made, inner))
         store.history.become(past)
         plan = store.history.pack(epoch, beginning.unwritten)
         if plan is not None:
             store.history.adopt(plan.perform(lambda: None))
-        fork = Fork(parent.log.id.hex(), name, epoch)
-        meta = {**beginning.meta(store.log.id), "branch": fork}
+        own = {} if fork is None else {"branch": fork}
+        meta = {**beginning.meta(store.log.id), **own}
         payload = store.checkpoint_payload(
             beginning.version, beginning.graph, meta, beginning.times
         )

@@ -8,6 +8,7 @@ is to go on writing decides of each stage (nosync_nb/session/recovery.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.draft import Version
@@ -66,9 +67,9 @@ Described = tuple[Mapping[str, Any], dict[str, Stage]]
 """A catalog as it is believed, and its stages."""
 
 
-def described(said: Said, judged: Judged, epoch: int) -> Described:
-    """The stages of a catalog for who runs nothing of them, whoever wrote it."""
-    catalog = journal.catalog_from_json(said.catalog, b"", None)
+def described(log_id: bytes, said: Said, judged: Judged, epoch: int) -> Described:
+    """The stages of a log's catalog for who runs nothing of them, whoever wrote it."""
+    catalog = journal.catalog_from_json(said.catalog, log_id, None)
     why = "it is kept in the memory of its owner alone"
     for name in [name for name, stage in catalog.items() if stage.in_memory]:
         catalog[name] = catalog[name].forgotten(why, epoch)
@@ -76,12 +77,12 @@ def described(said: Said, judged: Judged, epoch: int) -> Described:
 
 
 def recover(
-    store: Store, describe: Callable[[Said, Judged, int], Described] = described
+    store: Store, describe: Callable[[Said, Judged, int], Described] | None = None
 ) -> Recovered:
     """What a log that was opened says after its last frame.
 
     Args:
-        describe: of a catalog, whose it is, and the last epoch.
+        describe: of a catalog, whose it is, and the last epoch; None: nothing is run of it.
 
     Raises:
         CorruptLogError: if that makes no sense.
@@ -96,6 +97,7 @@ def recover(
             empty = Snapshot(Version(epoch, {}), Graph(), {}, seen(store.history))
             return Recovered(store, ledger, empty)
         judgement = judged(store, said)
+        describe = describe or partial(described, store.log.id)
         data, catalog = describe(said, judgement, epoch)
         graph = restored_graph(store.changes, data)
         hide(store.history, named_logs(graph), catalog)
@@ -112,7 +114,7 @@ def follow(before: Recovered, tail: list[Told]) -> Recovered:
     graph, catalog = last.graph, last.catalog
     if said is not None and said is not before.said:
         judgement = judged(store, said)
-        data, catalog = described(said, judgement, epoch)
+        data, catalog = described(store.log.id, said, judgement, epoch)
         graph = Graph(journal.restored_nodes(data), data["numbers"])
         hide(store.history, named_logs(graph), catalog)
         before = before._replace(data=data, said=said, judged=judgement)

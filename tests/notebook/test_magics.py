@@ -579,6 +579,14 @@ def test_the_past_is_kept_as_it_is_said(notebook: Notebook) -> None:
     assert "--drop NAME" in notebook.fails("%dd pin 1 a --drop a")
 
 
+def test_a_log_is_copied(notebook: Notebook, tmp_path: Path) -> None:
+    shown = notebook.ok(f"%dd copy {tmp_path / 'copy'}")
+    assert "has all of the log up to epoch 1" in shown
+    with nosync.open(tmp_path / "copy") as copied:
+        assert len(copied["flights"]) == 3
+    assert "not there yet" in notebook.fails(f"%dd copy {tmp_path / 'copy'}")
+
+
 def test_versions_are_compared(notebook: Notebook) -> None:
     notebook.ok('%%dd\ndelays = flights.group_by("carrier").agg(n="count(*)", worst="min(delay)")')
     shown = notebook.ok("%dd compare delays@1 delays")

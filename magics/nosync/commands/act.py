@@ -45,6 +45,17 @@ def _open(notebook: Notebook, arguments: Namespace) -> None:
         notebook.say(f"{arguments.path} is open already, at epoch {session.now}")
 
 
+def _copy(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    from nosync_nb import copy
+
+    epoch = copy(notebook.session().path, arguments.folder)
+    notebook.say(
+        f"{arguments.folder} has all of the log up to epoch {epoch}, and is a log of its own:"
+        f" nosync.open({arguments.folder!r})"
+    )
+
+
 def _drop(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
     session = notebook.session()
@@ -109,6 +120,12 @@ COMMANDS = (
             (["--mode"], {"choices": ["r", "w"]}),
             (["--takeover"], {"action": "store_true", "help": "although another owner lives"}),
         ],
+    ),
+    Subcommand(
+        "copy",
+        "copy the log, as of its last epoch, to a folder of its own",
+        _copy,
+        [(["folder"], {"help": "not there yet"})],
     ),
     Subcommand(
         "drop",

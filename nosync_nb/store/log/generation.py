@@ -154,6 +154,18 @@ class Lease(Words):
             raise self.fenced()
 
     @property
+    def copied(self) -> list[str]:
+        """What is to be told of a folder that is a copy of another one, which is still there."""
+        before = self.before
+        original = before.place.elsewhere(self._files, self.owner.place) if before else None
+        if original is None:
+            return []
+        return [
+            f"this folder is a copy of '{original}': both are one log, and neither has what is"
+            f" written to the other from now on; nosync.copy('{original}', FOLDER) makes another"
+        ]
+
+    @property
     def held(self) -> bool:
         """Whether it was not closed."""
         return self._mine in _held
@@ -235,9 +247,9 @@ def claim(
     mapped = files.mapped(_control(files, folder), write=True)
     try:
         words = Words(mapped)
-        before = _previous(files, folder, takeover)
+        before, here = _previous(files, folder, takeover), owners.place(files, folder)
         if before is not None and not takeover and not _left(files, folder, before, machine):
-            _admit(before, words, machine, folder)
+            _admit(before, words, machine, folder, before.place.elsewhere(files, here))
         floor = before.generation if before else 0
         number = max(words.generation, generation_min, floor) + 1
         owner = Owner(
@@ -249,6 +261,7 @@ def claim(
             closed=False,
             released=False,
             wrote=before.last(generation_min) if before else Wrote(),
+            place=here,
         )
         return Lease(files, folder, mapped, owner, before)
     except BaseException:
@@ -304,8 +317,13 @@ def _previous(files: Files, folder: str, takeover: bool) -> Owner | None:
         raise
 
 
-def _admit(before: Owner, words: Words, machine: Machine, folder: str) -> None:
+def _admit(
+    before: Owner, words: Words, machine: Machine, folder: str, original: str | None
+) -> None:
     """Raises FencedError unless the owner has left or is dead.
+
+    Args:
+        original: the folder that this one is a copy of, if so: it is there that he writes.
 
     One that cannot be seen from here, in another container or on another host, is listened to. If
     it only slept, it finds itself fenced: that is all that a wrong guess costs.
@@ -318,6 +336,12 @@ def _admit(before: Owner, words: Words, machine: Machine, folder: str) -> None:
         state = "its heart beats"
     else:
         state = "this process" if before.identity == machine.identity() else "alive"
+    if alive and original is not None:
+        raise FencedError(
+            f"'{folder}' is a copy of '{original}', which {before} writes, since {before.since}",
+            hint=f"for a log of its own: nosync.copy('{original}', FOLDER), or a branch of it; "
+            "takeover=True goes on with this copy as it is",
+        )
     if alive:
         raise FencedError(
             f"'{folder}' is written by {before}, since {before.since}: {state}", hint=_REMEDY

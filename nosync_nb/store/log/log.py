@@ -117,6 +117,7 @@ class Log:
             try:
                 lease.take()
                 recovered = recover.recover(disk, where, lease, lease.before, host)
+                recovered.notes.extend(lease.copied)
                 writer = recover.begin(
                     disk, where, lease, recovered, delay_s=delay_s, background=background
                 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from nosync_nb.errors import CorruptLogError
+from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log.frames import FORMAT, check_format
 from nosync_nb.store.log.machine import Process
@@ -22,6 +23,36 @@ class Wrote(NamedTuple):
     host: str = ""
     boot: str = ""
     closed: bool = False
+
+
+class Whereabouts(NamedTuple):
+    """Where a log lies: its folder, and what tells its generation file from every copy of it."""
+
+    path: str = ""
+    device: int = 0
+    number: int = 0
+
+    def elsewhere(self, files: Files, here: Whereabouts) -> str | None:
+        """The folder that the log lies in, if it is another one and still there; else None.
+
+        A folder that was moved takes its file along; one that was copied has got a new one.
+        """
+        if not self.path or self[1:] == here[1:]:
+            return None
+        with suppress(DurabilityError):
+            if place(files, self.path) == self:
+                return self.path
+        return None
+
+
+def place(files: Files, folder: str) -> Whereabouts:
+    """Where the log in a folder lies.
+
+    Raises:
+        DurabilityError: there is none.
+    """
+    status = files.status(os.path.join(folder, "generation"))
+    return Whereabouts(folder, status.st_dev, status.st_ino)
 
 
 class Owner(NamedTuple):
@@ -40,6 +71,7 @@ class Owner(NamedTuple):
     closed: bool
     released: bool
     wrote: Wrote = Wrote()
+    place: Whereabouts = Whereabouts()
 
     def last(self, generation: int) -> Wrote:
         """Who wrote the newest frames, if the newest segment is of this generation."""
@@ -72,7 +104,11 @@ def read(files: Files, folder: str) -> Owner | None:
             raise ValueError("checksum")
         fields: dict[str, Any] = json.loads(text)
         check_format(int(fields.pop("format")), FORMAT, f"'{path}'")
-        named = {"identity": Process(**fields["identity"]), "wrote": Wrote(**fields["wrote"])}
+        named = {
+            "identity": Process(**fields["identity"]),
+            "wrote": Wrote(**fields["wrote"]),
+            "place": Whereabouts(**fields.get("place", {})),
+        }
         return Owner(**{**fields, **named})
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptLogError(
@@ -83,7 +119,7 @@ def read(files: Files, folder: str) -> Owner | None:
 
 def write(files: Files, folder: str, owner: Owner) -> None:
     """Writes the owner file, durably."""
-    nested = {"identity": owner.identity._asdict(), "wrote": owner.wrote._asdict()}
+    nested = {key: getattr(owner, key)._asdict() for key in ("identity", "wrote", "place")}
     fields = {"format": FORMAT, **owner._asdict(), **nested}
     text = json.dumps(fields).encode()
     path = os.path.join(folder, "owner")
