@@ -20,7 +20,7 @@ from nosync_nb.store.replicas import remembered, restoring, settings
 from nosync_nb.store.replicas.fetching import Elsewhere
 from nosync_nb.store.replicas.restoring import MissingError
 from nosync_nb.store.replicas.settings import Replicas
-from nosync_nb.store.replicas.sites import connect
+from nosync_nb.store.replicas.sites import prepare
 from nosync_nb.store.store import Store
 
 _open: WeakValueDictionary[str, Session] = WeakValueDictionary()
@@ -175,8 +175,7 @@ def _replicas(store: Store, wish: _Wish) -> tuple[Replicas, str | None]:
     asked = wish.over(stored)
     if asked is None or asked == stored:
         return stored, None
-    for address in asked.replicas:
-        connect(address, store.files).prepare()
+    prepare(asked.replicas, store.files)
     settings.write(store.files, store.path, log.id, asked)
     return asked, None
 

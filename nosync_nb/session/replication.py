@@ -27,7 +27,7 @@ from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.keeper import Progress, told_in
 from nosync_nb.store.replicas.scrubbing import Scrubbed
 from nosync_nb.store.replicas.settings import Replicas
-from nosync_nb.store.replicas.sites import connect
+from nosync_nb.store.replicas.sites import prepare
 
 _AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0
 _LOST = ("fenced", "ahead")
@@ -36,7 +36,7 @@ _LOST = ("fenced", "ahead")
 class ReplicaStatus(NamedTuple):
     """One replica, for people: `epoch` is the last that can be read back from it alone.
 
-    What it lacks is counted in epochs, in bytes of frames and of files, and in seconds since the
+    What it lacks is counted in epochs, in bytes that are to be shipped, and in seconds since the
     first epoch that it lacks was committed. `last_bytes` are those of files that come last, as they
     are of stages that are kept on disk: no epoch waits for them.
 
@@ -97,8 +97,7 @@ class Replication:
         self._log.check()
         if settings == self._settings:
             return
-        for address in settings.replicas:
-            connect(address, self._store.files).prepare()
+        prepare(settings.replicas, self._store.files)
         stored.write(self._store.files, self._store.path, self._log.id, settings)
         with suppress(NosyncError):
             remembered.remember(self._store.files, self._store.path, self._log.id, settings)
@@ -151,7 +150,7 @@ class Replication:
             state,
             told.epoch,
             max(0, now - told.epoch),
-            max(0, end - told.offset) + told.backlog_bytes,
+            (max(0, end - told.offset) if told.offset >= 0 else 0) + told.backlog_bytes,
             0.0 if since is None else max(0.0, time.time() - since),
             told.bytes_sent,
             told.why,

@@ -586,6 +586,42 @@ def test_what_cannot_be_computed_waits_for_a_replica_that_is_away(
         assert not owners_of(session).publisher.snapshot.catalog["drawn"].live
 
 
+@pytest.mark.parametrize("mount_point", [False, True])
+def test_an_opening_takes_nothing_for_lost_while_a_volume_is_not_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount_point: bool
+) -> None:
+    """Neither its folder, if that is not there, nor what it is mounted over tells of its files."""
+    monkeypatch.setattr("nosync_nb.session.replication.Replication.start", lambda _self: None)
+    path, here, away = tmp_path / "y.nosync", tmp_path / "a", tmp_path / "b"
+    with nosync_nb.open(path) as session:
+        numbers = session.input("numbers", "x int")
+        session.stage("drawn", numbers.map(drawn, "x int, y double"), nondeterministic=True)
+        numbers.insert([(x,) for x in range(3 * SPILL_ROWS)])
+        session.commit()
+        expected = sorted(map(tuple, session["drawn"].rows()))
+        log_id = owners_of(session).publisher.store.log.id
+        for folder in (here, away):
+            folder.mkdir()
+            copied(session, folder)
+        urls = [f"file://{here}", f"file://{away}"]
+        settings.write(Files(), str(path), log_id, settings.checked(urls, 1, log=str(path)))
+    for file in path.glob("layers/*.arrow"):
+        file.unlink()
+        (copy_of(path, "a") / "layers" / file.name).unlink()
+    away.rename(tmp_path / "elsewhere")
+    if mount_point:
+        away.mkdir()
+    with nosync_nb.open(path) as session:
+        assert owners_of(session).publisher.snapshot.catalog["drawn"].live
+        with pytest.raises(CorruptLogError, match="no replica has it whole"):
+            session["drawn"].rows()
+        assert owners_of(session).publisher.snapshot.catalog["drawn"].live
+        if mount_point:
+            away.rmdir()
+        (tmp_path / "elsewhere").rename(away)
+        assert sorted(map(tuple, session["drawn"].rows())) == expected
+
+
 def test_a_keeper_ends_though_a_mount_hangs(
     log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,8 @@ from nosync_nb.errors import DurabilityError, FencedError, OutcomeUnknownError, 
 from nosync_nb.files.disk import Files
 from nosync_nb.session.replication import ReplicaStatus, Replication
 from nosync_nb.session.session import owners_of
+from nosync_nb.store import store
+from nosync_nb.store.log.segments import HEADER_BYTES
 from nosync_nb.store.replicas.folder import FolderReplica, read_promise
 from nosync_nb.store.replicas.replica import Name, Term
 from nosync_nb.store.replicas.settings import checked
@@ -228,7 +230,7 @@ def test_a_replica_that_cannot_be_had_keeps_nobody_waiting_and_is_told(
         session.inputs["edges"].insert([(2, 2)])
         assert session.commit(wait="replicas", timeout=WAIT_S) == 2
         status = until(session, lambda all_: all_[0].epoch == all_[1].epoch == 2)
-        stream = owners_of(session).publisher.store.log.head.offset
+        stream = HEADER_BYTES + owners_of(session).publisher.store.log.head.offset
         assert [(each.behind, each.behind_bytes) for each in status] == [
             (0, 0),
             (0, 0),
@@ -358,3 +360,42 @@ def test_a_copy_that_two_urls_lead_to_counts_once(tmp_path: Path) -> None:
             nosync_nb.open(tmp_path / "x.nosync", replicas=[here, server.url], quorum=1)
     finally:
         server.end()
+
+
+def test_what_a_replica_lacks_is_what_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what was trimmed of the log nor what it has already is counted."""
+    monkeypatch.setattr(store, "SPILL_ROWS", 40)
+    path, away = tmp_path / "x.nosync", tmp_path / "not" / "there"
+
+    def add(rows: int) -> None:
+        numbers.insert([(x,) for x in range(rows)])
+        session.commit()
+
+    with nosync_nb.open(path) as session:
+        numbers = session.input("numbers", "x int")
+        for epoch in range(40):
+            add(100 if epoch == 7 else 9)
+            if epoch % 10 == 9:
+                owners_of(session).upkeep.checkpoint()
+        session.sync()
+    with nosync_nb.open(path, replicas=[f"file://{away}"]) as session:
+        numbers = session.inputs["numbers"]
+        (lacks,) = until(session, lambda all_: all_[0].state == "failing")
+        away.mkdir(parents=True)
+        (level,) = until(session, lambda all_: all_[0].state == "level")
+        assert level.bytes_sent == lacks.behind_bytes
+        away.rename(tmp_path / "elsewhere")
+        until(session, lambda all_: all_[0].state == "failing")
+        before = {*path.rglob("layers/*.arrow")}
+        head = owners_of(session).publisher.store.log.head.offset
+        add(120)
+        session.sync()
+        files = sum(each.stat().st_size for each in {*path.rglob("layers/*.arrow")} - before)
+        frames = owners_of(session).publisher.store.log.head.offset - head
+        assert files
+        until(session, lambda all_: all_[0].behind_bytes == files + frames)
+        (tmp_path / "elsewhere").rename(away)
+        (again,) = until(session, lambda all_: all_[0].state == "level")
+        assert again.bytes_sent - level.bytes_sent == files + frames

@@ -19,7 +19,8 @@
     comparing   what each replica holds, against the log
     mending     a proven copy in the place of a file that is damaged
     scrubbing   both, in the keeper, all the time and slowly
-    asking      a call that may hang, for who cannot wait for ever
+    asking      a call that may hang, for who cannot wait for ever; `patience`, a replica that is
+                asked so while a log is opened
 
 Nothing here runs in the thread that commits, and nothing is asked of a replica before an epoch is
 committed: a replica is behind the log, by as much as it is slow. What it holds are the same bytes

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from nosync_nb.errors import SchemaError, visible
+from nosync_nb.store.replicas.asking import ask_all
 
 _URLS_MAX = 16
 _ID_HEX = 32
@@ -152,7 +153,7 @@ def parse_all(urls: Any, *, log: str, look: bool = True) -> tuple[Address, ...]:
 
     Args:
         log: the log's own folder.
-        look: follows links to compare them; without it no disk is asked, and none can hang.
+        look: follows links to compare them, unless their disk hangs; without it no disk is asked.
 
     Raises:
         SchemaError: as `parse`; or two are one, one lies in the log or the log in it.
@@ -162,9 +163,14 @@ def parse_all(urls: Any, *, log: str, look: bool = True) -> tuple[Address, ...]:
     if len(urls) > _URLS_MAX:
         raise SchemaError(f"{len(urls)} replicas are more than {_URLS_MAX}", hint="name fewer")
     known: dict[tuple[str, str, str], Address] = {}
-    real_of = os.path.realpath if look else os.path.abspath
-    own = real_of(log)
-    for each in map(parse, urls):
+    addresses = list(map(parse, urls))
+    real = _followed(addresses) if look else {}
+    own = os.path.realpath(log) if look else os.path.abspath(log)
+
+    def real_of(path: str) -> str:
+        return real.get(path) or os.path.abspath(path)
+
+    for each in addresses:
         same = each.site(real_of)
         if same in known:
             raise SchemaError(
@@ -178,6 +184,17 @@ def parse_all(urls: Any, *, log: str, look: bool = True) -> tuple[Address, ...]:
             )
         known[same] = each
     return tuple(known.values())
+
+
+def _followed(addresses: Iterable[Address]) -> dict[str, str]:
+    """Where the links lead that folders of this machine are reached by; not of those that hang."""
+    folders = [(each.url, each.path) for each in addresses if each.kind == "file"]
+    said = ask_all([(url, lambda _, path=path: os.path.realpath(path)) for url, path in folders])  # type: ignore[misc]
+    return {
+        path: answer
+        for (_, path), answer in zip(folders, said, strict=True)
+        if isinstance(answer, str)
+    }
 
 
 def checked_quorum(quorum: Any, count: int) -> int:

@@ -17,7 +17,7 @@ from nosync_nb.errors import CorruptLogError, NosyncError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.naming import Wanted
 from nosync_nb.store.replicas import layout
-from nosync_nb.store.replicas.replica import Replica
+from nosync_nb.store.replicas.replica import ReadableCopy
 from nosync_nb.trace import proving
 
 PIECE_BYTES = 1 << 20
@@ -51,7 +51,7 @@ def bring(
     files: Files,
     folder: str,
     wanted: Wanted,
-    replica: Replica,
+    replica: ReadableCopy,
     *,
     between: Callable[[int], None] = lambda size: None,
     prove: Prove = prove,
@@ -88,7 +88,7 @@ def nowhere(name: str, why: Iterable[str]) -> NowhereError:
 
 def copy(
     files: Files,
-    replica: Replica,
+    replica: ReadableCopy,
     name: str,
     size: int | None,
     path: str,

@@ -24,8 +24,9 @@ from nosync_nb.store.log.segments import Chain, Segment
 from nosync_nb.store.naming import Wanted
 from nosync_nb.store.owed import Namers
 from nosync_nb.store.replicas import layout
+from nosync_nb.store.replicas.asking import Beat
 from nosync_nb.store.replicas.bringing import copy
-from nosync_nb.store.replicas.replica import Replica
+from nosync_nb.store.replicas.replica import ReadableCopy
 
 
 class Copy(NamedTuple):
@@ -40,7 +41,7 @@ class Copy(NamedTuple):
     """
 
     url: str
-    replica: Replica
+    replica: ReadableCopy
     sizes: dict[str, int]
     rows: dict[str, Wanted]
     generation: int
@@ -51,15 +52,20 @@ class Stretch(NamedTuple):
     """Segments of a replica that follow each other, and the folder that they can be read in."""
 
     url: str
-    replica: Replica
+    replica: ReadableCopy
     folder: str
     held: Mapping[str, int]
     there: Sequence[Mapping[str, int]]
     live: Sequence[Segment]
+    beat: Beat
 
 
 def examined(
-    files: Files, url: str, replica: Replica, others: Sequence[Mapping[str, int]] = ()
+    files: Files,
+    url: str,
+    replica: ReadableCopy,
+    others: Sequence[Mapping[str, int]] = (),
+    beat: Beat = lambda *_: None,
 ) -> Copy:
     """What can be read back of a copy: the newest checkpoint that its segments hold, and on.
 
@@ -70,6 +76,7 @@ def examined(
 
     Args:
         others: what other replicas hold that files of rows can be read from as well.
+        beat: called when it has come further.
 
     Raises:
         CorruptLogError: there is nothing that can be read back.
@@ -77,12 +84,12 @@ def examined(
     held = replica.held().files
     there = (held, *others)
     if replica.folder is not None:
-        return examined_in(files, url, replica, replica.folder, held, there)
+        return examined_in(files, url, replica, replica.folder, held, there, beat)
     folder = files.temporary_folder("nosync-frames-")
     try:
         for name in filter(layout.is_frames, held):
-            copy(files, replica, name, held[name], layout.path_of(folder, name))
-        return examined_in(files, url, replica, folder, held, there)
+            copy(files, replica, name, held[name], layout.path_of(folder, name), beat)
+        return examined_in(files, url, replica, folder, held, there, beat)
     finally:
         files.remove_folder(folder)
 
@@ -90,14 +97,15 @@ def examined(
 def examined_in(
     files: Files,
     url: str,
-    replica: Replica,
+    replica: ReadableCopy,
     folder: str,
     held: Mapping[str, int],
     there: Sequence[Mapping[str, int]],
+    beat: Beat = lambda *_: None,
 ) -> Copy:
     """As `examined`; the frames lie in `folder`, and what `held` says of them is so."""
     names = list(held)
-    states = _states(files, folder, names)
+    states = _states(files, folder, names, beat)
     why = ""
     for newest in reversed(segments.listed(names)):
         path, broken = segments.back(files, folder, newest, 0)
@@ -110,7 +118,7 @@ def examined_in(
         if short:
             path, missing = path[short[-1] + 1 :], path[short[-1]].name
         chain = Chain(path, [], None)
-        stretch = Stretch(url, replica, folder, held, there, chain.live)
+        stretch = Stretch(url, replica, folder, held, there, chain.live, beat)
         for name, state in states if path else ():
             if _fits(files, folder, chain, state, there):
                 return _cut(files, stretch, name, state)
@@ -120,10 +128,17 @@ def examined_in(
     raise CorruptLogError(f"the copy holds no whole log: {why or 'no segment is there'}")
 
 
-def _states(files: Files, folder: str, names: Iterable[str]) -> list[tuple[str, Checkpoint]]:
+def _states(
+    files: Files, folder: str, names: Iterable[str], beat: Beat
+) -> list[tuple[str, Checkpoint]]:
     """The checkpoints that can be read, the newest first."""
-    read = ((name, checkpoint.read(files, folder, name)) for name in checkpoint.listed([*names]))
-    return [(name, state) for name, state in read if isinstance(state, Checkpoint)]
+    states = []
+    for name in checkpoint.listed([*names]):
+        state = checkpoint.read(files, folder, name)
+        beat()
+        if isinstance(state, Checkpoint):
+            states.append((name, state))
+    return states
 
 
 def _fits(
@@ -231,6 +246,7 @@ def _frames(
             size = min(size, live[index + 1].start.offset - end.offset)
         with closing(files.open(layout.path_of(stretch.folder, segment.name))) as file:
             data = file.read_at(segment.local(end.offset), max(0, size))
+        stretch.beat()
         more, _ = frames.scan(data, end.offset, end)
         yield from more
         end = more[-1].end if more else end

@@ -113,7 +113,8 @@ class Fetcher:
     def expect(self, wanted: Iterable[Wanted]) -> frozenset[str]:
         """Says which files are not here; returns those that no replica has.
 
-        A replica that does not tell in time what it holds may have any of them.
+        A replica that does not tell in time what it holds may have any of them; so may one that
+        holds nothing of the log: its volume is not mounted, or was a moment ago.
         """
         asked = {each.name: each for each in wanted}
         nowhere_ = frozenset(asked)
@@ -121,9 +122,10 @@ class Fetcher:
             if not nowhere_:
                 break
             try:
-                nowhere_ -= supply.held(_LOOK_S).keys()
+                held = supply.held(_LOOK_S)
             except (NosyncError, OSError):
-                nowhere_ = frozenset()
+                held = {}
+            nowhere_ = nowhere_ - held.keys() if held else frozenset()
         with self._lock:
             self._wanted.update(asked)
         self.forget(nowhere_)

@@ -36,6 +36,7 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.replicas import layout, promises
+from nosync_nb.store.replicas.asking import Beat
 from nosync_nb.store.replicas.promises import Promise
 from nosync_nb.store.replicas.replica import Holdings, Name, Term
 
@@ -59,12 +60,13 @@ class FolderSite:
         ):
             self._files.make_folder(self._folder)
 
-    def logs(self) -> dict[bytes, Promise]:
+    def logs(self, beat: Beat = lambda: None) -> dict[bytes, Promise]:
         """The logs of which it holds something, by their ids."""
         present(self._files, self._folder)
         promises = {}
         for name in self._files.names(self._folder):
             if len(name) == _ID_HEX and set(name) <= set("0123456789abcdef"):
+                beat()
                 copy = os.path.join(self._folder, name)
                 log_folder.owned(self._files, copy, write=True)
                 said = read_promise(self._files, copy)

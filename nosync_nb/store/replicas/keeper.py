@@ -20,8 +20,8 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import FileIO
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -31,6 +31,7 @@ from nosync_nb.store.log import owner
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas.asking import SILENT_S
 from nosync_nb.store.replicas.polling import AheadError, Claims, Poll, Vote
 from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.scrubbing import Scrubbed, Scrubber
@@ -58,9 +59,9 @@ class Progress(NamedTuple):
         seq, epoch: how far the log can be read back from it alone; 0: nothing is known.
         why: what is wrong, in words.
         bytes_sent: what it was sent by this keeper.
-        offset: the end of what it has of the stream of frames, in bytes.
-        backlog_bytes: what it lacks of files of rows.
-        last_bytes: what it lacks of those that are owed last.
+        offset: up to where in the stream of frames, in bytes, it was seen what it lacks; -1 before.
+        backlog_bytes: what it lacks of all that is to be shipped, up to there.
+        last_bytes: what it lacks of files of rows that are owed last.
     """
 
     replica: int
@@ -69,7 +70,7 @@ class Progress(NamedTuple):
     epoch: int = 0
     why: str = ""
     bytes_sent: int = 0
-    offset: int = 0
+    offset: int = -1
     backlog_bytes: int = 0
     last_bytes: int = 0
 
@@ -109,12 +110,13 @@ class Lane:
         self._folder, self._generation = folder, generation
         self._name, self._tell, self._files = name, tell, files
         self._poll, self._claims = poll, claims
-        self._news = threading.Condition()
+        self._news = threading.Condition(threading.RLock())
         self._waiting = True
         self._ended: float | None = None
         self._doubted: set[str] = set()
         self._said = Progress(number, "starting")
         self._shipper: Shipper | None = None
+        self._busy = False
         self._moved = 0, time.monotonic()  # what was sent when it was looked, since when
         self._thread = threading.Thread(
             target=self._run, name=f"ship to {address.url}", daemon=True
@@ -144,6 +146,18 @@ class Lane:
             self._waiting = True
             self._news.notify()
         self._moved = self._sent(), self._ended
+
+    def watch(self) -> None:
+        """Tells if the replica has kept the thread for long, and nothing was sent meanwhile.
+
+        Failure: a mount hangs, and the call that was made never returns: the thread tells nothing.
+        """
+        sent, now = self._sent(), time.monotonic()
+        with self._news:
+            if not self._busy or sent != self._moved[0]:
+                self._moved = sent, now
+            elif now - self._moved[1] > SILENT_S:
+                self._say("failing", f"it has not answered for {SILENT_S:g} s, and is waited for")
 
     def works(self, wait_s: float) -> bool:
         """Waits for the thread's end; returns whether it has still to be waited for.
@@ -178,8 +192,9 @@ class Lane:
                 with self._news:
                     doubted, self._doubted = self._doubted, set()
                 shipper.doubt(doubted)
-                while shipper.ship(written=written):
-                    pass
+                with self._busily():
+                    while shipper.ship(written=written):
+                        pass
                 self._level(shipper)
                 delay = _RETRY_S[0]
                 if written:
@@ -205,6 +220,17 @@ class Lane:
         if source is not None:
             source.close()
 
+    @contextmanager
+    def _busily(self) -> Iterator[None]:
+        """A block in which the replica is asked."""
+        with self._news:
+            self._busy, self._moved = True, (self._sent(), time.monotonic())
+        try:
+            yield
+        finally:
+            with self._news:
+                self._busy = False
+
     def _later(self, delay: float) -> bool:
         """Waits before the next try; returns whether there is to be one."""
         gone = False
@@ -225,21 +251,27 @@ class Lane:
 
     def _level(self, shipper: Shipper) -> None:
         known = shipper.acknowledged
-        sent, backlog = shipper.bytes_sent, shipper.backlog_bytes
-        said = Progress(self._number, "starting", bytes_sent=sent, backlog_bytes=backlog)
-        said = said._replace(last_bytes=shipper.last_bytes)
-        if known is not None:
-            seq, epoch, offset = known
-            said = said._replace(condition="level", seq=seq, epoch=epoch, offset=offset)
-        if said != self._said:
-            self._said = said
-            self._tell(said)
+        seq, epoch = (0, 0) if known is None else (known.seq, known.epoch)
+        self._tell_of("starting" if known is None else "level", "", seq, epoch)
 
     def _say(self, condition: Condition, why: str) -> None:
-        said = self._said._replace(condition=condition, why=why)
-        if said != self._said:
-            self._said = said
-            self._tell(said)
+        self._tell_of(condition, why, self._said.seq, self._said.epoch)
+
+    def _tell_of(self, condition: Condition, why: str, seq: int, epoch: int) -> None:
+        """Tells of the replica, if there is anything new; any thread may."""
+        said = Progress(self._number, condition, seq, epoch, why)
+        shipper = self._shipper
+        if shipper is not None:
+            said = said._replace(
+                bytes_sent=shipper.bytes_sent,
+                offset=shipper.counted,
+                backlog_bytes=shipper.backlog_bytes,
+                last_bytes=shipper.last_bytes,
+            )
+        with self._news:
+            if said != self._said:
+                self._said = said
+                self._tell(said)
 
 
 def _with_remedy(error: Exception) -> str:
@@ -271,10 +303,11 @@ def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
         lane.start()
     scrubber.start()
     try:
-        while lives(disk, folder, generation, news):
+        while lives(disk, folder, generation, news, lanes):
             scrubber.news()
             for lane in lanes:
                 lane.wake()
+                lane.watch()
     finally:
         scrubber.end()
         for lane in lanes:
@@ -283,12 +316,16 @@ def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
             lanes = [lane for lane in lanes if lane.works(_LOOK_S)]
 
 
-def lives(files: Files, folder: str, generation: int, news: FileIO) -> bool:
-    """Waits for news of an owner; returns whether he is there to give more.
+def lives(
+    files: Files, folder: str, generation: int, news: FileIO, lanes: Sequence[Lane] = ()
+) -> bool:
+    """Waits for news of an owner, and watches lanes; returns whether he is there to give more.
 
     A child that he forked has the other end of the pipe as well; so it is seen whether he lives.
     """
     while not select.select([news], [], [], _LOOK_S)[0]:
+        for lane in lanes:
+            lane.watch()
         said = owner.read(files, folder)
         if said is None or said.generation != generation or said.released:
             return False

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from nosync_nb.errors import DurabilityError
 from nosync_nb.store.replicas import layout, records
 from nosync_nb.store.replicas.account import Account
+from nosync_nb.store.replicas.asking import Beat
 from nosync_nb.store.replicas.bucket import Bucket
 from nosync_nb.store.replicas.promises import Promise
 from nosync_nb.store.replicas.records import Content, FileChange, ObjectPiece
@@ -47,10 +48,11 @@ class ObjectSite:
         """Asks nobody: there are no folders to be made, and it need not be reached today."""
         self._bucket.check()
 
-    def logs(self) -> dict[bytes, Promise]:
+    def logs(self, beat: Beat = lambda: None) -> dict[bytes, Promise]:
         """The logs of which it holds something, by their ids."""
         known = {}
         for name in self._bucket.folders():
+            beat()
             if _ID.fullmatch(name):
                 state = Account(self._bucket, name).look()
                 if state is not None and any(map(layout.is_frames, state.files)):

@@ -38,12 +38,8 @@ class Holdings(NamedTuple):
     files: Mapping[str, int]
 
 
-class Replica(Protocol):
-    """One copy of one log. All calls come from one thread.
-
-    Each raises DurabilityError if the place cannot be reached or refuses, and FencedError if it has
-    promised itself to a later term. None waits for longer than some seconds.
-    """
+class ReadableCopy(Protocol):
+    """A copy as who reads it has it; errors as those of `Replica`."""
 
     @property
     def folder(self) -> str | None:
@@ -52,11 +48,26 @@ class Replica(Protocol):
     def promised(self) -> Term | None:
         """The term it has promised itself to; None if it holds nothing of the log."""
 
-    def promise(self, term: Term, name: Name) -> Holdings:
-        """Takes nothing of an earlier term from now on."""
-
     def held(self) -> Holdings:
         """What it holds."""
+
+    def acknowledged(self) -> int:
+        """The frame up to which it can be read for sure; 0 if that is not known."""
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Some bytes of a file; fewer only at its end."""
+
+
+class Replica(ReadableCopy, Protocol):
+    """One copy of one log. All calls come from one thread.
+
+    Each raises DurabilityError if the place cannot be reached or refuses, and FencedError if it has
+    promised itself to a later term. None waits for longer than some seconds, but on a mount that
+    hangs for ever (see `asking`).
+    """
+
+    def promise(self, term: Term, name: Name) -> Holdings:
+        """Takes nothing of an earlier term from now on."""
 
     def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
         """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
@@ -72,14 +83,8 @@ class Replica(Protocol):
                 ends before it is damaged. None: as it was.
         """
 
-    def acknowledged(self) -> int:
-        """The frame up to which it can be read for sure; 0 if that is not known."""
-
     def digest(self, name: str, size: int) -> bytes:
         """The digest of the first bytes of a file."""
-
-    def read(self, name: str, offset: int, size: int) -> bytes:
-        """Some bytes of a file; fewer only at its end."""
 
     def discard(self, term: Term, names: Iterable[str]) -> None:
         """Deletes files of the log."""

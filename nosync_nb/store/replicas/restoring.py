@@ -28,18 +28,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError, TrustError
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, NosyncError, SchemaError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import generation
 from nosync_nb.store.naming import Wanted
 from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas.asking import SilentError, ask_all
 from nosync_nb.store.replicas.bringing import copy
-from nosync_nb.store.replicas.examining import Copy, examined, examined_in
+from nosync_nb.store.replicas.examining import Copy, examined_in
+from nosync_nb.store.replicas.patience import Patient
 from nosync_nb.store.replicas.polling import Claims
-from nosync_nb.store.replicas.replica import Name, Replica, Term
+from nosync_nb.store.replicas.replica import Name, Term
 from nosync_nb.store.replicas.settings import Replicas, readers, signer, write
-from nosync_nb.store.replicas.sites import connect
+from nosync_nb.store.replicas.sites import connect, prepare
 
 
 class Restored(NamedTuple):
@@ -63,6 +65,9 @@ class MissingError(DurabilityError):
 
     kind = "missing"
 
+
+_PROMISE_S = 30.0
+"""How long a promise may take: a bucket is asked for several things, one after the other."""
 
 Answers = list[tuple[Address, dict[bytes, Name]]]
 """Replicas that can be asked, each with the logs that it holds something of, by their ids."""
@@ -88,9 +93,8 @@ def restore(
     files = files or Files()
     if not settings.replicas or (files.exists(path) and files.names(path)):
         return None
-    for address in settings.replicas:
-        with suppress(DurabilityError):  # it is said below why it does not answer
-            connect(address, files).prepare()
+    with suppress(DurabilityError):  # it is said below why one does not answer
+        prepare(settings.replicas, files)
     name = Name(path, signer(files), len(settings.replicas), settings.quorum)
     answers, silent = _answers(files, settings)
     which = _which(name, answers, settings)
@@ -105,11 +109,12 @@ def restore(
     if not gap:
         _enough(path, strict, silent)
     having = [address for address, logs in answers if which in logs]
-    replicas = [(each.url, connect(each, files).replica(which)) for each in having]
+    replicas = [Patient(each.url, connect(each, files).replica(which)) for each in having]
     with ExitStack() as given_back:
-        for _, replica in replicas:
+        for replica in replicas:
             given_back.callback(replica.close)
-        promised, silent = _promise(replicas, name, silent)
+        promised, replicas, more = _promise(replicas, name)
+        silent += more
         copies, more = _copies(files, replicas, promised)
         silent += more
         while copies:
@@ -120,7 +125,7 @@ def restore(
             try:
                 _copy(files, path, best, promised.generation, which, settings)
                 return _told(best, strict, silent)
-            except CorruptLogError as error:
+            except (CorruptLogError, SilentError) as error:
                 silent.append(f"{best.url}: {error}")
     if not gap:
         _enough(path, strict, silent)
@@ -137,38 +142,38 @@ def _told(best: Copy, settings: Replicas, silent: Sequence[str]) -> Restored:
     return Restored(best.url, best.end.seq, tuple(best.rows.values()), tuple(silent), uncertain)
 
 
-Held = tuple[str, Replica, Mapping[str, int]]
-"""A replica by its URL, and the sizes of what it holds."""
+Held = tuple[Patient, Mapping[str, int]]
+"""A replica, and the sizes of what it holds."""
 
 
-def _apart(replicas: Sequence[tuple[str, Replica]], promised: Term) -> tuple[list[Held], list[str]]:
+def _apart(replicas: Sequence[Patient], promised: Term) -> tuple[list[Held], list[str]]:
     """Those that have promised, each copy once; and why some are left out."""
-    claims = Claims([url for url, _ in replicas])
+    claims = Claims([each.url for each in replicas])
     why, held = [], []
-    for number, (url, replica) in enumerate(replicas):
+    for number, replica in enumerate(replicas):
         try:
             if replica.promised() == promised:
                 incarnation, files = replica.held()
                 claims.claim(number, incarnation)
-                held.append((url, replica, files))
+                held.append((replica, files))
         except (CorruptLogError, DurabilityError) as error:
-            why.append(f"{url}: {error}")
+            why.append(f"{replica.url}: {error}")
     return held, why
 
 
 def _copies(
-    files: Files, replicas: Sequence[tuple[str, Replica]], promised: Term
+    files: Files, replicas: Sequence[Patient], promised: Term
 ) -> tuple[list[Copy], list[str]]:
     """What can be read back of those that have promised; and why some cannot."""
     copies = []
     held, why = _apart(replicas, promised)
-    there = [sizes for *_, sizes in held]
-    for url, replica, sizes in held:
+    there = [sizes for _, sizes in held]
+    for replica, sizes in held:
         try:
             others = [each for each in there if each is not sizes]
-            copies.append(examined(files, url, replica, others))
+            copies.append(replica.examined(files, others))
         except (CorruptLogError, DurabilityError) as error:
-            why.append(f"{url}: {error}")
+            why.append(f"{replica.url}: {error}")
     return copies, why
 
 
@@ -176,12 +181,12 @@ def _answers(files: Files, settings: Replicas) -> tuple[Answers, list[str]]:
     """Asks the replicas which logs they hold; says also why some do not answer."""
     answers: Answers = []
     silent = []
-    for address in settings.replicas:
-        try:
-            logs = connect(address, files).logs()
-            answers.append((address, {log_id: said.name for log_id, said in logs.items()}))
-        except (DurabilityError, CorruptLogError, TrustError) as error:
-            silent.append(f"{address.url}: {error}")
+    sites = [(address.url, connect(address, files).logs) for address in settings.replicas]
+    for address, said in zip(settings.replicas, ask_all(sites), strict=True):
+        if isinstance(said, NosyncError):
+            silent.append(f"{address.url}: {said}")
+        else:
+            answers.append((address, {log_id: one.name for log_id, one in said.items()}))
     return answers, silent
 
 
@@ -234,23 +239,23 @@ def _enough(path: str, settings: Replicas, silent: Sequence[str]) -> None:
         )
 
 
-def _promise(
-    replicas: Sequence[tuple[str, Replica]], name: Name, silent: Sequence[str]
-) -> tuple[Term, list[str]]:
-    """Has replicas promise themselves to a new term; what they hold may be read then."""
-    why = [*silent]
-    said = []
-    for _, each in replicas:
-        with suppress(DurabilityError, CorruptLogError):  # it will say so when it is to promise
-            said.append(each.promised())
-    generation = max((term.generation for term in said if term), default=0) + 1
-    term = Term(generation, secrets.token_hex(16))
-    for url, replica in replicas:
-        try:
-            replica.promise(term, name)
-        except (DurabilityError, CorruptLogError, FencedError, TrustError) as error:
-            why.append(f"{url}: {error}")
-    return term, why
+def _promise(replicas: Sequence[Patient], name: Name) -> tuple[Term, list[Patient], list[str]]:
+    """Has replicas promise themselves to a new term; which have, and why others have not.
+
+    What those hold may be read then.
+    """
+    why, promised = [], []
+    said = ask_all([(each.url, lambda _, each=each: each.inner.promised()) for each in replicas])  # type: ignore[misc]
+    terms = [each for each in said if isinstance(each, Term)]
+    term = Term(max((each.generation for each in terms), default=0) + 1, secrets.token_hex(16))
+    calls = [(each.url, lambda _, each=each: each.inner.promise(term, name)) for each in replicas]
+    for replica, each in zip(replicas, ask_all(calls, silent_s=_PROMISE_S), strict=True):
+        if isinstance(each, NosyncError):
+            replica.leave(each)
+            why.append(f"{replica.url}: {each}")
+        else:
+            promised.append(replica)
+    return term, promised, why
 
 
 def _copy(

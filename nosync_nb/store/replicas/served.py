@@ -17,6 +17,7 @@ from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.replicas import promises, tokens
 from nosync_nb.store.replicas.address import Address, is_loopback
+from nosync_nb.store.replicas.asking import Beat
 from nosync_nb.store.replicas.promises import Promise
 from nosync_nb.store.replicas.replica import Holdings, Name, Term
 from nosync_nb.store.replicas.wire import PIECE_BYTES, ForeignError, Greeting, joined
@@ -137,7 +138,7 @@ class ServedSite:
     def prepare(self) -> None:
         """Does nothing: the server made its folder when it was started."""
 
-    def logs(self) -> dict[bytes, Promise]:
+    def logs(self, _beat: Beat = lambda: None) -> dict[bytes, Promise]:
         """The logs of which it holds something, by their ids."""
         line = Line(self._address, self._files)
         try:

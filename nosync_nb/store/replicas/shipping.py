@@ -22,7 +22,7 @@ for the better copy. Hence nothing of an owner is shipped until it is known that
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from nosync_nb.store.replicas.source import Anchor, Extent, Source, View
 from nosync_nb.store.replicas.vouching import Put
 
 _ROUNDS_MAX = 8
+_TOLD_BYTES = 8 << 20
 
 
 class Acknowledged(NamedTuple):
@@ -66,8 +67,10 @@ class Shipper:
     Attributes:
         acknowledged: how far the replica holds the log; None before the first pass.
         bytes_sent: what it was sent.
-        backlog_bytes: what it lacked of files of rows, checkpoints apart, when it was last looked.
-        last_bytes: the same of those that are owed last.
+        counted: the end of the stream of frames, in bytes, when it was last looked what it lacks;
+            -1 before.
+        backlog_bytes: what it lacks of all that is to be shipped up to there, as far as is known.
+        last_bytes: the same of files of rows that are owed last.
     """
 
     def __init__(
@@ -84,10 +87,12 @@ class Shipper:
         self._incarnation = ""
         self._stamp: tuple[int, int, int] | None = None  # of the checkpoint that it has
         self._held: dict[str, int] | None = None
+        self._known: dict[str, int] = {}  # what it held when it was last reached
+        self._said = 0  # of what was sent, when it was last told
         self._doubted: set[str] = set()  # files of the replica that are not what was sent
         self.acknowledged: Acknowledged | None = None
         self.bytes_sent = 0
-        self.backlog_bytes = self.last_bytes = 0
+        self.counted, self.backlog_bytes, self.last_bytes = -1, 0, 0
 
     def doubt(self, names: Iterable[str]) -> None:
         """Sends files anew that are bad at the replica, which has nothing for sure until then."""
@@ -114,6 +119,9 @@ class Shipper:
             if view is None:
                 return False
             try:
+                self._count(view)
+                if self._held is None:
+                    self._tell(self)
                 return self._pass(view)
             except _GoneError as gone:
                 missing = gone
@@ -129,6 +137,7 @@ class Shipper:
         goal = Acknowledged(view.end.seq, view.epoch, view.end.offset)
         if self._held is None:
             self._begin(view)
+            self._count(view)
         elif self.acknowledged == goal and self._checkpointed(view):
             if self._send_last(view):
                 return True
@@ -138,11 +147,13 @@ class Shipper:
         assert held is not None
         lacks = sorted(view.files.keys() - held.keys() - view.last)
         if lacks:
-            self.backlog_bytes = sum(self._source.size(name) or 0 for name in lacks)
             self._tell(self)
         for name in lacks:
             self._send(view, name)
-        self.backlog_bytes = 0
+            if self.bytes_sent - self._said >= _TOLD_BYTES:
+                self._said = self.bytes_sent
+                self._count(view)
+                self._tell(self)
         for extent in view.extents:
             self._extend(extent)
         if view.state is not None and not self._checkpointed(view):
@@ -151,6 +162,7 @@ class Shipper:
         self._replica.sync(self._source.term, goal.seq)
         self._doubted.clear()
         self.acknowledged = goal
+        self.backlog_bytes = 0
         self._tell(self)
         kept = self._kept(view)
         useless = [name for name in held if name not in kept]
@@ -164,7 +176,6 @@ class Shipper:
         """Sends one of the files that are owed last; whether there was one."""
         assert self._held is not None
         lacks = sorted(view.last - self._held.keys())
-        self.last_bytes = sum(view.files[name].size or 0 for name in lacks)
         if lacks:
             self._tell(self)
             self._send(view, lacks[0])
@@ -175,6 +186,22 @@ class Shipper:
         assert self._held is not None
         with closing(self._opened(name)) as file:
             self._held[name] = vouching.rows(file, view.files[name], self._storing(name))
+
+    def _count(self, view: View) -> None:
+        """Sees what there is to send: of one that was never reached, all that the log has now."""
+        known = self._known
+        lacks = [name for name in view.files if name not in known or name in self._doubted]
+        self.last_bytes = sum(view.files[name].size or 0 for name in lacks if name in view.last)
+        lacks = [name for name in lacks if name not in view.last]
+        if view.state is not None and not (view.state.name in known and self._has(view.state)):
+            lacks.append(view.state.name)
+        frames = sum(max(0, size - known.get(segment.name, 0)) for segment, size in view.extents)
+        self.counted = view.end.offset
+        self.backlog_bytes = frames + sum(self._source.size(name) or 0 for name in lacks)
+
+    def _has(self, state: Anchor) -> bool:
+        """Whether the checkpoint that it has of this name is the one that is here."""
+        return self._stamp is None or self._stamp == state.stamp
 
     def _checkpointed(self, view: View) -> bool:
         assert self._held is not None
@@ -224,7 +251,19 @@ class Shipper:
                 del held[segment.name]
         for name in self._doubted:
             held.pop(name, None)
-        self._held = held
+        if view.state is not None and self._level_with(view.state, held):
+            self._stamp = view.state.stamp
+        self._held = self._known = held
+
+    def _level_with(self, state: Anchor, held: Mapping[str, int]) -> bool:
+        """Whether the replica has a checkpoint as it is here: it may be larger than all since."""
+        size = held.get(state.name)
+        return (
+            size is not None
+            and size == self._source.size(state.name)
+            and not self._differs(state.name, size)
+            and self._source.stamp(state.name) == state.stamp
+        )
 
     def _differs(self, name: str, size: int) -> bool:
         return self._source.digest(name, size) != self._replica.digest(name, size)

@@ -5,11 +5,13 @@ A new kind of place is a line in `_KINDS`, and one in `address` for what its URL
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from nosync_nb.errors import NosyncError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas.asking import Beat, SilentError, ask_all
 from nosync_nb.store.replicas.bucket import Bucket
 from nosync_nb.store.replicas.folder import FolderSite
 from nosync_nb.store.replicas.objects import ObjectSite
@@ -27,8 +29,11 @@ class Site(Protocol):
     def prepare(self) -> None:
         """Makes what has to be there before copies can be, since the user has named it."""
 
-    def logs(self) -> Mapping[bytes, Promise]:
+    def logs(self, beat: Beat = lambda: None) -> Mapping[bytes, Promise]:
         """The logs of which it holds something, by their ids.
+
+        Args:
+            beat: called when it has come further.
 
         Raises:
             CorruptLogError: it cannot be told of one of them whom it obeys.
@@ -56,3 +61,16 @@ def _in_bucket(address: Address) -> ObjectSite:
 def connect(address: Address, files: Files) -> Site:
     """Returns the place that an address names."""
     return _KINDS[address.kind](address, files)
+
+
+def prepare(addresses: Iterable[Address], files: Files) -> None:
+    """Makes what has to be there at several places; one that does not answer is gone on without.
+
+    Raises:
+        DurabilityError: a place refuses.
+    """
+    sites = [(each.url, connect(each, files)) for each in addresses]
+    said = ask_all([(url, lambda _, site=site: site.prepare()) for url, site in sites])  # type: ignore[misc]
+    for answer in said:
+        if isinstance(answer, NosyncError) and not isinstance(answer, SilentError):
+            raise answer

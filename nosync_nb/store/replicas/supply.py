@@ -105,11 +105,13 @@ class Supply:
         with self._news:
             try:
                 seen = -1
-                while not task.done and seen != self.bytes_read:
+                while not task.done and not self._closed and seen != self.bytes_read:
                     seen = self.bytes_read
-                    self._news.wait_for(lambda: task.done, stall_s)
+                    self._news.wait_for(lambda: task.done or self._closed, stall_s)
             finally:
                 task.left = not task.done
+        if task.left and self._closed:
+            raise closed()
         if task.left:
             self.trouble += 1
             raise DurabilityError(f"it gave nothing for {stall_s:g} s")
