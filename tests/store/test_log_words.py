@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from faults import FakeMachine, FaultyFiles, HastyFiles
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.disk import Files
-from nosync_nb.store.log import folder, generation, owner
+from nosync_nb.store.log import Log, folder, generation, owner
 from nosync_nb.store.log.generation import Lease, Words
 
 SEEDS = range(20)
@@ -151,3 +153,20 @@ def test_a_folder_that_was_made_by_somebody_who_died_outlasts_the_power(tmp_path
         folder.admit(files, str(root / "log"), FakeMachine(), write=True)
         files.lose_power(str(root))
         assert (root / "log").is_dir()
+
+
+@pytest.mark.parametrize("place", [7, ["/x"], "logs", "/logs\0", None])
+def test_an_owner_who_says_no_folder_is_damage(path: str, place: object) -> None:
+    """Where a log lies is looked at: it is a path, whoever wrote it."""
+    Log.open(path, files=HastyFiles()).close()
+    said = owner.read(HastyFiles(), path)
+    assert said is not None
+    assert said.place.path == path
+    text = (Path(path) / "owner").read_bytes().rsplit(b"\n", 2)[0]
+    fields = json.loads(text)
+    fields["place"] = {"path": place, "device": 1, "number": 1}
+    text = json.dumps(fields).encode()
+    (Path(path) / "owner").write_bytes(text + f"\n{zlib.crc32(text):08x}\n".encode())
+    with pytest.raises(CorruptLogError, match="who writes"):
+        owner.read(HastyFiles(), path)
+    Log.open(path, files=HastyFiles(), takeover=True).close()

@@ -107,7 +107,7 @@ def read(files: Files, folder: str) -> Owner | None:
         named = {
             "identity": Process(**fields["identity"]),
             "wrote": Wrote(**fields["wrote"]),
-            "place": Whereabouts(**fields.get("place", {})),
+            "place": _whereabouts(**fields.get("place", {})),
         }
         return Owner(**{**fields, **named})
     except (ValueError, TypeError, KeyError) as error:
@@ -115,6 +115,12 @@ def read(files: Files, folder: str) -> Owner | None:
             f"'{path}' is damaged: it cannot be told who writes this log",
             hint="make sure that no other process uses it, then open it with takeover=True",
         ) from error
+
+
+def _whereabouts(path: str = "", device: int = 0, number: int = 0) -> Whereabouts:
+    if path != "" and not (isinstance(path, str) and os.path.isabs(path) and "\0" not in path):
+        raise ValueError("it lies nowhere")
+    return Whereabouts(path, int(device), int(number))
 
 
 def write(files: Files, folder: str, owner: Owner) -> None:
