@@ -173,8 +173,9 @@ def _replicas(store: Store, wish: _Wish) -> tuple[Replicas, str | None]:
             return Replicas(), str(error)
         stored = Replicas()
     asked = wish.over(stored)
-    if asked is None or asked == stored:
+    if asked is None or asked == stored.settled:
         return stored, None
+    asked = stored.changed(asked)
     prepare(asked.replicas, store.files)
     settings.write(store.files, store.path, log.id, asked)
     return asked, None

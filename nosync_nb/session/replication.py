@@ -95,10 +95,12 @@ class Replication:
     def change(self, settings: Replicas) -> None:
         """Has other replicas from now on; a keeper that goes on with those before is ended."""
         self._log.check()
-        if settings == self._settings:
+        if settings == self._settings.settled:
             return
         prepare(settings.replicas, self._store.files)
-        stored.write(self._store.files, self._store.path, self._log.id, settings)
+        with self.heard:
+            settings = self._settings.changed(settings)
+            self._write(settings)
         with suppress(NosyncError):
             remembered.remember(self._store.files, self._store.path, self._log.id, settings)
         with self.heard:
@@ -107,6 +109,9 @@ class Replication:
                 self._keeper.kill()  # it may be, at any moment
             self.heard.notify_all()
         self._begin()
+
+    def _write(self, settings: Replicas) -> None:
+        stored.write(self._store.files, self._store.path, self._log.id, settings)
 
     def _begin(self) -> None:
         with self.heard:
@@ -126,9 +131,20 @@ class Replication:
     def reached(self, lost: int | None = None) -> tuple[int, int]:
         """The last frame that is left then, and the last epoch; see `safe`."""
         with self.heard:
+            if lost is None and self.owed:
+                return 0, 0
             held = self._settings.quorum if lost is None else lost + 1
             frame = stored.safe([told.seq for told in self._told], held)
             return frame, stored.safe([told.epoch for told in self._told], held)
+
+    @property
+    def owed(self) -> int:
+        """How many more replicas have to know a lowered quorum before it counts.
+
+        What a replica has acknowledged since the settings were changed it has promised under them.
+        """
+        with self.heard:
+            return self._settings.owed(told.seq > 0 for told in self._told)
 
     def status(self) -> list[ReplicaStatus]:
         """Each replica, in the order of the settings."""
@@ -165,7 +181,7 @@ class Replication:
         """
         until = None if timeout is None else time.monotonic() + timeout
         with self.heard:
-            while stored.safe([told.seq for told in self._told], self._settings.quorum) < seq:
+            while self.reached()[0] < seq:
                 left = None if until is None else until - time.monotonic()
                 lost = [told for told in self._told if told.condition in _LOST]
                 if lost or self._closing.is_set() or (left is not None and left <= 0):
@@ -181,7 +197,9 @@ class Replication:
             if told.seq < seq
         )
         after = "" if timeout is None else f" after {timeout:g} s"
-        return f"{have} of {self._settings.quorum} replicas have epoch {epoch}{after}: {why}"
+        owed = self.owed
+        also = f"; the lower quorum counts when {owed} more know it" if owed else ""
+        return f"{have} of {self._settings.quorum} replicas have epoch {epoch}{after}: {why}{also}"
 
     def close(self) -> None:
         """Lets the keeper go: it ships what is on disk and ends by itself."""
@@ -265,6 +283,11 @@ class Replication:
             return  # of settings that another session has written since
         with self.heard:
             heard[told.replica] = told
+            if self._settings.former is not None and not self.owed:
+                self._settings = self._settings.settled
+                with suppress(NosyncError):  # else the next session waits for it once more
+                    self._log.check()
+                    self._write(self._settings)
             self.heard.notify_all()
         if told.condition in _LOST:
             with suppress(DurabilityError):  # it is closed, and the next owner has it

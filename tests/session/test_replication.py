@@ -26,7 +26,7 @@ from nosync_nb.store import store
 from nosync_nb.store.log.segments import HEADER_BYTES
 from nosync_nb.store.replicas.folder import FolderReplica, read_promise
 from nosync_nb.store.replicas.replica import Name, Term
-from nosync_nb.store.replicas.settings import checked
+from nosync_nb.store.replicas.settings import checked, read
 
 WAIT_S = 120.0
 
@@ -399,3 +399,28 @@ def test_what_a_replica_lacks_is_what_it_is_sent(
         (tmp_path / "elsewhere").rename(away)
         (again,) = until(session, lambda all_: all_[0].state == "level")
         assert again.bytes_sent - level.bytes_sent == files + frames
+
+
+@pytest.mark.fault(33)
+def test_a_lower_quorum_counts_when_as_many_know_it_as_it_took_before(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path, away = tmp_path / "x.nosync", [tmp_path / f"replica-{i}" for i in (1, 2)]
+    with begun(path, urls) as session:
+        until(session, lambda all_: all(each.epoch == 1 for each in all_))
+        for folder in away:
+            folder.rename(folder.with_suffix(".away"))
+            folder.write_text("")  # nothing can be made there
+        replication(session).change(checked(urls, 1, log=session.path))
+        session.inputs["edges"].insert([(2, 2)])
+        session.commit()
+        until(session, lambda all_: all_[0].epoch == 2)
+        assert session.recovery_frontier("disk") == session.frontiers["edges"].replicas == 0
+        with pytest.raises(DurabilityError, match="the lower quorum counts when 1 more know it"):
+            session.sync("replicas", timeout=0.1)
+        assert read(Files(), session.path, owners_of(session).publisher.store.log.id).former
+        away[0].unlink()
+        away[0].with_suffix(".away").rename(away[0])
+        session.sync("replicas", timeout=WAIT_S)
+        assert session.recovery_frontier("disk") == 2
+        assert not read(Files(), session.path, owners_of(session).publisher.store.log.id).former

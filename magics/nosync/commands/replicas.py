@@ -56,8 +56,10 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
     if not copies:
         notebook.say("the log has no replicas: %dd replicas add file:///absolute/folder")
         return None
+    owed = replication.owed
+    more = f"; the lower quorum counts when {owed} more of them know it" if owed else ""
     return Table(
-        caption=f"replicas: epoch {replication.safe()} is on {quorum} of {len(copies)}",
+        caption=f"replicas: epoch {replication.safe()} is on {quorum} of {len(copies)}{more}",
         columns=_COLUMNS,
         types=_TYPES,
         rows=[

@@ -123,7 +123,7 @@ def restore(
             best = max(copies, key=lambda copy: (copy.generation, copy.end.seq))
             copies.remove(best)
             try:
-                _copy(files, path, best, promised.generation, which, settings)
+                _copy(files, path, best, promised.generation, which, _lowered(settings, said))
                 return _told(best, strict, silent)
             except (CorruptLogError, SilentError) as error:
                 silent.append(f"{best.url}: {error}")
@@ -195,6 +195,12 @@ def _strictest(settings: Replicas, said: Iterable[Name]) -> Replicas:
     by = max(said, key=lambda name: readers(name.replicas, name.quorum))
     count, needed = len(settings.replicas), readers(by.replicas, by.quorum)
     return settings._replace(quorum=min(settings.quorum, max(0, count - needed + 1)))
+
+
+def _lowered(settings: Replicas, said: Iterable[Name]) -> Replicas:
+    """The settings, as they follow those under which copies were made."""
+    before = settings._replace(quorum=max(name.quorum for name in said))
+    return before.changed(settings)
 
 
 def _which(name: Name, answers: Answers, settings: Replicas) -> bytes | None:

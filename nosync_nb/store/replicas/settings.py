@@ -11,7 +11,7 @@ import hmac
 import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.errors import CorruptLogError, SchemaError, TrustError
@@ -23,11 +23,53 @@ _PERSON = b"nosync replicas 1"
 _BYTES_MAX = 1 << 16
 
 
+class Former(NamedTuple):
+    """The replicas of a log as they were: their URLs, and how many of them made an epoch safe."""
+
+    urls: tuple[str, ...]
+    quorum: int
+
+
 class Replicas(NamedTuple):
-    """The replicas of a log, and how many of them make an epoch safe."""
+    """The replicas of a log, and how many of them make an epoch safe.
+
+    Attributes:
+        former: what they were when it took more of them, until so many know of the change.
+    """
 
     replicas: tuple[Address, ...] = ()
     quorum: int = 0
+    former: Former | None = None
+
+    @property
+    def settled(self) -> Replicas:
+        """The same when enough of them know it."""
+        return self._replace(former=None)
+
+    def changed(self, asked: Replicas) -> Replicas:
+        """What is asked for, as it follows this.
+
+        Failure: 1. Of three replicas two made an epoch safe, and now one does. 2. An epoch on the
+        only one that answers is told to be safe. 3. The disk and that replica are gone, and the
+        other two come back: two of three were always enough to know what was safe. Hence a lower
+        quorum counts when as many know it as it took before.
+        """
+        former = self.former or Former(tuple(each.url for each in self.replicas), self.quorum)
+        return asked._replace(former=former if asked.quorum < former.quorum else None)
+
+    def owed(self, promised: Iterable[bool]) -> int:
+        """How many more replicas have to know the quorum before it counts.
+
+        Args:
+            promised: of each replica, whether it has promised itself under these settings.
+        """
+        if self.former is None:
+            return 0
+        both = [said for each, said in self._each(promised) if each.url in self.former.urls]
+        return max(0, min(self.former.quorum, len(both)) - sum(both))
+
+    def _each(self, promised: Iterable[bool]) -> Iterable[tuple[Address, bool]]:
+        return zip(self.replicas, promised, strict=True)
 
 
 def safe(acknowledged: Iterable[int], quorum: int) -> int:
@@ -71,7 +113,13 @@ def read(files: Files, folder: str, log_id: bytes) -> Replicas:
         )
     try:
         said = json.loads(text)
-        return checked(said["replicas"], said["quorum"], log=folder, look=False)
+        settings = checked(said["replicas"], said["quorum"], log=folder, look=False)
+        if "former" not in said:
+            return settings
+        urls, quorum = said["former"]
+        if not all(isinstance(each, str) for each in urls) or type(quorum) is not int:
+            raise ValueError("former")
+        return settings._replace(former=Former(tuple(urls), quorum))
     except (SchemaError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptLogError(
             f"'{path}' is damaged: {error}", hint="name the replicas again when you open the log"
@@ -86,7 +134,12 @@ def signer(files: Files) -> str:
 
 def write(files: Files, folder: str, log_id: bytes, settings: Replicas) -> None:
     """Writes the settings of a log, durably."""
-    said = {"replicas": [each.url for each in settings.replicas], "quorum": settings.quorum}
+    said: dict[str, Any] = {
+        "replicas": [each.url for each in settings.replicas],
+        "quorum": settings.quorum,
+    }
+    if settings.former is not None:
+        said["former"] = settings.former
     text = json.dumps(said).encode()
     mac = _mac(trust.user_key(files), _identity(files, folder, log_id), text)
     files.replace(os.path.join(folder, FILE), b"\n".join((text, mac, b"")))
