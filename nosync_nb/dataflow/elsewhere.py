@@ -51,5 +51,8 @@ class Bulk(Protocol):
     def inside(self, node: Node, deltas: list[Delta | None], step: Step) -> Place | None:
         """Where the kernels inside a loop may run; None: all of them here."""
 
+    def measured(self, node: Node, rows: int, seconds: float) -> None:
+        """Hears how long a run that was weighed, and stayed in this process, has taken."""
+
     def cleanup(self, *, failed: bool) -> None:
         """Ends a run; of one that failed nothing stays."""

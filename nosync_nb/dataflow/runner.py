@@ -186,7 +186,10 @@ class Runner:
             draft.deltas[node.id] = done.delta
         elif done.delta:
             rows_out = self._publish(node, done.delta, draft)
-        self._account(node, done, chosen, rows_out, time.perf_counter() - start, draft)
+        seconds = time.perf_counter() - start
+        if bulk is not None and chosen is not None and chosen.rows and not chosen.there:
+            bulk.measured(node, chosen.rows, seconds)
+        self._account(node, done, chosen, rows_out, seconds, draft)
 
     def _account(
         self,

@@ -6,10 +6,12 @@ import threading
 from typing import Any
 
 from nosync_nb import rows
+from nosync_nb.dataflow.delta import OBJECT_BYTES
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, OutOfMemoryError, StageError
 from nosync_nb.rows import Schema
 from nosync_nb.rows.arrays import ones
+from nosync_nb.rows.types import FIXED
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.repairs import Repairs
@@ -71,7 +73,7 @@ class Inputs:
             except BaseException:
                 self._publisher.store.remove(change.files)
                 raise
-        rows_count, size_bytes = _size_of(fetched)
+        rows_count, size_bytes = _size_of(fetched, stage.schema)
         if rows_count:
             self._admit(name, rows_count, size_bytes)
         columns, n = rows.to_columns(fetched, stage.schema, f"input '{name}'")
@@ -119,10 +121,16 @@ class Inputs:
         return stage
 
 
-def _size_of(data: Any) -> tuple[int, int]:
-    """Rows and bytes of a table; 0 for few rows, and what is not told at once, such as a list."""
-    if type(data) in (list, tuple) or not hasattr(data, "__len__") or len(data) <= FEW_ROWS:
+def _size_of(data: Any, schema: Schema) -> tuple[int, int]:
+    """Rows and bytes of data; 0 for few rows, and what is not told at once, such as an iterator.
+
+    Of a list the bytes are those that its rows take as columns, texts by a guess.
+    """
+    if not hasattr(data, "__len__") or len(data) <= FEW_ROWS:
         return 0, 0
+    if type(data) in (list, tuple):
+        row = sum(FIXED[t].itemsize if t in FIXED else OBJECT_BYTES for t in schema.types)
+        return len(data), len(data) * row
     size = getattr(data, "nbytes", None)
     if size is not None:  # of Arrow
         return getattr(data, "num_rows", 0), size

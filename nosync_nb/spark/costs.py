@@ -14,7 +14,8 @@ believes of machines is in the constants below. The rules, in their order:
 
 The figures are those of the machines this was measured on (`make bench ARGS=load` prints them
 again). They need not be exact: between the places lie a second or many, and an estimate that errs
-by half of a difference costs little. They are constants; a session does not learn others.
+by half of a difference costs little. What a core does in this process is measured by each session,
+and put in place of what is believed here after several runs (rates.py).
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Estimate(NamedTuple):
         free_bytes: memory that this process may still take.
         slots: tasks that Spark runs, or would run, at a time.
         forced: `local`, `spark`, or the most rows that stay in process; None: by cost.
+        per_second: rows that a core does in this process; 0: as `ROWS_PER_SECOND` has it.
     """
 
     kind: str
@@ -92,6 +94,7 @@ class Estimate(NamedTuple):
     free_bytes: int = 1 << 62
     slots: int = 2
     forced: Forced = None
+    per_second: float = 0.0
 
     @property
     def memory_bytes(self) -> int:
@@ -101,7 +104,7 @@ class Estimate(NamedTuple):
     @property
     def here_seconds(self) -> float:
         """How long it takes in this process."""
-        seconds = self.rows / ROWS_PER_SECOND[self.kind]
+        seconds = self.rows / (self.per_second or ROWS_PER_SECOND[self.kind])
         if self.kind == "foreign":  # it asks Spark all the same
             seconds += self._starting + JOB_SECONDS
         return seconds
@@ -109,7 +112,7 @@ class Estimate(NamedTuple):
     @property
     def spark_seconds(self) -> float:
         """How long it takes on executors."""
-        each = EXECUTOR_FACTOR * self.rows / ROWS_PER_SECOND[self.kind]
+        each = EXECUTOR_FACTOR * self.rows / (self.per_second or ROWS_PER_SECOND[self.kind])
         shipped = (self.size_bytes - self.in_files) / SHIPPED_PER_SECOND
         return self._starting + JOB_SECONDS + shipped + each / max(self.slots, 1)
 

@@ -30,6 +30,7 @@ from nosync_nb.spark.costs import (
     State,
 )
 from nosync_nb.spark.costs import choose as chosen_for
+from nosync_nb.spark.rates import Rates
 from nosync_nb.spark.way import Way
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates
@@ -51,6 +52,7 @@ class Placement:
         self._way = way
         self._store = store
         self._installed = importlib.util.find_spec("pyspark") is not None
+        self._rates = Rates()
         self._temporary: list[Any] = []
         self._written: list[Any] = []
 
@@ -122,7 +124,13 @@ class Placement:
             free_bytes(),
             self._slots(spark),
             forced,
+            self._rates.per_second(kind),
         )
+
+    def measured(self, node: Node, rows: int, seconds: float) -> None:
+        """Notes how long a run over so many changed rows took in this process."""
+        if node.operator is not None:
+            self._rates.note(_kind(node.operator), rows, seconds)
 
     def _state(self, forced: Forced) -> State:
         """Whether there is Spark; who asked for it is to see why it does not start."""

@@ -249,6 +249,8 @@ def test_rows_that_fit_nowhere_are_refused_before_anything_is_taken(
             rows.insert(table)
         with pytest.raises(OutOfMemoryError, match="none of them waits"):
             rows.insert(table.to_pandas())
+        with pytest.raises(OutOfMemoryError, match="input 'rows': 50,000 rows need"):
+            rows.insert([tuple(row.values()) for row in table.to_pylist()])
         assert not session.pending
         monkeypatch.setattr(placement, "free_bytes", lambda: 2 * table.nbytes)
         rows.insert(table)
