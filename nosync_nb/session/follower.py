@@ -15,6 +15,7 @@ from nosync_nb.store import reading
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.reading import Recovered
 from nosync_nb.store.store import Store
+from nosync_nb.store.telling import rewinds_to
 
 Read = TypeVar("Read")
 
@@ -56,8 +57,9 @@ class Follower:
     def refresh(self) -> int:
         """Takes in what the owner has committed since the last look; gives the last epoch.
 
-        If the log cannot be followed from where the reader is, as its owner was replaced, or as the
-        reader has fallen far behind or was interrupted, it begins again at the newest checkpoint.
+        If the log cannot be followed from where the reader is, as its owner was replaced or has
+        gone back to an earlier epoch, or as the reader has fallen far behind or was interrupted, it
+        begins again at the newest checkpoint.
         """
         if self._recovered is not None:
             with self._lock:
@@ -98,6 +100,8 @@ class Follower:
                 return False
             with decoding("the log"):
                 tail = store.decoded(frames)
+                if rewinds_to(tail) is not None:
+                    return False
                 if tail:
                     self._show(reading.follow(before, tail))
         except (DurabilityError, CorruptLogError):

@@ -28,6 +28,8 @@ from nosync_nb.collections.loops import refuse_inside
 from nosync_nb.dataflow.draft import Draft
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import StageError, visible, warn
+from nosync_nb.store import rewound
+from nosync_nb.trace.batch import Batch
 
 logger = logging.getLogger("nosync")
 
@@ -184,21 +186,41 @@ class Listeners:
             delta = draft.deltas.get(node.id)
             if not delta:
                 continue
-            schema = seen.stage(each.name).schema
-            changes = results.changes_table(delta.batch(node.log_layout), schema)
-            try:
-                each.function(draft.epoch, changes)
-            except Exception as error:  # whatever the user's function raises
-                if type(error) not in each.failed:
-                    each.failed.add(type(error))
-                    warn(f"the inspector of '{each.name}' raised {error!r}", stacklevel=2)
+            self._show(each, draft.epoch, delta.batch(node.log_layout), seen)
+        self._notify(draft.epoch)
+
+    def tell_back(self, was: Snapshot, seen: Snapshot) -> None:
+        """Calls them with what takes a collection to what it was at an earlier epoch.
+
+        Args:
+            was: what readers saw before, `seen`: what they see of that epoch now.
+        """
+        for each in self._inspected:
+            if each.name in was.graph.named and each.name in seen.graph.named:
+                changes = rewound.difference(was, seen, each.name)
+                if len(changes):
+                    self._show(each, seen.epoch, changes, seen)
+        self._notify(seen.epoch)
+
+    def _show(self, each: Inspected, epoch: int, batch: Batch, seen: Snapshot) -> None:
+        """Calls an inspector with changes."""
+        changes = results.changes_table(batch, seen.stage(each.name).schema)
+        try:
+            each.function(epoch, changes)
+        except Exception as error:  # whatever the user's function raises
+            if type(error) not in each.failed:
+                each.failed.add(type(error))
+                warn(f"the inspector of '{each.name}' raised {error!r}", stacklevel=3)
+
+    def _notify(self, epoch: int) -> None:
+        """Calls the subscribers."""
         for callback, failed in self._subscribed:
             try:
-                callback(draft.epoch)
+                callback(epoch)
             except Exception as error:  # whatever the user's function raises
                 if type(error) not in failed:
                     failed.add(type(error))
-                    warn(f"a subscriber raised {error!r}", stacklevel=3)
+                    warn(f"a subscriber raised {error!r}", stacklevel=4)
 
     def _forget(self, entry: Inspected) -> None:
         with self._mutex:

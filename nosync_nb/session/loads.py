@@ -66,6 +66,12 @@ class Repeats:
         """From now on inserts are compared with those up to an epoch, which was recovered."""
         self._state = _State(upto, {})
 
+    def back(self, epoch: int) -> None:
+        """The session has gone back to an epoch: later ones are not compared with any more."""
+        state = self._state
+        if state is not None:
+            self._state = _State(min(state.upto, epoch), {})
+
     def known(self, history: History, number: int, now: int) -> dict[int, dict[Digest, int]]:
         """The recovered epochs that only added rows to an input, by rows and digest.
 

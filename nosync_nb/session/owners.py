@@ -37,6 +37,7 @@ from nosync_nb.session.recovery import Opening
 from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.retaining import Retaining
+from nosync_nb.session.rewinding import Rewinding
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.session.upkeep import Upkeep
@@ -71,10 +72,7 @@ class Owners:
         self.fetching = Fetching(store, lambda: replication.settings.replicas)
         self.frontiers = Frontiers(publisher, replication, self.fetching)
         self.repairs = repairs = Repairs(
-            store,
-            replication,
-            listeners,
-            lambda name, stop: self.healing.meet(name, stop=stop),
+            store, replication, listeners, lambda name, stop: self.healing.meet(name, stop=stop)
         )
         self.verification = Verification(publisher, replication)
         self.signer = signer = Signer(store.log.id)
@@ -93,8 +91,8 @@ class Owners:
         self.follower = follower = Follower(gate, publisher, signer, repairs, followed)
         reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
         frames = Frames(publisher, reader, names, link)
-        owners = publisher, reader, follower, frames, names, listeners, types, limits
-        self.host = SessionHost(*owners)
+        seen = publisher, reader, follower, frames
+        self.host = SessionHost(*seen, names, listeners, types, limits)
         self.comparing = Comparing(publisher, self.host)
         installation = Installation(gate, publisher, link, types, signer, self.upkeep, limits)
         self.retaining = Retaining(gate, publisher, installation, self.upkeep)
@@ -111,19 +109,25 @@ class Owners:
         )  # fmt: skip
         self.inputs = inputs = Inputs(gate, publisher, transactions, link, repairs)
         self.following = Pursuit(gate, publisher, transactions, inputs, self.commits)
-        repeats = Repeats()
-        self.loads = Loads(repeats, publisher, transactions, listeners, link.is_frame)
+        self.repeats = Repeats()
+        self.loads = Loads(self.repeats, publisher, transactions, listeners, link.is_frame)
         self.blocks = Blocks(transactions, self.commits, self.loads)
-        if followed is None:
-            self._begin(opening, repeats)
+        self._begin(opening, transactions)
 
-    def _begin(self, opening: Opening, repeats: Repeats) -> None:
-        """Has done before the first write what an opening has left to do."""
-        report, publisher = opening.report, self.publisher
+    def _begin(self, opening: Opening, transactions: Transactions) -> None:
+        """Makes who goes back; has done before the first write what an opening has left to do."""
+        report, publisher, repeats = opening.report, self.publisher, self.repeats
+        self.rewinding = Rewinding(
+            self.gate, publisher, transactions, self.link, self.signer, self.upkeep,
+            self.listeners, repeats, self.definitions.resume,
+        )  # fmt: skip
+        if publisher.store.log.mode == "r":
+            return
         if report.resumed_at:
             repeats.begin(report.resumed_at)
         if not publisher.store.foreign:  # by what somebody else wrote nothing is deleted
             publisher.garbage.expire(publisher.store.retired)
+            publisher.garbage.retire(publisher.store.left)
         if opening.recovered.said is not None:
             heal, resume = self.healing.heal, self.definitions.resume
             completion = recovery.Completion(

@@ -19,7 +19,7 @@ same call again writes the same number a second time. 4. At the next opening bot
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from nosync_nb.session.transactions import Transaction
 from nosync_nb.session.works import Works
 from nosync_nb.store import defined, retention, signing
 from nosync_nb.store.defined import Defined
-from nosync_nb.store.ledger import Ledger, Record
+from nosync_nb.store.ledger import Ledger, Record, Rewound, noted
 from nosync_nb.store.log import Position
 from nosync_nb.store.reading import Recovered
 from nosync_nb.store.retention import Retention
@@ -145,6 +145,13 @@ class Publisher:
         assert written == record.position
         self._gate.finish()
 
+    def rewind(self, record: UnfinishedRewind, payload: bytes) -> None:
+        """Writes that the log goes on from an earlier epoch, and makes it visible."""
+        self._gate.begin(record)
+        written = self.store.write_definition(payload, back=True)
+        assert written == record.definition.position
+        self._gate.finish()
+
     def next(self) -> Position:
         """Where the next frame will be."""
         head = self.store.log.head
@@ -165,7 +172,7 @@ class Publisher:
     def assign_epoch(self, record: UnfinishedEpoch) -> None:
         """Makes an epoch visible; may be done again."""
         draft, epoch, log = record.draft, record.draft.epoch, self.store.log
-        log.note(epoch)
+        log.note(noted(self.ledger.incarnation, epoch))
         history, logs = self.store.history, self._logs
         new = {n for n, _, _ in draft.logged if n in logs and history.last(n) < epoch}
         remember(history, new, draft)
@@ -192,6 +199,14 @@ class Publisher:
         self.works.become(record.stats, record.work)
         for definition, name in record.names.items():
             self.names.call(definition, name)
+
+    def assign_rewind(self, record: UnfinishedRewind) -> None:
+        """Makes a rewind visible; may be done again."""
+        self.ledger.rewind(record.rewound)
+        self.store.log.note(noted(record.rewound.incarnation, record.rewound.epoch))
+        self.assign_definition(record.definition)
+        if record.before_next is not None:
+            self._gate.first(record.before_next)
 
     # -- being defined -----------------------------------------------------------------------
 
@@ -313,6 +328,26 @@ class UnfinishedDefinition(NamedTuple):
         if self.publisher.reached(self.position):
             self.publisher.assign_definition(self)
             self.outcome.stand()
+
+
+class UnfinishedRewind(NamedTuple):
+    """A rewind between its record and its last assignment.
+
+    Attributes:
+        definition: what it says besides: the stages as they go on, and what was computed of them.
+        before_next: what has to be done before the next write; None: nothing.
+    """
+
+    publisher: Publisher
+    definition: UnfinishedDefinition
+    rewound: Rewound
+    before_next: Callable[[], None] | None
+
+    def finish(self) -> None:
+        """Makes the rewind visible, if its frame is written."""
+        if self.publisher.reached(self.definition.position):
+            self.publisher.assign_rewind(self)
+            self.definition.outcome.stand()
 
 
 def files_of(version: Version) -> set[str]:

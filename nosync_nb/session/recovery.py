@@ -39,11 +39,16 @@ from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.store import journal, reading, signing
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.deferred import needs
+from nosync_nb.store.ledger import lost_after
 from nosync_nb.store.reading import Described, Judged, Recovered, Said
 from nosync_nb.store.store import Store
 
 LOST_MAX = 1 << 16
 """Epochs that are told as lost at most, whatever number a former owner left."""
+
+
+FORM = "what it remembers is not in the form of this release: run the stage's cell"
+"""Why a stage stops of which functions may give something else if they are called again."""
 
 
 class Opening(NamedTuple):
@@ -92,7 +97,7 @@ def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:
     describe = _Describer(log.id, types)
     recovered = reading.recover(store, describe)
     epoch, catalog = recovered.snapshot.epoch, recovered.snapshot.catalog
-    lost = range(epoch + 1, min(log.noted, epoch + LOST_MAX) + 1)
+    lost = lost_after(log.noted, recovered.ledger.incarnation, epoch)[:LOST_MAX]
     with decoding("the log"):
         lacking = fetching.expect(store.sweep())
     report = _report(recovered, lost)
@@ -261,7 +266,7 @@ class Completion:
         version, catalog = snapshot.version, dict(snapshot.catalog)
         types, runner = self._link.types, None
         graph = Compiler(old, types, now=version.epoch).compile(catalog)
-        if _hold(catalog, graph, old, version.epoch, opening.anew):
+        if hold(catalog, graph, old, version.epoch, FORM, opening.anew):
             graph = Compiler(old, types, now=version.epoch).compile(catalog)
             self._report.restored(*_ways(catalog))
         if graph.nodes.keys() <= old.nodes.keys():
@@ -293,8 +298,13 @@ class Completion:
             self._resumes(extend=False, differs=differs)
 
 
-def _hold(
-    catalog: dict[str, Stage], graph: Graph, old: Graph, epoch: int, anew: AbstractSet[str]
+def hold(
+    catalog: dict[str, Stage],
+    graph: Graph,
+    old: Graph,
+    epoch: int,
+    why: str,
+    anew: AbstractSet[str] = frozenset(),
 ) -> bool:
     """Stops stages of which what operators remember cannot be made again.
 
@@ -303,9 +313,12 @@ def _hold(
 
     Args:
         graph: as this release plans it, `old` as it was planned.
+        why: it has to be made.
         anew: the stages of which nothing is there that could be made again.
+
+    Returns:
+        whether there are some.
     """
-    why = "what it remembers is not there in the form of this release: run the stage's cell"
     new = [node for node in graph if node.id not in old.nodes and node.state]
     names = [n for n in {n.stage: None for n in new} if n not in anew and _once_only(catalog[n])]
     for name in names:

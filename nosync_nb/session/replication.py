@@ -135,7 +135,9 @@ class Replication:
                 return 0, 0
             held = self._settings.quorum if lost is None else lost + 1
             frame = stored.safe([told.seq for told in self._told], held)
-            return frame, stored.safe([told.epoch for told in self._told], held)
+            ledger = self._publisher.ledger
+            epochs = [ledger.held(told.seq, told.epoch) for told in self._told]
+            return frame, stored.safe(epochs, held)
 
     @property
     def owed(self) -> int:
@@ -158,14 +160,15 @@ class Replication:
 
     def _status(self, url: str, told: Progress, now: int, end: int) -> ReplicaStatus:
         """One replica, if the last epoch is `now` and the stream of frames ends at `end`."""
-        lacks = told.epoch < now
+        epoch = self._publisher.ledger.held(told.seq, told.epoch)
+        lacks = epoch < now
         state = "behind" if told.condition == "level" and lacks else told.condition
-        since = self._publisher.ledger.committed(told.epoch + 1) if lacks else None
+        since = self._publisher.ledger.committed(epoch + 1) if lacks else None
         return ReplicaStatus(
             url,
             state,
-            told.epoch,
-            max(0, now - told.epoch),
+            epoch,
+            max(0, now - epoch),
             (max(0, end - told.offset) if told.offset >= 0 else 0) + told.backlog_bytes,
             0.0 if since is None else max(0.0, time.time() - since),
             told.bytes_sent,

@@ -30,6 +30,7 @@ from nosync_nb.session.branching import Opens
 from nosync_nb.session.input import Input
 from nosync_nb.session.owners import Owners
 from nosync_nb.session.report import StageReport
+from nosync_nb.session.rewinding import RewindReport
 from nosync_nb.session.transactions import InputChanges
 from nosync_nb.store.branches import Branch
 from nosync_nb.store.frontier import FailureName, Frontier
@@ -249,11 +250,7 @@ class Session:
 
     @property
     def retain(self) -> int | str | None:
-        """For how long single epochs are kept: a number of them, `"30 days"`; None: for good.
-
-        So many are kept one by one, intervals of 16 for 16 times as long, and of 256 before. What
-        is let go can be read no more; to set it raises SchemaError if it is none of these.
-        """
+        """For how long single epochs are kept, as `"30 days"`; None: all. See `Retaining.set`."""
         return self._owners.retaining.retention.asked
 
     @retain.setter
@@ -305,6 +302,10 @@ class Session:
     def drop_branch(self, name: str) -> None:
         """Deletes a branch that nobody has open and that has no branches itself."""
         self._owners.branching.drop(name)
+
+    def rewind(self, to: Any) -> RewindReport:
+        """Goes on from an earlier epoch; see `Rewinding.rewind`."""
+        return self._owners.rewinding.rewind(to)
 
     def verify(self) -> Verified:
         """Reads every byte of the log; tells which files are damaged. Commits go on meanwhile."""
@@ -390,9 +391,8 @@ class Session:
 
     def __repr__(self) -> str:
         names = ", ".join(self._owners.publisher.snapshot.catalog) or "no inputs yet"
-        return one_line(
-            f"<nosync session {os.path.basename(self.path)} at epoch {self.now}: {names}>"
-        )
+        folder = os.path.basename(self.path)
+        return one_line(f"<nosync session {folder} at epoch {self.now}: {names}>")
 
 
 def owners_of(session: Session) -> Owners:

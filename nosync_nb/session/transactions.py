@@ -227,6 +227,11 @@ class Transactions:
         own = self._local.transaction
         return self.shared if own is None else own
 
+    @property
+    def open(self) -> bool:
+        """Whether this thread is in a block, or a transaction was begun that has not ended."""
+        return self._local.transaction is not None or self.shared.ender is not None
+
     def share(self, transaction: Transaction) -> None:
         """Makes a transaction the one of all threads which are in no block."""
         self.shared = transaction

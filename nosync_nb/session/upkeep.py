@@ -6,7 +6,7 @@ between epochs, with the gate's lock, if what they replace is still live.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -131,7 +131,9 @@ class Upkeep:
         IMPORTANT: the log's position, the version and the plan of what is packed are taken under
         one lock, so that what follows the position is exactly what is in none of them; and a
         session that only read until now gets its operators' state first, or the checkpoint would be
-        without it.
+        without it. If the session goes back meanwhile, the past of that position is not there any
+        more, and it is done anew: without the frame of the rewind, which may be lost with the
+        power, a checkpoint without it would be damage.
         """
         store = self._publisher.store
         try:
@@ -167,6 +169,7 @@ class Upkeep:
                 **store.clocks.saved(),
             }
             plan = store.history.pack(version.epoch, graph.unwritten)
+            incarnation = publisher.ledger.incarnation
         if plan is not None:
             self._adopt(plan.perform())
         self._shorten()
@@ -174,8 +177,11 @@ class Upkeep:
         while (tidy := store.history.tidy(keep)) is not None and self._adopt(tidy.perform()):
             pass
         version = self._settled(version, graph, thinned=keep is not None)
+        past = self._past(incarnation)
+        if past is None:
+            return self._checkpointed()
         meta.update(owed.noted(owed.local(snapshot.catalog, graph), store.history))
-        payload = store.checkpoint_payload(version, graph, meta, times)
+        payload = store.checkpoint_payload(version, graph, meta, times, past)
         store.log.write_checkpoint(payload, position)
         store.log.trim()
         return version
@@ -210,6 +216,14 @@ class Upkeep:
         stopped = [s.last(seen.epoch) for s in seen.catalog.values() if s.reason is not None]
         said, ledger = self._publisher.retention, self._publisher.ledger
         return said.keep(seen.epoch, ledger.since, stopped)
+
+    def _past(self, incarnation: int) -> Mapping[str, Any] | None:
+        """What a checkpoint says of the history; None if the session has gone back since."""
+        with self._gate.lock:
+            self._gate.finish()
+            if self._publisher.ledger.incarnation != incarnation:
+                return None
+            return self._publisher.store.history.manifest()
 
     def _settled(self, version: Version, graph: Graph, *, thinned: bool) -> Version:
         """A version of which large layers lie in files; those that are live do so from now on."""

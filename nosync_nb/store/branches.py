@@ -227,7 +227,7 @@ def _write(
         own = {} if fork is None else {"branch": fork}
         meta = {**beginning.meta(store.log.id), **own}
         payload = store.checkpoint_payload(
-            beginning.version, beginning.graph, meta, beginning.times
+            beginning.version, beginning.graph, meta, beginning.times, store.history.manifest()
         )
         store.log.write_checkpoint(payload)
         store.log.note(epoch)
@@ -310,9 +310,10 @@ def _listed(path: str, name: str) -> Branch:
                 f"'{path}' is no branch: its log says of nothing where it forked",
                 hint="move the folder elsewhere and open it there",
             )
-        epochs = (told.payload.epoch for told in store.tail if told.kind == journal.EPOCH)
+        kinds = journal.EPOCH, journal.REWIND
+        epochs = [store.epoch, *(told.payload.epoch for told in store.tail if told.kind in kinds)]
         owner = store.log.owner
-        return Branch(name, path, fork.at, max(epochs, default=store.epoch), _open_by(owner))
+        return Branch(name, path, fork.at, epochs[-1], _open_by(owner))
     finally:
         store.close()
 

@@ -29,11 +29,12 @@ from nosync_nb.store.clocks import (
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.journal import (
     CLOCKS,
-    DEFINITION,
+    DEFINES,
     EPOCH,
     FILES,
     PAST,
     REPLAY,
+    REWIND,
     Entry,
     Payload,
     unpack,
@@ -106,11 +107,13 @@ class Following:
         if kind == REPLAY:
             self._replayed = batches
             return []
-        stamped, defines = split(clocks), kind == DEFINITION
+        if kind == REWIND:
+            self.labels = before(self.labels, payload.epoch)
+        stamped, defines = split(clocks), kind in DEFINES
         unseen = {_log_of(own) for own, _ in stamped if self._begins and defines} - batches.keys()
         self._begins = False
         wrong = self._against(stamped, batches, unseen, 0 if defines else payload.epoch)
-        if kind == DEFINITION:
+        if defines:
             with decoding("the catalog of a frame"):
                 nodes = payload.meta["catalog"]["nodes"]
                 named = {node["log"] for node in nodes if node["name"] is not None}
@@ -186,6 +189,11 @@ class Following:
         if self._believes:
             self.labels[log] = label
         return self._believes or label == none_of(log)
+
+
+def before(labels: Mapping[int, bytes], epoch: int) -> dict[int, bytes]:
+    """The last labels that are of no later epoch; of other logs it is not known any more."""
+    return {log: own for log, own in labels.items() if LABEL.unpack(own)[2] <= epoch + 1}
 
 
 def none_of(log: int) -> bytes:

@@ -26,8 +26,12 @@ from nosync_nb.trace import Layer
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.parts import PartRef, refs_from_json
 
-EPOCH, DEFINITION, REPLAY = 1, 2, 3
-"""Kinds of frames; REPLAY: past epochs of logs that the next definition begins to use."""
+EPOCH, DEFINITION, REPLAY, REWIND = 1, 2, 3, 4
+"""Kinds of frames; REPLAY: past epochs of logs that the next definition begins to use; REWIND: the
+log goes on from an earlier epoch, and has a catalog as a definition has."""
+
+DEFINES = (DEFINITION, REWIND)
+"""Kinds of frames after which another catalog holds."""
 
 INLINE, FILES, TRACE, RESET, PAST, CLEAR, CLOCKS = range(7)
 """Kinds of entries: a log's batch inline; in files; files of a trace's layer; a whole trace; the

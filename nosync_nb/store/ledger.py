@@ -18,7 +18,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, overload
 
 from nosync_nb.errors import CorruptLogError, TimeError
-from nosync_nb.store.wellformed import check_marks, check_texts
+from nosync_nb.store.wellformed import check_count, check_marks, check_pairs, check_texts
+from nosync_nb.store.written import Written
+
+REWINDS_MAX = 64
+"""Rewinds of which it is known how far a copy is that lacks them."""
 
 
 class Epoch(NamedTuple):
@@ -71,53 +75,18 @@ class Epochs(Sequence[Epoch]):
         return f"<epochs {first} to {last}{''.join(steps)}>"
 
 
-class Written:
-    """Which epochs are in which frames of the log; so which are on disk, if the frames are.
+class Rewound(NamedTuple):
+    """That the epochs after one are left behind.
 
-    A frame holds an epoch or something else, a definition say. As long as each frame holds the
-    epoch after that of the frame before, nothing is added: a *run* is its first frame and epoch,
-    and of the runs only those are kept that are not on disk.
-
-    Noting an epoch again changes nothing.
-
-    Args:
-        epoch: the last one that is on disk already.
+    Attributes:
+        epoch: the last one that stays.
+        incarnation: what epochs are of that are counted on from it.
+        seq: the frame that says so.
     """
 
-    __slots__ = ("_state",)
-
-    def __init__(self, epoch: int = 0) -> None:
-        runs: tuple[tuple[int, int], ...] = ((0, epoch),)
-        self._state = runs, epoch  # one reference: a note is whole, or was not made
-
-    def note(self, seq: int, epoch: int, durable: int) -> None:
-        """Notes the frame of the next epoch, and how far frames are on disk. Cost: below 1 us."""
-        runs, last = self._state
-        if epoch <= last:
-            return
-        if epoch - runs[-1][1] != seq - runs[-1][0]:
-            first = max(0, bisect.bisect_right(runs, durable, key=_seq) - 1)
-            runs = (*runs[first:], (seq, epoch))
-        self._state = runs, epoch
-
-    def upto(self, durable: int) -> int:
-        """The last epoch that is on disk, if frames are up to `durable`.
-
-        IMPORTANT: ask the log before, so that what it says is no older than what is here.
-        """
-        runs, last = self._state
-        at = bisect.bisect_right(runs, durable, key=_seq) - 1
-        if at + 1 < len(runs):
-            last = runs[at + 1][1] - 1
-        seq, epoch = runs[max(at, 0)]
-        return min(max(durable - seq, 0) + epoch, last)
-
-    def __len__(self) -> int:
-        return len(self._state[0])
-
-
-def _seq(run: tuple[int, int]) -> int:
-    return run[0]
+    epoch: int
+    incarnation: int
+    seq: int
 
 
 class Record(NamedTuple):
@@ -138,6 +107,25 @@ class Record(NamedTuple):
     once: Mapping[str, str] = MappingProxyType({})
 
 
+_NOTED_BITS = 32
+
+
+def noted(incarnation: int, epoch: int) -> int:
+    """The last epoch as a number that an owner leaves for who opens the log next (`Log.note`)."""
+    return (incarnation & 0xFFF) << _NOTED_BITS | epoch & (1 << _NOTED_BITS) - 1
+
+
+def lost_after(note: int, incarnation: int, epoch: int) -> range:
+    """The epochs that a note tells of and a log has not, of which `epoch` is the last.
+
+    With a rewind between the two nothing is told: either the note is older than the rewind, or the
+    rewind is lost itself, and with it no epoch of before.
+    """
+    if note >> _NOTED_BITS != incarnation & 0xFFF:
+        return range(0)
+    return range(epoch + 1, (note & (1 << _NOTED_BITS) - 1) + 1)
+
+
 class Ledger:
     """What a session knows of its epochs, from 1 to the last.
 
@@ -151,6 +139,7 @@ class Ledger:
         labels: the epochs that have one, by it.
         once: the epochs of loads with a key, by it.
         loads: digests of the rows of such loads, by their keys.
+        rewinds: the last frames that go back, each with the epoch that it goes back to.
     """
 
     def __init__(
@@ -158,6 +147,8 @@ class Ledger:
         epoch: int = 0,
         times: bytes = b"",
         *,
+        incarnation: int = 0,
+        rewinds: Sequence[tuple[int, int]] = (),
         labels: Mapping[str, int] | None = None,
         once: Mapping[str, int] | None = None,
         loads: Mapping[str, str] | None = None,
@@ -172,7 +163,9 @@ class Ledger:
         self._loads = dict(loads or {})
         self._written = Written(epoch)
         self._last = epoch
-        self._newest: Record | None = None  # recorded, and not entered below yet
+        self._incarnation = incarnation
+        self._rewinds = tuple(rewinds)
+        self._newest: Record | Rewound | None = None  # recorded, and not entered below yet
 
     @classmethod
     def restored(cls, epoch: int, times: bytes, meta: Mapping[str, Any]) -> Ledger:
@@ -184,6 +177,8 @@ class Ledger:
         return cls(
             epoch,
             times,
+            incarnation=check_count(meta.get("incarnation", 0), "the incarnation"),
+            rewinds=check_pairs(meta.get("rewinds", ()), "a rewind"),
             labels=check_marks(meta.get("labels", {}), epoch, "a label"),
             once=check_marks(meta.get("once", {}), epoch, "the key of a load"),
             loads=check_texts(meta.get("loads", {}), "the key of a load"),
@@ -203,6 +198,8 @@ class Ledger:
                 "labels": {label: epoch for label, epoch in self._labels.items() if epoch <= last},
                 "once": once,
                 "loads": {mark: load for mark, load in self._loads.items() if mark in once},
+                "incarnation": self._incarnation,
+                "rewinds": self._rewinds if upto is None else (),
             }
             return meta, self._times[:last].tobytes()
 
@@ -217,10 +214,22 @@ class Ledger:
                     assert record.epoch == self._last + 1, f"{record.epoch} follows {self._last}"
                     self._newest = record
 
+    def rewind(self, rewound: Rewound) -> None:
+        """Forgets the epochs after one, with their times, labels and loads; again, nothing more."""
+        with self._mutex:
+            self._enter()
+            if rewound.incarnation <= self._incarnation:
+                return
+            assert rewound.epoch <= self._last, f"{rewound.epoch} is behind {self._last}"
+            self._newest = rewound
+
     def _enter(self) -> None:
         """Enters what was recorded last; each step may have been done before. Holds the lock."""
         record = self._newest
         if record is None:
+            return
+        if isinstance(record, Rewound):
+            self._leave(record)
             return
         epoch, utc, seq, durable, label, once = record
         if len(self._times) < epoch:
@@ -234,6 +243,19 @@ class Ledger:
         self._last = epoch
         self._newest = None
 
+    def _leave(self, rewound: Rewound) -> None:
+        """Forgets what a rewind leaves. Sequences of epochs that were given go on as they are."""
+        last = rewound.epoch
+        self._times = self._times[:last]
+        self._labels = {label: epoch for label, epoch in self._labels.items() if epoch <= last}
+        self._once = {mark: epoch for mark, epoch in self._once.items() if epoch <= last}
+        self._loads = {mark: load for mark, load in self._loads.items() if mark in self._once}
+        self._written.cut(last)
+        self._last = last
+        self._rewinds = (*self._rewinds[1 - REWINDS_MAX :], (rewound.seq, last))
+        self._incarnation = rewound.incarnation
+        self._newest = None
+
     def not_before(self, utc: float) -> float:
         """A time that no epoch is after: a clock that is set back does not mix up epochs."""
         with self._mutex:
@@ -241,6 +263,13 @@ class Ledger:
             return max(utc, self._times[-1]) if self._times else utc
 
     # -- asking ----------------------------------------------------------------------------------
+
+    @property
+    def incarnation(self) -> int:
+        """How often the session has gone back; with it an epoch's number is that of no other."""
+        with self._mutex:
+            self._enter()
+            return self._incarnation
 
     def labelled(self, label: str) -> int | None:
         """The epoch with a label, if there is one."""
@@ -274,6 +303,15 @@ class Ledger:
         with self._mutex:
             self._enter()
             return self._written.upto(frames)
+
+    def held(self, frames: int, epoch: int) -> int:
+        """The last epoch of now that a copy has, of which `epoch` is the last, in some frames.
+
+        What it lacks of rewinds it has of epochs that are left.
+        """
+        with self._mutex:
+            self._enter()
+            return min([epoch, *(upto for seq, upto in self._rewinds if seq > frames)])
 
     def committed(self, number: int) -> float | None:
         """When an epoch was committed, in seconds since 1970; None if there is none of it."""

@@ -19,8 +19,10 @@ from nosync_nb.errors import CorruptLogError
 from nosync_nb.store import defined, journal, signing
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.defined import Defined
-from nosync_nb.store.ledger import Ledger, Record
-from nosync_nb.store.store import Store, Told
+from nosync_nb.store.journal import Payload
+from nosync_nb.store.ledger import Ledger, Record, Rewound
+from nosync_nb.store.store import Store
+from nosync_nb.store.telling import Told
 from nosync_nb.store.wellformed import check_catalog, check_text, check_texts
 
 
@@ -135,8 +137,12 @@ def told(
     """
     records: list[Record] = []
     for seq, kind, payload in tail:
-        if kind == journal.DEFINITION:
+        if kind in journal.DEFINES:
             said = _said(payload.epoch, payload.meta, said, seq)
+        if kind == journal.REWIND:
+            ledger.record(*records)
+            ledger.rewind(_rewound(ledger, payload, epoch, seq))
+            records, epoch = [], payload.epoch
         if kind != journal.EPOCH:
             continue
         at, utc, meta, _ = payload
@@ -153,6 +159,18 @@ def _marks(meta: Mapping[str, Any]) -> tuple[Mapping[str, str], str | None]:
     """The keys of the loads of an epoch, and its label."""
     once = check_texts(meta["once"], "the key of a load") if "once" in meta else {}
     return once, check_text(meta["label"], "a label") if "label" in meta else None
+
+
+def _rewound(ledger: Ledger, payload: Payload, epoch: int, seq: int) -> Rewound:
+    """What a rewind says; `epoch` is the last one before it."""
+    incarnation = payload.meta.get("incarnation")
+    if payload.epoch > epoch or incarnation != ledger.incarnation + 1:
+        raise CorruptLogError(
+            f"frame {seq} goes back from epoch {epoch} to {payload.epoch} as incarnation "
+            f"{incarnation!r:.40} after {ledger.incarnation}",
+            hint="restore the log from a copy",
+        )
+    return Rewound(payload.epoch, incarnation, seq)
 
 
 def _said(epoch: int, meta: Mapping[str, Any], before: Said | None, frame: int) -> Said:

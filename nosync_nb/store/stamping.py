@@ -15,7 +15,7 @@ from typing import Any
 from zlib import adler32, crc32
 
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.store.causes import Following, none_of, told_wrong
+from nosync_nb.store.causes import Following, before, none_of, told_wrong
 from nosync_nb.store.clocks import (
     COUNTS,
     INPUTS_MAX,
@@ -25,7 +25,7 @@ from nosync_nb.store.clocks import (
     labels_from_text,
     labels_to_text,
 )
-from nosync_nb.store.journal import CLOCKS, FILES, Entry, Payload
+from nosync_nb.store.journal import CLOCKS, FILES, REWIND, Entry, Payload
 from nosync_nb.store.log import Log
 
 Inputs = tuple[bytes, tuple[int, ...]]
@@ -69,10 +69,11 @@ Made = Sequence[tuple[int, Sequence[Entry]]]
 """The entries of epochs, oldest first."""
 
 
-Next = tuple[int, Fresh, Feeds | None]
-"""What a frame says if it comes about: its number, labels, and what is named if it defines that."""
+Next = tuple[int, Fresh, Feeds | None, int | None]
+"""What a frame says if it comes about: its number, labels, what is named if it defines that, and
+the epoch that it goes back to."""
 
-NOTHING: Next = 0, {}, None
+NOTHING: Next = 0, {}, None, None
 
 
 class Clocks:
@@ -96,19 +97,24 @@ class Clocks:
         following = Following(labels_from_text(meta.get("clocks", "")))
         self.wrong = told_wrong(meta.get("wrong", ()))
         for _, kind, payload in tail if log.mode == "w" else ():
+            if kind == REWIND:
+                self.wrong = [each for each in self.wrong if each.epoch <= payload.epoch]
             self.wrong += following.wrong(kind, payload)
         self._last: Fresh = following.labels
         self._next = NOTHING
         self._replayed: dict[int, tuple[int, int]] = {}
         self._feeds = Feeds(Graph())
 
-    def stamped(self, graph: Graph, made: Made, *, defines: bool = False) -> list[Entry]:
+    def stamped(
+        self, graph: Graph, made: Made, *, defines: bool = False, back: int | None = None
+    ) -> list[Entry]:
         """The clocks of the next frame as an entry; none if it adds to no named collection.
 
         Args:
             graph: that names what is added to.
             made: the epochs that the frame has.
             defines: it is that of a definition, after which the graph names what is named.
+            back: the epoch that the frame goes back to.
 
         Cost: some us for each, and the digest of each batch.
         """
@@ -119,13 +125,15 @@ class Clocks:
         if feeds.graph is not graph:
             feeds = self._feeds = Feeds(graph)
         named, made_from, last, pack = feeds.named, feeds.inputs, self._last, PACKED.pack
+        if back is not None:
+            last = before(last, back)
         fresh = self._again() if self._replayed else {}
         for epoch, entries in made:
             for number, kind, data in entries:
                 if number in named and kind <= FILES:
                     low, high = adler32(data), crc32(data)  # of its `digest`
                     fresh[number] = pack(number, generation, epoch + 1, low, high)
-        self._next = seq + 1, fresh, feeds if defines else None
+        self._next = seq + 1, fresh, feeds if defines else None, back
         pieces: list[bytes] = []
         for number, label in fresh.items():
             counts, sources = made_from[number] if number in made_from else feeds.above(number)
@@ -163,8 +171,11 @@ class Clocks:
         Args:
             seq: the last frame that the log has.
         """
-        number, fresh, feeds = self._next
+        number, fresh, feeds, back = self._next
         if 0 < number <= seq:
+            if back is not None:
+                self._last = before(self._last, back)
+                self.wrong = [each for each in self.wrong if each.epoch <= back]
             self._last.update(fresh)
             if feeds is not None:
                 named = feeds.named

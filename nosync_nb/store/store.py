@@ -13,20 +13,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from nosync_nb.dataflow.delta import Held
 from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.snapshot import seen
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PACK, PART, is_plain, plain, within
-from nosync_nb.store import journal, naming, stamping, traces
+from nosync_nb.store import journal, naming, stamping, telling, traces
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.deferred import Remembered
-from nosync_nb.store.journal import Entry, Payload
+from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import Frame, Log, Position, folder
+from nosync_nb.store.telling import Telling, Told, rewinds_to
 from nosync_nb.store.traces import Changes
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, size_bytes
@@ -53,14 +53,6 @@ TIMES = 0
 """The number under which a checkpoint keeps the times of epochs; no trace has it."""
 
 
-class Told(NamedTuple):
-    """What a frame says."""
-
-    seq: int
-    kind: int
-    payload: Payload
-
-
 class Store:
     """The durable side of a session, in one folder.
 
@@ -71,6 +63,8 @@ class Store:
         meta: the checkpoint's JSON, empty if there was none.
         position, clocks: the last recovered frame after the checkpoint, if any; last batches.
         retired: files that the checkpoint does not need, but the one before it.
+        back: the epoch before that of the checkpoint that the tail goes back to; None: none.
+        left: files that checkpoint and tail name, and nothing of what the tail goes back to.
         foreign: this user has not signed the log; see `look_through`.
     """
 
@@ -103,14 +97,25 @@ class Store:
                 self._inline.setdefault(each.number, []).append(each)
         frames = list(log.frames())
         self.position = frames[-1].position if frames else None
-        self._waiting: list[Told] = []
+        self._telling = Telling()
         self.tail = self.decoded(frames)
-        self.changes = journal.changes(each.payload for each in self.tail)
+        self.changes = telling.changes(self.tail)
+        back = rewinds_to(self.tail)
+        self.back = back if back is not None and back < self.epoch else None
         log.forget()
         self.clocks = stamping.Clocks(log, self.meta, self.tail)
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
         )
+        named = frozenset[str]()
+        if back is not None:
+            every = journal.changes(each.payload for each in self.tail)
+            named |= self._needed() | naming.of_changes(every)
+        if self.back is not None:
+            with decoding("the log"):
+                self.history.truncate(self.back)
+        self.left = named - self._needed() if named else named
+        self._then = self.history.copied(())  # of the checkpoint, or of `back`
 
     @classmethod
     def open(
@@ -167,8 +172,10 @@ class Store:
         before: Version,
         graph: Graph,
         meta: Mapping[str, Any],
-        missed: Iterable[Draft],
-        replays: int,
+        missed: Iterable[Draft] = (),
+        replays: int = 0,
+        *,
+        back: bool = False,
     ) -> bytes:
         """What a definition's frame says: the catalog, and what new nodes made of what was there.
 
@@ -178,17 +185,19 @@ class Store:
             graph, meta: what the catalog is compiled to; it, and its signature.
             missed: past epochs of stages that had lagged behind; all of them count, or none.
             replays: how many past epochs were written right before it, and count with it.
+            back: it is said by a rewind, to the epoch of the draft.
         """
         meta = {**meta, "replays": replays} if replays else meta
         now = time.time()
         made = [(each.epoch, self._entries(each, graph)) for each in missed]
         own = self._entries(draft, graph, before)
-        stamped = self.clocks.stamped(graph, [*made, (draft.epoch, own)], defines=True)
+        to = draft.epoch if back else None
+        stamped = self.clocks.stamped(graph, [*made, (draft.epoch, own)], defines=True, back=to)
         return journal.pack(draft.epoch, now, meta, [*journal.missed(made, now), *own, *stamped])
 
-    def write_definition(self, payload: bytes) -> Position:
-        """Writes a definition's frame, after which it survives the death of this process."""
-        return self.log.append(journal.DEFINITION, payload)
+    def write_definition(self, payload: bytes, *, back: bool = False) -> Position:
+        """Writes the frame of a definition or a rewind, which survives this process then."""
+        return self.log.append(journal.REWIND if back else journal.DEFINITION, payload)
 
     def _large(self, batch: Batch) -> bool:
         """Whether a batch goes to a part file of its own."""
@@ -257,17 +266,23 @@ class Store:
         self.history.look_through()
 
     def checkpoint_payload(
-        self, version: Version, graph: Graph, meta: Mapping[str, Any], times: bytes
+        self,
+        version: Version,
+        graph: Graph,
+        meta: Mapping[str, Any],
+        times: bytes,
+        past: Mapping[str, Any],
     ) -> bytes:
         """The state of a version: layers by file, and those in memory inline.
 
         Args:
             times: when each epoch was committed, doubles of seconds UTC.
+            past: the manifest of the history up to it.
         """
         layers, held = traces.listed(graph, version)
         entries = [Entry(TIMES, journal.INLINE, times), *held]
         own = {"branch": self.meta["branch"]} if "branch" in self.meta else {}
-        meta = {**own, **meta, "layers": layers, "history": self.history.manifest()}
+        meta = {**own, **meta, "layers": layers, "history": past}
         catalog = meta.pop("catalog", None)
         if self._catalog is None or self._catalog[0] is not catalog:
             self._catalog = catalog, journal.text({"catalog": catalog})
@@ -316,29 +331,8 @@ class Store:
     # -- restoring ---------------------------------------------------------------------------
 
     def decoded(self, frames: Iterable[Frame]) -> list[Told]:
-        """What frames say, in order; each call goes on where the one before stopped.
-
-        Replayed epochs are told with the definition that they were written for: those of one that
-        failed are of nobody, and who looks in the middle of one gets them the next time.
-        """
-        told: list[Told] = []
-        for (seq, _), kind, data, _, _ in frames:
-            each, waiting = Told(seq, kind, journal.unpack(data)), self._waiting
-            if kind == journal.REPLAY:
-                waiting.append(each)
-                continue
-            if kind == journal.DEFINITION:
-                count = each.payload.meta.get("replays", 0)
-                if type(count) is not int or not 0 <= count <= len(waiting):
-                    raise CorruptLogError(
-                        f"frame {seq} defines stages with {count!r} replayed epochs, of which "
-                        f"{len(waiting)} are there",
-                        hint="restore the log from a copy",
-                    )
-                told += waiting[len(waiting) - count :]
-            waiting.clear()
-            told.append(each)
-        return told
+        """What frames say; see `Telling.told`."""
+        return self._telling.told(frames)
 
     def remember(self, graph: Graph, changes: Changes) -> None:
         """Gives the history of named collections what frames say."""
@@ -347,8 +341,10 @@ class Store:
     def restored(self, graph: Graph) -> dict[int, Trace]:
         """The traces after the last frame; costs the same whatever they hold."""
         known = traces.of_checkpoint(
-            self.meta.get("layers", {}), self._inline, self.checked_part, seen(self.history)
+            self.meta.get("layers", {}), self._inline, self.checked_part, self._then
         )
+        if self.back is not None:
+            known = traces.known_at(known, graph, self._then, self.back)
         return traces.extended(graph, known, self.changes, self.checked_part)
 
     def followed_by(
@@ -360,7 +356,7 @@ class Store:
 
     def release(self) -> None:
         """Lets go of what `restored` needs."""
-        self.tail, self.changes, self._inline = [], {}, {}
+        self.tail, self.changes, self._inline, self.back = [], {}, {}, None
 
     # -- files nobody names ------------------------------------------------------------------
 
@@ -380,7 +376,7 @@ class Store:
             the files that are needed and missing.
         """
         needed = self._needed()
-        named = needed.union(self.retired)
+        named = needed.union(self.retired, self.left)
         there = [*self.files.names(self.parts), *self.files.names(self.packs)]
         if not self.log.unread and not self.foreign:
             self.remove(n for n in there if is_plain(n, PART, PACK) and n not in named)

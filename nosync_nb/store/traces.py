@@ -167,6 +167,41 @@ def share(draft: Draft, graph: Graph) -> None:
         draft.spare.difference_update(ref.path for ref in draft.traces[number].layers[-1].files)
 
 
+def known_at(
+    known: Mapping[int, Known], graph: Graph, past: History, epoch: int
+) -> dict[int, Known]:
+    """The traces of a checkpoint as of an epoch before it, for a graph that goes on from there.
+
+    Args:
+        past: up to that epoch.
+
+    Raises:
+        CorruptLogError: a trace without a history is asked for that has no layer which ends there.
+    """
+    named = {node.log for node in graph if node.name is not None}
+    asked = {number for node in graph for number in (*node.traces.values(), *node.state)}
+    made = {}
+    for number, (log, trace) in known.items():
+        layers: list[Layer] = [each for each in trace.layers if each.upper <= epoch + 1]
+        lower = layers[-1].upper if layers else 0
+        if layers and not any(lower - 1 in each for each in past.epochs(log, epoch)):
+            layers, lower = [], 0  # it had stopped there, and went on in one step
+        whole = len(layers) == len(trace.layers)
+        if not whole and log in named and number != log and lower <= epoch:
+            span, after = Interval(lower, epoch + 1), lower - 1 if layers else None
+            count = max(1, trace.rows_count)
+            layers.append(Remembered(trace.layout, past, log, span, after, count))
+        elif any(each.lower <= epoch < each.upper - 1 for each in trace.layers):
+            if number in asked:
+                raise CorruptLogError(
+                    f"the checkpoint does not tell trace {number} at epoch {epoch}",
+                    hint="restore the log from a copy",
+                )
+            continue
+        made[number] = Known(log, Trace(trace.layout, tuple(layers)))
+    return made
+
+
 # -- what followed -------------------------------------------------------------------------------
 
 

@@ -270,6 +270,26 @@ def check_texts(texts: Any, what: str) -> Mapping[str, str]:
     return texts  # type: ignore[no-any-return]
 
 
+def check_count(value: Any, what: str) -> int:
+    """How often something has been done.
+
+    Raises:
+        CorruptLogError: if it is no number.
+    """
+    with decoding(what):
+        return _number(value, what, _EPOCH_MAX)
+
+
+def check_pairs(pairs: Any, what: str) -> list[tuple[int, int]]:
+    """Numbers of frames, each with an epoch.
+
+    Raises:
+        CorruptLogError: if they are something else.
+    """
+    with decoding(what):
+        return [(_number(a, what, _EPOCH_MAX), _number(b, what, _EPOCH_MAX)) for a, b in pairs]
+
+
 def check_marks(marks: Any, epoch: int, what: str) -> Mapping[str, int]:
     """Labels, or keys of loads, and the epochs they are of.
 

@@ -21,8 +21,8 @@ import nosync_nb
 from nosync_nb.collections.functions import captured
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.ledger import Written
 from nosync_nb.store.log import codec
+from nosync_nb.store.written import Written
 from nosync_nb.trace import compaction
 from nosync_nb.trace.compaction import LAYERS_MAX
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 
-FORMAT = 4
+FORMAT = 5
 MAGIC = b"\x89NSF"
 HEADER_BYTES = 48
 TRAILER_BYTES = 24

@@ -283,7 +283,7 @@ class Source:
 
     def _note(self, frame: frames.Frame) -> None:
         payload = journal.unpack(frame.payload)
-        if frame.kind == journal.EPOCH:
+        if frame.kind in (journal.EPOCH, journal.REWIND):
             self._epoch = payload.epoch
         changes = journal.changes([payload])
         namers, files = owed.of_changes(changes), naming.wanted({}, [changes])

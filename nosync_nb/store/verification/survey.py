@@ -48,7 +48,7 @@ class Survey(NamedTuple):
         segments: those that the log goes through, ascending.
         state: the newest checkpoint, if one can be read.
         epoch: the last one.
-        ends: the end of the stream after each epoch since the newest checkpoint, ascending.
+        ends: the end of the stream after each epoch, or rewind to one, since the newest checkpoint.
         stages: the names of stages by the numbers of their logs and traces.
         local: the numbers of those whose files replicas get last; see `owed`.
         damage: of segments and checkpoints.
@@ -123,9 +123,9 @@ class _Surveyor:
         states = [each for each in states if each not in unfit]
         if states:
             self._first, self._since = states[0].state.mark.offset, states[-1].state.mark.offset
+        self._last = states[0].epoch if states else 0
         for stated in states:
             self._held.append(Present(stated.name, stated.size))
-            self._last = max(self._last, stated.epoch)
             for each in stated.files:
                 self._note(each._replace(current=stated is states[0]))
         lost = not states and checkpoint.listed(names)  # then it is not known how far back it goes
@@ -367,10 +367,10 @@ class _Surveyor:
             self._following.missed()
             self._damage.append(Damaged(segment.name, str(error)))
             return None
-        if frame.kind != journal.EPOCH:
+        if frame.kind not in (journal.EPOCH, journal.REWIND):
             return None
-        self._last = max(self._last, payload.epoch)
         if offset > self._first:
+            self._last = payload.epoch
             self._ends.append((offset, payload.epoch))
         return payload.epoch
 

@@ -61,6 +61,7 @@ class _View(NamedTuple):
     tails: dict[int, list[Entry]]
     hidden: Mapping[int, tuple[tuple[int, int], ...]]
     packed: int
+    cuts: int = 0  # how often it was cut back: a pack of what is gone is none of now
 
 
 class History:
@@ -75,7 +76,6 @@ class History:
         beside = os.path.join(os.path.dirname(os.path.abspath(folder)), "layers")
         self._archive = Archive(folder, beside if parts is None else parts, files=files)
         self._view = _View((), {}, {}, 0)
-        self._cuts = 0
 
     @classmethod
     def restore(
@@ -232,9 +232,8 @@ class History:
             nodes.check_cut(node, upper)
         tree = tuple(nodes.cut(view.tree, upper))
         tails = {trace: tail[: _end(tail, to_epoch)] for trace, tail in view.tails.items()}
-        hidden = {trace: nodes.hidden_below(some, upper) for trace, some in view.hidden.items()}
-        self._cuts += 1
-        self._view = _View(tree, tails, hidden, min(view.packed, upper))
+        hidden = {trace: nodes.hidden_below(some, to_epoch) for trace, some in view.hidden.items()}
+        self._view = _View(tree, tails, hidden, min(view.packed, upper), view.cuts + 1)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -331,7 +330,7 @@ class History:
         if not entries:
             return None
         # What a collection that lagged behind has got since lies before the last pack's end.
-        return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, self._cuts)
+        return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, view.cuts)
 
     def tidy(self, keep: Keep | None = None) -> SumPlan | ThinPlan | None:
         """Plans the next sum over packs, or to thin one out as `keep` lets; None if all is done."""
@@ -353,7 +352,7 @@ class History:
             if tree is not None:
                 self._view = view._replace(tree=tree)
             return tree is not None
-        if packed.cuts != self._cuts or packed.new.lower != view.packed:
+        if packed.cuts != view.cuts or packed.new.lower != view.packed:
             return False
         tails = {t: tail[packed.taken.get(t, 0) :] for t, tail in view.tails.items()}
         tree = (*view.tree, packed.new)

@@ -1,0 +1,292 @@
+"""Rewinding: the session goes on from an earlier epoch, as one frame of its log says.
+
+    plan every trace as of then -> compute what was not there yet -> write the frame -> assign
+
+*Data go back, definitions do not.* A stage that can be read at that epoch is cut there; one that
+cannot is computed from its inputs as of then, before the frame is written: if that fails nothing
+has changed. An input that was declared later stays, and is empty. What operators remember, and
+cannot be had as of then, is made again before the next write, from the same inputs.
+
+With the frame all of it has happened, here and for who opens the log next; without it nothing has.
+No row is read and no file is written for a stage that is cut, whatever it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from nosync_nb.dataflow.compiler import Compiler
+from nosync_nb.dataflow.draft import Draft, Version
+from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.runner import Runner
+from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
+from nosync_nb.dataflow.stage import Stage
+from nosync_nb.errors import StageError, TimeError
+from nosync_nb.session import recovery, replay
+from nosync_nb.session.gate import Gate, Outcome
+from nosync_nb.session.listeners import Listeners
+from nosync_nb.session.loads import Repeats
+from nosync_nb.session.publisher import (
+    Publisher,
+    UnfinishedDefinition,
+    UnfinishedRewind,
+    files_of,
+    remember,
+)
+from nosync_nb.session.recovery import Resume
+from nosync_nb.session.sealing import Signer
+from nosync_nb.session.transactions import Transactions
+from nosync_nb.session.upkeep import Upkeep
+from nosync_nb.spark.link import Link
+from nosync_nb.store import rewound
+from nosync_nb.store.asof import Earlier, asof
+from nosync_nb.store.ledger import Rewound
+from nosync_nb.trace import Trace
+from nosync_nb.trace.past.history import History
+
+LOST = "what it remembers is not known at the epoch that was gone back to: run the stage's cell"
+"""Why a stage stops of which functions may give something else if they are called again."""
+
+
+class RewindReport(NamedTuple):
+    """What going back did.
+
+    Attributes:
+        left: the last epoch before it; `epoch`: the one that the session goes on from.
+        cut: the stages and inputs that are what they were then.
+        computed: stages that came later, and were computed from their inputs as of then.
+        remade: stages whose operators run once over their inputs before the next epoch.
+        unknown: stages that had stopped, and earlier versions, of which nothing is known then.
+    """
+
+    left: int
+    epoch: int
+    cut: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
+    remade: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+class _Point(NamedTuple):
+    """What there is of the session of now at an earlier epoch."""
+
+    epoch: int
+    catalog: dict[str, Stage]
+    graph: Graph
+    traces: dict[int, Trace]
+
+
+class Rewinding:
+    """Goes back; owns nothing. Everything is done with the gate's lock.
+
+    Args:
+        resume: writes which stages go on, and runs what operators lack.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        transactions: Transactions,
+        link: Link,
+        signer: Signer,
+        upkeep: Upkeep,
+        listeners: Listeners,
+        repeats: Repeats,
+        resume: Resume,
+    ) -> None:
+        self._gate = gate
+        self._publisher = publisher
+        self._transactions = transactions
+        self._link = link
+        self._signer = signer
+        self._upkeep = upkeep
+        self._listeners = listeners
+        self._repeats = repeats
+        self._resume = resume
+
+    def rewind(self, to: Any) -> RewindReport:
+        """Goes on from an earlier epoch: data go back, definitions stay those of now.
+
+        A stage that can be read at that epoch is cut there. One that cannot, as it was defined
+        later, is computed from its inputs as of then; an input that was declared later is empty.
+        Epochs are counted on from there. Keys of loads (`once=`) of the epochs that are left are
+        forgotten, so that running all cells again replays these.
+
+        Args:
+            to: an epoch's number, a label or a time.
+
+        Raises:
+            TimeError: it is not readable, or still to come.
+            StageError: rows wait, in a transaction or a stage's function.
+            NosyncError: and nothing has changed.
+
+        Cost: some ms, whatever is held: nothing is read, copied or written of what is cut. What
+            operators remember, and is not there as of then, is computed before the next epoch.
+        """
+        outcome = Outcome()
+        try:
+            with self._gate.lock:
+                self._gate.turn("rewind")
+                self._refuse_pending()
+                was = self._publisher.snapshot
+                before = was.epoch
+                epoch = self._epoch(to, before)
+                if epoch == before:
+                    return RewindReport(before, epoch)
+                report = self._gone_back(asof(was, epoch), outcome)
+                self._repeats.back(epoch)
+            self._upkeep.plan_checkpoint()
+            self._link.follow()
+            if self._listeners.heard:
+                self._gate.tell(self._listeners.tell_back, was, self._publisher.snapshot)
+            return report
+        except BaseException as error:
+            self._gate.settle(error, outcome, "the session has gone back, and stands there")
+            raise
+
+    def _refuse_pending(self) -> None:
+        """Raises if rows wait, which were meant for the epoch after now."""
+        if self._transactions.open:
+            raise StageError(
+                "rewind inside a transaction is not possible",
+                hint="commit or discard the transaction before",
+            )
+        waiting = self._transactions.current.pending
+        if waiting:
+            rows_count = sum(changes.rows for changes in waiting.values())
+            raise StageError(
+                f"rewind: {rows_count} changes of {', '.join(waiting)} wait for the next epoch",
+                hint="session.commit() or session.discard() before",
+            )
+
+    def _epoch(self, to: Any, now: int) -> int:
+        """The epoch that is meant: a number, a label or a time; none that is counted back."""
+        if hasattr(to, "__index__") and not isinstance(to, bool) and to.__index__() < 0:
+            raise TimeError(f"epoch {to} is not readable", hint=f"epochs 0 to {now} are")
+        return self._publisher.ledger.resolve(to, now)
+
+    def _gone_back(self, earlier: Earlier, outcome: Outcome) -> RewindReport:
+        """Prepares what will be assigned, writes the frame, and has it assigned."""
+        publisher, now = self._publisher, self._publisher.snapshot
+        catalog = rewound.catalog_at(now.catalog, earlier)
+        computed = [n for n in earlier.unread if catalog[n].live]
+        there = publisher.numbered(rewound.graph_at(now.graph, now.catalog, earlier))
+        point = _Point(earlier.epoch, catalog, there, _of(there, earlier.traces))
+        draft = Draft(Version(point.epoch, point.traces), point.epoch)
+        graph, runner = there, publisher.runner
+        if computed:
+            graph, runner, draft = self._computed(point)
+        elif there.nodes is not now.graph.nodes and earlier.whole:
+            runner = Runner(graph, self._link.evaluate, self._link.bulk())
+        record, payload = self._record(point, graph, runner, draft, outcome)
+        rewinds = Rewound(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
+        publisher.store.log.check()
+        lacking = not (computed or earlier.whole)
+        again: Callable[[], None] | None = self._remake if lacking else None
+        publisher.rewind(UnfinishedRewind(publisher, record, rewinds, again), payload)
+        return _report(now, earlier, catalog, remade=lacking)
+
+    def _computed(self, point: _Point) -> tuple[Graph, Runner, Draft]:
+        """Runs what was not there yet, and what lacks what it remembers, over what was."""
+        link = self._link
+        compiled = self._compiled(point)
+        if recovery.hold(point.catalog, compiled, point.graph, point.epoch, LOST):
+            compiled = self._compiled(point)
+        self._publisher.take_numbers(compiled.numbers)
+        runner = Runner(compiled, link.evaluate, link.bulk())
+        version = Version(point.epoch, point.traces)
+        self._publisher.describe(point.catalog)
+        try:
+            draft = self._gate.run(
+                lambda: runner.first_run(version, point.graph), link.bulk().cleanup
+            )
+        finally:
+            self._publisher.describe(self._publisher.snapshot.catalog)
+        draft.keep(number for number, _ in compiled.layouts())
+        return compiled, runner, draft
+
+    def _compiled(self, point: _Point) -> Graph:
+        """The graph of the stages as they go on, over what is there of it."""
+        types, none = self._link.types, frozenset[str]()
+        return replay.compiled(point.catalog, point.graph, types, now=point.epoch, extended=none)
+
+    def _record(
+        self, point: _Point, graph: Graph, runner: Runner, draft: Draft, outcome: Outcome
+    ) -> tuple[UnfinishedDefinition, bytes]:
+        """What is to be assigned, and what the frame says."""
+        publisher, works = self._publisher, self._publisher.works
+        store, before = publisher.store, publisher.snapshot.version
+        sealed = self._signer.sealed(point.catalog, graph, point.epoch, publisher.retention)
+        meta = {**sealed.meta, "incarnation": publisher.ledger.incarnation + 1}
+        base = Version(point.epoch, point.traces)
+        payload = store.definition(draft, base, graph, meta, back=True)
+        logs = named_logs(graph)
+        history = self._history(logs, point.catalog, draft)
+        version = Version(point.epoch, draft.traces)
+        needed = files_of(before) | store.history.files()
+        made = {ref.path for _, _, held in draft.logged for ref in held.refs}
+        record = UnfinishedDefinition(
+            publisher,
+            publisher.next(),
+            Snapshot(version, graph, point.catalog, seen(history)),
+            logs,
+            history,
+            runner,
+            sealed.catalog,
+            sealed.digest,
+            publisher.redefined(sealed.catalog),
+            frozenset(needed | made) - files_of(version) - history.files(),
+            {**works.stages, **draft.work},
+            works.after_runs(draft.work.values()),
+            {},
+            outcome,
+        )
+        return record, payload
+
+    def _history(
+        self, logs: Mapping[int, str], catalog: Mapping[str, Stage], draft: Draft
+    ) -> History:
+        """The past after it. Packs may be read: for what is computed under another log."""
+        history = self._publisher.store.history.copied(())
+        history.truncate(draft.epoch)
+        hide(history, logs, catalog)
+        remember(history, logs.keys(), draft)
+        for number in self._publisher.logs.keys() - logs.keys():
+            history.drop(number)
+        return history
+
+    def _remake(self) -> None:
+        """Runs operators over what their inputs hold now, for what they remember of that.
+
+        A stage that cannot be run again, as its functions may give something else, stops.
+        """
+        publisher = self._publisher
+        now = publisher.snapshot
+        catalog = dict(now.catalog)
+        graph = Compiler(now.graph, self._link.types, now=now.epoch).compile(catalog)
+        if recovery.hold(catalog, graph, now.graph, now.epoch, LOST):
+            publisher.compiled(None, now.version, now.graph, catalog)
+        self._resume(extend=False, differs=True)
+
+
+def _of(graph: Graph, traces: Mapping[int, Trace]) -> dict[int, Trace]:
+    """The traces that a graph has."""
+    return {n: traces[n] for n, _ in graph.layouts() if n in traces and traces[n].layers}
+
+
+def _report(
+    now: Snapshot, earlier: Earlier, catalog: Mapping[str, Stage], *, remade: bool
+) -> RewindReport:
+    """What going back did, told by stages."""
+    lacking = earlier.bare | earlier.refused
+    again = {node.stage for node in now.graph if node.id in lacking} if remade else set()
+    return RewindReport(
+        now.epoch,
+        earlier.epoch,
+        tuple(name for name in catalog if name not in earlier.unread),
+        tuple(name for name in catalog if name in earlier.unread and catalog[name].live),
+        tuple(name for name in catalog if name in again),
+        tuple(name for name in catalog if name in earlier.unread and not catalog[name].live),
+    )

@@ -1,0 +1,227 @@
+"""Random histories of commits, definitions, edits, rewinds and reopenings, against a plain model.
+
+The model keeps the inputs of every epoch, and knows what each stage means. Whatever was done, every
+epoch that a stage can be read at holds what it means of the inputs then; now always can be read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inside import inside
+from soak import SOAK
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.session.worker import Worker
+from nosync_nb.store import store
+
+Rows = list[tuple[Any, ...]]
+
+pytestmark = [
+    pytest.mark.usefixtures("no_disk"),
+    # Random rows are now and then those of an epoch before the last opening.
+    pytest.mark.filterwarnings("ignore:.*before the restart"),
+]
+
+
+class Inputs(NamedTuple):
+    """What the inputs hold: rows of `data` (k, v), names by key."""
+
+    data: tuple[tuple[int, int], ...] = ()
+    named: tuple[tuple[int, str], ...] = ()
+    late: tuple[tuple[int, int], ...] = ()
+
+
+def _sums(rows: Rows) -> Rows:
+    return [
+        (key, sum(1 for k, _ in rows if k == key), sum(v for k, v in rows if k == key))
+        for key in {k for k, _ in rows}
+    ]
+
+
+def _joined(inputs: Inputs, least: int) -> Rows:
+    names = dict(inputs.named)
+    return [(k, v, names[k]) for k, v in inputs.data if k in names and v > least]
+
+
+def _most(inputs: Inputs, least: int) -> Rows:
+    groups: dict[str, int] = {}
+    for _, v, name in _joined(inputs, least):
+        groups[name] = max(v, groups.get(name, v))
+    return [*groups.items()]
+
+
+class Meaning(NamedTuple):
+    """A stage: how it is defined for a bound, and what it holds then."""
+
+    define: Callable[[Session, int], Any]
+    holds: Callable[[Inputs, int], Rows]
+
+
+def _filtered(session: Session, least: int) -> Any:
+    return session["data"].filter(f"v > {least}")
+
+
+def _with_names(session: Session, least: int) -> Any:
+    return _filtered(session, least).join(session["named"], on="k")
+
+
+MEANINGS = {
+    "some": Meaning(_filtered, lambda i, t: [row for row in i.data if row[1] > t]),
+    "sums": Meaning(
+        lambda s, t: _filtered(s, t).group_by("k").agg(n="count(*)", total="sum(v)"),
+        lambda i, t: _sums([row for row in i.data if row[1] > t]),
+    ),
+    "joined": Meaning(_with_names, _joined),
+    "most": Meaning(
+        lambda s, t: _with_names(s, t).group_by("name").agg(most="max(v)"),
+        _most,
+    ),
+    "keys": Meaning(
+        lambda s, t: _filtered(s, t).select("k").distinct(),
+        lambda i, t: [(k,) for k in {k for k, v in i.data if v > t}],
+    ),
+}
+
+
+class World:
+    """A session and the model of it."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.chance = folder, random.Random(seed)
+        self.session = nosync_nb.open(folder)
+        self.inputs: list[Inputs] = [Inputs()]
+        self.bounds: dict[str, int] = {}
+        self.session.input("data", "k int, v int")
+        self.session.input("named", "k int, name string", key="k")
+
+    def commit(self) -> None:
+        """One epoch of any changes."""
+        chance, now = self.chance, self.inputs[-1]
+        data = list(now.data)
+        for _ in range(chance.randrange(4)):
+            row = (chance.randrange(4), chance.randrange(8))
+            data.append(row)
+            self.session.inputs["data"].insert([row])
+        if data and chance.random() < 0.4:
+            row = data.pop(chance.randrange(len(data)))
+            self.session.inputs["data"].remove([row])
+        named = dict(now.named)
+        if chance.random() < 0.6:
+            key, name = chance.randrange(4), chance.choice("abc")
+            named[key] = name
+            self.session.inputs["named"].upsert([(key, name)])
+        late = list(now.late)
+        if "late" in self.session.inputs and chance.random() < 0.5:
+            late.append((len(self.inputs), 1))
+            self.session.inputs["late"].insert([late[-1]])
+        assert self.session.commit() == len(self.inputs)
+        self.inputs.append(Inputs(tuple(data), tuple(named.items()), tuple(late)))
+
+    def define(self) -> None:
+        """A new stage, or an edit of one that is there."""
+        name = self.chance.choice(list(MEANINGS))
+        bound = self.chance.randrange(5)
+        self.session.stage(name, MEANINGS[name].define(self.session, bound))
+        self.bounds[name] = bound
+
+    def declare(self) -> None:
+        """An input that was not there from the beginning."""
+        self.session.input("late", "at int, n int")
+
+    def rewind(self) -> None:
+        """Back to any epoch."""
+        epoch = self.chance.randrange(len(self.inputs))
+        told = self.session.rewind(to=epoch)
+        assert told.epoch == epoch == self.session.now
+        assert told.left == len(self.inputs) - 1
+        del self.inputs[epoch + 1 :]
+
+    def checkpoint(self) -> None:
+        """What the worker does some time or other."""
+        for number in list(inside(self.session).traces):
+            inside(self.session).upkeep.merge(number)
+        inside(self.session).upkeep.checkpoint()
+
+    def reopen(self) -> None:
+        """Closed properly and opened again."""
+        self.session.close()
+        self.session = nosync_nb.open(self.folder)
+
+    def kill(self) -> None:
+        """Another process takes over from one that is gone."""
+        self.session = nosync_nb.open(self.folder, takeover=True)
+
+    def check(self) -> None:
+        """Every epoch that can be read is what it means."""
+        session = self.session
+        assert session.now == len(self.inputs) - 1
+        for name in ("data", "named"):
+            for at in self.readable(name):
+                assert sorted(session[name].rows(at=at)) == sorted(getattr(self.inputs[at], name))
+        if "late" in session.inputs:
+            assert sorted(session["late"].rows()) == sorted(self.inputs[-1].late)
+        for name, bound in self.bounds.items():
+            epochs = [*self.readable(name)]
+            assert epochs[-1] == session.now, (name, epochs)
+            for at in epochs:
+                rows = Counter(session[name].rows(at=at))
+                assert rows == Counter(MEANINGS[name].holds(self.inputs[at], bound)), (name, at)
+
+    def readable(self, name: str) -> Iterator[int]:
+        """The epochs that a collection can be read at."""
+        for each in self.session[name].history():
+            yield from each
+
+
+STEPS: dict[str, Callable[[World], None]] = {
+    "commit": World.commit,
+    "define": World.define,
+    "declare": World.declare,
+    "rewind": World.rewind,
+    "checkpoint": World.checkpoint,
+    "reopen": World.reopen,
+    "kill": World.kill,
+}
+
+WEIGHED = ["commit"] * 6 + ["define"] * 2 + ["rewind"] * 3 + [*STEPS]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Layers become files, and layers of few rows are merged."""
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path_factory.mktemp("home") / "key"))
+    monkeypatch.setattr(store, "SPILL_BYTES", 200)
+    monkeypatch.setattr(store, "SETTLED_BYTES", 100)
+    monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
+    monkeypatch.setattr(Worker, "submit", lambda *_: False)  # the steps merge and checkpoint
+
+
+@settings(max_examples=400 if SOAK else 25)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    steps=st.lists(st.sampled_from(WEIGHED), min_size=3, max_size=40),
+)
+@pytest.mark.usefixtures("small")
+def test_after_any_rewinds_every_readable_epoch_is_what_it_means(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, steps: list[str]
+) -> None:
+    world = World(tmp_path_factory.mktemp("world") / "log", seed)
+    try:
+        for step in steps:
+            STEPS[step](world)
+            world.check()
+        world.reopen()
+        world.check()
+        world.commit()
+        world.check()
+    finally:
+        world.session.close()
