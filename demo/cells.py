@@ -124,6 +124,10 @@ start = time.perf_counter()
 scratch = {name: [tuple(row) for row in spark.sql(text).collect()]
            for name, text in queries.items()}
 scratch_seconds = time.perf_counter() - start
+
+def scratch_over(late):
+    """The carriers above a threshold, by Spark SQL over all flights."""
+    return spark.sql(queries["tardy"].replace("late > 12", f"late > {late}")).collect()
 '''
 
 COMPARE = """\
@@ -143,4 +147,27 @@ for name, wanted in scratch.items():
     wanted = sorted(wanted, key=key)
     compared[name] = len(held) == len(wanted) and all(map(same, held, wanted))
 assert all(compared.values()), compared
+"""
+
+WHAT_IF = """\
+%dd branch what_if --at 2013-10-01
+%dd switch what_if
+"""
+
+THRESHOLD = """\
+%%dd
+tardy = delays.where("late > 5").join(airlines, on="carrier").select("name", "n", "late")
+"""
+
+FOLLOW = """\
+%dd follow
+"""
+
+BOTH = """\
+%dd compare main/tardy tardy --by name
+"""
+
+BACK = """\
+%dd switch
+%dd branch --drop what_if
 """

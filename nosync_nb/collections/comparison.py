@@ -7,6 +7,7 @@ two versions of one, one at two epochs, or in two sessions.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
@@ -79,6 +80,12 @@ class Comparison:
         self.changed = 0 if by is None else int(np.minimum(more, less).sum())
         self.only_a, self.only_b = (int(each.sum()) - self.changed for each in (less, more))
         self.same = count - self.only_a - self.changed
+
+    def called(self, a: str, b: str) -> Comparison:
+        """The same with other names of the sides, where theirs do not tell them apart."""
+        other = copy.copy(self)
+        other.a, other.b = self.a._replace(name=a), self.b._replace(name=b)
+        return other
 
     @property
     def equal(self) -> bool:

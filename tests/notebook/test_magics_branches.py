@@ -135,3 +135,16 @@ def test_a_branch_that_went_meanwhile_is_left_for_the_main_log(
         assert nosync.session().path == str(tmp_path / "log")
     finally:
         again.close()
+
+
+def test_a_stage_is_compared_with_itself_in_another_branch(notebook: Notebook) -> None:
+    notebook.ok("%dd branch what_if --at 2")
+    shown = notebook.ok("%dd compare what_if/slow slow")
+    assert "what_if/slow at epoch 2 and slow at epoch 3: 1 only in slow, 1 in both" in shown
+    notebook.ok("%dd switch what_if")
+    notebook.ok('flights.insert([("UA", 99)])')
+    shown = notebook.ok("%dd compare main/slow slow")
+    assert "1 only in main/slow, 1 only in slow, 1 in both" in shown
+    assert "no difference" in notebook.ok("%dd compare main/slow slow --at 2 2")
+    assert "there are: main, what_if" in notebook.fails("%dd compare other/slow slow")
+    assert "'fast'" in notebook.fails("%dd compare main/fast slow")

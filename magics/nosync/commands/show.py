@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -14,6 +15,9 @@ from nosync_widgets.pages import changed_rows
 from nosync_widgets.pictures import GraphPicture
 from nosync_widgets.tables import Table, collection_table
 from nosync_widgets.timeline import Timeline
+
+MAIN = "main"
+"""What the log that branches fork from is called, where a branch is named."""
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
@@ -224,11 +228,34 @@ def _compare(notebook: Notebook, arguments: Namespace) -> Table:
             f"%dd compare: write `%dd compare {arguments.a} OTHER [--at E]`, or two epochs of it:"
             f" `%dd compare {arguments.a} --at 5 9`"
         )
-    one = _collection(notebook, arguments.a)
-    other = one if arguments.b is None else _collection(notebook, arguments.b)
-    epochs = tuple(_epoch(notebook, each) for each in (at[0], at[-1]))
-    compared = session.compare(one, other, at=epochs, by=arguments.by, columns=arguments.columns)
+    with ExitStack() as opened:
+        one = _side(notebook, arguments.a, opened)
+        other = one if arguments.b is None else _side(notebook, arguments.b, opened)
+        epochs = [
+            None if each is None else epoch_of(side[0], each)
+            for side, each in zip((one, other), (at[0], at[-1]), strict=True)
+        ]
+        sides, by, columns = (one[1], other[1]), arguments.by, arguments.columns
+        compared = session.compare(*sides, at=tuple(epochs), by=by, columns=columns)
+    compared = compared.called(arguments.a, arguments.b or arguments.a)
     return comparison_table(compared, limit=_limit(notebook, arguments))
+
+
+def _side(notebook: Notebook, name: str, opened: ExitStack) -> tuple[Session, Collection]:
+    """A collection that is compared, of this session or of a branch, and where it is read."""
+    import nosync_nb
+
+    branch, slash, own = name.rpartition("/")
+    if not slash:
+        return notebook.session(), _collection(notebook, name)
+    session = opened.enter_context(notebook.main("r"))
+    if branch != MAIN:
+        branches = session.branches
+        if branch not in branches:
+            known = ", ".join([MAIN, *branches])
+            raise UsageError(f"%dd compare: there is no branch '{branch}'; there are: {known}")
+        session = opened.enter_context(nosync_nb.open(branches[branch].path, mode="r"))
+    return session, session[own]
 
 
 def _limit(notebook: Notebook, arguments: Namespace) -> int:
@@ -291,7 +318,7 @@ COMMANDS = (
         "what differs between two collections, versions or epochs, row beside row",
         _compare,
         [
-            (["a"], {"help": "a stage, an input, or an earlier version: delays@1"}),
+            (["a"], {"help": "a stage, an input, delays@1, or of a branch: main/delays"}),
             (["b"], {"nargs": "?", "help": "another; left out: `a` at two epochs"}),
             (["--at"], {"type": moment, "nargs": "+", "help": f"of both, or one each; {_MOMENT}"}),
             (["--by"], {"nargs": "+", "help": "columns that say which row became which"}),
