@@ -1,4 +1,4 @@
-"""Mending, step by step: who may not change a log changes nothing, and what is mended stays."""
+"""Mending, step by step: who may not change a log changes nothing, and what is brought stays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from faults import FaultyFiles
 
 from nosync_nb.errors import FencedError
 from nosync_nb.files.disk import Files
-from nosync_nb.store.replicas import layout, mending
+from nosync_nb.store.naming import Wanted
+from nosync_nb.store.replicas import bringing, layout, mending
 from nosync_nb.store.replicas.address import parse
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.mending import Mended
@@ -66,5 +67,20 @@ def test_what_was_mended_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
         root, files = tmp_path / f"{seed}", FaultyFiles(seed=seed)
         folder = damaged(root, files)
         assert mended(files, root, folder) is not None
+        files.lose_power(folder)
+        assert Path(layout.path_of(folder, PART)).read_bytes() == b"whole"
+
+
+@pytest.mark.fault(9, 33)
+def test_what_was_brought_is_there_after_a_loss_of_power(tmp_path: Path) -> None:
+    def whole(files: Files, path: str, _wanted: Wanted) -> None:
+        assert prove(files, path, None) == ""
+
+    for seed in SEEDS:
+        root, files = tmp_path / f"{seed}", FaultyFiles(seed=seed)
+        folder = damaged(root, files)
+        replica = FolderReplica(str(root / "copies"), ID)
+        size = bringing.bring(files, folder, Wanted(PART, 5), replica, prove=whole)
+        assert size == 5
         files.lose_power(folder)
         assert Path(layout.path_of(folder, PART)).read_bytes() == b"whole"

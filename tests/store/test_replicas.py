@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_disk import MemoryFiles, Tree
 
 from nosync_nb import Session
 from nosync_nb import open as open_session
@@ -24,7 +25,7 @@ from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import journal
 from nosync_nb.store.log import Log
-from nosync_nb.store.replicas import examining, restoring, settings
+from nosync_nb.store.replicas import examining, layout, restoring, settings
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.polling import AheadError, Poll, UndecidedError, Vote
 from nosync_nb.store.replicas.replica import Name, Term
@@ -241,6 +242,35 @@ def test_a_log_comes_back_from_any_copy_with_its_past(written: Session, tmp_path
         session.commit()
         assert session["degrees"].rows()[-1].n == 2
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".restoring")]
+
+
+@pytest.mark.fault(8, 9, 33)
+def test_a_log_that_was_restored_outlasts_the_power(written: Session, tmp_path: Path) -> None:
+    replica = FolderReplica(made(tmp_path / "r"), source_of(written).log_id)
+    shipper = Shipper(source_of(written), replica, name_of(written), lambda why: None)
+    owners_of(written).upkeep.checkpoint()
+    while shipper.ship():
+        pass
+    told = settings.checked([f"file://{tmp_path}/r"], None, log=written.path)
+    seen = []
+    for seed in range(10):
+        files = MemoryFiles(Tree(), seed)
+        files.make_folder(str(tmp_path))
+        for path in sorted(
+            each for name in ("r", "keys") for each in tmp_path.glob(f"{name}/**/*")
+        ):
+            if path.is_dir():
+                files.make_folder(str(path))
+            else:
+                files.make_folder(str(path.parent))
+                files.replace(str(path), path.read_bytes())
+        assert restoring.restore(written.path, told, files) is not None
+        before = files.tree.files(written.path)
+        files.lose_power(str(tmp_path))
+        assert files.tree.files(written.path) == before
+        seen.append(sorted(before))
+    assert "generation" in seen[0]
+    assert any(map(layout.is_segment, seen[0]))
 
 
 @pytest.mark.fault(34)
