@@ -273,18 +273,21 @@ def test_a_server_says_why_it_does_not_start(
     short.chmod(0o600)
     (tmp_path / "writable").mkdir()
     (tmp_path / "writable").chmod(0o777)
-    copies = str(tmp_path / "copies")
+    copies, nowhere = str(tmp_path / "copies"), str(tmp_path / "not" / "there")
     tls = ["--tls-cert", str(certificate / "cert"), "--tls-key", str(certificate / "key")]
+    open_key = shutil.copy(certificate / "key", tmp_path / "key")
+    os.chmod(open_key, 0o644)
     token = ["--token-file", str(certificate / "token")]
     for arguments, told in (
-        ([copies, "--host", "0.0.0.0"], "heard beyond this machine"),
-        ([copies, "--host", "0.0.0.0", *tls], "heard beyond this machine"),
-        ([copies, "--host", "0.0.0.0", *token], "heard beyond this machine"),
-        ([copies, *tls[:2]], "go together"),
+        ([nowhere, "--host", "0.0.0.0"], "heard beyond this machine"),
+        ([nowhere, "--host", "0.0.0.0", *tls], "heard beyond this machine"),
+        ([nowhere, "--host", "0.0.0.0", *token], "heard beyond this machine"),
+        ([nowhere, *tls[:2]], "go together"),
+        ([nowhere, *tls[:3], open_key], "others may use it"),
         ([copies, "--token-file", str(open_token)], "others may use it"),
         ([copies, "--token-file", str(short)], "damaged"),
         ([copies, "--token-file", str(tmp_path / "none")], "look at"),
-        ([str(tmp_path / "not" / "there")], "is not there"),
+        ([nowhere], "is not there"),
         ([str(tmp_path / "writable")], "written by others"),
         ([str(running.folder)], "another server keeps"),
         ([copies, "--port", str(running.port)], "cannot listen"),

@@ -287,9 +287,8 @@ def _copy(
         if again.end != best.end or again.rows.keys() != best.rows.keys():
             raise CorruptLogError(f"the copy at '{best.url}' has changed while it was read")
         generation.make(files, beside, promised)
-        write(files, beside, log_id, settings)  # who opens it asks them for files of rows
-        for inner in ("", *layout.FOLDERS.values()):
-            files.sync_folder(os.path.join(beside, inner) if inner else beside)
+        # Who opens it asks these for files of rows. Last: it syncs the names of all that is there.
+        write(files, beside, log_id, settings)
         if files.exists(path):
             for name in files.names(path):
                 raise FencedError(
