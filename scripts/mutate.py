@@ -131,7 +131,8 @@ def main() -> int:
         and (not args.file or args.file in m.file)
     ]
     drawn = mutants.draw(TOP, every, args.count, args.seed)
-    cover = covered(args)
+    tests = (p for p in sorted((TOP / "tests").rglob("test_*.py")) if p.stem not in LEFT_OUT)
+    cover = covered(list(tests), args)
     found = Results(TOP, args.seconds)
     todo = [m for m in drawn if found.of(m) is None]
     print(f"{len(every)} mutants, {len(drawn)} drawn, {len(drawn) - len(todo)} known already")
@@ -147,11 +148,10 @@ def main() -> int:
 # -- what tests cover ------------------------------------------------------------------------------
 
 
-def covered(args: argparse.Namespace) -> Cover:
-    """Loads what tests cover, and looks at the test files that are new or changed."""
+def covered(files: list[Path], args: argparse.Namespace) -> Cover:
+    """Loads what test files cover, and looks at those that are new or changed."""
     home = HOME / "cover"
     home.mkdir(parents=True, exist_ok=True)
-    files = [p for p in sorted((TOP / "tests").rglob("test_*.py")) if p.stem not in LEFT_OUT]
     stale = [p for p in files if args.fresh or not _is_known(home / f"{p.stem}.json", p, args)]
     if stale:
         print(f"looking at what {len(stale)} of {len(files)} test files cover ...", flush=True)

@@ -1,22 +1,27 @@
 """Takes one safeguard at a time out of the log and its replicas: do the fault tests go red?
 
-    python scripts/mutate_faults.py [--sample 3] [--seed 1] [--file PART] [--list]
+    python scripts/mutate_faults.py [--sample 12] [--seed 1] [--file PART] [--list] [--new]
 
 Safeguards are read off the syntax tree of `nosync_nb/files/disk.py`, `nosync_nb/store/log` and
 `nosync_nb/store/replicas`, none is picked by hand: each call that syncs a file or a folder, each
 test of a checksum, a digest, a generation or a term, and each pair of steps of which the first
-must be done before the second is noted. The tests marked `fault` of the store and of sessions are
-asked, those of the quickest files first, then simulated lives. What survives is listed,
-and of the others the test that missed them.
+must be done before the second is noted.
+
+The tests that run its line are asked, quick and devoted ones first, then those of other processes
+and simulated lives, until one fails; what survives is listed. `tests/data/safeguards.json` names
+the test that missed each safeguard the last time, which is therefore asked before all others, and
+says of a few why nobody can miss them.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import re
 import sys
 import time
+from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +29,7 @@ from pathlib import Path
 import mutate
 from covering import digest
 from mutants import Mutant, Span
+from mutate import Cover
 
 TOP = mutate.TOP
 PLACES = ("nosync_nb/files/disk.py", "nosync_nb/store/log", "nosync_nb/store/replicas")
@@ -32,13 +38,18 @@ CHECKS = {"check", "_check", "check_format", "_later", "holds", "verify", "compa
 WRITES = {"append", "write_at", "rename", "replace", "store", "promise"}
 CLUES = ("crc", "digest", "checksum", "inverse", "generation", "term", "incarnation", "token")
 CLUES += ("promise", "acknowledged", "stamp", "magic", "log_id", "deleted", "nlink", "before")
-TESTS = (
-    ("tests/store/test_log.py", "tests/store/test_log_errors.py", "tests/store/test_replicas.py"),
-    ("tests/store/test_log_crash.py", "tests/store/test_replicas_simulated.py", "tests/files"),
-    ("tests/store", "tests/properties/test_power.py", "tests/session/test_replication.py"),
+ASKED = ("files", "store", "session", "properties")
+"""The folders of the tests that are asked: of their files those that are marked `fault`."""
+LAST = (
+    ("tests/store/test_log_processes.py", "tests/properties/test_bad_disks.py"),
+    ("tests/store/test_replicas_simulated.py",),
 )
-"""Which tests are asked, one group after the other; a mutant lives on if none of them fails."""
-LIMIT_S = 900.0
+"""What is asked last: of other processes nobody knows which lines they run, lives take minutes."""
+KNOWN = TOP / "tests" / "data" / "safeguards.json"
+LIMIT_S = 600.0
+TESTS_S = (0.5, 5.0, 60.0)
+"""How long tests are asked, a few at first: collecting them takes longer than most take."""
+START_S = 0.2
 LIVES = "200"
 MARKS = "fault and not spark and not browser"
 
@@ -164,21 +175,66 @@ def _notes(step: ast.stmt) -> bool:
     targets = step.targets if isinstance(step, ast.Assign) else []
     if isinstance(step, ast.AugAssign):
         targets = [step.target]
-    return any(isinstance(t, ast.Attribute | ast.Subscript | ast.Tuple) for t in targets)
+    targets = [each for t in targets for each in (t.elts if isinstance(t, ast.Tuple) else [t])]
+    return any(isinstance(each, ast.Attribute | ast.Subscript) for each in targets)
 
 
-def judged(mutant: Mutant, place: Path) -> str:
-    """Runs the tests until one fails."""
+def names(every: list[Mutant]) -> dict[str, Mutant]:
+    """What safeguards are called in the list of what is known: no lines, which move."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for m in every:
+        name = f"{m.file} {m.function} {m.kind}: {' '.join(m.before.split())}"
+        seen[name] += 1
+        found[name if seen[name] == 1 else f"{name} ({seen[name]})"] = m
+    return found
+
+
+def known() -> dict[str, dict[str, str]]:
+    """Which test missed each safeguard the last time, or why nobody can."""
+    found: dict[str, dict[str, str]] = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+    return found
+
+
+def asked(mutant: Mutant, missed_by: str | None, cover: Cover) -> Iterator[list[str]]:
+    """The tests to ask, one group after the other."""
+    if missed_by and f"def {missed_by.rpartition('::')[2]}(" in _text(missed_by):
+        yield [missed_by]
+    run, others = cover.of(mutant, digest(mutate.text_of(mutant.file)))
+
+    def rank(test: mutate.Test) -> float:
+        return -test.lines[mutant.file].bit_count() / test.size / (START_S + test.seconds)
+
+    ranked = deque(sorted(run, key=rank) + sorted(others, key=rank))
+    for most in TESTS_S:
+        tests, spent = [], 0.0
+        while ranked and spent + ranked[0].seconds <= most:
+            spent += ranked[0].seconds
+            tests.append(ranked.popleft().name)
+        yield tests
+    if not cover.tests:
+        yield [str(path.relative_to(TOP)) for path in fault_tests()]
+    yield from map(list, LAST)
+
+
+def _text(test: str) -> str:
+    path = TOP / test.partition("::")[0]
+    return path.read_text() if path.exists() else ""
+
+
+def judged(mutant: Mutant, groups: Iterator[list[str]], place: Path) -> str:
+    """Runs the tests until one fails; says which."""
     source = mutate.text_of(mutant.file)
     try:
         (place / mutant.file).write_text(mutant.apply(source))
-        for group in TESTS:
-            ended = mutate.run(place, [*group], LIMIT_S, "-m", MARKS, NOSYNC_SEEDS=LIVES)
+        for tests in filter(None, groups):
+            marks = () if "::" in tests[0] else ("-m", MARKS)
+            ended = mutate.run(place, tests, LIMIT_S, *marks, NOSYNC_SEEDS=LIVES)
             if ended is None:
-                return "timed out"
+                return f"missed: {tests[0]} takes too long"
             if ended == 1:
-                said = re.search(r"^FAILED (\S+)", (place / "out").read_text(), flags=re.M)
-                return f"killed by {said[1]}" if said else "killed"
+                said = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", _said(place), flags=re.M)
+                return f"missed: {said[1] if said else tests[0]}"
             if ended:
                 return f"survived, as no test ran (pytest: {ended})"
         return "survived"
@@ -186,17 +242,34 @@ def judged(mutant: Mutant, place: Path) -> str:
         (place / mutant.file).write_text(source)
 
 
-def survivors(chosen: list[Mutant]) -> list[str]:
-    """Judges some safeguards, says what became of each, returns those that nobody missed."""
-    found = []
+def _said(place: Path) -> str:
+    return (place / "out").read_text()
+
+
+def results(chosen: dict[str, Mutant], cover: Cover) -> Iterator[tuple[str, str]]:
+    """Judges some safeguards, says what became of each."""
+    before = known()
     with mutate.Places(1) as places:
         place = places.free.get()
-        for m in chosen:
-            result = judged(m, place)
-            line = f"{m.file}:{m.span[0]} {m.function}  {m.change}: {result}"
-            print(line, flush=True)
-            found += [line] if result.startswith("survived") else []
-    return found
+        for name, m in chosen.items():
+            groups = asked(m, before.get(name, {}).get("missed by"), cover)
+            yield name, judged(m, groups, place)
+
+
+def fault_tests() -> list[Path]:
+    """The test files that know of failures, and run in one process."""
+    paths = (path for room in ASKED for path in sorted((TOP / "tests" / room).glob("test_*.py")))
+    return [p for p in paths if "mark.fault" in p.read_text() and p.stem not in mutate.LEFT_OUT]
+
+
+def remember(found: dict[str, str], every: dict[str, Mutant]) -> None:
+    """Notes which tests missed which safeguards, forgets what is not there any more."""
+    now = {name: each for name, each in known().items() if name in every}
+    for name, result in found.items():
+        if "::" in result:
+            now[name] = {"missed by": result.removeprefix("missed: ")}
+    order = {name: now[name] for name in every if name in now}
+    KNOWN.write_text(json.dumps(order, indent=1, ensure_ascii=False) + "\n")
 
 
 def main() -> int:
@@ -206,17 +279,33 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--file", help="of files whose path contains this only")
     parser.add_argument("--list", action="store_true", help="says what would be taken out")
+    parser.add_argument("--new", action="store_true", help="those alone that no test is known for")
+    parser.add_argument("--jobs", type=int, default=1, help="to look at what tests cover")
+    parser.add_argument("--fresh", action="store_true", help="looks anew at what tests cover")
+    parser.add_argument("--known", action="store_true", help="looks at new test files only")
     args = parser.parse_args()
-    every = [m for m in everything() if not args.file or args.file in m.file]
+    every = names(everything())
+    equal = {name for name, each in known().items() if "equivalent" in each}
+    chosen = {n: m for n, m in every.items() if not args.file or args.file in m.file}
     if args.sample:
-        every = drawn(every, args.sample, args.seed)
+        few = drawn(list(chosen.values()), args.sample, args.seed)
+        chosen = {name: m for name, m in chosen.items() if m in few}
+    if args.new:
+        chosen = {name: m for name, m in chosen.items() if name not in known()}
     if args.list:
-        for m in every:
+        for m in chosen.values():
             print(f"{m.file}:{m.span[0]} {m.function}  {m.change}")
-        print(len(every), "safeguards")
+        print(len(chosen), "safeguards")
         return 0
-    left = survivors(every)
-    print(f"\n{len(every) - len(left)} of {len(every)} safeguards are missed when they are gone")
+    cover = mutate.covered(fault_tests(), args)
+    found = {}
+    for name, result in results({n: m for n, m in chosen.items() if n not in equal}, cover):
+        m = chosen[name]
+        print(f"{m.file}:{m.span[0]} {m.function}  {m.change}: {result}", flush=True)
+        found[name] = result
+        remember(found, every)
+    left = [name for name, result in found.items() if result.startswith("survived")]
+    print(f"\n{len(found) - len(left)} of {len(found)} safeguards are missed when they are gone")
     print(*left, sep="\n")
     return 1 if left else 0
 

@@ -275,7 +275,7 @@ def test_a_server_says_why_it_does_not_start(
     (tmp_path / "writable").chmod(0o777)
     copies, nowhere = str(tmp_path / "copies"), str(tmp_path / "not" / "there")
     tls = ["--tls-cert", str(certificate / "cert"), "--tls-key", str(certificate / "key")]
-    open_key = shutil.copy(certificate / "key", tmp_path / "key")
+    open_key = str(shutil.copy(certificate / "key", tmp_path / "key"))
     os.chmod(open_key, 0o644)
     token = ["--token-file", str(certificate / "token")]
     for arguments, told in (
