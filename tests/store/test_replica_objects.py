@@ -26,6 +26,7 @@ from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import segments
 from nosync_nb.store.replicas import address, records
+from nosync_nb.store.replicas import bucket as buckets
 from nosync_nb.store.replicas.bucket import Bucket
 from nosync_nb.store.replicas.objects import EMBEDDED_BYTES, ObjectReplica, ObjectSite
 from nosync_nb.store.replicas.replica import Name, Term
@@ -101,17 +102,17 @@ class Failing(Bucket):
         self._left, self._late, self._then = at, late or Late(None), then
         self.made = 0
 
-    def _ask(self, request: Callable[[Any], Any]) -> Any:
+    def _ask(self, request: Callable[[Any], Any], *, large: bool = False) -> Any:
         self.made += 1
         self._left -= 1
         self._late.passed()
         if self._left == -1:
             if self._then is None:
                 ask = super()._ask
-                self._late.give_up(lambda: ask(request))
+                self._late.give_up(lambda: ask(request, large=large))
                 raise DurabilityError("the request is not answered")
             self._then()
-        return super()._ask(request)
+        return super()._ask(request, large=large)
 
 
 def begun(bucket: Bucket, term: Term = TERM) -> ObjectReplica:
@@ -292,10 +293,10 @@ def again(replica: ObjectReplica) -> None:
 class Twice(Bucket):
     """A bucket in memory whose client makes each request again, for want of an answer."""
 
-    def _ask(self, request: Callable[[Any], Any]) -> Any:
+    def _ask(self, request: Callable[[Any], Any], *, large: bool = False) -> Any:
         with suppress(Exception):
             super()._ask(request)
-        return super()._ask(request)
+        return super()._ask(request, large=large)
 
 
 @pytest.mark.fault(30)
@@ -314,7 +315,7 @@ def test_requests_that_are_made_twice_do_what_they_do_once() -> None:
 
 def test_after_a_request_that_failed_it_is_not_gone_on_without_a_look() -> None:
     store = MemoryStore()
-    replica = ObjectReplica(failing := Failing(store, 100), ID)
+    replica = ObjectReplica(failing := Failing(store, 101), ID)
     replica.promise(TERM, NAME)
     replica.store(TERM, SEGMENT, 0, b"begin", last=True)
 
@@ -635,7 +636,7 @@ def test_each_request_tells_that_the_client_is_missing(monkeypatch: pytest.Monke
     for step in (
         lambda bucket: bucket.create("key", b""),
         lambda bucket: bucket.put("key", b""),
-        lambda bucket: bucket.get("key"),
+        lambda bucket: bucket.get("key", most=9),
         lambda bucket: bucket.listed(""),
         lambda bucket: ObjectSite(bucket).prepare(),
     ):
@@ -716,3 +717,157 @@ def test_a_bucket_that_is_not_there_keeps_nobody_waiting_and_is_told(
                 lambda: replication.status()[0].state == "failing", WAIT_S
             )
         assert "there is no bucket 'missing'" in replication.status()[0].why
+
+
+# -- bounds --------------------------------------------------------------------------------------
+
+
+def test_a_process_that_ships_leaves_no_list_of_all_files() -> None:
+    """However many files there are and processes were, and what is read stays little."""
+    store = MemoryStore()
+    bucket = Failing(store)
+    replica = begun(bucket)
+    replica.store(TERM, SEGMENT, 0, b"begin", last=True)
+    for i in range(200):
+        replica.store(TERM, f"log1-{i}-g3-ab.arrow", 0, b"rows", last=True)
+    before = contents(replica)
+
+    def kept() -> int:
+        return sum(each["size"] for each in store.list(f"{ID.hex()}/state").collect())
+
+    start = kept()
+    for generation in range(2, 66):
+        begun(bucket, Term(generation, "me"))
+    assert kept() - start < 64 * 600
+    made = bucket.made
+    assert contents(ObjectReplica(bucket, ID)).keys() == before.keys()
+    bucket.made = made
+    last = begun(bucket, Term(66, "me"))
+    last.store(Term(66, "me"), OTHER, 0, b"more", last=True)
+    asked = bucket.made
+    reader = ObjectReplica(bucket, ID)
+    assert len(reader.held().files) == len(before)
+    assert bucket.made - asked <= 1 + records.FAN
+    assert contents(reader) == {**before, OTHER: b"more"}
+
+
+class Hostile(Answer):
+    """Announces one size and sends as much as it is let."""
+
+    announced: ClassVar[int | None] = None
+    sent: ClassVar[int] = 0
+
+    def _much(self) -> None:
+        self.send_response(206 if self.headers.get("Range") else 200)
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Mon, 23 Nov 2026 05:00:00 GMT")
+        if wanted := self.headers.get("Range"):
+            said = wanted.removeprefix("bytes=")
+            self.send_header("Content-Range", f"bytes {said}/{1 << 40}")
+        self.send_header("Content-Length", str(self.announced))
+        self.end_headers()
+        with suppress(OSError):  # whoever asked has had enough
+            while type(self).sent < 1 << 30:
+                self.wfile.write(bytes(1 << 16))
+                type(self).sent += 1 << 16
+
+    do_GET = _much  # noqa: N815  (as the base class asks)
+
+
+@pytest.mark.fault(44)
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_object_larger_than_it_may_be_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    class Own(Hostile):
+        announced = 1 << 40
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
+        bucket = Bucket("s3", "bucket", "logs")
+        if whole:
+            assert bucket.get("state/1", most=1 << 20) == b""
+        else:
+            with pytest.raises(DurabilityError):
+                bucket.read("data/1", 5, 1000)
+        assert bucket.bytes_read == 0
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert Own.sent < 64 << 20
+
+
+def test_a_record_that_nobody_could_read_again_is_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(records, "RECORD_BYTES_MAX", 2000)
+    replica = begun(Failing(MemoryStore()))
+    with pytest.raises(DurabilityError, match="cannot say of") as caught:
+        replica.store(TERM, PART, 0, b"x" * 3000, last=True)
+    assert caught.value.hint
+
+
+class Slow(Answer):
+    """Takes what it is sent, and answers when the test says so."""
+
+    answer: ClassVar[threading.Event]
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.answer.wait()
+        self.send_response(200)
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_PUT = _answer  # noqa: N815  (as the base class asks)
+
+
+@pytest.mark.fault(30)
+def test_much_is_given_the_time_that_it_takes_on_a_slow_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a deadline for a word would refuse goes through; a word has the short one still."""
+
+    class Own(Slow):
+        answer = threading.Event()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tester")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-told")
+        monkeypatch.setattr(buckets, "TIMEOUT_S", 1)
+        bucket = Bucket("s3", "bucket", "logs")
+        ended: list[BaseException | None] = []
+
+        def send() -> None:
+            try:
+                bucket.put("data/1", bytes(2 << 20))
+                ended.append(None)
+            except DurabilityError as error:
+                ended.append(error)
+
+        large = threading.Thread(target=send)
+        large.start()
+        with pytest.raises(DurabilityError, match="cannot be reached"):
+            bucket.put("data/2", b"little")
+        assert ended == [], "it was begun before, and is still under way"
+        Own.answer.set()
+        large.join(WAIT_S)
+        assert ended == [None]
+    finally:
+        Own.answer.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -12,7 +12,8 @@ has names that hold his token, and counts for nothing since no record of the cha
 
 Failure: records that nobody needs any more are deleted, and a number that was taken is free again.
 Who slept meanwhile would go on there. But what comes after the last record of a writer is the
-beginning of a reign, and these stay for ever: some hundred bytes for each process that ships.
+beginning of a reign, and these stay for ever: some hundred bytes for each process that ships,
+however many files there are, since it says only that it goes on with what is there.
 
 Failure: a request is not answered, and may be done later, or never. The writer does not go on from
 what he knows: he reads the chain again. If it is done after that, its number is taken, or it is
@@ -26,13 +27,20 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.store.replicas import promises, records
 from nosync_nb.store.replicas.bucket import Bucket, ObjectName
 from nosync_nb.store.replicas.promises import Promise
-from nosync_nb.store.replicas.records import FAN, Content, CopyRecord, CopyState, FileChange
+from nosync_nb.store.replicas.records import (
+    FAN,
+    RECORD_BYTES_MAX,
+    Content,
+    CopyRecord,
+    CopyState,
+    FileChange,
+)
 from nosync_nb.store.replicas.replica import Name, Term
 
 _TRIES_MAX = 64
@@ -113,8 +121,9 @@ class Account:
                 return self._begun(state, swept=state is was)
             made = Promise(term, said.incarnation, name)
             slot = state.slot + 1
-            reigns = (*state.reigns, slot)
-            first = CopyRecord(slot, self.writer, made, state.seq, _all(state.files), reigns)
+            first = CopyRecord(slot, self.writer, made, state.seq, {}, None, begins=True)
+            if state.full == 0:  # nothing is known that it could go on with
+                first = first._replace(reigns=(*state.reigns, slot))
             other = self._create(first, records.encode(first, b""), state)
             if other is None:
                 assert self._known[1] is not None
@@ -138,7 +147,7 @@ class Account:
         slot = before.slot + 1
         seq = before.seq if seq is None else seq
         record = CopyRecord(slot, self.writer, before.promise, seq, changes, None)
-        if slot % FAN == 0:
+        if slot - before.full >= FAN - 1:
             record = _whole(before, record, self.where)
         made = records.encode(record, data)
         self._state = None  # until the answer is there, it is not known what the state is
@@ -164,7 +173,10 @@ class Account:
         path = self.path(records.key_of(self.reign(term).slot + 1))
         if self._bucket.holds(path):
             self._state = None
-            raise self._refused(records.decode(self._bucket.get(path) or b"", self.where), term)
+            raise self._refused(
+                records.decode(self._bucket.get(path, most=RECORD_BYTES_MAX) or b"", self.where),
+                term,
+            )
 
     def clear(self) -> None:
         """Deletes objects that no record names any more; what cannot be is tried again."""
@@ -195,20 +207,22 @@ class Account:
         last = max(there)
         if self._known[0] == there[last]:
             return self._known[1]
-        first = last
-        while first - 1 in there and last - first < FAN - 1:
-            first -= 1
-        read = self._bucket.get_all([there[slot].key for slot in range(first, last + 1)])
-        if read[-1] is None:
-            raise _PrunedError
+        read: list[bytes | None] = []
         said: list[CopyRecord] = []
-        for data in read:
-            try:
-                said.append(records.decode(data or b"", self.where))
-            except CorruptLogError:
-                if data is read[-1]:
-                    raise
-                said.clear()  # what follows is read if it says all
+        first = last + 1
+        while first - 1 in there and not any(each.reigns is not None for each in said):
+            stop = first
+            while first - 1 in there and stop - first < FAN:
+                first -= 1
+            some = self._bucket.get_all(
+                [there[slot].key for slot in range(first, stop)], most=RECORD_BYTES_MAX
+            )
+            read = some + read
+            if read[-1] is None:
+                raise _PrunedError
+            said = self._decoded(read)
+            if len(said) < len(read):
+                break  # nothing before the one that cannot be read is any help
         whole = [i for i, record in enumerate(said) if record.reigns is not None]
         state: CopyState | None = None
         for record in said[whole[-1] :] if whole else ():
@@ -219,6 +233,18 @@ class Account:
             state = _lost(said[-1])
         self._known = there[last], state
         return state
+
+    def _decoded(self, read: Sequence[bytes | None]) -> list[CopyRecord]:
+        """What records say, after the last one but the newest that cannot be read."""
+        said: list[CopyRecord] = []
+        for data in read:
+            try:
+                said.append(records.decode(data or b"", self.where))
+            except CorruptLogError:
+                if data is read[-1]:
+                    raise
+                said.clear()  # what follows is read if it says all
+        return said
 
     def _follow(self, state: CopyState, other: CopyRecord) -> CopyState:
         """The state after a record that was made meanwhile."""
@@ -250,7 +276,7 @@ class Account:
         path = self.path(records.key_of(record.slot))
         tag = self._bucket.create(path, data)
         if tag is None:
-            there = self._bucket.get(path)
+            there = self._bucket.get(path, most=RECORD_BYTES_MAX)
             if there is None:
                 raise DurabilityError(  # a request that is refused then may be as well
                     f"'{self.where}': somebody else is making a record", hint="it is tried again"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
@@ -20,7 +21,11 @@ from nosync_nb.store.replicas import layout
 from nosync_nb.store.replicas.replica import ReadableCopy
 from nosync_nb.trace import proving
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES, FIRST_BYTES = 1 << 20, 1 << 16
+"""How much is asked for at once, and at first: more while it comes soon, so that who waits for a
+slow link sees it come."""
+
+_SOON_S = 1.0
 
 
 class NowhereError(CorruptLogError):
@@ -102,9 +107,10 @@ def copy(
     """
     file = files.create(path)
     try:
-        done = 0
+        done, most = 0, FIRST_BYTES
         while size is None or done < size:
-            piece = PIECE_BYTES if size is None else min(PIECE_BYTES, size - done)
+            piece = most if size is None else min(most, size - done)
+            began = time.monotonic()
             try:
                 data = replica.read(name, done, piece)
             except NosyncError as error:
@@ -115,6 +121,8 @@ def copy(
                 raise CorruptLogError(f"the copy of '{name}' ends at byte {done}, before {size}")
             file.append(data)
             done += len(data)
+            soon = time.monotonic() - began < _SOON_S
+            most = min(2 * most, PIECE_BYTES) if soon else max(most // 2, FIRST_BYTES)
             between(len(data))
         file.sync()
         return done

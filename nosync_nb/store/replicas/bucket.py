@@ -21,12 +21,20 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from nosync_nb.errors import DurabilityError
 
 if TYPE_CHECKING:
+    from obstore import GetResult
     from obstore.store import ObjectStore
 
 _AT_ONCE = 8
 _DELETED_AT_ONCE = 1000
-_TIMEOUT_S, _CONNECT_S = 6, 3
+TIMEOUT_S, _CONNECT_S = 6, 3
+"""How long a store may say nothing, beside the time that bytes take on the way."""
+
 _RETRIES = 2
+_LISTED_MAX = 1_000_000
+_CHUNK_BYTES = 1 << 16
+_LARGE_BYTES, _LARGEST_BYTES = 1 << 16, 8 << 20
+SLOWEST_BYTES_PER_S = 32_000
+"""A link that is slower counts as one that is gone."""
 
 _ENVIRONMENT = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
@@ -74,7 +82,9 @@ class Bucket:
         self._kind, self._name, self._prefix = kind, name, prefix
         self.where = f"{kind}://{name}/{prefix}".rstrip("/")
         self.requests = self.bytes_sent = self.bytes_read = 0
-        self._client = client
+        self._clients: dict[bool, ObjectStore] = {}  # by whether much is sent
+        if client is not None:
+            self._clients = {False: client, True: client}
         self._counting = threading.Lock()
 
     def create(self, key: str, data: bytes) -> str | None:
@@ -97,19 +107,26 @@ class Bucket:
     def _put(self, key: str, data: bytes, *, new: bool) -> str:
         self._count(sent=len(data))
         mode: Literal["create", "overwrite"] = "create" if new else "overwrite"
-        made = self._ask(lambda client: client.put(key, data, mode=mode, use_multipart=False))
+        made = self._ask(
+            lambda client: client.put(key, data, mode=mode, use_multipart=False),
+            large=len(data) > _LARGE_BYTES,
+        )
         return made["e_tag"] or ""
 
-    def get(self, key: str) -> bytes | None:
-        """The bytes of an object; None if it is not there."""
-        return self.get_all([key])[0]
+    def get(self, key: str, *, most: int) -> bytes | None:
+        """The bytes of an object; None if it is not there, empty if there are more than `most`."""
+        return self.get_all([key], most=most)[0]
 
-    def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
+    def get_all(self, keys: Sequence[str], *, most: int) -> list[bytes | None]:
         """The bytes of several objects, asked for at once."""
+
+        def asked(client: ObjectStore, key: str) -> bytes:
+            got = client.get(key)
+            return b"" if got.meta["size"] > most else _taken(got, most)
 
         def get(key: str) -> bytes | None:
             try:
-                data = self._ask(lambda client: bytes(client.get(key).bytes()))
+                data = self._ask(lambda client: asked(client, key))
             except FileNotFoundError:
                 return None
             self._count(read=len(data))
@@ -121,12 +138,14 @@ class Bucket:
         """Some bytes of an object, which has them."""
 
         def asked(client: ObjectStore) -> bytes:
-            return bytes(client.get_range(key, start=start, length=size))
+            return _taken(client.get(key, options={"range": (start, start + size)}), size)
 
         try:
             data = self._ask(asked)
         except FileNotFoundError:
             raise DurabilityError(f"'{self.where}' has lost the object '{key}'") from None
+        if len(data) != size:
+            raise DurabilityError(f"'{self.where}' has other bytes of '{key}' than it was sent")
         self._count(read=len(data))
         return data
 
@@ -151,8 +170,10 @@ class Bucket:
 
     def listed(self, prefix: str) -> list[ObjectName]:
         """The objects below a prefix, by their keys ascending."""
-        known = self._ask(lambda client: client.list(prefix).collect())
-        return sorted(ObjectName(each["path"], each["e_tag"] or "") for each in known)
+        known = self._ask(lambda client: _listed(client, prefix))
+        if len(known) > _LISTED_MAX:
+            raise DurabilityError(f"'{self.where}' lists more than {_LISTED_MAX} objects")
+        return sorted(known)
 
     def folders(self) -> list[str]:
         """What comes after the bucket's own prefix, up to a slash."""
@@ -178,18 +199,21 @@ class Bucket:
 
     def check(self) -> None:
         """Raises DurabilityError if the client is not installed or lacks settings; asks nobody."""
-        if self._client is None:
-            self._client = self._connected()
+        if not self._clients:
+            self._clients = {large: self._connected(large=large) for large in (False, True)}
 
-    def _ask(self, request: Callable[[ObjectStore], Result]) -> Result:
-        """Makes a request; what is not there or there already is told by the client's errors."""
+    def _ask(self, request: Callable[[ObjectStore], Result], *, large: bool = False) -> Result:
+        """Makes a request; what is not there or there already is told by the client's errors.
+
+        Args:
+            large: much is sent with it, which takes its time before anything is answered.
+        """
         self.check()
-        assert self._client is not None
         from obstore.exceptions import AlreadyExistsError, BaseError
 
         self._count(requests=1)
         try:
-            return request(self._client)
+            return request(self._clients[large])
         except AlreadyExistsError:
             raise
         except FileNotFoundError as error:
@@ -205,7 +229,9 @@ class Bucket:
             self.bytes_sent += sent
             self.bytes_read += read
 
-    def _connected(self) -> ObjectStore:
+    def _connected(self, *, large: bool) -> ObjectStore:
+        """A client; bytes that come move its deadline on, bytes that go do not."""
+        silent_s = TIMEOUT_S + (_LARGEST_BYTES // SLOWEST_BYTES_PER_S if large else 0)
         try:
             from obstore import store
             from obstore.exceptions import BaseError
@@ -219,13 +245,14 @@ class Bucket:
         options: Mapping[str, object] = {
             "prefix": self._prefix or None,
             "client_options": {
-                "timeout": timedelta(seconds=_TIMEOUT_S),
+                "read_timeout": timedelta(seconds=silent_s),
+                "timeout": timedelta(seconds=TIMEOUT_S + _LARGEST_BYTES // SLOWEST_BYTES_PER_S),
                 "connect_timeout": timedelta(seconds=_CONNECT_S),
                 "allow_http": plain and self._kind == "s3",
             },
             "retry_config": {
                 "max_retries": _RETRIES,
-                "retry_timeout": timedelta(seconds=_TIMEOUT_S),
+                "retry_timeout": timedelta(seconds=TIMEOUT_S),
             },
         }
         try:
@@ -259,8 +286,28 @@ class Bucket:
             )
         if said:
             return DurabilityError(f"'{self.where}' answers {said}")
-        late = f" within {_TIMEOUT_S} s" if _LATE.search(text) else ""
+        late = f" within {TIMEOUT_S} s" if _LATE.search(text) else ""
         return DurabilityError(f"'{self.where}' cannot be reached{late}")
+
+
+def _taken(got: GetResult, most: int) -> bytes:
+    """The bytes of an answer; if there are more than was asked for, none of them."""
+    data = bytearray()
+    for piece in got.stream(_CHUNK_BYTES):
+        data += piece
+        if len(data) > most:
+            return b""
+    return bytes(data)
+
+
+def _listed(client: ObjectStore, prefix: str) -> list[ObjectName]:
+    """What a store lists; of a list without end the beginning."""
+    known: list[ObjectName] = []
+    for some in client.list(prefix):
+        known += (ObjectName(each["path"], each["e_tag"] or "") for each in some)
+        if len(known) > _LISTED_MAX:
+            break
+    return known
 
 
 Given = TypeVar("Given")

@@ -2,8 +2,8 @@
 
 A copy is a chain of numbered records. Each says what changed of its files: of which pieces a file
 is made, and where in which object a piece lies. Short pieces lie in the record itself, behind what
-it says. A record that begins a writer's reign says all, as does every `FAN`th, so that the state is
-read from at most so many objects.
+it says. Every `FAN`th or so says all, so that the state is read from few objects; one that begins a
+writer's reign stays for ever, and says no more than that.
 
     magic, size of what it says, its checksum | what it says, as JSON | bytes of pieces
 
@@ -18,12 +18,15 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nosync_nb.errors import CorruptLogError
+from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.store.replicas import layout, promises
 from nosync_nb.store.replicas.promises import Promise
 
 FAN = 16
-"""So many pieces of a segment are merged into one; so many records are read at most."""
+"""So many pieces of a segment are merged into one; after so many records one says all."""
+
+RECORD_BYTES_MAX = 64 << 20
+"""A record is not larger; what is cannot be one."""
 
 MERGED_BYTES = 2 << 20
 """A piece is not merged beyond."""
@@ -91,7 +94,12 @@ class CopyState(NamedTuple):
 
 
 class CopyRecord(NamedTuple):
-    """What a record says; `base` if it says all: the state without the files."""
+    """What a record says.
+
+    Attributes:
+        reigns: as the state has them, if it says all; else None.
+        begins: a reign, with what the record before it left.
+    """
 
     slot: int
     writer: str
@@ -99,6 +107,7 @@ class CopyRecord(NamedTuple):
     seq: int
     changes: Mapping[str, FileChange | None]
     reigns: tuple[int, ...] | None
+    begins: bool = False
 
 
 def key_of(slot: int) -> str:
@@ -136,13 +145,18 @@ def to_merge(pieces: Sequence[ObjectPiece], size: int) -> tuple[int, int]:
 
 
 def encode(record: CopyRecord, data: bytes) -> bytes:
-    """Returns a record as an object, with the bytes of those of its pieces that have no key."""
+    """Returns a record as an object, with the bytes of those of its pieces that have no key.
+
+    Raises:
+        DurabilityError: it says too much.
+    """
     said = {
         "slot": record.slot,
         "writer": record.writer,
         "promise": promises.encode(record.promise).decode(),
         "seq": record.seq,
         "reigns": record.reigns,
+        "begins": record.begins,
         "bytes": len(data),
         "files": {
             name: change and [change.keep, change.more, change.digest.hex()]
@@ -151,7 +165,13 @@ def encode(record: CopyRecord, data: bytes) -> bytes:
     }
     words = json.dumps(said, separators=(",", ":")).encode()
     head = len(words).to_bytes(4, "little") + zlib.crc32(words).to_bytes(4, "little")
-    return b"".join((_MAGIC, head, words, data))
+    whole = b"".join((_MAGIC, head, words, data))
+    if len(whole) > RECORD_BYTES_MAX:
+        raise DurabilityError(
+            f"a copy in a bucket cannot say of {len(record.changes)} files what they are made of",
+            hint="keep this log's copies in folders or at servers",
+        )
+    return whole
 
 
 def decode(data: bytes, where: str) -> CopyRecord:
@@ -182,7 +202,8 @@ def decode(data: bytes, where: str) -> CopyRecord:
             name: _change(name, each, key_of(slot), _HEAD + size)
             for name, each in said["files"].items()
         }
-        return CopyRecord(slot, said["writer"], promise, seq, changes, reigns)
+        begins = said.get("begins", False) is True
+        return CopyRecord(slot, said["writer"], promise, seq, changes, reigns, begins)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptLogError(
             f"a record of '{where}' is damaged: it cannot be told what the copy holds",
@@ -220,6 +241,9 @@ def after(state: CopyState | None, record: CopyRecord, where: str) -> CopyState:
     files: dict[str, Content] = {}
     if record.reigns is not None:
         reigns, full = record.reigns, record.slot
+    elif state is not None and state.slot + 1 == record.slot and record.begins:
+        reigns, full = (*state.reigns, record.slot), state.full
+        files.update(state.files)
     elif state is not None and state.slot + 1 == record.slot and state.writer == record.writer:
         reigns, full = state.reigns, state.full
         files.update(state.files)

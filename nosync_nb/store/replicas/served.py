@@ -1,7 +1,8 @@
 """Served replica: the copy of a log at a replica server (`server`), another process or machine.
 
-No call waits for longer than some seconds. Whatever goes wrong with one ends the connection; the
-next call begins another, and the copy has to be promised again before it is written.
+No call waits for longer than some seconds, and as long as its bytes take. Whatever goes wrong with
+one ends the connection; the next call begins another, and the copy has to be promised again before
+it is written.
 
 What is appended is sent with the `sync` after it, if it is little: an epoch is one round trip.
 """
@@ -23,9 +24,13 @@ from nosync_nb.store.replicas.replica import Holdings, Name, Term
 from nosync_nb.store.replicas.wire import PIECE_BYTES, ForeignError, Greeting, joined
 
 CALL_S = 5.0
-"""How long a server may take to answer."""
+"""How long a server may take to answer, beside the time that bytes take on the way."""
 
-_DIGEST_BYTES_PER_S = 50e6
+SLOWEST_BYTES_PER_S = 32e3
+"""A link that is slower counts as one that is gone."""
+
+_NAMES_BYTES = 1 << 20
+_DIGEST_BYTES_PER_S = 10e6
 _MESSAGE_BYTES_MAX = 4 << 20
 _NAMES_MAX = 256
 _SHOWN = 200
@@ -53,13 +58,14 @@ class Line:
         import pyarrow as pa
         import pyarrow.flight as flight
 
+        seconds = CALL_S + more_s + len(data) / SLOWEST_BYTES_PER_S
         try:
             greeting = self._greeting or self._opened()
             body = greeting.call(header, data)
-            return greeting.read(body, self._asked("call", body, CALL_S + more_s))
+            return greeting.read(body, self._asked("call", body, seconds))
         except (flight.FlightError, pa.ArrowException, ForeignError) as error:
             self.close()
-            raise self._failure(error, CALL_S + more_s) from error
+            raise self._failure(error, seconds) from error
 
     def close(self) -> None:
         """Gives the connection back."""
@@ -183,12 +189,14 @@ class ServedReplica:
     def promise(self, term: Term, name: Name) -> Holdings:
         """Takes nothing of an earlier term from now on, which is on its disk."""
         self._late = None
-        return self._holdings(self._ask("promise", promises.encode(Promise(term, "", name))))
+        made = promises.encode(Promise(term, "", name))
+        more_s = _NAMES_BYTES / SLOWEST_BYTES_PER_S  # what it holds is told as well
+        return self._holdings(self._ask("promise", made, more_s=more_s))
 
     def held(self) -> Holdings:
         """What it holds."""
         self._flush()
-        return self._holdings(self._ask("held"))
+        return self._holdings(self._ask("held", more_s=_NAMES_BYTES / SLOWEST_BYTES_PER_S))
 
     def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
         """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
@@ -234,7 +242,9 @@ class ServedReplica:
         whole = bytearray()
         while len(whole) < size:
             piece = min(PIECE_BYTES, size - len(whole))
-            data = self._ask("read", name=name, offset=offset + len(whole), size=piece)
+            more_s = piece / SLOWEST_BYTES_PER_S
+            at = offset + len(whole)
+            data = self._ask("read", name=name, offset=at, size=piece, more_s=more_s)
             if len(data) > piece:
                 raise senseless(self._url)
             whole += data
