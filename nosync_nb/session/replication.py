@@ -293,6 +293,7 @@ class Replication:
                     self._write(self._settings)
             self.heard.notify_all()
         if told.condition in _LOST:
+            self._log.go_beyond(told.obeys)
             with suppress(DurabilityError):  # it is closed, and the next owner has it
                 error = FencedError(told.why, hint="what this session did since is here only")
                 self._log.stop(error)

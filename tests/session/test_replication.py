@@ -424,3 +424,22 @@ def test_a_lower_quorum_counts_when_as_many_know_it_as_it_took_before(
         session.sync("replicas", timeout=WAIT_S)
         assert session.recovery_frontier("disk") == 2
         assert not read(Files(), session.path, owners_of(session).publisher.store.log.id).former
+
+
+@pytest.mark.fault(24)
+def test_an_owner_whom_replicas_refuse_is_followed_by_one_whom_they_take(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path = tmp_path / "x.nosync"
+    with begun(path, urls[:1]) as session:
+        log_id = owners_of(session).publisher.store.log.id
+    FolderReplica(str(tmp_path / "replica-0"), log_id).promise(
+        Term(99, "another"), Name(str(path), "")
+    )
+    with nosync_nb.open(path) as session:
+        (told,) = until(session, lambda all_: all_[0].state == "fenced")
+        assert "close it and open the log again" in told.why
+    with nosync_nb.open(path) as session:
+        assert owners_of(session).publisher.store.log.generation == 100
+        session.inputs["edges"].insert([(2, 2)])
+        assert session.commit(wait="replicas", timeout=WAIT_S) == 2

@@ -41,7 +41,8 @@ _WORDS = 512
 _MAGIC = int.from_bytes(b"\x89NSYNCG\n", "little")
 _MASK = (1 << 64) - 1
 _HEAD, _FORMAT, _GENERATION, _INVERSE, _BEAT, _PUBLISHED, _DURABLE, _DURABLE_INVERSE = range(8)
-_NOTED, _NOTED_INVERSE = 8, 9
+_NOTED, _NOTED_INVERSE, _OUTBID, _OUTBID_INVERSE = 8, 9, 10, 11
+_OUTBID_MAX = 1 << 22
 _TAG_BITS, _PLACE_BITS = 20, 44
 
 
@@ -81,6 +82,15 @@ class Words:
     def noted(self, generation: int) -> int | None:
         """Returns the number that the owner of a generation left last, see `Lease.note`."""
         return self._twice(_NOTED, _NOTED_INVERSE, generation)
+
+    @property
+    def outbid(self) -> int:
+        """The latest generation that a replica is known to obey; 0: of none is it known.
+
+        One that leaves no room for many later ones is not believed.
+        """
+        word = self.words[_OUTBID]
+        return word if word == self.words[_OUTBID_INVERSE] ^ _MASK and word < _OUTBID_MAX else 0
 
     def _twice(self, place: int, inverse: int, generation: int) -> int | None:
         """Returns the number in a word that stands there twice; None if it does not."""
@@ -197,6 +207,14 @@ class Lease(Words):
         word = self._tag | number
         self.words[_NOTED], self.words[_NOTED_INVERSE] = word, word ^ _MASK
 
+    def go_beyond(self, generation: int) -> None:
+        """Has the next owner be of a later generation than one that a replica obeys.
+
+        Else he would be refused there, and the next, once for each generation between.
+        """
+        if generation > self.outbid:
+            self.words[_OUTBID], self.words[_OUTBID_INVERSE] = generation, generation ^ _MASK
+
     def beat(self) -> None:
         """Says to other hosts that this owner lives; a fenced one does not speak for another."""
         if self.words[_GENERATION] == self.number:
@@ -251,7 +269,7 @@ def claim(
         if before is not None and not takeover and not _left(files, folder, before, machine):
             _admit(before, words, machine, folder, before.place.elsewhere(files, here))
         floor = before.generation if before else 0
-        number = max(words.generation, generation_min, floor) + 1
+        number = max(words.generation, generation_min, floor, words.outbid) + 1
         owner = Owner(
             machine.identity(),
             number,

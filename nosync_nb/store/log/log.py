@@ -238,6 +238,11 @@ class Log:
         if isinstance(self._words, Lease):
             self._words.note(number)
 
+    def go_beyond(self, generation: int) -> None:
+        """Has the next owner be of a later generation than one that a replica obeys."""
+        if isinstance(self._words, Lease):
+            self._words.go_beyond(generation)
+
     def sync(self, seq: int | None = None) -> None:
         """Waits until a frame, or the last one, is on disk."""
         self._writing().sync(seq)

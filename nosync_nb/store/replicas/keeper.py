@@ -33,7 +33,7 @@ from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.address import Address
 from nosync_nb.store.replicas.asking import SILENT_S
 from nosync_nb.store.replicas.polling import AheadError, Claims, Poll, Vote
-from nosync_nb.store.replicas.replica import Name
+from nosync_nb.store.replicas.replica import Name, Replica
 from nosync_nb.store.replicas.scrubbing import Scrubbed, Scrubber
 from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.sites import connect
@@ -62,6 +62,7 @@ class Progress(NamedTuple):
         offset: up to where in the stream of frames, in bytes, it was seen what it lacks; -1 before.
         backlog_bytes: what it lacks of all that is to be shipped, up to there.
         last_bytes: what it lacks of files of rows that are owed last.
+        obeys: the generation that it has promised itself to, if that is why it refuses.
     """
 
     replica: int
@@ -73,6 +74,7 @@ class Progress(NamedTuple):
     offset: int = -1
     backlog_bytes: int = 0
     last_bytes: int = 0
+    obeys: int = 0
 
 
 Tell = Callable[[Progress | Scrubbed], None]
@@ -203,7 +205,7 @@ class Lane:
                 self._say("ahead", _with_remedy(error))
                 break
             except FencedError as error:
-                self._say("fenced", _with_remedy(error))
+                self._say("fenced", _with_remedy(error), _obeyed(replica))
                 break
             except Exception as error:  # one lane's trouble is never another's, and is told
                 self._say("failing", _with_remedy(error))
@@ -254,12 +256,14 @@ class Lane:
         seq, epoch = (0, 0) if known is None else (known.seq, known.epoch)
         self._tell_of("starting" if known is None else "level", "", seq, epoch)
 
-    def _say(self, condition: Condition, why: str) -> None:
-        self._tell_of(condition, why, self._said.seq, self._said.epoch)
+    def _say(self, condition: Condition, why: str, obeys: int = 0) -> None:
+        self._tell_of(condition, why, self._said.seq, self._said.epoch, obeys)
 
-    def _tell_of(self, condition: Condition, why: str, seq: int, epoch: int) -> None:
+    def _tell_of(
+        self, condition: Condition, why: str, seq: int, epoch: int, obeys: int = 0
+    ) -> None:
         """Tells of the replica, if there is anything new; any thread may."""
-        said = Progress(self._number, condition, seq, epoch, why)
+        said = Progress(self._number, condition, seq, epoch, why, obeys=obeys)
         shipper = self._shipper
         if shipper is not None:
             said = said._replace(
@@ -272,6 +276,14 @@ class Lane:
             if said != self._said:
                 self._said = said
                 self._tell(said)
+
+
+def _obeyed(replica: Replica | None) -> int:
+    """The generation that a replica has promised itself to; 0 if it does not tell."""
+    with suppress(NosyncError):
+        said = None if replica is None else replica.promised()
+        return 0 if said is None else said.generation
+    return 0
 
 
 def _with_remedy(error: Exception) -> str:

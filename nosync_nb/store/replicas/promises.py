@@ -85,5 +85,6 @@ def refused(where: str, said: Term) -> FencedError:
     return FencedError(
         f"'{where}' has promised itself to generation {said.generation} of the log, of another"
         " owner",
-        hint="close this session; open the log where the other one has left it",
+        hint="if that owner goes on, close this session; else close it and open the log again,"
+        " which goes on if it lacks nothing that replicas hold",
     )
