@@ -8,20 +8,23 @@ Then it is a log like any other (`store/branches.py`), which is opened as any is
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from nosync_nb.collections.definition import check_name
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.errors import SchemaError, TrustError
+from nosync_nb.files.disk import Files
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.sealing import Signer
-from nosync_nb.store import branches
+from nosync_nb.store import branches, recent
 from nosync_nb.store.asof import asof
 from nosync_nb.store.branches import Beginning, Branch
 from nosync_nb.store.cut import cut
+from nosync_nb.store.replicas.address import Address
 
 Opens = Callable[..., Any]
 """Opens the session of a folder; see `opening.open`."""
@@ -94,7 +97,8 @@ class Branching:
                 " `python -m nosync key import`",
             )
         epoch = seen.epoch if at is None else publisher.ledger.resolve(at, seen.epoch)
-        made = asof(seen, epoch)
+        reads = store.log.mode == "r" or epoch == seen.epoch
+        made = asof(seen, epoch, frames=[] if reads else recent.frames(store, epoch))
         catalog, graph = cut(seen, made)
         past = store.history.copied(())
         past.truncate(epoch)
@@ -114,7 +118,7 @@ class Branching:
         if name not in known:
             raise branches.unknown(name, known)
         settings = self._replication.settings
-        urls = [f"{each.url.rstrip('/')}/{branches.FOLDER}/{name}" for each in settings.replicas]
+        urls = [_below(store.files, each, name) for each in settings.replicas]
         path = branches.place(store.path, name)
         return self._opens(path, replicas=urls or None, quorum=settings.quorum or None)
 
@@ -131,3 +135,15 @@ class Branching:
         with self._gate.lock:
             self._gate.turn("dropping a branch")
             branches.drop(self._publisher.store, name)
+
+
+def _below(files: Files, replica: Address, name: str) -> str:
+    """Where a replica of a log keeps a branch of it: below it, or beside it if that has no below.
+
+    A server keeps what it is given by the id of the log, as any does.
+    """
+    if replica.kind.startswith("grpc"):
+        return replica.url
+    if replica.kind == "file" and files.exists(replica.path):
+        files.make_folder(os.path.join(replica.path, branches.FOLDER))
+    return f"{replica.url.rstrip('/')}/{branches.FOLDER}/{name}"

@@ -3,6 +3,8 @@
 Whoever goes back asks for every trace of the graph of now, as of an epoch, out of what is there:
 
     layers      those that end at or before the epoch are what they were, with their files
+    frames      one that reaches beyond it is what it was without what was changed since, as far as
+                frames are kept (`recent.py`)
     history     of a named collection the changes of every epoch are kept; they are summed up and
                 arranged when somebody looks (`deferred.Remembered`)
     nothing     what an operator remembers, and what a part without a name holds, has no history:
@@ -10,7 +12,8 @@ Whoever goes back asks for every trace of the graph of now, as of an epoch, out 
 
 So it costs nothing in the size of what is held: no row is made, no file opened.
 
-Invariant: the layers of a trace that is given are disjoint, ascending, and end at the epoch.
+Invariant: the layers of a trace that is given ascend and end at the epoch, and no two are of the
+same epochs but one from which another one takes what was changed since.
 
 Failure: 1. A definition arranges a collection of a thousand epochs anew, as one layer of now. 2.
 Somebody goes back to before, and takes the trace, which has no layer of then, for an empty one.
@@ -32,6 +35,8 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
 from nosync_nb.store.deferred import Remembered
+from nosync_nb.store.log import Frame
+from nosync_nb.store.recent import Recent
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.epochs import Interval, Ranges, check_readable
@@ -61,11 +66,12 @@ class Earlier(NamedTuple):
         return not (self.bare or self.refused or self.unread)
 
 
-def asof(seen: Snapshot, epoch: int) -> Earlier:
+def asof(seen: Snapshot, epoch: int, *, frames: Iterable[Frame] = ()) -> Earlier:
     """Everything that a snapshot has, as of one of its epochs.
 
     Args:
         seen: compiled, with all that operators remember.
+        frames: those that are kept of its log; without them only the other ways are gone.
 
     Raises:
         TimeError: there is no such epoch, or an input cannot be read there; names what can be.
@@ -79,14 +85,14 @@ def asof(seen: Snapshot, epoch: int) -> Earlier:
         return Earlier(
             epoch, {n: held.get(n) or Trace(layout) for n, layout in seen.graph.layouts()}
         )
-    return _Backward(seen, epoch).planned()
+    return _Backward(seen, epoch, Recent(frames, epoch)).planned()
 
 
 class _Backward:
     """What is known of nodes while they are gone through, in the order of the graph."""
 
-    def __init__(self, seen: Snapshot, epoch: int) -> None:
-        self.seen, self.epoch = seen, epoch
+    def __init__(self, seen: Snapshot, epoch: int, recent: Recent) -> None:
+        self.seen, self.epoch, self.recent = seen, epoch, recent
         self.traces: dict[int, Trace] = {}
         self.bare: set[int] = set()
         self.refused: set[int] = set()
@@ -98,7 +104,7 @@ class _Backward:
         for node in self.seen.graph:
             if node.name is not None:
                 self._named(node, self.seen.catalog[node.name])
-            elif not self._had(node.layouts()) or node.id in self.behind:
+            elif node.id in self.behind or not self._had(node, node.layouts()):
                 self.refused.add(node.id)
         sets = frozenset(self.bare), frozenset(self.refused), frozenset(self.unread)
         return Earlier(self.epoch, self.traces, *sets)
@@ -117,30 +123,37 @@ class _Backward:
             return
         for layout, number in node.traces.items():
             trace = self.seen.version.traces.get(number) or Trace(layout)
-            made = Trace(layout) if begins else self._cut(trace)
+            made = Trace(layout) if begins else self._cut(trace, node.log, number)
             self.traces[number] = made or self._remembered(node.log, trace, at, readable)
         own = [each for each in node.layouts() if each[0] in node.state]
-        if not self._had(own):
+        if not self._had(node, own):
             self.bare.add(node.id)
 
-    def _had(self, layouts: Iterable[tuple[int, Layout]]) -> bool:
+    def _had(self, node: Node, layouts: Iterable[tuple[int, Layout]]) -> bool:
         """Takes traces without a history as they were; whether all of them could be had."""
         made = {}
         for number, layout in layouts:
-            cut = self._cut(self.seen.version.traces.get(number) or Trace(layout))
+            log = number if number in node.state or node.log is None else node.log
+            cut = self._cut(self.seen.version.traces.get(number) or Trace(layout), log, number)
             if cut is None:
                 return False
             made[number] = cut
         self.traces.update(made)
         return True
 
-    def _cut(self, trace: Trace) -> Trace | None:
-        """A trace as it was, by its layers alone; None if they do not tell."""
+    def _cut(self, trace: Trace, log: int, number: int) -> Trace | None:
+        """A trace as it was, by its layers and what frames say; None if they do not tell."""
         upper = self.epoch + 1
-        layers = tuple(layer for layer in trace.layers if layer.lower < upper)
-        if not layers or layers[-1].upper > upper:
+        layers = [layer for layer in trace.layers if layer.lower < upper]
+        if not layers:
             return None
-        return Trace(trace.layout, layers)
+        if layers[-1].upper > upper:
+            beyond = layers.pop()
+            before = self.recent.before(beyond, log, number, trace.layout)
+            if before is None:
+                return None
+            layers += before
+        return Trace(trace.layout, tuple(layers))
 
     def _remembered(self, log: int, trace: Trace, at: int, readable: Ranges) -> Trace:
         """A trace out of the log that feeds it: the layers that were there, and what followed."""

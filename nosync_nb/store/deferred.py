@@ -10,7 +10,7 @@ from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, arrange, concat_updates
 from nosync_nb.trace.epochs import Interval
 from nosync_nb.trace.layers import level_of
-from nosync_nb.trace.parts import PartRef
+from nosync_nb.trace.parts import PartRef, refs_from_json
 from nosync_nb.trace.past.history import History
 
 
@@ -98,3 +98,8 @@ def needs(trace: Trace) -> set[str]:
         own = layer.needs if isinstance(layer, Deferred) else (ref.path for ref in layer.files)
         names.update(own)
     return names
+
+
+def refs_of(said: Any) -> tuple[PartRef, ...]:
+    """The files of a layer that a checkpoint lists; one that it holds, or of the past, has none."""
+    return () if said is None or isinstance(said, dict) else refs_from_json(said)

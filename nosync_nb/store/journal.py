@@ -123,6 +123,11 @@ def unpack(data: bytes | memoryview) -> Payload:
     return Payload(epoch, utc, meta, entries)
 
 
+def epoch_of(data: bytes | memoryview) -> int:
+    """The epoch of a payload, which is not looked at otherwise."""
+    return int.from_bytes(data[:8], "little")
+
+
 def entry(number: int, layout: Layout, held: Held) -> Entry:
     """The entry of a log's batch: inline, or as the files that hold it.
 

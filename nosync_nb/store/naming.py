@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.files.disk import Files
-from nosync_nb.store import journal
+from nosync_nb.store import deferred, journal
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.journal import INLINE, Entry, Payload
-from nosync_nb.trace.parts import PartRef, refs_from_json
 from nosync_nb.trace.past import tree
 from nosync_nb.trace.past.history import History
 
@@ -40,7 +39,7 @@ def of_layers(meta: Mapping[str, Any]) -> set[str]:
     """The files of the layers that a checkpoint lists."""
     with decoding("a checkpoint"):
         listed = [layer for _, _, layers in meta.get("layers", {}).values() for layer in layers]
-        return {ref.path for *_, refs in listed for ref in refs_of(refs)}
+        return {ref.path for *_, refs in listed for ref in deferred.refs_of(refs)}
 
 
 def of_checkpoint(payload: Payload, packs: str, files: Files) -> set[str]:
@@ -81,15 +80,10 @@ def _of_entries(changes: Mapping[int, Sequence[tuple[int, Entry]]]) -> Iterator[
 def _of_meta(meta: Mapping[str, Any]) -> Iterator[Wanted]:
     for _, _, layers in meta.get("layers", {}).values():
         for _, _, refs in layers:
-            for ref in refs_of(refs):
+            for ref in deferred.refs_of(refs):
                 yield Wanted(ref.path, ref.size_bytes, ref.digest)
     history = meta.get("history") or {"tree": ()}
     for top in map(tree.node_from_json, history["tree"]):
         for node in top.walk():
             yield Wanted(node.name, node.size_bytes, node.digest)
             yield from map(Wanted, node.parts)
-
-
-def refs_of(said: Any) -> tuple[PartRef, ...]:
-    """The files of a layer that a checkpoint lists; one that it holds, or of the past, has none."""
-    return () if said is None or isinstance(said, dict) else refs_from_json(said)

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.stage import DISK, Stage
-from nosync_nb.store import journal
+from nosync_nb.store import deferred, journal
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.journal import Entry, Payload
-from nosync_nb.trace.parts import refs_from_json
 from nosync_nb.trace.past import tree
 from nosync_nb.trace.past.history import History
 
@@ -88,7 +87,7 @@ def of_checkpoint(payload: Payload) -> Namers:
     namers: dict[str, set[int]] = {}
     with decoding("a checkpoint"):
         for number, (_, _, layers) in payload.meta.get("layers", {}).items():
-            for ref in (ref for *_, refs in layers for ref in refs_from_json(refs or ())):
+            for ref in (ref for *_, refs in layers for ref in deferred.refs_of(refs)):
                 namers.setdefault(ref.path, set()).add(int(number))
         history = payload.meta.get("history") or {"tree": ()}
         for node in (n for top in map(tree.node_from_json, history["tree"]) for n in top.walk()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from nosync_nb import (
 )
 from nosync_nb.files.disk import Files
 from nosync_nb.session import upkeep
-from nosync_nb.store import store
+from nosync_nb.store import recent, store
 from nosync_nb.store.log import Log
 from nosync_nb.store.store import Store
 
@@ -105,8 +106,18 @@ def test_both_sides_go_on_and_know_nothing_of_each_other(session: Session, tmp_p
     assert session.verify().whole
 
 
+@pytest.fixture(params=["frames", "no frames"])
+def frames(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether frames tell what was changed since an epoch, or are not kept any more."""
+    kept = request.param == "frames"
+    if not kept:
+        monkeypatch.setattr(recent, "EPOCHS_MAX", -(1 << 40))
+    return kept
+
+
+@pytest.mark.usefixtures("frames")
 @pytest.mark.parametrize("checkpoint", [None, 7, 14])
-@pytest.mark.parametrize("at", [0, 1, 6, 7, 8, 13, 14, 15])
+@pytest.mark.parametrize("at", [0, 1, 6, 8, 14, 15])
 def test_a_branch_at_any_epoch_is_what_was_there_and_goes_on_right(
     session: Session, at: int, checkpoint: int | None
 ) -> None:
@@ -197,7 +208,7 @@ def test_who_only_reads_a_branch_is_told_what_was_never_computed(session: Sessio
 
 
 def test_what_gave_something_else_each_time_is_read_and_waits_for_its_cell(
-    session: Session,
+    session: Session, frames: bool
 ) -> None:
     """What its functions gave at an epoch is in its rows alone, not what they were given."""
     drawn = session["edges"].with_columns(id="uuid()")
@@ -220,7 +231,7 @@ def test_what_gave_something_else_each_time_is_read_and_waits_for_its_cell(
             else:
                 assert past["drawn"].rows() == []  # each is taken back as it was given
             assert past["drawn"].rows(at=at) == was
-    assert stopped
+    assert bool(stopped) is not frames
 
 
 def test_stages_in_memory_and_stages_that_stopped_come_along(session: Session) -> None:
@@ -631,3 +642,68 @@ def test_a_branch_follows_a_parent_that_is_only_read_here(session: Session, tmp_
     with nosync_nb.open(tmp_path / "log", mode="r") as parent, nosync_nb.open(path) as branch:
         branch.follow(parent)
         assert contents(branch) == contents(parent)
+
+
+# -- copies elsewhere ------------------------------------------------------------------------------
+
+
+def test_a_branch_is_kept_at_the_replicas_of_its_parent_and_comes_back_from_them(
+    tmp_path: Path,
+) -> None:
+    url = f"file://{tmp_path / 'copy'}"
+    with nosync_nb.open(tmp_path / "log", replicas=[url]) as session:
+        described(session)
+        committed(session, 5)
+        inside(session).upkeep.checkpoint()
+        committed(session, 2)
+        then = contents(session, 4)
+        with session.branch("past", at=4) as branch:
+            branch.inputs["edges"].insert([(6, 6)])
+            branch.commit(wait="replicas", timeout=60)
+            assert branch.recovery_frontier("disk") == 5
+            was, path = contents(branch), branch.path
+        session.sync("replicas", timeout=60)
+        assert (tmp_path / "copy" / "branches" / "past").is_dir()
+    shutil.rmtree(path)
+    copies = [f"{url}/branches/past"]
+    with nosync_nb.open(path, replicas=copies) as again:
+        assert contents(again) == was
+        assert contents(again, 4) == then
+        committed(again, 1)
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert [(b.name, b.at, b.now) for b in session.branches.values()] == [("past", 4, 6)]
+        assert contents(session, 4) == then
+
+
+def test_the_first_epoch_near_now_touches_what_it_changes_and_runs_nothing_anew(
+    session: Session, frames: bool
+) -> None:
+    edges = session.inputs["edges"]
+    edges.insert([(i % 7, i % 5) for i in range(3000)])
+    session.commit()
+    committed(session, 12)
+    with session.branch("near", at=7) as branch:
+        branch.inputs["edges"].insert([(1, 1)])
+        branch.commit()
+        assert (branch.stats["touched"] < 40) is frames
+        assert branch["edges"].count() == len(session["edges"].rows(at=7)) + 1
+
+
+@pytest.mark.usefixtures("frames")
+def test_a_branch_of_what_went_back_is_of_the_epochs_that_followed(session: Session) -> None:
+    """Frames that were left behind by a rewind tell of no epoch, whatever its number is."""
+    committed(session, 9)
+    session.rewind(to=5)
+    for i in range(4):
+        session.inputs["edges"].insert([(i, i)] * 2)
+        session.commit()
+    was = [contents(session, at) for at in range(session.now + 1)]
+    for at in range(session.now + 1):
+        with session.branch(f"at_{at}", at=at) as branch:
+            assert contents(branch) == was[at], at
+            if at > 2:
+                branch.rewind(to=at - 2)
+                assert contents(branch) == was[at - 2], at
+            branch.inputs["edges"].clear()
+            branch.commit()
+            assert branch["labels"].rows() == []

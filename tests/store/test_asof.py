@@ -10,9 +10,12 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import Session, TimeError
+from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.rows import to_pylist
 from nosync_nb.store.asof import Earlier, asof
+from nosync_nb.store.log import Frame
+from nosync_nb.store.log.kept import kept
 from nosync_nb.trace import Trace
 
 EDGES = [(i % 7, i % 5) for i in range(40)]
@@ -53,11 +56,11 @@ def rows(trace: Trace | None) -> list[tuple[object, ...]]:
 
 
 def check(now: Snapshot, was: Snapshot, made: Earlier) -> None:
-    """What is planned is what was; layers are disjoint, ascending, and end at the epoch."""
+    """What is planned is what was; layers ascend, and end at the epoch."""
     for number, trace in made.traces.items():
-        bounds = [bound for layer in trace.layers for bound in (layer.lower, layer.upper)]
-        assert bounds == sorted(bounds)
-        assert not bounds or bounds[-1] <= made.epoch + 1
+        for bounds in ([x.lower for x in trace.layers], [x.upper for x in trace.layers]):
+            assert bounds == sorted(bounds)
+            assert not bounds or bounds[-1] <= made.epoch + 1
         if number in dict(was.graph.layouts()):
             assert rows(trace) == rows(was.version.traces.get(number)), number
     for node in now.graph:
@@ -164,3 +167,48 @@ def test_epoch_0_is_empty(session: Session) -> None:
     now = inside(session).snapshot
     made = asof(now, 0)
     assert not any(rows(trace) for trace in made.traces.values())
+
+
+def kept_frames(session: Session) -> list[Frame]:
+    store = inside(session).store
+    return kept(store.files, store.path, store.log.head)
+
+
+def test_recent_epochs_are_had_by_what_was_changed_since(session: Session) -> None:
+    """With the frames nothing has to be run, whatever layers were merged."""
+    seen = committed(session, 1, 24)
+    now, frames = seen[24], kept_frames(session)
+    for epoch, was in seen.items():
+        made = asof(now, epoch, frames=frames)
+        check(now, was, made)
+        assert made.whole or epoch < 2, epoch
+        assert sum(len(t.layers) for t in made.traces.values()) < 16 * len(made.traces)
+
+
+def test_frames_are_kept_after_checkpoints_and_what_a_definition_wrote_is_not_taken_from_them(
+    session: Session,
+) -> None:
+    seen = committed(session, 1, 8)
+    inside(session).upkeep.checkpoint()
+    seen |= committed(session, 9, 12)
+    inside(session).upkeep.checkpoint()
+    session.stage("late", session["edges"].group_by("dst").agg(n="count(*)"))
+    seen |= committed(session, 13, 16)
+    inside(session).upkeep.checkpoint()
+    seen |= committed(session, 17, 20)
+    now, frames = seen[20], kept_frames(session)
+    for epoch, was in seen.items():
+        check(now, was, asof(now, epoch, frames=frames))
+    assert asof(now, 18, frames=frames).whole
+    assert asof(now, 14, frames=frames).whole
+    cut_off = [frame for frame in frames if frame.position.seq > frames[-2].position.seq]
+    assert not asof(now, 14, frames=cut_off).whole
+
+
+def test_who_goes_back_once_more_takes_nothing_for_what_it_was_not(session: Session) -> None:
+    """A layer from which something was taken away tells of no epoch before that."""
+    seen = committed(session, 1, 24)
+    made = asof(seen[24], 20, frames=kept_frames(session))
+    back = seen[24]._replace(version=Version(20, made.traces))
+    for epoch in range(1, 21):
+        check(back, seen[epoch], asof(back, epoch))

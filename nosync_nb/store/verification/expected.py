@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from nosync_nb.store import journal, naming
+from nosync_nb.store import deferred, journal
 from nosync_nb.store.journal import Entry, Payload
 from nosync_nb.trace.parts import PartRef
 from nosync_nb.trace.past import tree
@@ -63,7 +63,7 @@ def of_checkpoint(payload: Payload, after: int, *, current: bool = True) -> Iter
     """The files that the state in a checkpoint lies in."""
     for number, (log, _, layers) in payload.meta.get("layers", {}).items():
         for lower, upper, refs in layers:
-            for ref in naming.refs_of(refs):
+            for ref in deferred.refs_of(refs):
                 yield _part(ref, int(number), range(lower, upper), after, current=current, log=log)
     history = payload.meta.get("history") or {"tree": ()}
     for top in map(tree.node_from_json, history["tree"]):

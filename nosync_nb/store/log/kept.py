@@ -1,0 +1,42 @@
+"""Kept: the frames of a log that can be read at all, as segments before them were trimmed.
+
+They reach back to the oldest checkpoint that is there, at least: what a checkpoint holds is not
+needed a second time, and its segments go with the checkpoint after the next.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nosync_nb.files.disk import Files
+from nosync_nb.store.log import checkpoint, segments, tail
+from nosync_nb.store.log.checkpoint import HEADER_BYTES
+from nosync_nb.store.log.frames import Frame, Mark
+
+
+def kept(files: Files, folder: str, head: Mark) -> list[Frame]:
+    """Every frame that is kept, up to a mark, in order.
+
+    Args:
+        head: as far as frames were written, by who asks; nobody trims segments meanwhile.
+
+    Raises:
+        CorruptLogError: one is damaged or missing.
+
+    Cost: some us a frame; at most what follows two checkpoints, and the segment they begin in.
+    """
+    names = files.names(folder)
+    since = 0
+    for name in reversed(checkpoint.listed(names)):
+        file = files.open(os.path.join(folder, name))
+        try:
+            mark = checkpoint.mark_of(file.read_at(0, HEADER_BYTES))
+        finally:
+            file.close()
+        if mark is not None:
+            since = mark.offset
+            break
+    chain = segments.linked(files, folder, names, since=since)
+    if not chain.live or chain.live[0].start.offset >= head.offset:
+        return []
+    return tail.read(files, folder, chain, chain.live[0].start, upto=head.offset).frames
