@@ -17,7 +17,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Refuted, Stage
 from nosync_nb.errors import CorruptLogError, NosyncError
-from nosync_nb.session import losses, versions
+from nosync_nb.session import losses, replay, versions
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.installation import Installation
 from nosync_nb.session.losses import Loss
@@ -68,8 +68,7 @@ class Healing:
             return self._lost(missing) if doubted else True
         if not doubted:
             return False
-        self._lost(missing, self._over_memory())
-        remembered = self._remembered(last=True)
+        remembered = self._by_turns(missing)
         whole = self._lost(missing)
         if whole:  # what was had first needs a checkpoint even if nothing was left
             self._upkeep.plan_checkpoint()
@@ -89,17 +88,39 @@ class Healing:
 
     def _all_had(self, missing: AbstractSet[str]) -> bool:
         """Whether all that lies in some files can be had without them, as far as is known."""
+        planned = self._planned(missing)
+        return not any(loss.action == STALE or not _hads(loss) for loss in planned)
+
+    def _by_turns(self, missing: AbstractSet[str]) -> bool:
+        """Has again what was in memory alone and what lacks files, what is read before its readers.
+
+        Failure: a stage in memory reads one that lacks a file, which reads one in memory. Neither
+        all in memory nor all that lacks something can be had first.
+
+        Returns:
+            whether all that was in memory is there now.
+        """
+        catalog = self._publisher.snapshot.catalog
+        left = {name for name, stage in catalog.items() if stage.in_memory and stage.live}
+        whole = True
+        while left:
+            self._lost(missing, self._over(left))
+            ready = left - self._over(loss.name for loss in self._planned(missing))
+            whole &= self._remembered(ready or left, last=True)
+            left -= ready or left
+        return whole
+
+    def _over(self, names: Iterable[str]) -> set[str]:
+        """The stages over some: while these are not there nothing is made of them."""
+        graph = self._publisher.snapshot.graph
+        return {reader for name in names for reader in graph.dependants(name)}
+
+    def _planned(self, missing: AbstractSet[str]) -> list[Loss]:
+        """What is to be done of what lacks something; nothing is changed."""
         publisher = self._publisher
         lost = publisher.store.history.copied(()).without(missing)
         doubts = losses.refuted(publisher.snapshot, publisher.store.clocks.wrong)
-        planned = losses.planned(publisher.snapshot, lost, missing, doubts)
-        return not any(loss.action == STALE or not _hads(loss) for loss in planned)
-
-    def _over_memory(self) -> set[str]:
-        """The stages over those in memory alone: while these are empty nothing is made of them."""
-        seen = self._publisher.snapshot
-        memory = [n for n, s in seen.catalog.items() if s.in_memory and s.live]
-        return {reader for name in memory for reader in seen.graph.dependants(name)}
+        return losses.planned(publisher.snapshot, lost, missing, doubts)
 
     def _lost(
         self, missing: AbstractSet[str], apart: AbstractSet[str] = frozenset(), *, stop: bool = True
@@ -172,15 +193,20 @@ class Healing:
             why = f"it was not there at epoch {seen.epoch}, and is computed from it on"
             self._report.came_back(name, RECOMPUTE, why)
 
-    def _remembered(self, *, last: bool) -> bool:
+    def _remembered(self, names: AbstractSet[str] | None = None, *, last: bool) -> bool:
         """Computes what was in memory alone, over all epochs if that is cheap; whether it did.
 
         Args:
+            names: of the stages; None: all.
             last: it is not tried again: the stages are stale if it fails.
         """
         seen = self._publisher.snapshot
         nodes = seen.graph.hidden()
         stages = {n: s for n, s in seen.catalog.items() if s.in_memory and s.live}
+        if names is not None:
+            stages = {name: stages[name] for name in names if name in stages}
+            span = replay.span(seen.graph, {seen.graph.named[name].id for name in stages})
+            nodes &= span.graph.nodes.keys() - {source.id for source in span.sources}
         if not nodes and not stages:
             return True
         anew = {n: replace(s, begin=seen.epoch, gaps=()) for n, s in stages.items()}

@@ -580,3 +580,21 @@ def test_what_a_stopped_stage_goes_on_from_stays(opened: Opened) -> None:
     session.drop("both")
     inside(session).upkeep.checkpoint()
     assert len(past(session, "sums")) < 4
+
+
+def test_one_in_memory_over_lost_files_over_one_in_memory_is_had_again(opened: Opened) -> None:
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    totals = orders.group_by("customer").agg(total="sum(amount)")
+    session.stage("totals", totals, persist="memory")
+    session.stage("over", session["totals"].filter("total > 3").distinct())
+    session.stage("few", session["over"].group_by().agg(n="count(*)"), persist="memory")
+    session.stage("last", session["few"].distinct())
+    feed(session)
+    expected = {name: past(session, name) for name in ("totals", "over", "few", "last")}
+    lose(session, files_with(session, "over"))
+    session = opened()
+    for name, each in expected.items():
+        assert past(session, name) == each
+    feed(session, 2, more=5)
+    assert values(session, "few") == [(len(values(session, "over")),)]
