@@ -443,3 +443,26 @@ def test_an_owner_whom_replicas_refuse_is_followed_by_one_whom_they_take(
         assert owners_of(session).publisher.store.log.generation == 100
         session.inputs["edges"].insert([(2, 2)])
         assert session.commit(wait="replicas", timeout=WAIT_S) == 2
+
+
+@pytest.mark.fault(32)
+def test_a_replica_with_the_frames_of_another_log_is_told_and_work_goes_on(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    ids = []
+    for number in range(2):
+        with begun(tmp_path / f"{number}.nosync", urls[number : number + 1]) as session:
+            ids.append(owners_of(session).publisher.store.log.id.hex())
+    own = tmp_path / "replica-0" / ids[0]
+    shutil.rmtree(own)
+    shutil.copytree(tmp_path / "replica-1" / ids[1], own)
+    with nosync_nb.open(tmp_path / "0.nosync") as session:
+        (told,) = until(session, lambda all_: bool(all_[0].why))
+        assert told.state == "failing"
+        assert f"frames of another log, {ids[1]}" in told.why
+        assert f"delete its copy '{ids[0]}'" in told.why
+        session.inputs["edges"].insert([(2, 2)])
+        session.commit()
+        shutil.rmtree(own)
+        session.sync("replicas", timeout=WAIT_S)
+        assert until(session, lambda all_: all_[0].epoch == 2)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from nosync_nb.errors import DurabilityError
+from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.disk import File
 from nosync_nb.store.log import checkpoint, frames, segments
 from nosync_nb.store.log.frames import Mark
@@ -321,6 +321,13 @@ class Shipper:
         for name in filter(layout.is_segment, held):
             segment = segments.decode(self._replica.read(name, 0, HEADER_BYTES))
             if segment is not None and segment.name == name:
+                if segment.log_id != self._source.log_id:
+                    raise CorruptLogError(
+                        f"it holds frames of another log, {segment.log_id.hex()}, where this one's"
+                        f" belong",
+                        hint=f"put them back, or delete its copy '{self._source.log_id.hex()}':"
+                        " it is filled anew",
+                    )
                 headers[segment.key] = segment
         for newest in sorted(headers, reverse=True):
             chain: list[tuple[Segment, int]] = []
