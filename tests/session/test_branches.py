@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -533,6 +534,38 @@ def test_a_disk_that_fails_leaves_no_branch_and_the_parent_as_it_was(
                 session.drop_branch("trial")
             assert contents(session) == was, at
         committed(session, 2)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_power_that_fails_while_a_branch_is_made_leaves_it_whole_or_none(
+    on: Callable[[Files], Session], tmp_path: Path
+) -> None:
+    with on(HastyFiles()) as session:
+        prepared(session)
+        was, then = contents(session), contents(session, 3)
+    disk, steps, made = FaultyFiles(), 1, 0
+    with on(disk) as session:
+        _made_and_dropped(session)
+        steps = steps_of(disk, lambda: inside(session).branching.make("trial", 3))
+        session.drop_branch("trial")
+    for at in range(1, steps + 1, 2):
+        disk = FaultyFiles(seed=at)
+        session = on(disk)
+        disk.crash_in(at, "after")
+        with suppress(Crash):
+            inside(session).branching.make("trial", 3)
+        disk.lose_power(str(tmp_path / "log"))
+        disk.go_on()
+        session.close()
+        with on(HastyFiles()) as again:
+            assert contents(again) == was, at
+            for branch in again.branches.values():
+                made += 1
+                with nosync_nb.open(branch.path) as past:
+                    assert contents(past) == then, at
+                again.drop_branch("trial")
+    assert made < steps
 
 
 @pytest.mark.usefixtures("small")

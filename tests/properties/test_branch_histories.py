@@ -1,0 +1,211 @@
+"""Random histories of a session and its branches against a model that keeps everything.
+
+Each step is done to one of the logs: epochs, edits of a stage, branches at any epoch, rewinds, what
+the parent got since, drops, checkpoints, endings with and without a proper end, and reopenings. The
+model keeps the rows of the inputs at every epoch of every log, and computes the stages from them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from inside import inside
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.session import upkeep
+from nosync_nb.store import recent, store
+
+STEPS = int(os.environ.get("NOSYNC_BRANCH_STEPS", "12"))
+EXAMPLES = int(os.environ.get("NOSYNC_BRANCH_EXAMPLES", "4"))
+LOGS_MAX = 4
+
+PAIRS = st.tuples(st.integers(0, 3), st.integers(0, 5))
+
+Rows = Counter[tuple[int, int]]
+
+
+class Model:
+    """A log as it has to be: the rows of its input at each epoch, and what its stage computes."""
+
+    def __init__(self, path: str, epochs: list[Rows], least: int, parent: Model | None) -> None:
+        self.path = path
+        self.epochs = epochs
+        self.least = least
+        self.parent = parent
+        self.forked = len(epochs) - 1
+        self.followed = self.forked
+        self.left: set[int] = set()
+
+    def grouped(self, epoch: int) -> list[tuple[int, int, int]]:
+        """Of the stage: by the first column how many, and the greatest second one."""
+        groups: dict[int, list[int]] = {}
+        for (a, b), count in self.epochs[epoch].items():
+            if b >= self.least:
+                groups.setdefault(a, []).extend([b] * count)
+        return sorted((a, len(each), max(each)) for a, each in groups.items())
+
+
+class Histories(RuleBasedStateMachine):
+    """The logs, each open or not, and what they have to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(mkdtemp(prefix="nosync-branches-"))
+        self.count = 0
+        self.replaced: list[Session] = []
+        session = nosync_nb.open(self.folder / "log")
+        session.input("rows", "a long, b long")
+        self.models = {"": Model(str(self.folder / "log"), [Counter()], 0, None)}
+        self.open: dict[str, Session] = {"": session}
+        self.describe(session, 0)
+
+    def describe(self, session: Session, least: int) -> None:
+        rows = session["rows"].filter(f"b >= {least}")
+        session.stage("groups", rows.group_by("a").agg(n="count(*)", most="max(b)"))
+
+    def any(self, data: st.DataObject) -> tuple[Model, Session]:
+        name = data.draw(st.sampled_from(sorted(self.models)), label="log")
+        if name not in self.open:
+            self.open[name] = nosync_nb.open(self.models[name].path)
+        return self.models[name], self.open[name]
+
+    @rule(data=st.data(), more=st.lists(PAIRS, max_size=6))
+    def commit(self, data: st.DataObject, more: list[tuple[int, int]]) -> None:
+        model, session = self.any(data)
+        now = Counter(model.epochs[-1])
+        gone = data.draw(st.lists(st.sampled_from(sorted(now.elements()) or [(0, 0)]), max_size=3))
+        gone = list((Counter(gone) & now).elements())
+        session.inputs["rows"].insert(more)
+        session.inputs["rows"].remove(gone)
+        now.update(more)
+        now.subtract(gone)
+        model.epochs.append(+now)
+        assert session.commit() == len(model.epochs) - 1
+
+    @rule(data=st.data(), least=st.integers(0, 4))
+    def edit(self, data: st.DataObject, least: int) -> None:
+        model, session = self.any(data)
+        self.describe(session, least)
+        model.least = least
+
+    @precondition(lambda self: len(self.models) < LOGS_MAX)
+    @rule(data=st.data())
+    def branch(self, data: st.DataObject) -> None:
+        model, session = self.any(data)
+        at = data.draw(st.integers(0, len(model.epochs) - 1), label="at")
+        self.count += 1
+        name = f"b{self.count}"
+        made = session.branch(name, at=at)
+        self.open[name] = made
+        epochs = [Counter(each) for each in model.epochs[: at + 1]]
+        self.models[name] = Model(made.path, epochs, model.least, model)
+
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        parents = {id(each.parent) for each in self.models.values()}
+        leaves = [n for n, each in self.models.items() if n and id(each) not in parents]
+        if not leaves:
+            return
+        name = data.draw(st.sampled_from(sorted(leaves)), label="branch")
+        model = self.models.pop(name)
+        session = self.open.pop(name, None)
+        if session is not None:
+            session.close()
+        above = next(n for n, each in self.models.items() if each is model.parent)
+        if above not in self.open:
+            self.open[above] = nosync_nb.open(self.models[above].path)
+        self.open[above].drop_branch(name)
+        assert not os.path.exists(model.path)
+
+    @rule(data=st.data())
+    def follow(self, data: st.DataObject) -> None:
+        model, session = self.any(data)
+        parent = model.parent
+        if parent is None or parent.left or model.left:
+            return
+        above = next(n for n, each in self.models.items() if each is parent)
+        if above not in self.open:
+            self.open[above] = nosync_nb.open(parent.path)
+        for epoch in range(model.followed + 1, len(parent.epochs)):
+            now = Counter(model.epochs[-1])
+            now.update(parent.epochs[epoch])
+            now.subtract(parent.epochs[epoch - 1])
+            if any(count < 0 for count in now.values()):
+                return  # what the parent took away is not there: a row would be there -1 times
+            model.epochs.append(+now)
+            model.followed = epoch
+            assert session.follow(self.open[above], upto=epoch) == len(model.epochs) - 1
+
+    @rule(data=st.data())
+    def rewind(self, data: st.DataObject) -> None:
+        model, session = self.any(data)
+        to = data.draw(st.integers(0, len(model.epochs) - 1), label="to")
+        session.rewind(to=to)
+        model.left.update(range(to + 1, len(model.epochs)))
+        del model.epochs[to + 1 :]
+
+    @rule(data=st.data())
+    def checkpoint(self, data: st.DataObject) -> None:
+        _, session = self.any(data)
+        inside(session).worker.drain()
+        inside(session).upkeep.checkpoint()
+
+    @rule(data=st.data())
+    def reopen(self, data: st.DataObject) -> None:
+        model, session = self.any(data)
+        name = next(n for n, each in self.models.items() if each is model)
+        session.close()
+        self.open[name] = nosync_nb.open(model.path)
+
+    @rule(data=st.data())
+    def take_over(self, data: st.DataObject) -> None:
+        """As after a crash: the one before has not ended, and what is written stands."""
+        model, before = self.any(data)
+        self.replaced.append(before)
+        name = next(n for n, each in self.models.items() if each is model)
+        self.open[name] = nosync_nb.open(model.path, takeover=True)
+
+    @invariant()
+    def is_what_the_model_says(self) -> None:
+        for name, session in self.open.items():
+            model = self.models[name]
+            now = len(model.epochs) - 1
+            assert session.now == now, name
+            assert [tuple(r) for r in session["groups"].rows()] == model.grouped(now), name
+            for at in {0, now // 2, max(now - 1, 0), now}:
+                rows: list[Any] = [tuple(row) for row in session["rows"].rows(at=at)]
+                assert Counter(rows) == model.epochs[at], (name, at)
+
+    def teardown(self) -> None:
+        for session in [*self.replaced, *self.open.values()]:
+            session.close()
+        shutil.rmtree(self.folder)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["frames", "no frames"])
+def test_every_epoch_of_every_branch_is_what_the_model_says(
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+    for place in (store, upkeep):
+        monkeypatch.setattr(place, "SPILL_ROWS", 4)
+    if not kept:
+        monkeypatch.setattr(recent, "EPOCHS_MAX", -(1 << 40))
+    case = Histories.TestCase
+    case.settings = settings(
+        max_examples=EXAMPLES,
+        stateful_step_count=STEPS,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    case("runTest").runTest()
