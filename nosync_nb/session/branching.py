@@ -80,6 +80,24 @@ class Branching:
             self._gate.turn("branch")
             return branches.make(self._publisher.store, name, self.beginning(at))
 
+    def leave(self, incarnation: int) -> str:
+        """Makes ready what a rewind leaves as a branch of now; returns its name. With the lock.
+
+        Args:
+            incarnation: of the epochs after the rewind.
+        """
+        store, number = self._publisher.store, incarnation
+        known = branches.names(store.files, store.path)
+        while f"before-rewind-{number}" in known:
+            number += 1
+        name = f"before-rewind-{number}"
+        branches.leave(store, name, incarnation, self.beginning(None))
+        return name
+
+    def settle(self) -> None:
+        """Shows what rewinds have left as branches, and deletes what one that failed made ready."""
+        branches.settle(self._publisher.store, self._publisher.ledger.incarnation)
+
     def beginning(self, at: Any) -> Beginning:
         """What a log begins with that goes on from an epoch; with the gate's lock, or a reader.
 

@@ -6,8 +6,10 @@ beside it. It is whole when it is made: nobody is given anything later.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from nosync_nb.errors import NosyncError
 from nosync_nb.session import recovery
 from nosync_nb.session.audits import Audits
 from nosync_nb.session.blocks import Blocks
@@ -119,13 +121,15 @@ class Owners:
         report, publisher, repeats = opening.report, self.publisher, self.repeats
         self.rewinding = Rewinding(
             self.gate, publisher, transactions, self.link, self.signer, self.upkeep,
-            self.listeners, repeats, self.definitions.resume,
+            self.listeners, repeats, self.branching, self.definitions.resume,
         )  # fmt: skip
         if publisher.store.log.mode == "r":
             return
         if report.resumed_at:
             repeats.begin(report.resumed_at)
         if not publisher.store.foreign:  # by what somebody else wrote nothing is deleted
+            with suppress(NosyncError):  # a disk that refuses keeps nobody from his log
+                self.branching.settle()
             publisher.garbage.expire(publisher.store.retired)
             publisher.garbage.retire(publisher.store.left)
         if opening.recovered.said is not None:

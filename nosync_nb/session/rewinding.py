@@ -1,6 +1,7 @@
 """Rewinding: the session goes on from an earlier epoch, as one frame of its log says.
 
-    plan every trace as of then -> compute what was not there yet -> write the frame -> assign
+    plan every trace as of then -> compute what was not there yet
+    -> make ready a branch of now -> write the frame -> assign -> show the branch
 
 *Data go back, definitions do not.* A stage that can be read at that epoch is cut there; one that
 cannot is computed from its inputs as of then, before the frame is written: if that fails nothing
@@ -13,8 +14,10 @@ No row is read and no file is written for a stage that is cut, whatever it holds
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
 
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.draft import Draft, Version
@@ -22,7 +25,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.errors import StageError, TimeError
+from nosync_nb.errors import NosyncError, StageError, TimeError
 from nosync_nb.session import recovery, replay
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.listeners import Listeners
@@ -39,7 +42,7 @@ from nosync_nb.session.sealing import Signer
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.spark.link import Link
-from nosync_nb.store import rewound
+from nosync_nb.store import branches, rewound
 from nosync_nb.store.asof import Earlier, asof
 from nosync_nb.store.ledger import Rewound
 from nosync_nb.trace import Trace
@@ -54,6 +57,7 @@ class RewindReport(NamedTuple):
 
     Attributes:
         left: the last epoch before it; `epoch`: the one that the session goes on from.
+        branch: the branch that what was left is now, in the folder `path`.
         cut: the stages and inputs that are what they were then.
         computed: stages that came later, and were computed from their inputs as of then.
         remade: stages whose operators run once over their inputs before the next epoch.
@@ -62,10 +66,25 @@ class RewindReport(NamedTuple):
 
     left: int
     epoch: int
+    branch: str = ""
+    path: str = ""
     cut: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
     remade: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+
+    @property
+    def undo(self) -> str:
+        """How to go on with what was left."""
+        return f"nosync.open({self.path!r})" if self.branch else "nothing is to be undone"
+
+
+class Keeps(Protocol):
+    """Keeps what is left; see `Branching`."""
+
+    def leave(self, incarnation: int) -> str: ...
+
+    def settle(self) -> None: ...
 
 
 class _Point(NamedTuple):
@@ -94,6 +113,7 @@ class Rewinding:
         upkeep: Upkeep,
         listeners: Listeners,
         repeats: Repeats,
+        keeps: Keeps,
         resume: Resume,
     ) -> None:
         self._gate = gate
@@ -104,6 +124,7 @@ class Rewinding:
         self._upkeep = upkeep
         self._listeners = listeners
         self._repeats = repeats
+        self._keeps = keeps
         self._resume = resume
 
     def rewind(self, to: Any) -> RewindReport:
@@ -112,7 +133,8 @@ class Rewinding:
         A stage that can be read at that epoch is cut there. One that cannot, as it was defined
         later, is computed from its inputs as of then; an input that was declared later is empty.
         Epochs are counted on from there. Keys of loads (`once=`) of the epochs that are left are
-        forgotten, so that running all cells again replays these.
+        forgotten, so that running all cells again replays these. What is left is a branch, which
+        can be gone on with.
 
         Args:
             to: an epoch's number, a label or a time.
@@ -120,10 +142,13 @@ class Rewinding:
         Raises:
             TimeError: it is not readable, or still to come.
             StageError: rows wait, in a transaction or a stage's function.
+            TrustError: another key, or none, has signed what this log computes.
+            DurabilityError: the disk refuses, or has no hard links.
             NosyncError: and nothing has changed.
 
         Cost: some ms, whatever is held: nothing is read, copied or written of what is cut. What
-            operators remember, and is not there as of then, is computed before the next epoch.
+            operators remember, and is not there as of then, is computed before the next epoch. The
+            branch takes a hard link for each file, and what is in memory alone is written to it.
         """
         outcome = Outcome()
         try:
@@ -137,6 +162,7 @@ class Rewinding:
                     return RewindReport(before, epoch)
                 report = self._gone_back(asof(was, epoch), outcome)
                 self._repeats.back(epoch)
+                self._keeps.settle()
             self._upkeep.plan_checkpoint()
             self._link.follow()
             if self._listeners.heard:
@@ -144,6 +170,8 @@ class Rewinding:
             return report
         except BaseException as error:
             self._gate.settle(error, outcome, "the session has gone back, and stands there")
+            with self._gate.lock, suppress(NosyncError):  # whoever is next does what this has not
+                self._keeps.settle()
             raise
 
     def _refuse_pending(self) -> None:
@@ -151,7 +179,7 @@ class Rewinding:
         if self._transactions.open:
             raise StageError(
                 "rewind inside a transaction is not possible",
-                hint="commit or discard the transaction before",
+                hint="go back after the block",
             )
         waiting = self._transactions.current.pending
         if waiting:
@@ -183,10 +211,13 @@ class Rewinding:
         record, payload = self._record(point, graph, runner, draft, outcome)
         rewinds = Rewound(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
         publisher.store.log.check()
+        self._keeps.settle()
+        branch = self._keeps.leave(rewinds.incarnation)
         lacking = not (computed or earlier.whole)
         again: Callable[[], None] | None = self._remake if lacking else None
         publisher.rewind(UnfinishedRewind(publisher, record, rewinds, again), payload)
-        return _report(now, earlier, catalog, remade=lacking)
+        path = os.path.join(publisher.store.path, branches.FOLDER, branch)
+        return _report(now, earlier, catalog, remade=lacking)._replace(branch=branch, path=path)
 
     def _computed(self, point: _Point) -> tuple[Graph, Runner, Draft]:
         """Runs what was not there yet, and what lacks what it remembers, over what was."""
@@ -285,8 +316,8 @@ def _report(
     return RewindReport(
         now.epoch,
         earlier.epoch,
-        tuple(name for name in catalog if name not in earlier.unread),
-        tuple(name for name in catalog if name in earlier.unread and catalog[name].live),
-        tuple(name for name in catalog if name in again),
-        tuple(name for name in catalog if name in earlier.unread and not catalog[name].live),
+        cut=tuple(name for name in catalog if name not in earlier.unread),
+        computed=tuple(n for n in catalog if n in earlier.unread and catalog[n].live),
+        remade=tuple(name for name in catalog if name in again),
+        unknown=tuple(n for n in catalog if n in earlier.unread and not catalog[n].live),
     )

@@ -229,8 +229,8 @@ class Transactions:
 
     @property
     def open(self) -> bool:
-        """Whether this thread is in a block, or a transaction was begun that has not ended."""
-        return self._local.transaction is not None or self.shared.ender is not None
+        """Whether this thread is in a block."""
+        return self._local.transaction is not None
 
     def share(self, transaction: Transaction) -> None:
         """Makes a transaction the one of all threads which are in no block."""

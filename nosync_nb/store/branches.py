@@ -2,6 +2,7 @@
 
     folder/branches/NAME/      a log like any other, complete in itself
     folder/branches/.making-*  one that is being made, .dropped-*: one that is being deleted
+    folder/branches/.left-*    one of what a rewind leaves, before it has come about
     folder/branches/.in-use    the branch that a notebook of this log goes on in
 
 A branch is made under another name, synced, and renamed: it is there as a whole or not at all. What
@@ -35,7 +36,7 @@ from nosync_nb.store.store import Store
 from nosync_nb.trace.past.history import History
 
 FOLDER = "branches"
-MAKING, DROPPED = ".making-", ".dropped-"
+MAKING, DROPPED, LEFT = ".making-", ".dropped-", ".left-"
 IN_USE = ".in-use"
 
 _NAME_BYTES_MAX = 1 << 10
@@ -139,6 +140,44 @@ def make(parent: Store, name: str, beginning: Beginning) -> str:
     fork = Fork(parent.log.id.hex(), name, beginning.version.epoch)
     _placed(parent, made, target, beginning, files.link, fork)
     return target
+
+
+def leave(parent: Store, name: str, incarnation: int, beginning: Beginning) -> None:
+    """Makes ready a branch of what a rewind leaves, which `settle` shows once that came about.
+
+    Args:
+        incarnation: of the epochs after the rewind.
+    """
+    hidden = f"{LEFT}{incarnation}-{name}"
+    made = os.path.join(parent.path, FOLDER, MAKING + name)
+    fork = Fork(parent.log.id.hex(), name, beginning.version.epoch)
+    parent.files.make_folder(os.path.join(parent.path, FOLDER))
+    _placed(parent, made, place(parent.path, hidden), beginning, parent.files.link, fork)
+
+
+def settle(parent: Store, incarnation: int) -> None:
+    """Shows the branches of what rewinds have left; deletes those of rewinds that did not come.
+
+    What somebody who died left half made, or half deleted, goes too. May be done again: whoever
+    goes back or opens the log next does what another has not.
+
+    Args:
+        incarnation: that of the log.
+    """
+    files, where = parent.files, os.path.join(parent.path, FOLDER)
+    found = files.names(where) if files.exists(where) else []
+    for name in found:
+        if name.startswith((MAKING, DROPPED)):
+            files.remove_folder(os.path.join(where, name))
+    hidden = [name for name in found if name.startswith(LEFT)]
+    for name in hidden:
+        number, _, own = name.removeprefix(LEFT).partition("-")
+        if number.isdecimal() and int(number) <= incarnation and own not in found:
+            files.rename(os.path.join(where, name), os.path.join(where, own))
+        else:
+            files.remove_folder(os.path.join(where, name))
+    if hidden:
+        files.sync_folder(where)
 
 
 def copy(source: Store, target: str, beginning: Beginning) -> None:

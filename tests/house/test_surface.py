@@ -9,7 +9,7 @@ PROMISED = {
     *("stage", "stages", "inputs", "drop", "rename"),
     *("epochs", "now", "frontiers", "recovery_frontier", "recovery", "stats", "close", "verify"),
     *("compare", "define", "retain", "pin", "unpin", "pins"),
-    *("branch", "branches", "drop_branch", "follow"),
+    *("branch", "branches", "drop_branch", "follow", "rewind"),
     *("spark", "spark_rows", "spark_off", "spark_conf", "collect_rows", "replay_rows"),
 }
 """What README and the arguments of `open` and the magics' settings promise of a session."""
@@ -24,7 +24,7 @@ BEYOND = {
 """What a user of the library needs beside that, of which the contract is silent; what a view, a
 measurement or a test wants is asked of the owner that does it (`owners_of`)."""
 
-NOT_BUILT = {"rewind"}
+NOT_BUILT: set[str] = set()
 """Promised, and not there yet."""
 
 

@@ -59,6 +59,21 @@ def test_cells_go_on_in_a_branch_and_back(notebook: Notebook) -> None:
     assert "what_if" not in notebook.ok("%dd branch")
 
 
+def test_a_rewind_says_how_it_is_undone(notebook: Notebook) -> None:
+    said = notebook.ok("%dd rewind 2")
+    assert "went back from epoch 3 to 2" in said
+    assert "`%dd switch before-rewind-1` goes on there" in said
+    assert rows(notebook) == [("AA", 20)]
+    assert "before-rewind-1" in notebook.ok("%dd branch")
+    notebook.ok('flights.insert([("UA", 99)])')
+    assert rows(notebook) == [("AA", 20), ("UA", 99)]
+    notebook.ok("%dd switch before-rewind-1")
+    assert rows(notebook) == [("AA", 20), ("AA", 30)]
+    notebook.ok("%dd switch")
+    assert rows(notebook) == [("AA", 20), ("UA", 99)]
+    assert "at epoch 3 already" in notebook.ok("%dd rewind 3")
+
+
 def test_a_restarted_notebook_comes_back_on_its_branch_and_says_so(notebook: Notebook) -> None:
     notebook.ok("%dd branch what_if --at 1")
     notebook.ok("%dd switch what_if")

@@ -75,6 +75,7 @@ OPERATIONS = {
     "rename": Operation(lambda session: session.rename("some", "others")),
     "set": Operation(lambda session: session.inputs["data"].set([(1, 2), (5, 5)]), again=True),
     "upsert": Operation(lambda session: session.inputs["named"].upsert([(1, 5)]), again=True),
+    "rewind": Operation(lambda session: session.rewind(to=1), again=True),
     "close": Operation(lambda session: session.close(), again=True, folder=True),
     "open": Operation(nosync_nb.open, again=True, folder=True),
 }

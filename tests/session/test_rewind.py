@@ -88,6 +88,33 @@ def test_data_go_back_and_the_session_goes_on_as_it_went_on_then(
         assert rows(session, at) == was[at]
 
 
+def test_what_is_left_is_a_branch_that_can_be_gone_on_with(
+    session: Session, was: dict[int, dict[str, list[Any]]]
+) -> None:
+    first, second = session.rewind(to=6), session.rewind(to=3)
+    assert (first.branch, second.branch) == ("before-rewind-1", "before-rewind-2")
+    assert {name: branch.at for name, branch in session.branches.items()} == {
+        "before-rewind-1": 12,
+        "before-rewind-2": 6,
+    }
+    assert first.undo == f"nosync.open({first.path!r})"
+    with nosync_nb.open(first.path) as left:
+        assert rows(left) == was[12]
+        assert rows(left, 4) == was[4]
+        commit(left, 13)
+        assert left.rewind(to=11).branch == "before-rewind-1"
+        assert rows(left) == was[11]
+    assert rows(session) == was[3]
+    session.drop_branch("before-rewind-2")
+    assert session.rewind(to=1).branch == "before-rewind-3"
+
+
+def test_a_rewind_that_is_refused_leaves_no_branch(session: Session) -> None:
+    with pytest.raises(TimeError):
+        session.rewind(to=99)
+    assert not session.branches
+
+
 @pytest.mark.parametrize("checkpoint", ["before", "after", "between", None])
 def test_who_opens_the_log_finds_what_the_session_went_back_to(
     folder: Path, was: dict[int, dict[str, list[Any]]], session: Session, checkpoint: str | None
@@ -320,7 +347,8 @@ def test_it_is_refused_in_a_transaction(session: Session) -> None:
     with session.epoch(), pytest.raises(StageError, match="inside a transaction"):
         session.rewind(to=3)
     transaction = owners_of(session).commits.begin(None)
-    with pytest.raises(StageError, match="inside a transaction"):
+    session.inputs["edges"].insert([(1, 1)])
+    with pytest.raises(StageError, match="1 changes of edges wait"):
         session.rewind(to=3)
     transaction.discard()
     assert session.rewind(to=3).epoch == 3

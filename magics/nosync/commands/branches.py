@@ -1,4 +1,4 @@
-"""Subcommands of `%dd` that fork the notebook's session: branch, switch, follow."""
+"""Subcommands of `%dd` that fork the notebook's session: branch, switch, rewind, follow."""
 
 from __future__ import annotations
 
@@ -65,6 +65,23 @@ def _switch(notebook: Notebook, arguments: Namespace) -> None:
     notebook.say(f"cells go on in {where}, at epoch {session.now}")
 
 
+def _rewind(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    session = notebook.session()
+    at = arguments.epoch
+    told = session.rewind(to=at if isinstance(at, int) else epoch_of(session, at))
+    if not told.branch:
+        notebook.say(f"the session is at epoch {told.epoch} already")
+        return
+    made = {"computed from its inputs": told.computed, "not known there": told.unknown}
+    rest = "".join(f"; {what}: {', '.join(names)}" for what, names in made.items() if names)
+    undo = told.undo if notebook.branch is not None else f"`%dd switch {told.branch}`"
+    notebook.say(
+        f"went back from epoch {told.left} to {told.epoch}{rest}; what was left is branch"
+        f" {told.branch}: {undo} goes on there"
+    )
+
+
 def _follow(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
     session = notebook.session()
@@ -91,6 +108,12 @@ COMMANDS = (
         "go on in a branch, or in the main log",
         _switch,
         [(["name"], {"nargs": "?", "help": "a branch; left out: the main log"})],
+    ),
+    Subcommand(
+        "rewind",
+        "go back to an epoch; what is left stays as a branch",
+        _rewind,
+        [(["epoch"], {"type": moment, "help": "an epoch, or its label"})],
     ),
     Subcommand(
         "follow",
