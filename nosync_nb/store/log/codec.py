@@ -40,7 +40,7 @@ _PLAIN, _NULLABLE, _TEXT, _BYTES, _ARROW = range(5)
 _ALL_ONE, _INT8, _INT64 = range(3)
 _NULL = 0xFFFF_FFFF
 _SIZED = ("string", "binary")
-_FEW = 256
+_REPEATED = 16
 _ONES = np.ones(SMALL, np.int64).tobytes()
 _PADDING = tuple(bytes(-length % 8) for length in range(8))
 _EMPTY_DIFF = np.empty(0, np.int64)
@@ -77,18 +77,23 @@ def encode_small(
     """
     rows = len(diff)
     form, parts = _encode_diff(diff, rows)
-    tags = bytearray(len(columns))
+    tags: bytearray | None = None  # all columns are plain, so far
     others: list[tuple[pa.Array, str]] = []
+    # For each batch of each epoch: what is asked of all of them comes first.
     for index, (column, type_) in enumerate(zip(columns, types, strict=True)):
         assert len(column) == rows
-        if not isinstance(column, np.ndarray):
+        if type(column) is np.ndarray and column.dtype is FIXED.get(type_):
+            data = column.tobytes()
+        elif not isinstance(column, np.ndarray):
+            tags = tags or bytearray(len(columns))
             tags[index] = _ARROW
             others.append((column, type_))
             continue
-        if column.dtype.hasobject:
+        elif column.dtype.hasobject:
             values = column.tolist()
             if type_ in _SIZED and _size(values) > most:
                 return None
+            tags = tags or bytearray(len(columns))
             tags[index], data = _encode_objects(values, type_)
         else:
             assert column.dtype == FIXED[type_]
@@ -100,7 +105,7 @@ def encode_small(
         names = [str(index) for index in range(len(others))]
         batch = pa.RecordBatch.from_arrays([column for column, _ in others], names)
         parts.append(batch.serialize())
-    head = _HEADER.pack(FORMAT, form, len(columns), rows) + tags
+    head = _HEADER.pack(FORMAT, form, len(columns), rows) + (tags or bytes(len(columns)))
     data = b"".join((head, _PADDING[len(head) & 7], *parts))
     return data if len(data) <= most else None
 
@@ -240,15 +245,23 @@ def _encode_diff(diff: Diffs, rows: int) -> tuple[int, list[bytes]]:
     raw = diff.tobytes()
     if _ONES.startswith(raw) if rows <= SMALL else bool((diff == 1).all()):
         return _ALL_ONE, []
-    if rows <= _FEW:
-        try:
-            return _INT8, [array("b", diff.tolist()).tobytes(), _PADDING[rows & 7]]
-        except OverflowError:
-            return _INT64, [raw]
+    if rows <= _REPEATED:
+        form, encoded = _repeated(raw)
+        return form, [encoded]
     narrow = diff.astype(np.int8)
     if narrow.astype(np.int64).tobytes() == raw:
         return _INT8, [narrow.tobytes(), _PADDING[rows & 7]]
     return _INT64, [raw]
+
+
+@lru_cache(maxsize=1024)
+def _repeated(raw: bytes) -> tuple[int, bytes]:
+    """The same of the diffs of few rows, padded: of these the same ones come again and again."""
+    diffs = memoryview(raw).cast("q").tolist()
+    try:
+        return _INT8, array("b", diffs).tobytes() + _PADDING[len(diffs) & 7]
+    except OverflowError:
+        return _INT64, raw
 
 
 def _decode_diff(data: bytes | memoryview, at: int, form: int, rows: int) -> tuple[Diffs, int]:
