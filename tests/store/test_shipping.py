@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from nosync_nb.store.log import generation, owner, writer
 from nosync_nb.store.replicas import layout, source
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.polling import Vote
-from nosync_nb.store.replicas.replica import Name, Term
+from nosync_nb.store.replicas.replica import Holdings, Name, Term
 from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.source import Source
 
@@ -336,3 +337,45 @@ def test_what_a_replica_acknowledged_of_a_history_that_was_left_counts_no_more(
         shipper_of(path, again, votes.append).ship()
     assert [bool(vote.ahead) for vote in votes] == [True]
     assert again.acknowledged() == 0
+
+
+# -- what waits ------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault(28, 29)
+def test_what_is_kept_for_a_dead_replica_does_not_grow_with_epochs(
+    path: str, tmp_path: Path
+) -> None:
+    """Its shipper knows the frames since the last checkpoint, and nothing is kept beside them."""
+
+    class Dead(FolderReplica):
+        def promise(self, term: Term, name: Name) -> Holdings:
+            raise DurabilityError("it is dead")
+
+    def steps() -> int:
+        gc.collect()
+        return sum(type(each) is source.Increment for each in gc.get_objects())
+
+    counts, lacks = [], []
+    with open_session(path) as session:
+        log = owners_of(session).publisher.store.log
+        shipper = Shipper(
+            Source(path, log.generation),
+            Dead(str(tmp_path / "no"), log.id),
+            NAME,
+            lambda vote: None,
+        )
+        for _ in range(6):
+            for i in range(200):
+                session.inputs["edges"].insert([(1, i)])
+                session.commit()
+            session.sync()
+            with pytest.raises(DurabilityError, match="dead"):
+                shipper.ship()
+            counts.append(steps())
+            lacks.append(shipper.backlog_bytes)
+            owners_of(session).upkeep.checkpoint()
+            owners_of(session).upkeep.checkpoint()  # what the one before keeps is trimmed
+    assert 200 <= max(counts) <= 2 * 200
+    assert all(lacks)
+    assert shipper.bytes_sent == 0

@@ -14,6 +14,7 @@ from nosync_widgets.tables import Table
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
+    from nosync_nb.session.replication import ReplicaStatus
 
 _COLUMNS = ("replica", "state", "epoch", "epochs behind", "lacks", "since", "sent", "later", "why")
 _TYPES = ("string", "string", "bigint", "bigint", *["string"] * 5)
@@ -68,7 +69,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
                 each.state,
                 formats.value(each.epoch),
                 formats.value(each.behind),
-                formats.size(each.behind_bytes),
+                _lacks(each),
                 f"{each.behind_s:.1f} s" if each.behind else "",
                 formats.size(each.bytes_sent),
                 formats.size(each.last_bytes) if each.last_bytes else "",
@@ -77,6 +78,11 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
             for each in copies
         ],
     )
+
+
+def _lacks(copy: ReplicaStatus) -> str:
+    """What there is to be shipped; empty while nobody has looked yet."""
+    return "" if copy.behind and not copy.behind_bytes else formats.size(copy.behind_bytes)
 
 
 COMMANDS = (
