@@ -8,7 +8,7 @@ import pytest
 from elsewhere import run
 
 COMMON = """
-import sys
+import atexit, sys
 from contextlib import ExitStack
 from pathlib import Path
 import links
@@ -19,6 +19,7 @@ from nosync_nb.session.session import owners_of
 place = Path(sys.argv[1])
 links.up()
 stack = ExitStack()
+atexit.register(stack.close)  # also after a failure
 servers = [stack.enter_context(links.Linked(place / str(i), i)) for i in (1, 2, 3)]
 urls = [each.url for each in servers]
 session = stack.enter_context(nosync_nb.open(place / "x.nosync", replicas=urls, quorum=2))
@@ -91,7 +92,6 @@ for each in servers:
 session.sync("replicas", timeout=WAIT_S)
 level()
 print("epoch", session.now)
-stack.close()
 """
 )
 
@@ -109,7 +109,6 @@ assert session.frontiers["sums"].replicas == last
 servers[0].hasten()
 level()
 print("epoch", session.now)
-stack.close()
 """
 )
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 from elsewhere import FORBIDDEN
 
 PORT = 7461
-_THERE = 'echo; read go; exec "$@"'
+_THERE = 'echo; read go && exec "$@"'  # nothing, if who made it has ended before
 
 
 def refused(why: str) -> NoReturn:
