@@ -236,7 +236,7 @@ def test_what_gave_something_else_each_time_is_read_and_waits_for_its_cell(
 
 
 def test_stages_in_memory_and_stages_that_stopped_come_along(session: Session) -> None:
-    session.define({"here": session["pairs"].group_by("src").agg(n="count(*)")}, persist="memory")
+    session.stage("here", session["pairs"].group_by("src").agg(n="count(*)"), persist="memory")
     session.stage("base", session["edges"].with_columns(twice="src * 2"))
     session.stage("reads", session["base"].filter("twice > 4"))
     committed(session, 4)
