@@ -252,7 +252,8 @@ class Ledger:
         self._loads = {mark: load for mark, load in self._loads.items() if mark in self._once}
         self._written.cut(last)
         self._last = last
-        self._rewinds = (*self._rewinds[1 - REWINDS_MAX :], (rewound.seq, last))
+        if (rewound.seq, last) not in self._rewinds:
+            self._rewinds = (*self._rewinds[1 - REWINDS_MAX :], (rewound.seq, last))
         self._incarnation = rewound.incarnation
         self._newest = None
 

@@ -12,7 +12,7 @@ import pytest
 from every_opcode import Struck, count, strike, traced
 
 from nosync_nb.errors import CorruptLogError, TimeError
-from nosync_nb.store.ledger import Ledger, Record
+from nosync_nb.store.ledger import Ledger, Record, Rewound, lost_after, noted
 
 FIRST = Record(1, 10.0, 5, 4, "morning", {'["flights", 1]': "digest of 1"})
 SECOND = Record(2, 20.0, 7, 5, "noon", {'["flights", 2]': "digest of 2"})
@@ -84,6 +84,57 @@ def test_an_epoch_is_recorded_or_not_whatever_is_raised_and_wherever(
         assert told(ledger) == told(after)
     assert seen == sorted(seen, reverse=True)
     assert {*seen} == {True, False}
+
+
+BACK = Rewound(1, 1, 9)
+
+
+def test_a_rewind_forgets_what_follows_and_epochs_are_counted_on() -> None:
+    ledger = written()
+    epochs = ledger.epochs([range(3)])
+    ledger.rewind(BACK)
+    ledger.rewind(BACK)
+    assert ledger.incarnation == 1
+    assert [ledger.labelled(name) for name in ("morning", "noon")] == [1, None]
+    assert [ledger.loaded(mark) for mark in FIRST.once | SECOND.once] == [True, False]
+    assert [ledger.durable(frames) for frames in (5, 9, 10)] == [1, 1, 1]
+    assert epochs[2] == (2, "noon", datetime.fromtimestamp(20, UTC))
+    ledger.record(SECOND._replace(seq=10, durable=9, label="again"))
+    assert [ledger.durable(frames) for frames in (5, 9, 10)] == [1, 1, 2]
+    assert ledger.labelled("again") == 2
+    meta, times = ledger.saved()
+    assert Ledger.restored(2, times, meta).saved() == (meta, times)
+
+
+def test_a_copy_that_lacks_a_rewind_has_no_more_than_what_stays() -> None:
+    ledger = written()
+    ledger.rewind(BACK)
+    ledger.record(SECOND._replace(seq=10, durable=9))
+    assert [ledger.held(7, 2), ledger.held(9, 1), ledger.held(10, 2)] == [1, 1, 2]
+    assert ledger.held(3, 0) == 0
+
+
+def test_a_rewind_is_recorded_or_not_whatever_is_raised_and_wherever() -> None:
+    def act(ledger: Ledger) -> None:
+        ledger.rewind(BACK)
+        ledger.saved()
+
+    before, after = told(written()), written()
+    opcodes, _ = count(lambda: act(after), lambda: None)
+    for at in range(1, opcodes + 1):
+        ledger = written()
+        assert strike(lambda ledger=ledger: act(ledger), at, Struck()) is not None
+        assert told(ledger) in (before, told(after))
+        ledger.rewind(BACK)
+        assert told(ledger) == told(after)
+
+
+def test_a_note_tells_of_lost_epochs_of_its_own_incarnation_alone() -> None:
+    assert lost_after(noted(0, 7), 0, 5) == range(6, 8)
+    assert lost_after(noted(2, 7), 2, 7) == range(8, 8)
+    assert not lost_after(noted(0, 7), 1, 3)
+    assert not lost_after(noted(1, 3), 0, 7)
+    assert not lost_after(0, 0, 7)
 
 
 def test_who_asks_in_the_middle_of_a_call_is_answered_as_before_or_after_it() -> None:

@@ -1,0 +1,58 @@
+"""A rewind as replicas see it: their epochs fall with it, and a lost log comes back after it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Session
+from nosync_nb.session.session import owners_of
+
+WAIT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+
+
+def commit(session: Session) -> None:
+    i = session.now + 1
+    session.inputs["data"].insert([(i % 3, i)])
+    session.commit()
+
+
+def test_a_replica_holds_what_the_session_went_back_to(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "log", tmp_path / "copy"
+    with nosync_nb.open(folder, replicas=[copy.as_uri()]) as session:
+        data = session.input("data", "k int, v int")
+        session.stage("sums", data.group_by("k").agg(n="count(*)", total="sum(v)"))
+        for _ in range(8):
+            commit(session)
+        session.sync("replicas", timeout=WAIT_S)
+        then = sorted(session["sums"].rows(at=5))
+        (before,) = owners_of(session).replication.status()
+        assert (before.epoch, before.state) == (8, "level")
+        session.rewind(to=5)
+        # Whatever the copy has by now, it is not further than the session.
+        assert owners_of(session).replication.status()[0].epoch <= 5
+        assert session.recovery_frontier("disk") <= 5
+        session.sync("replicas", timeout=WAIT_S)
+        (after,) = owners_of(session).replication.status()
+        assert (after.epoch, after.state) == (5, "level")
+        assert session.recovery_frontier("disk") == 5
+        commit(session)
+        session.sync("replicas", timeout=WAIT_S)
+        now = sorted(session["sums"].rows())
+        assert not session.verify().damage
+        assert [each.state for each in session.verify().replicas] == ["level"]
+    shutil.rmtree(folder)
+    with nosync_nb.open(folder, replicas=[copy.as_uri()]) as again:
+        assert again.now == 6
+        assert sorted(again["sums"].rows()) == now
+        assert sorted(again["sums"].rows(at=5)) == then
+        commit(again)
+        assert again.now == 7
