@@ -3,8 +3,8 @@
 make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, loops,
-                                    long, pairs, persist, lost, objects, snapshots, kills; faults is
-                                    those of replicas
+                                    long, pairs, persist, lost, objects, snapshots, kills, branches;
+                                    faults is those of replicas
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 make bench ARGS="pairs --kind server"     replicas at servers instead of in folders
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from bench.branches import branches
 from bench.faults import lost
 from bench.kills import kills
 from bench.objects import objects
@@ -392,6 +393,7 @@ SECTIONS = {
     "objects": objects,
     "kills": kills,
     "snapshots": snapshots,
+    "branches": branches,
 }
 GROUPS = {"faults": ("pairs", "persist", "lost", "kills")}
 

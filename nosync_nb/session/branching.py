@@ -116,7 +116,7 @@ class Branching:
             )
         epoch = seen.epoch if at is None else publisher.ledger.resolve(at, seen.epoch)
         reads = store.log.mode == "r" or epoch == seen.epoch
-        made = asof(seen, epoch, frames=[] if reads else recent.frames(store, epoch))
+        made = asof(seen, epoch, frames=[] if reads else recent.frames(store, epoch, seen.epoch))
         catalog, graph = cut(seen, made)
         past = store.history.copied(())
         past.truncate(epoch)

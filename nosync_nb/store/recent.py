@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
+from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.store import journal
 from nosync_nb.store.deferred import Deferred
@@ -20,25 +21,29 @@ from nosync_nb.store.log import Frame, Log, codec
 from nosync_nb.store.log.kept import kept
 from nosync_nb.trace import Layer
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
-from nosync_nb.trace.past.history import History
 
-EPOCHS_MAX = 4096
-"""So many epochs before the last pack, frames of an epoch may be kept; further back none is."""
+EPOCHS_MAX = 2048
+"""So many epochs back frames are asked; further back few are kept, and there is much to undo."""
 
 
 class KeepsFrames(Protocol):
-    """A log with its disk and its past; see `Store`."""
+    """A log with its disk; see `Store`."""
 
     files: Files
     log: Log
-    history: History
 
 
-def frames(store: KeepsFrames, epoch: int) -> list[Frame]:
-    """The frames that are kept of a log, if some of them may follow an epoch."""
-    if epoch < store.history.packed - EPOCHS_MAX:
+def frames(store: KeepsFrames, epoch: int, now: int) -> list[Frame]:
+    """The frames that are kept of a log, if an epoch is recent.
+
+    None if one is damaged: they only make cheap what can be had without them.
+    """
+    if now - epoch > EPOCHS_MAX:
         return []
-    return kept(store.files, store.log.path, store.log.head)
+    try:
+        return kept(store.files, store.log.path, store.log.head)
+    except CorruptLogError:
+        return []
 
 
 class Recent:

@@ -740,3 +740,21 @@ def test_a_branch_of_what_went_back_is_of_the_epochs_that_followed(session: Sess
             branch.inputs["edges"].clear()
             branch.commit()
             assert branch["labels"].rows() == []
+
+
+def test_a_damaged_frame_of_the_past_makes_a_branch_dearer_and_nothing_else(
+    session: Session, tmp_path: Path
+) -> None:
+    committed(session, 6)
+    inside(session).upkeep.checkpoint()
+    committed(session, 4)
+    was = contents(session, 8)
+    session.sync()
+    (segment,) = (tmp_path / "log").glob("segment-*")
+    data = bytearray(segment.read_bytes())
+    data[400] ^= 1
+    segment.write_bytes(data)
+    with session.branch("past", at=8) as branch:
+        assert contents(branch) == was
+        committed(branch, 1)
+        assert contents(branch) == contents(session, 9)
