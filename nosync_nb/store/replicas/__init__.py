@@ -2,7 +2,8 @@
 
     keeper      a process of its own that ships what is on disk, one thread for each replica
     shipping    what one replica lacks of a log, and in which order it gets it
-    polling     whether an owner lacks nothing of what replicas hold, before he ships
+    polling     whether an owner lacks nothing of what replicas hold, before he ships; which of
+                them are one
     vouching    what is sent, as far as it proves to be what was written
     source      a log's folder as who ships it reads it
     replica     what every kind of replica can do; `place`: what its URL names
