@@ -352,6 +352,22 @@ def test_epochs_that_were_hidden_and_left_can_be_told_apart_again(tmp_path: Path
     assert rows_at(history, 17) == list(range(1, 18))
 
 
+def test_a_pack_of_what_another_copy_has_left_is_not_adopted(tmp_path: Path) -> None:
+    history = long(tmp_path, 30, 1000)
+    plan = history.pack(29)
+    assert plan is not None
+    packed = plan.perform()
+    back = history.copied(())
+    back.truncate(10)
+    history.become(back)
+    assert not history.adopt(packed)
+    assert rows_at(history, 10) == list(range(1, 11))
+    again = history.pack(10)
+    assert again is not None
+    assert history.adopt(again.perform())
+    assert rows_at(history, 10) == list(range(1, 11))
+
+
 def test_epochs_after_a_rewind_take_the_place_of_those_before(tmp_path: Path) -> None:
     history = long(tmp_path, 600, 16)
     history.truncate(300)
