@@ -133,9 +133,10 @@ class _Walk(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _never(self, test: ast.expr, never: str) -> None:
-        text = self.text(_span(test)).lower()
-        if any(clue in text for clue in CLUES):
-            self.add("test", _span(test), never)
+        text = self.text(_span(test))
+        if any(clue in text.lower() for clue in CLUES):
+            lines = "\n" * text.count("\n")
+            self.add("test", _span(test), f"({never}{lines})" if lines else never)
 
     def _ordered(self, one: ast.stmt, two: ast.stmt) -> None:
         """What notes that a step is done is done before it."""

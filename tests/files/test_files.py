@@ -145,6 +145,18 @@ def test_power_leaves_what_was_replaced_unless_nobody_asked_for_it(
     assert seen == {b"new content"} if sync else {b"old", b"new content"} <= seen
 
 
+@pytest.mark.fault(8)
+def test_power_leaves_the_bytes_of_a_copy_whose_name_is_synced(tmp_path: Path) -> None:
+    for seed in range(30):
+        folder, files = str(tmp_path / f"{seed}"), FaultyFiles(seed=seed)
+        files.make_folder(folder)
+        files.replace(os.path.join(folder, "a"), b"content")
+        files.copy(os.path.join(folder, "a"), os.path.join(folder, "b"))
+        files.sync_folder(folder)
+        files.lose_power(folder)
+        assert Path(folder, "b").read_bytes() == b"content"
+
+
 @pytest.mark.fault(20)
 def test_a_failed_replacement_leaves_the_old_content_and_no_rest(folder: str) -> None:
     path = os.path.join(folder, "a")

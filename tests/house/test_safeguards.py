@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+import mutate
 import mutate_faults
 from mutate import Cover
 
@@ -45,6 +46,8 @@ def test_each_part_of_the_storage_has_safeguards_and_a_seed_draws_some() -> None
     every = mutate_faults.everything()
     assert {m.kind for m in every} == {"sync", "check", "test", "order"}
     assert all(any(m.file.startswith(place) for m in every) for place in mutate_faults.PLACES)
+    for each in every:
+        compile(each.apply(mutate.text_of(each.file)), each.file, "exec")
     few = mutate_faults.drawn(every, 3, 1)
     assert mutate_faults.drawn(every, 5, 1)[:3] == few != mutate_faults.drawn(every, 3, 2)
 

@@ -13,7 +13,6 @@ from every_opcode import Struck, count, strike
 from faults import FakeMachine, FaultyFiles, HastyFiles, Step
 from inside import disk_of, words_of, writer_of
 from logs import everything
-from soak import tried
 
 from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.store.log import Log, segments, writer
@@ -238,7 +237,7 @@ def test_an_interrupt_at_any_opcode_of_an_append_takes_the_frame_or_leaves_it(
     opcodes, changed = count(lambda: log.append(1, two), lambda: log.head.seq)
     log.close()
     assert len(changed) == 1
-    for number in range(1, opcodes, tried(3, soak=1)):
+    for number in range(1, opcodes):
         path, log = begun(f"{number}")
         strike(lambda log=log: log.append(1, two), number, Struck())
         taken = log.head.seq == 2

@@ -19,7 +19,8 @@ from nosync_nb.store.log.generation import Lease, Words
 
 SEEDS = range(20)
 MAGIC, FORMAT, GENERATION, INVERSE = range(4)
-DURABLE, NOTED = 6, 8
+DURABLE, NOTED, OUTBID = 6, 8, 10
+MASK = (1 << 64) - 1
 
 
 @pytest.fixture
@@ -88,6 +89,22 @@ def test_a_number_that_is_half_written_is_none(
         assert read(words(path), 1) is None
         changed(path, word, lambda word: word ^ 1)
     assert read(words(path), 1) == 7
+
+
+@pytest.mark.fault(10, 12)
+def test_a_generation_that_a_replica_is_said_to_obey_is_believed_within_bounds(path: str) -> None:
+    taken(HastyFiles(), path).close()
+    for word, told in ((1000, 1000), (1 << 40, 0), (1000, 1000)):
+        changed(path, OUTBID, lambda _, word=word: word)
+        changed(path, OUTBID + 1, lambda _, word=word: word ^ MASK)
+        assert words(path).outbid == told
+    changed(path, OUTBID, lambda word: word ^ 1)
+    assert words(path).outbid == 0
+    second = taken(HastyFiles(), path, takeover=True)
+    assert second.number == 2
+    second.close()
+    changed(path, OUTBID, lambda word: word ^ 1)
+    assert taken(HastyFiles(), path, takeover=True).number == 1001
 
 
 @pytest.mark.fault(24)

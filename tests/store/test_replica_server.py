@@ -26,7 +26,7 @@ from replica_servers import ReplicaServer
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.errors import DurabilityError, FencedError, NosyncError, SchemaError
+from nosync_nb.errors import DurabilityError, FencedError, NosyncError, SchemaError, TrustError
 from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import segments
@@ -165,6 +165,9 @@ def test_a_token_is_found_by_host_and_port(
     error = failure("grpc+tls://far.example:7461")
     assert "no token is known for 'far.example:7461'" in str(error)
     assert str(known) in str(error.hint)
+    known.chmod(0o640)
+    with pytest.raises(TrustError, match="others may use it"):
+        tokens.of(Files(), parse(running.url))
 
 
 class Squatter(flight.FlightServerBase):  # type: ignore[misc]

@@ -27,7 +27,14 @@ from nosync_nb.store import journal
 from nosync_nb.store.log import Log
 from nosync_nb.store.replicas import examining, layout, restoring, settings
 from nosync_nb.store.replicas.folder import FolderReplica
-from nosync_nb.store.replicas.polling import AheadError, Poll, UndecidedError, Vote
+from nosync_nb.store.replicas.polling import (
+    AheadError,
+    Claims,
+    Poll,
+    TwiceError,
+    UndecidedError,
+    Vote,
+)
 from nosync_nb.store.replicas.replica import Name, Term
 from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.source import Source
@@ -199,6 +206,17 @@ def test_a_replica_that_holds_nothing_is_no_witness_while_another_may_hold_more(
         poll.ask(0, Vote("it has frame 9", 3))
     poll.ask(1, LEVEL)  # its owner had all that was safe, and went on over that
     poll.ask(0, Vote("it has frame 9", 3))
+
+
+def test_a_copy_counts_once_whatever_leads_to_it() -> None:
+    claims = Claims(["file:///d", "grpc://127.0.0.1:7"])
+    claims.claim(0, "a")
+    claims.claim(0, "a")
+    with pytest.raises(TwiceError, match="leads to the copy that 'file:///d' keeps"):
+        claims.claim(1, "a")
+    claims.claim(1, "b")
+    claims.claim(0, "c")
+    claims.claim(1, "a")
 
 
 def test_work_follows_the_change_and_not_what_is_there(written: Session, tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import FakeMachine, FaultyFiles
 
 from nosync_nb import open as open_session
-from nosync_nb.errors import DurabilityError, FencedError
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.session.session import owners_of
+from nosync_nb.store import store
 from nosync_nb.store.log import generation, owner, writer
 from nosync_nb.store.replicas import layout, source
 from nosync_nb.store.replicas.folder import FolderReplica
@@ -139,19 +141,20 @@ def test_who_is_replaced_while_he_is_looked_at_is_not_shipped(path: str) -> None
     class Overtaken(Files):
         """A disk whose log somebody takes while its segments are read."""
 
-        taken = 0
+        armed = False
 
         def open(self, path_: str, *, write: bool = False) -> File:
-            if layout.is_segment(os.path.basename(path_)) and not self.taken:
-                self.taken += 1
+            if layout.is_segment(os.path.basename(path_)) and self.armed:
+                self.armed = False
                 take_over(path)
             return super().open(path_, write=write)
 
     files = Overtaken()
     before = Source(path, now(path), files=files)
+    files.armed = True
     with pytest.raises(FencedError):
         before.look()
-    assert files.taken
+    assert not files.armed
 
 
 @pytest.mark.fault(24, 28)
@@ -182,16 +185,26 @@ def test_what_was_sent_for_an_owner_who_is_replaced_meanwhile_is_not_acknowledge
 def test_a_frame_that_could_not_be_noted_is_noted_with_the_next_look(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = Source(path, now(path))
+    monkeypatch.setattr(store, "SPILL_ROWS", 0)  # each epoch names a file of rows
+    go_on(path, 2)
+    made, count = source.Increment, []
+    monkeypatch.setattr(source, "Increment", lambda *said: count.append(1) or made(*said))
+    whole = Source(path, now(path)).look()
+    assert whole is not None
+    assert whole.files
+    for number in range(len(count)):
+        left = [*[True] * number, False]
 
-    def refused(*_: object) -> None:
-        raise MemoryError
+        def refused(*said: Any, left: list[bool] = left) -> object:
+            if left and not left.pop(0):
+                raise MemoryError
+            return made(*said)
 
-    with monkeypatch.context() as short:
-        short.setattr(source, "Increment", refused)
+        looked = Source(path, now(path))
+        monkeypatch.setattr(source, "Increment", refused)
         with pytest.raises(MemoryError):
             looked.look()
-    assert looked.look() == Source(path, now(path)).look()
+        assert looked.look() == whole
 
 
 # -- what is sent ----------------------------------------------------------------------------------
@@ -271,6 +284,22 @@ def test_what_a_replica_refuses_is_not_counted_as_sent(path: str, tmp_path: Path
     assert shipper.bytes_sent == 0
 
 
+@pytest.mark.fault(31)
+def test_a_copy_that_is_gone_is_seen_though_nothing_is_new_and_made_again(
+    path: str, tmp_path: Path
+) -> None:
+    replica = begun(path, tmp_path / "copies")
+    shipper = shipper_of(path, replica)
+    assert shipper.ship()
+    assert not shipper.ship()
+    held = replica.held().files
+    shutil.rmtree(replica.folder)
+    with pytest.raises(DurabilityError, match="not the copy any more"):
+        shipper.ship()
+    assert shipper.ship()
+    assert replica.held().files == held
+
+
 @pytest.mark.fault(41)
 def test_a_checkpoint_that_is_replaced_while_others_are_sent_is_sent_once(
     path: str, tmp_path: Path
@@ -307,6 +336,26 @@ def test_own_segments_are_compared_once_however_a_shipper_comes(path: str, tmp_p
     own = [name for name in asked if name == asked[-1]]
     assert now(path) > 1
     assert len(own) == 1
+
+
+@pytest.mark.fault(32)
+def test_frames_of_another_log_in_the_place_of_a_copy_are_told_and_left(
+    path: str, tmp_path: Path
+) -> None:
+    other = str(tmp_path / "other.nosync")
+    with open_session(other) as session:
+        session.input("edges", "src int, dst int")
+    go_on(other, 1)
+    theirs, own = begun(other, tmp_path / "copies"), begun(path, tmp_path / "copies")
+    assert shipper_of(other, theirs).ship()
+    os.rename(theirs.folder, own.folder)
+    before = own.held()
+    with pytest.raises((CorruptLogError, FencedError), match="another"):
+        shipper_of(path, own).ship()
+    go_on(path, 1)  # of a later generation than the one that the copy obeys
+    with pytest.raises(CorruptLogError, match="frames of another log"):
+        shipper_of(path, begun(path, tmp_path / "copies")).ship()
+    assert own.held() == before
 
 
 @pytest.mark.fault(32, 35)
