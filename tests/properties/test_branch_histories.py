@@ -62,7 +62,6 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(mkdtemp(prefix="nosync-branches-"))
         self.count = 0
-        self.replaced: list[Session] = []
         session = nosync_nb.open(self.folder / "log")
         session.input("rows", "a long, b long")
         self.models = {"": Model(str(self.folder / "log"), [Counter()], 0, None)}
@@ -118,9 +117,10 @@ class Histories(RuleBasedStateMachine):
             return
         name = data.draw(st.sampled_from(sorted(leaves)), label="branch")
         model = self.models.pop(name)
-        session = self.open.pop(name, None)
-        if session is not None:
-            session.close()
+        session = self.open.pop(name, None) or nosync_nb.open(model.path)
+        for each in list(session.branches):  # those that rewinds have left
+            session.drop_branch(each)
+        session.close()
         above = next(n for n, each in self.models.items() if each is model.parent)
         if above not in self.open:
             self.open[above] = nosync_nb.open(self.models[above].path)
@@ -171,9 +171,9 @@ class Histories(RuleBasedStateMachine):
     def take_over(self, data: st.DataObject) -> None:
         """As after a crash: the one before has not ended, and what is written stands."""
         model, before = self.any(data)
-        self.replaced.append(before)
         name = next(n for n, each in self.models.items() if each is model)
         self.open[name] = nosync_nb.open(model.path, takeover=True)
+        before.close()
 
     @invariant()
     def is_what_the_model_says(self) -> None:
@@ -187,7 +187,7 @@ class Histories(RuleBasedStateMachine):
                 assert Counter(rows) == model.epochs[at], (name, at)
 
     def teardown(self) -> None:
-        for session in [*self.replaced, *self.open.values()]:
+        for session in self.open.values():
             session.close()
         shutil.rmtree(self.folder)
 
