@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from nosync_nb import Session
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.replicas import fetching
+from nosync_nb.store.replicas.supply import Supply
 
 WAIT_S = 120.0
 ROWS = 70_000
@@ -223,3 +225,29 @@ def test_a_replica_that_is_behind_waits_for_what_is_not_here(
         assert session.frontiers["edges"].disk == 1
         level(session)
     assert held(tmp_path, 2)
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_what_closing_cuts_off_is_no_damage(
+    tmp_path: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is being brought for work in the background when the session is closed."""
+    path = tmp_path / "log"
+    rows = lost(path, urls)
+    session = nosync_nb.open(path, replicas=urls)
+    begun, cut_off = threading.Event(), threading.Event()
+
+    def bring(self: Supply, *_: Any, **__: Any) -> None:
+        begun.set()
+        assert cut_off.wait(WAIT_S)
+        raise CorruptLogError("the file is damaged: it is empty")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Supply, "bring", bring)
+        patch.setattr(Supply, "close", lambda self: cut_off.set())
+        owners_of(session).worker.submit("read", owners_of(session).fetching.complete)
+        assert begun.wait(WAIT_S)
+        session.close()
+    with nosync_nb.open(path) as again:
+        assert again["degrees"].rows() == rows
+        assert len(again["edges"]) == ROWS

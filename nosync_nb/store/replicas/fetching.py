@@ -193,10 +193,10 @@ class Fetcher:
                 raise closed()
             try:
                 supply.bring(wanted, urgent=urgent, stall_s=STALL_S)
-            except CorruptLogError as error:
-                reached = True
-                why.append(f"{supply.url}: {error}")
             except (NosyncError, OSError) as error:
+                if self._closing.is_set():  # what was cut off tells nothing of the replica
+                    raise closed() from error
+                reached = reached or isinstance(error, CorruptLogError)
                 why.append(f"{supply.url}: {error}")
             else:
                 return

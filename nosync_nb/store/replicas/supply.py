@@ -7,6 +7,7 @@ afterwards is nobody's, and leaves at most a file that is whole.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -171,4 +172,4 @@ class Supply:
 
 def closed() -> DurabilityError:
     """The error of who waits for a file in a session that is closed."""
-    return DurabilityError("the session is closed", hint="open it again")
+    return DurabilityError("the session is closed", hint="open it again", errno=errno.ECANCELED)
