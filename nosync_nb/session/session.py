@@ -16,7 +16,6 @@ computed, written, and then published by one assignment; if it fails, everything
 from __future__ import annotations
 
 import atexit
-import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -25,7 +24,7 @@ from typing import Any, Literal, cast
 from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.comparison import Comparison
 from nosync_nb.collections.definition import check_name, reference
-from nosync_nb.errors import DurabilityError, FencedError, one_line, warn
+from nosync_nb.errors import FencedError, one_line, warn
 from nosync_nb.session.blocks import EpochBlock
 from nosync_nb.session.branching import Opens
 from nosync_nb.session.input import Input
@@ -381,7 +380,7 @@ class Session:
                 self._owners.replication.close()
                 self._owners.gate.end()
                 atexit.unregister(self.close)
-            if (error := self._owners.worker.take_error()) and not _of_the_end(error):
+            if error := self._owners.worker.left():
                 warn(f"background work failed: {error}", stacklevel=2)
 
     def __enter__(self) -> Session:
@@ -394,12 +393,6 @@ class Session:
         names = ", ".join(self._owners.publisher.snapshot.catalog) or "no inputs yet"
         folder = os.path.basename(self.path)
         return one_line(f"<nosync session {folder} at epoch {self.now}: {names}>")
-
-
-def _of_the_end(error: BaseException) -> bool:
-    """Whether work failed because its session ends, or is another's now: the next one does it."""
-    cancelled = isinstance(error, DurabilityError) and error.errno == errno.ECANCELED
-    return cancelled or isinstance(error, FencedError)
 
 
 def owners_of(session: Session) -> Owners:

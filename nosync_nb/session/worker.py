@@ -7,11 +7,12 @@ An error in it is kept and raised at the next commit, never lost.
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 from collections.abc import Callable
 
-from nosync_nb.errors import DurabilityError, NosyncError, OutOfMemoryError
+from nosync_nb.errors import DurabilityError, FencedError, NosyncError, OutOfMemoryError
 
 SWITCH_S = 0.00005
 """After how long a thread that waits for the interpreter is given it, while a task runs. A loop
@@ -84,6 +85,15 @@ class Worker:
         """Waits until nothing waits or runs."""
         with self._lock:
             self._news.wait_for(lambda: not self._tasks)
+
+    def left(self) -> BaseException | None:
+        """What failed and nobody was told, in a session that ended; the next one does the work.
+
+        That it ended, or is another's now, is no failure.
+        """
+        error = self.take_error()
+        cut_off = isinstance(error, DurabilityError) and error.errno == errno.ECANCELED
+        return None if cut_off or isinstance(error, FencedError) else error
 
     def close(self) -> None:
         """Finishes what waits and ends the thread."""

@@ -217,9 +217,9 @@ def test_a_replica_that_is_behind_waits_for_what_is_not_here(
         replication = owners_of(session).replication
         with replication.heard:
             assert replication.heard.wait_for(
-                lambda: replication.status()[2].state == "failing", WAIT_S
+                lambda: "not here" in replication.status()[2].why, WAIT_S
             )
-            assert "not here" in replication.status()[2].why
+            assert replication.status()[2].state == "failing"
         assert session.frontiers["edges"].disk == 0
         owners_of(session).fetching.complete()
         assert session.frontiers["edges"].disk == 1
