@@ -174,8 +174,11 @@ class Upkeep:
             self._adopt(plan.perform())
         self._shorten()
         keep = self._kept(snapshot)
+        before = store.history.files()
         while (tidy := store.history.tidy(keep)) is not None and self._adopt(tidy.perform()):
             pass
+        # Packs that are thinned out now: the checkpoint before this one names them still.
+        meta["retired"] = sorted({*meta["retired"], *(before - store.history.files())})
         version = self._settled(version, graph, thinned=keep is not None)
         past = self._past(incarnation)
         if past is None:

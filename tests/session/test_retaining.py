@@ -188,6 +188,20 @@ def test_files_of_what_is_let_go_are_deleted(
     assert after < 0.7 * before
 
 
+def test_the_checkpoint_before_can_be_gone_back_to_as_long_as_it_is_there(
+    opened: Callable[..., Session],
+) -> None:
+    """Packs that a checkpoint thins out are those of the one before it, which is kept."""
+    session = filled(opened(retain=5), 150, every=150)
+    for epochs in (152, 300, 301, 400):
+        filled(session, epochs, every=epochs)
+        assert session.verify().whole
+        session.close()
+        session = opened()
+        assert session.verify().whole
+        check(session, epochs)
+
+
 def test_nothing_is_let_go_because_a_strangers_log_says_so(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
