@@ -26,6 +26,7 @@ import nosync_nb
 from nosync.commands import run as commands
 from nosync.variables import Memo, Variables
 from nosync_nb import RecoveryReport, errors
+from nosync_nb.collections import definition
 from nosync_nb.rows.ddl import quote
 from nosync_nb.session import definitions
 from nosync_nb.session import session as sessions
@@ -46,6 +47,7 @@ ELEMENTS = {
     *("table", "tbody", "td", "th", "thead", "tr"),
 }
 ATTRIBUTES = {"class", "scope", "style", "title"}
+FOLDER = HOSTILE.replace("/", "")  # the name of a folder, as a branch is
 OURS = re.compile("\x1b\\[(31|0)m")  # the colours of an error's name
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069]"
@@ -155,7 +157,7 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watche
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NOSYNC_SESSION", "log")
     # No name of a stage may be such a text; what if one came in by a log all the same?
-    for module in (sessions, definitions):
+    for module in (sessions, definitions, definition):
         monkeypatch.setattr(module, "check_name", lambda name, what: name)
     monkeypatch.setattr(wellformed, "stage_name", lambda name, frozen: name)
     watched = Watched()
@@ -208,6 +210,33 @@ def test_every_subcommand_shows_a_hostile_text_as_text(notebook: Watched) -> Non
         ["replicas", "add", "file:///" + HOSTILE],
         ["replicas", "remove", HOSTILE],
         ["replicas", "remove", "file:///" + HOSTILE],  # and its keeper ends with it
+        ["retain"],
+        ["retain", HOSTILE],
+        ["retain", "1000"],
+        ["pin", HOSTILE, HOSTILE],
+        ["pin"],
+        ["pin", "0", HOSTILE],
+        ["pin", "--drop", HOSTILE],
+        ["copy", FOLDER],
+        ["copy", HOSTILE],
+        ["branch", FOLDER, "--at", HOSTILE],
+        ["branch"],
+        ["branch", FOLDER],
+        ["compare", f"{FOLDER}/keyed", "keyed"],
+        ["compare", f"not {HOSTILE}/keyed", "keyed"],
+        ["switch", FOLDER],
+        ["follow"],
+        ["follow", "--upto", HOSTILE],
+        ["status"],
+        ["compare", "main/keyed", "keyed"],
+        ["branch", "inner"],
+        ["rewind", HOSTILE],
+        ["branch", "--drop", FOLDER],
+        ["switch", HOSTILE],
+        ["switch"],
+        ["branch", "--drop", FOLDER],
+        ["branch", "--drop", HOSTILE],
+        ["rewind", HOSTILE],
         ["rename", HOSTILE, "X" + HOSTILE],
         ["drop", "Z" + HOSTILE],
         ["verify"],
@@ -259,6 +288,9 @@ def test_every_error_shows_a_hostile_text_as_text(notebook: Watched) -> None:
         "nosync.input(H, 'x string')",
         "nosync.input('z', {H: [object()]})",
         "nosync.session()['not ' + H]",
+        "nosync.session().branch(H)",
+        "nosync.session().pin(0, name=' ')",
+        "nosync.session().follow(nosync.session(), upto=H)",
         "nosync.session().drop('not ' + H)",
         "data.remove([(H, 77)])\nnosync.commit()\ndata.rows()",
         "data.map(f, 'a int, a int').rows()",
@@ -291,11 +323,12 @@ def test_values_of_cells_reports_and_explanations_show_it_as_text(notebook: Watc
 
 
 def test_warnings_show_it_as_text(notebook: Watched) -> None:
+    notebook.names["owners_of"] = owners_of
     notebook.run(
         "def bad(epoch, changes):\n"
         "    raise type(H, (ValueError,), {'__repr__': lambda self: H})(H)\n"
         "data.inspect(bad)\n"
-        "nosync.session().subscribe(lambda epoch: bad(epoch, None))"
+        "owners_of(nosync.session()).listeners.subscribe(lambda epoch: bad(epoch, None))"
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
