@@ -148,7 +148,8 @@ class Rewinding:
 
         Cost: some ms, whatever is held: nothing is read, copied or written of what is cut. What
             operators remember, and is not there as of then, is computed before the next epoch. The
-            branch takes a hard link for each file, and what is in memory alone is written to it.
+            branch takes a hard link for each file, and what is in memory alone is written to it. It
+            is shown when the frame is on the disk, which is waited for.
         """
         outcome = Outcome()
         try:

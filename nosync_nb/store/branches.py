@@ -161,8 +161,14 @@ def settle(parent: Store, incarnation: int) -> None:
     What somebody who died left half made, or half deleted, goes too. May be done again: whoever
     goes back or opens the log next does what another has not.
 
+    Failure: what a rewind has left is shown, and the power goes before its frame is on disk. The
+    log comes back as it was before, beside a branch of itself. Hence that is on disk first.
+
     Args:
         incarnation: that of the log.
+
+    Raises:
+        DurabilityError: the disk refuses; nothing is shown of which it is not sure that it stays.
     """
     files, where = parent.files, os.path.join(parent.path, FOLDER)
     found = files.names(where) if files.exists(where) else []
@@ -170,6 +176,8 @@ def settle(parent: Store, incarnation: int) -> None:
         if name.startswith((MAKING, DROPPED)):
             files.remove_folder(os.path.join(where, name))
     hidden = [name for name in found if name.startswith(LEFT)]
+    if hidden:
+        parent.log.sync()
     for name in hidden:
         number, _, own = name.removeprefix(LEFT).partition("-")
         if number.isdecimal() and int(number) <= incarnation and own not in found:
