@@ -6,6 +6,7 @@ between epochs, with the gate's lock, if what they replace is still live.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -53,6 +54,7 @@ class Upkeep:
         self._publisher = publisher
         self._signer = signer
         self._worker = worker
+        self._checkpointing = threading.Lock()
 
     def plan_merges(self, numbers: Iterable[int]) -> None:
         """Queues a merge for each of some traces whose layers are out of proportion."""
@@ -134,21 +136,26 @@ class Upkeep:
         without it. If the session goes back meanwhile, the past of that position is not there any
         more, and it is done anew: without the frame of the rewind, which may be lost with the
         power, a checkpoint without it would be damage.
+
+        Failure: two plan packs of the same past, up to two epochs. That of the earlier one is put
+        in place, the other one is not, and its checkpoint says that all is packed. So they are
+        written one after the other, whoever asks.
         """
         store = self._publisher.store
-        try:
-            version = self._checkpointed()
-        except BaseException:
-            self.patience = store.log.head.seq + PATIENCE_FRAMES
-            raise
-        if version is None:
-            return
-        self._publisher.works.count("checkpoints")
-        with self._gate.lock:
-            self._gate.finish()
-            expired = self._publisher.garbage.expired()
-            live = self._publisher.named_files | files_of(version)
-        store.remove(expired - live)
+        with self._checkpointing:
+            try:
+                version = self._checkpointed()
+            except BaseException:
+                self.patience = store.log.head.seq + PATIENCE_FRAMES
+                raise
+            if version is None:
+                return
+            self._publisher.works.count("checkpoints")
+            with self._gate.lock:
+                self._gate.finish()
+                expired = self._publisher.garbage.expired()
+                live = self._publisher.named_files | files_of(version)
+            store.remove(expired - live)
 
     def _checkpointed(self) -> Version | None:
         """The version of which a checkpoint is written now; None if there is nothing to write."""

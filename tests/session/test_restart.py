@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import inside, no_flush, other_versions
+from inside import inside, no_flush, on_second_checkpoint, other_versions
 
 import nosync_nb
 from nosync_nb import FencedError, Session, StageError, TimeError
@@ -24,6 +25,7 @@ from nosync_nb.store import store
 from nosync_nb.store.log import codec, writer
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.trace import parts
+from nosync_nb.trace.past.packing import Packed, PackPlan
 
 pytestmark = pytest.mark.usefixtures("own_key")
 
@@ -738,3 +740,37 @@ def test_the_log_does_not_grow_with_the_past_and_the_past_is_there(
         assert [found["sums"].rows(at=x)[0].total or 0 for x in range(121)] == [
             x * (x + 1) // 2 for x in range(121)
         ]
+
+
+def test_two_checkpoints_at_once_have_all_of_the_past(
+    opened: Callable[..., Session], small_files: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    list(insert_by_ten(session, 40))
+    checkpoint = inside(session).upkeep.checkpoint
+    second, first_is_done = threading.Event(), threading.Event()
+    on_second_checkpoint(session, second.set)
+    other = threading.Thread(target=checkpoint)
+    perform, caller = PackPlan.perform, threading.current_thread()
+
+    def performed(plan: PackPlan) -> Packed:
+        packed = perform(plan)
+        if threading.current_thread() is caller:
+            session.inputs["numbers"].insert([(x,) for x in range(40, 50)])
+            session.commit()
+            other.start()
+            assert second.wait(60)
+        else:
+            second.set()
+            assert first_is_done.wait(60)
+        return packed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PackPlan, "perform", performed)
+        checkpoint()
+        first_is_done.set()
+        other.join()
+    session.inputs["numbers"].insert([(x,) for x in range(50, 60)])
+    session.commit()  # what is now is not read from the past
+    after = opened(takeover=True)
+    assert [values(after["numbers"], at)[-1] for at in range(1, 7)] == list(range(9, 60, 10))

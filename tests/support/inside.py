@@ -7,6 +7,7 @@ holds the others to it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -132,6 +133,26 @@ def spark_unseen() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Link, "_known", lambda link: link._given is not None)
         yield
+
+
+class TellingLock:
+    """A lock that tells when somebody waits for it."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        self._lock, self._told = threading.Lock(), told
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._told()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def on_second_checkpoint(session: Session, told: Callable[[], None]) -> None:
+    """Tells when a checkpoint waits for another one to be written."""
+    inside(session).upkeep._checkpointing = TellingLock(told)  # type: ignore[assignment]
 
 
 def lose_patience(session: Session) -> None:
