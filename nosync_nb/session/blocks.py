@@ -8,7 +8,7 @@ from typing import Any
 
 from nosync_nb.session.commits import Commits
 from nosync_nb.session.input import check_once
-from nosync_nb.session.loads import Loads, loaded
+from nosync_nb.session.loads import BLOCK, Loads, loaded
 from nosync_nb.session.transactions import Transaction, Transactions
 
 
@@ -30,7 +30,7 @@ class Blocks:
         """See `Session.epoch`."""
         check_once(once, "epoch")
         block = EpochBlock()
-        mark = None if once is None else f"epoch:{once}"
+        mark = None if once is None else f"{BLOCK}{once}"
         block.skipped = mark is not None and self._loads.seen(mark)
         transaction = Transaction(label, keyed=mark is not None)
         try:

@@ -2,7 +2,12 @@
 
 Epoch by epoch, each as one epoch of the branch, with its label and the keys of its loads. With a
 key of its own it records which epoch of the parent it was, so that it is taken once: who was
-interrupted goes on where it ended, and who follows again takes what came since.
+interrupted goes on where it ended, and who follows again takes what came since. What was loaded
+here under a key that an epoch of the parent has is there already, and is not taken twice.
+
+An epoch is told from another one of its number by when it was committed: if the parent went back
+since, what was taken of it, or what both began with, is not its past any more. Then nothing is
+taken: rows of two pasts would be mixed.
 
 Inputs find each other by what they are (`Stage.uid`), whatever they are called. What an epoch added
 to an input is inserted and what it took away removed; in one with a key the rows of the parent win.
@@ -10,7 +15,9 @@ to an input is inserted and what it took away removed; in one with a key the row
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +30,11 @@ from nosync_nb.rows import mask
 from nosync_nb.session.commits import Commits
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.inputs import Inputs
+from nosync_nb.session.loads import BLOCK, load_of
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.transactions import Change, Transaction, Transactions
-from nosync_nb.store.branches import fork_of
+from nosync_nb.store.branches import Fork, fork_of
+from nosync_nb.store.ledger import Ledger
 from nosync_nb.trace.batch import Updates, concat_updates
 from nosync_nb.trace.epochs import Ranges, check_readable
 
@@ -83,19 +92,43 @@ class Pursuit:
             )
         seen, ledger = parent.snapshot, parent.ledger
         last = seen.epoch if upto is None else ledger.resolve(upto, seen.epoch)
-        mark = f"follow:{fork.of}:"
-        known = self._publisher.ledger
-        todo = [e for e in range(fork.at + 1, last + 1) if not known.loaded(f"{mark}{e}")]
-        pairs = [*self._pairs(seen, todo)]
         recorded, _ = ledger.saved(last)
+        common = self._common(fork, parent)
+        todo = [e for e in range(common + 1, last + 1) if not self._taken(fork, e)]
+        pairs = [*self._pairs(seen, todo)]
         labels = {epoch: label for label, epoch in recorded["labels"].items()}
         once: dict[int, dict[str, str]] = {}
         for key, epoch in recorded["once"].items():
             once.setdefault(epoch, {})[key] = recorded["loads"].get(key, "")
         for epoch in todo:
-            keys = {**once.get(epoch, {}), f"{mark}{epoch}": ""}
-            self._take(seen, pairs, epoch, labels.get(epoch), keys)
+            at = _moment(ledger, epoch)
+            self._take(seen, pairs, epoch, labels.get(epoch), once.get(epoch, {}), (fork, at))
         return self._publisher.now
+
+    def _taken(self, fork: Fork, epoch: int) -> bool:
+        """Whether an epoch of the parent was taken."""
+        return self._publisher.ledger.loaded(_mark(fork, epoch))
+
+    def _common(self, fork: Fork, parent: Publisher) -> int:
+        """The last epoch that both began with and that neither has left.
+
+        Raises:
+            StageError: the parent has left something that is here; says how to leave it here, too.
+        """
+        here, there = self._publisher.ledger, parent.ledger
+        recorded, _ = here.saved()
+        common: int = min([fork.at, *(epoch for _, epoch in recorded["rewinds"])])
+        ours, theirs = (each.saved(common)[1] for each in (here, there))
+        if ours != theirs:
+            same = (here.committed(e) == there.committed(e) for e in range(1, common + 1))
+            epoch = 1 + len([*takewhile(bool, same)])
+            raise _left(parent, epoch, epoch - 1)
+        prefix = _mark(fork, "")
+        marks = {int(m[len(prefix) :]): m for m in recorded["once"] if m.startswith(prefix)}
+        for epoch in sorted(marks):
+            if recorded["loads"].get(marks[epoch]) != _moment(there, epoch):
+                raise _left(parent, epoch, recorded["once"][marks[epoch]] - 1)
+        return common
 
     def _pairs(self, seen: Snapshot, todo: list[int]) -> Iterator[_Pair]:
         """The inputs that are here and there; raises if one cannot be followed."""
@@ -124,20 +157,69 @@ class Pursuit:
         epoch: int,
         label: str | None,
         once: Mapping[str, str],
+        mark: tuple[Fork, str],
     ) -> None:
         """Commits one epoch of the parent, all of it or nothing."""
+        known = self._publisher.ledger
+        there = {key for key in once if known.loaded(key)}
+        if any(key.startswith(BLOCK) for key in there):
+            return  # all of the epoch is one load
+        if label is not None and known.labelled(label) is not None:
+            label = None  # it names an epoch here
         transaction = Transaction(label, keyed=True)
         try:
             with self._transactions.block(transaction):
                 for own, log in pairs:
                     batches = seen.history.changes(log, epoch - 1, epoch)
                     updates = [batch.updates for batch in batches if len(batch)]
-                    for change in _changes(own, updates):
-                        self._inputs.add(own.name, change)
-                transaction.once.update(once)
+                    changes = [*_changes(own, updates)]
+                    if not _is_there(own, changes, {k: once[k] for k in there}, epoch):
+                        for change in changes:
+                            self._inputs.add(own.name, change)
+                fork, at = mark
+                fresh = {key: load for key, load in once.items() if key not in there}
+                transaction.once.update({**fresh, _mark(fork, epoch): at})
                 self._commits.commit(transaction, None, label)
         finally:
             self._commits.discard(transaction)
+
+
+def _mark(fork: Fork, epoch: int | str) -> str:
+    """The key under which an epoch of the parent is taken."""
+    return f"follow:{fork.of}:{epoch}"
+
+
+def _moment(ledger: Ledger, epoch: int) -> str:
+    """What tells an epoch from another one of its number: when it was committed."""
+    return repr(ledger.committed(epoch))
+
+
+def _left(parent: Publisher, epoch: int, here: int) -> StageError:
+    """The error of a parent that has left an epoch, which is here after another one."""
+    return StageError(
+        f"'{parent.store.path}' went back behind epoch {epoch}, which this branch has of it",
+        hint=f"go back as well, session.rewind(to={here}), and follow then; or make a new branch",
+    )
+
+
+def _is_there(own: Stage, changes: list[Change], known: Mapping[str, str], epoch: int) -> bool:
+    """Whether what an epoch did to an input was loaded here already, under its key.
+
+    Raises:
+        StageError: a part of it was: which rows these are cannot be told.
+    """
+    prefix = json.dumps([own.uid])[:-1] + ","
+    keys = [key for key in known if key.startswith(prefix)]
+    if not keys or not changes:
+        return False
+    if any(known[key] == load_of(own, changes) for key in keys):
+        return True
+    raise StageError(
+        f"epoch {epoch} of the parent has rows for input '{own.name}' beside a load that is here"
+        f" already: {', '.join(keys)}",
+        hint="go back behind that load, session.rewind(to=E), and follow; or follow up to the"
+        f" epoch before: upto={epoch - 1}",
+    )
 
 
 def _changes(own: Stage, batches: list[Updates]) -> Iterator[Change]:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from nosync_nb.dataflow.stage import Stage
     from nosync_nb.trace.past.history import History
 
+BLOCK = "epoch:"
+"""With this the key of a load begins that is all of an epoch."""
+
 EPOCHS_MAX = 64
 """Epochs after a recovery in which inserts are compared."""
 
@@ -189,7 +192,7 @@ class Loads:
         """Records the call on an input that was just taken: equal for equal rows in any order."""
         current = self._transactions.current
         changes = current.inputs[name]
-        current.once[mark] = _load(changes.stage, changes.changes[-1:])
+        current.once[mark] = load_of(changes.stage, changes.changes[-1:])
 
     def again(self, name: str, kind: str, data: Any) -> str:
         """What a call that is skipped would load; "" if only running something could tell.
@@ -203,13 +206,13 @@ class Loads:
             columns, n = rows.to_columns(data, stage.schema, f"input '{name}'")
         except SchemaError:
             return f"{_kinds(stage.schema.types)} misfit"
-        return _load(stage, [Change(kind, Updates(columns, np.ones(n, np.int64)))])
+        return load_of(stage, [Change(kind, Updates(columns, np.ones(n, np.int64)))])
 
 
 def loaded(transaction: Transaction) -> str:
     """What a transaction loads, all inputs together."""
     inputs = transaction.inputs.values()
-    loads = {each.stage.name: _load(each.stage, each.changes) for each in inputs if each.changes}
+    loads = {each.stage.name: load_of(each.stage, each.changes) for each in inputs if each.changes}
     return json.dumps(loads, sort_keys=True) if loads else ""
 
 
@@ -221,7 +224,7 @@ def _differ(before: str, now: str) -> bool:
     return before != now and (block or before.partition(" ")[0] == now.partition(" ")[0])
 
 
-def _load(stage: Stage, calls: Sequence[Change]) -> str:
+def load_of(stage: Stage, calls: Sequence[Change]) -> str:
     """The calls on one input as a text for the log."""
     every = stage.schema.types
     text = [_kinds(every)]

@@ -1,4 +1,4 @@
-"""Random histories of commits, definitions, edits, rewinds and reopenings, against a plain model.
+"""Random histories of commits, definitions, edits, rewinds, retention, copies and reopenings.
 
 The model keeps the inputs of every epoch, and knows what each stage means. Whatever was done, every
 epoch that a stage can be read at holds what it means of the inputs then; now always can be read.
@@ -19,7 +19,7 @@ from inside import inside
 from soak import SOAK
 
 import nosync_nb
-from nosync_nb import Session
+from nosync_nb import Session, TimeError
 from nosync_nb.session.worker import Worker
 from nosync_nb.store import store
 
@@ -100,6 +100,7 @@ class World:
         self.session = nosync_nb.open(folder)
         self.inputs: list[Inputs] = [Inputs()]
         self.bounds: dict[str, int] = {}
+        self.pins: dict[str, int] = {}
         self.session.input("data", "k int, v int")
         self.session.input("named", "k int, name string", key="k")
 
@@ -138,12 +139,36 @@ class World:
         self.session.input("late", "at int, n int")
 
     def rewind(self) -> None:
-        """Back to any epoch."""
+        """Back to any epoch; to one that cannot be told apart any more nobody can."""
         epoch = self.chance.randrange(len(self.inputs))
-        told = self.session.rewind(to=epoch)
+        try:
+            told = self.session.rewind(to=epoch)
+        except TimeError:
+            assert epoch not in {*self.readable("data")}
+            return
         assert told.epoch == epoch == self.session.now
         assert told.left == len(self.inputs) - 1
         del self.inputs[epoch + 1 :]
+        self.pins = {name: at for name, at in self.pins.items() if at <= epoch}
+
+    def retain(self) -> None:
+        """Less of the past is kept, or all of it again."""
+        self.session.retain = self.chance.choice([None, 1, 3, 10])
+
+    def pin(self) -> None:
+        """One epoch that can be read stays as it is, whatever is retained."""
+        epoch = self.chance.choice([*self.readable("data")])
+        name = f"{epoch} of {len(self.session.epochs())}"
+        if name not in self.session.pins:
+            assert self.session.pin(epoch, name) == epoch
+            self.pins[name] = epoch
+
+    def copy(self) -> None:
+        """All of it elsewhere, which goes on as this one did."""
+        folder = self.folder.with_name(f"{self.folder.name}-{self.chance.random()}")
+        assert nosync_nb.copy(self.folder, folder) == self.session.now
+        self.session.close()
+        self.folder, self.session = folder, nosync_nb.open(folder)
 
     def checkpoint(self) -> None:
         """What the worker does some time or other."""
@@ -164,6 +189,10 @@ class World:
         """Every epoch that can be read is what it means."""
         session = self.session
         assert session.now == len(self.inputs) - 1
+        assert session.pins == self.pins
+        assert set(self.pins.values()) <= {*self.readable("data")}
+        if self.chance.random() < 0.2:
+            assert session.verify().whole
         for name in ("data", "named"):
             for at in self.readable(name):
                 assert sorted(session[name].rows(at=at)) == sorted(getattr(self.inputs[at], name))
@@ -187,12 +216,15 @@ STEPS: dict[str, Callable[[World], None]] = {
     "define": World.define,
     "declare": World.declare,
     "rewind": World.rewind,
+    "retain": World.retain,
+    "pin": World.pin,
+    "copy": World.copy,
     "checkpoint": World.checkpoint,
     "reopen": World.reopen,
     "kill": World.kill,
 }
 
-WEIGHED = ["commit"] * 6 + ["define"] * 2 + ["rewind"] * 3 + [*STEPS]
+WEIGHED = ["commit"] * 8 + ["define"] * 2 + ["rewind"] * 3 + ["checkpoint"] * 3 + [*STEPS]
 
 
 @pytest.fixture

@@ -1,0 +1,131 @@
+"""Following after somebody went back, or loaded the same: never rows of two pasts, never twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nosync_nb
+from nosync_nb import Session, StageError
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with nosync_nb.open(tmp_path / "log") as made:
+        made.input("x", "a bigint")
+        made.stage("total", made["x"].group_by().agg(n="count(*)", total="sum(a)"))
+        load(made, range(1, 6))
+        yield made
+
+
+def load(session: Session, values: range | list[int]) -> None:
+    for value in values:
+        session.inputs["x"].insert([(value,)], once=f"d{value}")
+        session.commit(label=f"L{value}")
+
+
+def held(session: Session) -> list[int]:
+    rows = sorted(row.a for row in session["x"].rows())
+    ((n, total),) = session["total"].rows()
+    assert (n, total or 0) == (len(rows), sum(rows))
+    return rows
+
+
+def test_epochs_that_were_taken_and_that_the_parent_has_left_are_told(session: Session) -> None:
+    with session.branch("b", at=2) as branch:
+        assert branch.follow(session) == 5
+        session.rewind(to=3)
+        with pytest.raises(StageError, match="went back behind epoch 4") as gone:
+            branch.follow(session)
+        assert "session.rewind(to=3)" in str(gone.value.hint)
+        load(session, [400, 500, 600])
+        with pytest.raises(StageError, match="went back behind epoch 4"):
+            branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5]
+        branch.rewind(to=3)
+        branch.follow(session)
+        assert held(branch) == held(session) == [1, 2, 3, 400, 500, 600]
+
+
+def test_a_parent_that_went_back_no_further_than_what_was_taken_is_followed(
+    session: Session,
+) -> None:
+    with session.branch("b", at=2) as branch:
+        branch.follow(session, upto=3)
+        session.rewind(to=3)
+        load(session, [400])
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 400]
+
+
+def test_a_parent_that_went_back_behind_the_fork_is_told(session: Session) -> None:
+    with session.branch("b", at=4) as branch:
+        session.rewind(to=1)
+        load(session, [200, 300, 400, 500, 600])
+        with pytest.raises(StageError, match="went back behind epoch 2") as gone:
+            branch.follow(session)
+        assert "session.rewind(to=1)" in str(gone.value.hint)
+        assert held(branch) == [1, 2, 3, 4]
+        branch.rewind(to=1)
+        branch.follow(session)
+        assert held(branch) == [1, 200, 300, 400, 500, 600]
+
+
+def test_a_branch_that_went_back_behind_its_fork_takes_all_since(session: Session) -> None:
+    with session.branch("b", at=4) as branch:
+        branch.rewind(to=1)
+        branch.inputs["x"].insert([(7,)])
+        branch.commit()
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5, 7]
+        assert branch.follow(session) == branch.now
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_load_that_is_here_under_its_key_is_not_taken_twice(
+    session: Session, reopened: bool
+) -> None:
+    branch = session.branch("b", at=2)
+    load(branch, [3])
+    if reopened:
+        branch.close()
+        branch = nosync_nb.open(branch.path)
+    branch.follow(session)
+    assert held(branch) == [1, 2, 3, 4, 5]
+    for value in range(1, 6):
+        branch.inputs["x"].insert([(value,)], once=f"d{value}")
+    assert not branch.pending
+    assert [each.label for each in branch.epochs()][1:] == ["L1", "L2", "L3", None, "L4", "L5"]
+    branch.close()
+
+
+def test_an_epoch_that_is_here_as_a_whole_is_not_taken_twice(session: Session) -> None:
+    def day(on: Session) -> None:
+        with on.epoch(once="day") as epoch:
+            if not epoch.skipped:
+                on.inputs["x"].insert([(6,)])
+
+    with session.branch("b") as branch:
+        day(branch)
+        day(session)
+        load(session, [7])
+        branch.follow(session)
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_load_beside_other_rows_of_its_input_is_told(session: Session) -> None:
+    with session.branch("b") as branch:
+        load(branch, [6])
+        session.inputs["x"].insert([(6,)], once="d6")
+        session.inputs["x"].insert([(7,)])
+        session.commit()
+        with pytest.raises(StageError, match="epoch 6 of the parent has rows") as told:
+            branch.follow(session)
+        assert "upto=5" in str(told.value.hint)
+        assert held(branch) == [1, 2, 3, 4, 5, 6]
+        branch.rewind(to=5)
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
