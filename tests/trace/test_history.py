@@ -415,6 +415,27 @@ def test_a_pinned_epoch_keeps_its_pack_as_it_is(tmp_path: Path) -> None:
     assert not any(1000 in each for each in history.epochs(1, 3000))
 
 
+@pytest.mark.parametrize("back", [5, 9, 15, 31, 40, 255, 300])
+def test_a_pack_that_a_rewind_has_cut_is_read_after_all_is_thinned_out(
+    tmp_path: Path, back: int
+) -> None:
+    history = long(tmp_path, 320, 320)
+    history.truncate(back)
+    for epoch in range(back + 1, 2001):
+        history.append(1, epoch, numbers(PAIRS, [((0, epoch), 1)]))
+        if epoch % 64 == 0:
+            pack(history, epoch, Keep(2))
+    pack(history, 2000, Keep(2))
+    kept = list(range(max(1, back - 49), back + 1))
+    readable = [epoch for each in history.epochs(1, 2000) for epoch in each]
+    assert 20 < len(readable) < 1000
+    for epoch in readable:
+        later = list(range(back + 1, epoch + 1))
+        if epoch >= back:
+            assert rows_at(history, epoch) == kept + later
+    assert rows_at(history, 2000) == kept + list(range(back + 1, 2001))
+
+
 STEPS = st.sampled_from([1, 16, 256])
 
 

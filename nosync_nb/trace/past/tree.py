@@ -228,7 +228,14 @@ def to_thin(nodes: Sequence[PackNode], now: int, keep: Keep) -> tuple[PackNode, 
 
 
 def _loses(leaf: PackNode, grain: int, pinned: Iterable[int]) -> bool:
-    """Whether one of some epochs, which a leaf has, could not be told apart with a grain."""
+    """Whether one of some epochs, which a leaf has, could not be told apart with a grain.
+
+    Failure: 1. A rewind leaves the epochs of a leaf from the middle of a group on. 2. The leaf is
+    thinned out, and the group is one sum, of what was left as well. 3. No later state can be read,
+    as all are sums over that group. So what would be a part of a group is kept as it is.
+    """
     bounds = [(leaf.lower, leaf.upper), *leaf.own.values()]
+    if leaf.clip % grain and any(leaf.clip < upper for _, upper in bounds):
+        return True
     fine = [epoch for epoch in pinned if (epoch + 1) % grain]
     return any(lower <= epoch < upper for epoch in fine for lower, upper in bounds)
