@@ -58,7 +58,9 @@ def after(
 
     Cost: O(stages), some 100 ns each.
     """
-    local = {s["name"] for s in catalog.get("stages", ()) if _local(s)}
+    stages = catalog.get("stages", ())
+    on_disk = [s for s in stages if s["options"].get("persist") == DISK]
+    local = {s["name"] for s in on_disk if _local(s)}
     uppers = {s["name"]: s["life"]["since"] + 1 for s in _stopped(before)}
     still = {s["name"] for s in _stopped(catalog)}
     defined = {}
@@ -79,9 +81,8 @@ def after(
 
 
 def _local(stage: Mapping[str, Any]) -> bool:
-    """Whether replicas do not owe a stage; see `Stage.on_disk`."""
-    own = stage["options"]
-    if own.get("persist") != DISK or own["nondeterministic"] or stage.get("signer"):
+    """Whether replicas do not owe a stage of that level; see `Stage.on_disk`."""
+    if stage["options"]["nondeterministic"] or stage.get("signer"):
         return False
     return bool(stage["life"]["is"] == "live")
 
