@@ -21,6 +21,7 @@ from nosync.cells import Cells, pending_rows
 from nosync.place import Place, prepare, resolve, temporary, use, used
 from nosync.tracebacks import ShortErrors
 from nosync.variables import Memo, Variables, taken
+from nosync.views import OpenViews
 from nosync_widgets import formats
 from nosync_widgets.tables import collection_table, report_html
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from nosync.protocols import Settings
     from nosync_nb import Collection, Session
-    from nosync_widgets.travel import TravelView
 
 _SAFE_MODE = 2
 
@@ -83,7 +83,7 @@ class Notebook:
         self.cells = Cells(self)
         self.variables = Variables(shell)
         self.memo = Memo()
-        self.views: dict[str, TravelView] = {}
+        self.views = OpenViews()
         self.undoing = ExitStack()
         self._eager = EagerSpark(shell.user_ns)
         self._looked = False
@@ -114,12 +114,15 @@ class Notebook:
             self.cells.settle()
             self.open(mode=self.opened.mode)
 
-    def open(self, path: str | None = None, *, force: bool = False, **options: Any) -> Session:
+    def open(
+        self, path: str | None = None, *, force: bool = False, brief: bool = False, **options: Any
+    ) -> Session:
         """Opens a log as the notebook's session and brings its variables back.
 
         Args:
-            path: a folder; by default the notebook's own place.
+            path: a folder; by default the notebook's own place, whose views stay open.
             force: also in safe mode.
+            brief: the caller says what there is to say of its recovery.
             options: as `nosync.open` takes them.
         """
         __tracebackhide__ = True
@@ -148,14 +151,20 @@ class Notebook:
             memo.write(place.path)
         if session is self.opened:
             return session
-        self.close()
+        before = self.opened if named is None else None
+        self.close(views=named is not None)
         self.opened, self.place, self.memo, self._looked = session, place, memo, True
         self.branch = branch
         owners_of(session).listeners.hear(lambda text: self.say(f"NoSync: {text}"))
         self.configure()
         self.cells.begin()
-        self._announce(session, place)
-        if branch is not None:
+        self._announce(session, place, brief)
+        if before is not None:
+            self.views.move(session, branch)
+            if left := self.variables.lead(before, session):
+                names = formats.listing(left)
+                self.say(f"NoSync: still of the session before, run their cells again: {names}")
+        if branch is not None and not brief:
             self.say(
                 f"NoSync: cells go on in branch {branch}; `%dd switch` is back in the main log"
             )
@@ -199,7 +208,7 @@ class Notebook:
         before, _ = used(place)
         use(place, name)
         try:
-            return self.open(force=True)
+            return self.open(force=True, brief=True)
         except BaseException:
             use(place, before)
             raise
@@ -228,15 +237,14 @@ class Notebook:
 
             raise NosyncError(f"the log in use has {lost}", hint="%dd commit or %dd discard first")
 
-    def close(self) -> None:
-        """Closes views and session and takes the variables back that it brought."""
+    def close(self, *, views: bool = True) -> None:
+        """Closes session and `views`, and takes the variables back that it brought."""
         self.cells.settle()
         lost = "" if self.opened is None else pending_rows(self.opened)
         if lost:
             self.say(f"NoSync: dropped, as nothing committed them: {lost}")
-        for view in self.views.values():
-            view.close()
-        self.views.clear()
+        if views:
+            self.views.close()
         self.variables.drop()
         session, self.opened = self.opened, None
         if session is not None:
@@ -259,8 +267,7 @@ class Notebook:
         self.before_cell()
         if self.opened is None or self.place is None:
             return
-        for view in self.views.values():
-            view.refresh()
+        self.views.refresh()
         self.variables.bind_spark(self.opened.spark or self._eager.spark)
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
         changed = self.variables.remember(self.memo, source, self.cells.number)
@@ -277,9 +284,7 @@ class Notebook:
     def forget(self, *names: str) -> None:
         """Closes the views of stages that are gone, and takes their variables away."""
         for name in names:
-            view = self.views.pop(name, None)
-            if view is not None:
-                view.close()
+            self.views.close(name)
             self.variables.drop(name)
 
     def show(self, error: BaseException) -> None:
@@ -304,7 +309,7 @@ class Notebook:
         report.lacks(self.variables.not_restored(self.memo))
         self.say(str(report), report_html(report))
 
-    def _announce(self, session: Session, place: Place) -> None:
+    def _announce(self, session: Session, place: Place, brief: bool) -> None:
         unbound = self.variables.bind(session, self.memo)
         if session.recovery.fresh:
             if place.temporary:
@@ -315,7 +320,8 @@ class Notebook:
             else:
                 self.say(f"NoSync: new log {_relative(place.path)}", progress=True)
             return
-        self.show_report()
+        if not brief:
+            self.show_report()
         for name in unbound:
             whose = "a name of Python" if taken(name) else "a variable of yours"
             self.say(f'NoSync: {name} is {whose}; session["{name}"] is the stage')

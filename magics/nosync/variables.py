@@ -118,6 +118,30 @@ class Variables:
                 self.set(alias, session[name])
         return taken
 
+    def lead(self, before: Session, session: Session) -> list[str]:
+        """Hands names of a user that show what a session had to another one of the same log.
+
+        Returns:
+            those that cannot be: collections without a name, or of a stage that is not there.
+        """
+        from nosync_nb import Collection
+        from nosync_nb.collections.host import host_of
+        from nosync_nb.session.session import owners_of
+
+        left, host, names = [], owners_of(before).host, self._shell.user_ns
+        for name, value in list(names.items()):
+            if name.startswith("_"):
+                continue
+            if value is before:
+                names[name] = session
+            elif isinstance(value, Collection) and host_of(value) is host:
+                known = value.name
+                if known is not None and known in session:
+                    names[name] = session[known]
+                else:
+                    left.append(name)
+        return left
+
     def set(self, name: str, value: Any, *, over: bool = False) -> bool:
         """Binds one name; refuses when a value of the user has it, unless `over`."""
         if not over and (taken(name) or not self._is_free(name)):

@@ -75,10 +75,15 @@ class Comparing:
         else:
             made = difference(_rows(one, schema), _rows(two, schema), schema.types)
         count = a.count(one.side.epoch)
-        return Comparison(one.side, two.side, schema, made, count, self._keys(one, schema, by))
+        own = one if one.host is self._host else two
+        return Comparison(one.side, two.side, schema, made, count, self._keys(own, schema, by))
 
     def _keys(self, one: _Compared, schema: Schema, by: str | Sequence[str] | None) -> Key:
-        """The places of the columns that say which row became which."""
+        """The places of the columns that say which row became which.
+
+        Args:
+            one: the first side that is of this session, if one is.
+        """
         if by is not None:
             return tuple(map(schema.index, [by] if isinstance(by, str) else by))
         if one.host is not self._host:

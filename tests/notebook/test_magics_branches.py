@@ -59,6 +59,53 @@ def test_cells_go_on_in_a_branch_and_back(notebook: Notebook) -> None:
     assert "what_if" not in notebook.ok("%dd branch")
 
 
+def test_a_switch_says_where_cells_go_on_and_not_how_a_log_was_opened(notebook: Notebook) -> None:
+    notebook.ok("%dd branch what_if --at 2")
+    said = notebook.ok("%dd switch what_if")
+    assert said.text.count("what_if") == 1
+    assert "recovered" not in said
+    assert f"epoch 2 · branch what_if of log {nosync.session().path[:8]}" in notebook.ok(
+        "%dd status"
+    )
+    assert "at epoch 3" in notebook.ok("%dd switch")
+    notebook.ok('%%dd\nfast = flights.filter("delay < 10")')
+    notebook.ok("%dd branch earlier --at 2")
+    said = notebook.ok("%dd switch earlier")
+    assert "recompute: fast: it was not there at epoch 2" in said
+
+
+def test_handles_with_other_names_follow_a_switch_and_those_without_any_are_told(
+    notebook: Notebook,
+) -> None:
+    notebook.ok("mine, session = slow, nosync.session()\nunnamed = slow.filter('delay > 25')")
+    notebook.ok("%dd branch what_if --at 2")
+    assert "run their cells again: unnamed" in notebook.ok("%dd switch what_if")
+    assert rows(notebook, "mine") == [("AA", 20)]
+    assert notebook.names["session"] is nosync.session()
+    notebook.ok("unnamed = slow.filter('delay > 25')")
+    assert "run their" not in notebook.ok("del unnamed\n%dd switch")
+    assert rows(notebook, "mine") == [("AA", 20), ("AA", 30)]
+
+
+def test_open_views_follow_a_switch_and_a_rewind(notebook: Notebook) -> None:
+    views = notebook.shell.find_line_magic("dd").__self__.notebook.views
+    view = views.travel(nosync.session(), "slow", None, None)
+    notebook.ok("%dd branch what_if --at 2")
+    notebook.ok("%dd switch what_if")
+    assert view.title() == "what_if/slow at epoch 2: +1 −0 since epoch 1"
+    notebook.ok('flights.insert([("UA", 99)])')
+    assert "what_if/slow at epoch 3: +1" in notebook.ok("%dd travel slow")
+    assert view.page["rows"] == [["AA", "20"], ["UA", "99"]]
+    notebook.ok("%dd switch")
+    assert view.title() == "slow at epoch 3: +1 −0 since epoch 2"
+    assert view.page["rows"] == [["AA", "20"], ["AA", "30"]]
+    notebook.ok("%dd rewind 2")
+    assert view.epoch == 2
+    assert view.page["rows"] == [["AA", "20"]]
+    notebook.ok("%dd drop slow")
+    assert view.comm is None
+
+
 def test_a_rewind_says_how_it_is_undone(notebook: Notebook) -> None:
     said = notebook.ok("%dd rewind 2")
     assert "went back from epoch 3 to 2" in said
@@ -161,5 +208,14 @@ def test_a_stage_is_compared_with_itself_in_another_branch(notebook: Notebook) -
     shown = notebook.ok("%dd compare main/slow slow")
     assert "1 only in main/slow, 1 only in slow, 1 in both" in shown
     assert "no difference" in notebook.ok("%dd compare main/slow slow --at 2 2")
+    count = '%%dd\nhow_many = slow.group_by("carrier").count()'
+    notebook.ok(count)
+    notebook.ok("%dd switch")
+    notebook.ok(count)
+    for sides in ("what_if/how_many how_many", "how_many what_if/how_many"):
+        shown = notebook.ok(f"%dd compare {sides}")
+        assert "1 changed, 1 only in what_if/how_many" in shown
+        assert "rows are told apart by carrier" in shown
+    notebook.ok("%dd switch what_if")
     assert "there are: main, what_if" in notebook.fails("%dd compare other/slow slow")
     assert "'fast'" in notebook.fails("%dd compare main/fast slow")

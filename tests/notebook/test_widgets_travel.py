@@ -108,6 +108,48 @@ def test_an_error_is_shown_in_the_view(view: TravelView, session: Any) -> None:
     assert "worst" in view.static()[0]
 
 
+def test_after_a_rewind_the_view_shows_the_rows_that_an_epoch_has_now(
+    view: TravelView, session: Any
+) -> None:
+    view.travel(3)
+    session.rewind(to=1)
+    session["flights"].insert([("DL", 70)])
+    session.commit()
+    session["flights"].insert([("DL", 80)])
+    assert session.commit() == 3
+    view.refresh()
+    assert view.epoch == 3
+    assert view.page["rows"] == [["AA", "1"], ["DL", "80"], ["UA", "5"]]
+    session.rewind(to=2)
+    view.refresh()
+    assert view.epoch == 2
+    assert view.page["rows"] == [["AA", "1"], ["DL", "70"], ["UA", "5"]]
+
+
+def test_a_view_that_moves_to_a_branch_hears_of_its_commits_and_names_it(
+    view: TravelView, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(travel, "_REFRESH_SECONDS", 3600)
+    with session.branch("what_if", at=2) as branch:
+        view.move(branch, "what_if")
+        assert view.epoch == 2
+        assert view.title() == "what_if/worst at epoch 2 (day 2): +1 −1 since epoch 1"
+        session["flights"].insert([("ZZ", 1)])
+        session.commit()
+        assert timer_of(view) is None
+        branch["flights"].insert([("DL", 70)])
+        branch.commit()
+        assert timer_of(view) is not None
+        view.refresh()
+        assert view.epoch == 2
+        view.travel()
+        assert view.page["rows"] == [["AA", "1"], ["DL", "70"], ["UA", "9"]]
+        view.travel(1)
+        view.move(session, None)
+        assert view.epoch == 1
+        assert view.page["name"] == "worst"
+
+
 def test_the_fallback_is_a_table(view: TravelView) -> None:
     data, _ = view._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data

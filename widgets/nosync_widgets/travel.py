@@ -26,6 +26,7 @@ from nosync_widgets.timeline import Timeline
 
 if TYPE_CHECKING:
     from nosync_nb import Session
+    from nosync_nb.session.owners import Owners
     from nosync_nb.store.ledger import Epoch
 
 _STATIC = files("nosync_widgets") / "static"
@@ -48,12 +49,18 @@ class TravelView(anywidget.AnyWidget):
     ).tag(sync=True)
 
     def __init__(
-        self, session: Session, stage: str, *, at: int | None = None, limit: int = 100
+        self,
+        session: Session,
+        stage: str,
+        *,
+        at: int | None = None,
+        limit: int = 100,
+        branch: str | None = None,
     ) -> None:
-        from nosync_nb.session.session import owners_of
-
         self._lock = threading.RLock()
         self._session = session
+        self._branch = branch
+        self._incarnation = 0
         self._limit = min(limit, 200)
         # A commit must never wait for a page that is being read: the timer has a lock of its own.
         self._timer_lock = threading.Lock()
@@ -62,7 +69,7 @@ class TravelView(anywidget.AnyWidget):
         self._pages = 0
         super().__init__(stage=stage)
         self.travel(at)
-        self._unsubscribe = owners_of(session).listeners.subscribe(self._committed)
+        self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
         self.on_msg(self._asked)
 
     @property
@@ -81,12 +88,17 @@ class TravelView(anywidget.AnyWidget):
     def refresh(self, *, reload: bool = False) -> None:
         """Looks for new epochs; stays where it is unless that epoch is gone.
 
+        After a rewind the rows are read again: an epoch of that number may be another one.
+
         Args:
             reload: read the rows again too, after a new version of the stage.
         """
         with self._lock:
             if self._closed:
                 return
+            incarnation = _owners(self._session).publisher.ledger.incarnation
+            reload |= incarnation != self._incarnation
+            self._incarnation = incarnation
             try:
                 timeline = Timeline(self._session[self.stage].history())
             except Exception:
@@ -94,6 +106,19 @@ class TravelView(anywidget.AnyWidget):
             self.steps = [list(step) for step in timeline.steps]
             if self.page and (reload or timeline.nearest(self.epoch) != self.epoch):
                 self._show(self.epoch)
+
+    def move(self, session: Session, branch: str | None) -> None:
+        """Goes on with another session of the same log: at its last epoch if that was shown."""
+        with self._lock:
+            if self._closed:
+                return
+            ends = self.epoch >= (Timeline(self.steps).latest or 0)
+            self._unsubscribe()
+            self._session, self._branch, self.steps = session, branch, []
+            self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
+            self.refresh(reload=True)
+            if ends:
+                self.travel()
 
     def close(self) -> None:
         """Frees the view, its layout and its subscription; a second call does nothing."""
@@ -127,7 +152,13 @@ class TravelView(anywidget.AnyWidget):
                 said = f"{type(error).__name__}: {error}. {hints}".strip()
                 page = {"error": formats.visible(said)}
             self._pages += 1
-            self.page = {**page, "epoch": epoch, "asked": asked, "number": self._pages}
+            own = {"name": formats.one_line(self._name), "epoch": epoch, "asked": asked}
+            self.page = {**page, **own, "number": self._pages}
+
+    @property
+    def _name(self) -> str:
+        """The stage as it is named from outside of its branch."""
+        return self.stage if self._branch is None else f"{self._branch}/{self.stage}"
 
     def _read(self, timeline: Timeline, epoch: int) -> dict[str, Any]:
         page = read_page(self._session[self.stage], timeline, epoch, limit=self._limit)
@@ -161,15 +192,22 @@ class TravelView(anywidget.AnyWidget):
     def static(self) -> tuple[str, str]:
         """The epoch shown as text and as HTML, without widgets."""
         if "error" in self.page:
-            table = formats.visible(f"{self.stage}: {self.page['error']}")
+            table = formats.visible(f"{self._name}: {self.page['error']}")
             return table, f"<pre>{formats.html(table)}</pre>"
-        table_ = page_table(self.stage, self.page)
+        table_ = page_table(self._name, self.page)
         return table_.text(), table_.html()
 
     def title(self) -> str:
         """One line: stage, epoch, label, how many rows came and went."""
-        title = self.stage if "error" in self.page else page_title(self.stage, self.page)
+        title = self._name if "error" in self.page else page_title(self._name, self.page)
         return formats.one_line(title)
+
+
+def _owners(session: Session) -> Owners:
+    """Who does what in a session; the engine is loaded when a view is made."""
+    from nosync_nb.session.session import owners_of
+
+    return owners_of(session)
 
 
 def epoch_info(session: Session, epoch: int) -> Epoch | None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from nosync.notebook import Notebook
 
 
+_TOLD = ("lost", "uncertain", "extend", "recompute", "stale", "note")
+"""What of the report of an opening is told when cells go on elsewhere, if there is any."""
+
+
 def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
     __tracebackhide__ = True
     if arguments.drop is not None:
@@ -61,8 +65,12 @@ def _listed(notebook: Notebook) -> Table:
 def _switch(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
     session = notebook.switch(arguments.name)
-    where = "the main log" if notebook.branch is None else f"branch {notebook.branch}"
-    notebook.say(f"cells go on in {where}, at epoch {session.now}")
+    where, back = "the main log", ""
+    if notebook.branch is not None:
+        where, back = f"branch {notebook.branch}", "; `%dd switch` is back in the main log"
+    lines = [f"cells go on in {where}, at epoch {session.now}{back}"]
+    lines += [f"{what}: {text}" for what, text in session.recovery.facts() if what in _TOLD]
+    notebook.say("\n".join(lines))
 
 
 def _rewind(notebook: Notebook, arguments: Namespace) -> None:

@@ -39,7 +39,8 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
             state = "live, in memory alone"
         levels = (frontier.memory, frontier.disk, frontier.replicas)
         rows.append([name, kind, count, *map(formats.value, levels), state])
-    caption = f"epoch {session.now} · log {notebook.place.path if notebook.place else ''}"
+    branch = f"branch {notebook.branch} of " if notebook.branch else ""
+    caption = f"epoch {session.now} · {branch}log {notebook.place.path if notebook.place else ''}"
     pending = session.pending.items()
     notes = [f"pending: {name} {formats.count(item.rows, 'row')}" for name, item in pending]
     notes.append(_failures(session))
@@ -156,20 +157,12 @@ def _sign(diff: int) -> str:
 def _travel(notebook: Notebook, arguments: Namespace) -> None:
     from IPython.display import display
 
-    from nosync_widgets.travel import TravelView
-
     session = notebook.session()
     stage = arguments.stage or next(iter(session.stages), None) or next(iter(session.inputs), None)
     if stage is None:
         raise UsageError("%dd travel: there is no stage yet; define one in a %%dd cell")
     _collection(notebook, stage)
-    at = _epoch(notebook, arguments.at)
-    view = notebook.views.get(stage)
-    if view is None:
-        view = notebook.views[stage] = TravelView(session, stage, at=at)
-    else:
-        view.refresh(reload=True)
-        view.travel(at)
+    view = notebook.views.travel(session, stage, _epoch(notebook, arguments.at), notebook.branch)
     # A saved notebook that is opened without its kernel shows this and not the widget.
     text, html = view.static()
     title = view.title()

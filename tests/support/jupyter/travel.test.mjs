@@ -39,6 +39,8 @@ test("positions beyond the ends are the ends", () => {
 test("the status names epoch, label and changes in words", () => {
   assert.equal(status({ ...PAGE, label: "May" }, THINNED),
     "epoch 45 of 46 · May · 1 row came, 1,200 went");
+  assert.equal(status({ ...PAGE, epoch: 32, before: 16 }, THINNED),
+    "epoch 32 of 46 · epochs 17 to 32 are kept as one · 1 row came, 1,200 went");
   assert.match(status({ ...PAGE, epoch: 46 }, THINNED), /^epoch 46, the latest/);
   assert.equal(status({ ...PAGE, error: "gone" }, THINNED), "epoch 45: gone");
 });

@@ -6,6 +6,7 @@
 /** @typedef {[number, number, number]} Step first, last, distance */
 /**
  * @typedef {object} Page
+ * @property {string=} name the stage, and before it the branch that it is of
  * @property {number} epoch
  * @property {number} asked
  * @property {number | null} before
@@ -62,6 +63,8 @@ export function status(page, steps) {
   const parts = [`epoch ${page.epoch}${place}`];
   if (page.label) parts.push(page.label);
   if (page.time) parts.push(page.time);
+  const first = page.before === null ? page.epoch : page.before + 1;
+  if (first < page.epoch) parts.push(`epochs ${first} to ${page.epoch} are kept as one`);
   parts.push(`${plural(page.added, "row")} came, ${page.removed.toLocaleString("en")} went`);
   return parts.join(" · ");
 }
@@ -172,7 +175,7 @@ function build(model, root) {
   // The notebook's shortcuts (arrows, a, b, ...) look at the element that has the focus: there they
   // must be refused, or an arrow key moves between cells instead of epochs.
   for (const control of bar.children) control.setAttribute("data-lm-suppress-shortcuts", "true");
-  return { play, previous, slider, next, latest, line, tables };
+  return { play, previous, slider, next, latest, line, tables, title };
 }
 
 /** @param {{model: any, el: HTMLElement}} context */
@@ -247,6 +250,7 @@ function render({ model, el }) {
       if (moved) ask();
       else wanted = page.epoch;
     }
+    view.title.textContent = page.name ?? model.get("stage");
     if (page.error) view.tables.replaceChildren(make("p", { class: "nosync-error" }, page.error));
     else view.tables.replaceChildren(rowsTable(page), changesTable(page));
     showSlider();
