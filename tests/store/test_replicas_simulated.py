@@ -13,7 +13,7 @@ import pytest
 from replica_world import ACTIONS, FAULTS, STEPS, World
 from soak import tried
 
-SEEDS = int(os.environ.get("NOSYNC_SEEDS", tried("1000", soak="100000")))
+SEEDS = int(os.environ.get("NOSYNC_SEEDS", tried("2000", soak="100000")))
 CHUNK = 250
 LIFE_STEPS = 200
 

@@ -65,6 +65,14 @@ class Wire:
         arrives(message)
         return answer
 
+    @property
+    def folder(self) -> str | None:
+        return self._replica.folder
+
+    def acknowledged(self) -> int:
+        found: int = self._say("acknowledged")
+        return found
+
     def promised(self) -> Term | None:
         found: Term | None = self._say("promised")
         return found

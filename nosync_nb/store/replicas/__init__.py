@@ -2,6 +2,7 @@
 
     keeper      a process of its own that ships what is on disk, one thread for each replica
     shipping    what one replica lacks of a log, and in which order it gets it
+    voting      what one replica has of a log, and beyond it
     polling     whether an owner lacks nothing of what replicas hold, before he ships; which of
                 them are one
     vouching    what is sent, as far as it proves to be what was written

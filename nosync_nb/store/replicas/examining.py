@@ -4,6 +4,11 @@ A copy that is being filled has segments or a checkpoint of which the rest is mi
 earlier owner may have torn frames at its end. What is told here is a state that was acknowledged,
 or a later one. Of files of rows it is only looked whether somebody has them, in their size: they
 are verified when they are brought (bringing.py).
+
+Failure: 1. A replica gets the frames before a checkpoint, and the first ones of the latest owner,
+and who ships dies before the checkpoint is sent. 2. The disk is lost. What can be read back ends
+before that owner begins, and is shorter than what others acknowledged of the one before him. Hence
+a copy counts as the latest owner's if all that he began with can be read back of it.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ class Copy(NamedTuple):
         sizes: how many bytes of each file of frames are part of it.
         rows: the files of rows that it names, here, at another replica, or nowhere if they are
             owed last; see `owed`.
-        generation: of the last owner who shipped to it.
+        generation: of the last owner who had all of it, and shipped to it.
         end: after the last frame.
     """
 
@@ -217,14 +222,15 @@ def _cut(files: Files, stretch: Stretch, name: str | None, state: Checkpoint | N
             f"'{stretch.url}' is damaged: it had frame {acknowledged}, and ends at {end.seq}",
             hint="it is repaired from the log; take another replica",
         )
-    sizes = {}
+    sizes, generation = {}, 0
     for index, segment in enumerate(live):
         after = live[index + 1].start.offset if index + 1 < len(live) else end.offset
         if segment.start.offset <= end.offset:
             sizes[segment.name] = segment.local(max(segment.start.offset, min(after, end.offset)))
+            generation = segment.generation
     if name is not None:
         sizes[name] = held[name]
-    return Copy(stretch.url, stretch.replica, sizes, rows, live[-1].generation, end)
+    return Copy(stretch.url, stretch.replica, sizes, rows, generation, end)
 
 
 def _frames(

@@ -16,22 +16,19 @@ What a replica holds of a segment is compared by digest when it is promised, the
 Failure: the log's disk comes back from an old copy, and its owner goes on from there. Replicas hold
 later frames, of which people were told. What he ships is of a later generation, and would be taken
 for the better copy. Hence nothing of an owner is shipped until it is known that he lacks nothing
-(see `Poll`); but for the first of all, before whom there was nothing.
+(see `Poll` and voting.py); but for the first of all, before whom there was nothing.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
-from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import File
-from nosync_nb.store.log import checkpoint, frames, segments
-from nosync_nb.store.log.frames import Mark
-from nosync_nb.store.log.segments import HEADER_BYTES, Segment
-from nosync_nb.store.replicas import layout, vouching
+from nosync_nb.store.replicas import layout, voting, vouching
 from nosync_nb.store.replicas.polling import Vote
 from nosync_nb.store.replicas.replica import Name, Replica
 from nosync_nb.store.replicas.source import Anchor, Extent, Source, View
@@ -228,7 +225,7 @@ class Shipper:
         # Only a log that its first owner has just made cannot lack anything: also one that is empty
         # may be an old copy.
         if begun is None or begun.before is not None or self._source.generation > 1:
-            vote = self._vote(view, held)
+            vote = voting.vote(self._source, self._replica, view, held)
             self._ask(vote)
             if vote.ahead:  # what it acknowledged of another history counts no more
                 self._replica.sync(self._source.term, 0)
@@ -267,84 +264,6 @@ class Shipper:
 
     def _differs(self, name: str, size: int) -> bool:
         return self._source.digest(name, size) != self._replica.digest(name, size)
-
-    def _vote(self, view: View, held: dict[str, int]) -> Vote:
-        """What the replica has of this log, and beyond it.
-
-        What lies before this log's checkpoint cannot be compared any more.
-
-        Failure: a disk comes back from an old copy, and its owner writes as much as the replica has
-        beyond it. He is refused; the next owner begins behind all of that, where nothing differs.
-        Hence all that the replica has of earlier owners is held against the log.
-        """
-        names = filter(layout.is_checkpoint, held)
-        heads = (self._replica.read(name, 0, checkpoint.HEADER_BYTES) for name in names)
-        marks = [mark for mark in map(checkpoint.mark_of, heads) if mark is not None]
-        own = self._own(held, marks)
-        generation = own[0][0].generation if own else int(any(map(layout.is_frames, held)))
-        begun = any(e.segment.generation == self._source.generation for e in view.extents)
-        return Vote(self._ahead(own) if begun else "", generation)
-
-    def _ahead(self, own: Sequence[tuple[Segment, int]]) -> str:
-        """What a replica's own log has that this one lacks, in words; empty if nothing.
-
-        Args:
-            own: its segments, and how much of each counts.
-        """
-        for segment, size in own:
-            if segment.generation >= self._source.generation:
-                continue
-            if not self._source.holds(segment.start):
-                return f"the replica goes on after frame {segment.start.seq}, which this log lacks"
-            here = self._source.size(segment.name)
-            if here is not None and here >= size and not self._differs(segment.name, size):
-                continue
-            data = self._replica.read(segment.name, HEADER_BYTES, size - HEADER_BYTES)
-            theirs, _ = frames.scan(data, segment.start.offset, segment.start)
-            if theirs and not self._source.holds(theirs[-1].end):
-                return (
-                    f"the replica holds frames up to {theirs[-1].position.seq}, which this log"
-                    f" lacks: its disk is older than the replica"
-                )
-        return ""
-
-    def _own(self, held: dict[str, int], marks: Sequence[Mark]) -> list[tuple[Segment, int]]:
-        """The segments of the newest log that the replica has whole, and how much of each counts.
-
-        What it got in the middle of catching up it never acknowledged: of segments that lead back
-        neither to the first one nor to a checkpoint nothing can be read.
-
-        Args:
-            marks: those of its checkpoints.
-        """
-        headers = {}
-        for name in filter(layout.is_segment, held):
-            segment = segments.decode(self._replica.read(name, 0, HEADER_BYTES))
-            if segment is not None and segment.name == name:
-                if segment.log_id != self._source.log_id:
-                    raise CorruptLogError(
-                        f"it holds frames of another log, {segment.log_id.hex()}, where this one's"
-                        f" belong",
-                        hint=f"put them back, or delete its copy '{self._source.log_id.hex()}':"
-                        " it is filled anew",
-                    )
-                headers[segment.key] = segment
-        for newest in sorted(headers, reverse=True):
-            chain: list[tuple[Segment, int]] = []
-            which: tuple[int, int] | None = newest
-            stop: int | None = None
-            while which is not None and which in headers:
-                segment = headers[which]
-                size = held[segment.name] if stop is None else segment.local(stop)
-                if size > held[segment.name]:
-                    break
-                chain.append((segment, size))
-                which, stop = segment.before, segment.start.offset
-            first, (last, size) = chain[-1][0].start.offset, chain[0]
-            end = last.start.offset + size - HEADER_BYTES
-            if which is None or any(first <= mark.offset <= end for mark in marks):
-                return chain
-        return []
 
     # -- sending -----------------------------------------------------------------------------
 

@@ -118,6 +118,11 @@ class Source:
         self._end: Mark | None = None
         self._epoch = 0
 
+    @property
+    def files(self) -> Files:
+        """The disk that the log is on."""
+        return self._files
+
     def close(self) -> None:
         """Unmaps the words."""
         self._words.close()

@@ -1,0 +1,154 @@
+"""A replica that has the frames before a checkpoint, and not the checkpoint: who shipped has died.
+
+The files that those frames name are gone, so that they cannot be read back; they were never
+acknowledged. They hide nothing that was, and hold nobody up.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from faults import Crash
+from replica_world import World
+
+from nosync_nb import open as open_session
+from nosync_nb.errors import FencedError
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.replicas.folder import FolderReplica
+from nosync_nb.store.replicas.polling import Poll, UndecidedError, Vote
+from nosync_nb.store.replicas.replica import Name
+from nosync_nb.store.replicas.shipping import Shipper
+from nosync_nb.store.replicas.source import Source
+
+
+def begun() -> World:
+    """Four epochs of a log that all replicas have, and two with files that two of them have."""
+    world = World(7)
+    for _ in range(4):
+        world.append()
+    world.sync()
+    for number in range(3):
+        world.ship(number)
+    world.append_file()
+    world.append_file()
+    world.sync()
+    for number in (1, 2):
+        world.ship(number)
+    return world
+
+
+def dropped(world: World) -> None:
+    """A checkpoint that needs none of the files, and an epoch after it."""
+    while world.live:
+        world.checkpoint()
+    world.append()
+    world.sync()
+
+
+def emptied(world: World, number: int) -> None:
+    """A replica comes back empty."""
+    world.clear(number)
+    world.acks[number] = world.holds[number] = 0
+    world.wiped.add(number)
+
+
+def cut_at_each_step(prepared: Callable[[], World]) -> Iterator[World]:
+    """Worlds in which who ships to the first replica died at one step, from the first one on."""
+    for step in range(1, 100):
+        world = prepared()
+        world.disks[0].crash_in(step, "before")
+        try:
+            world.ship(0)
+        except Crash:
+            world.shippers[0] = None
+            world.disks[0].go_on()
+            yield world
+        else:
+            return
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.fault(27, 33)
+def test_a_copy_that_a_later_owner_has_not_brought_level_hides_no_longer_one() -> None:
+    def prepared() -> World:
+        world = begun()
+        dropped(world)
+        for number in (1, 2):
+            world.ship(number)
+        world.take_over()
+        world.append_file()
+        world.sync()
+        for number in (1, 2):
+            try:
+                world.poll.ask(number, Vote("", 1))
+            except UndecidedError:
+                assert number == 1
+        return world
+
+    seen = set()
+    for world in cut_at_each_step(prepared):
+        assert world.announced == 7
+        seen.add((len(world.segments(0)), world.readable(0)))
+        emptied(world, 2)
+        world.lose_disk()  # which asserts that what was announced is there
+        assert len(world.appended) >= 7
+        world.level()
+        assert world.announced == len(world.appended)
+    assert (2, 4) in seen  # frames of the later owner, and nothing of them can be read
+
+
+@pytest.mark.fault(27, 32, 33)
+def test_frames_that_cannot_be_read_back_hold_no_log_up_for_ever() -> None:
+    def prepared() -> World:
+        world = begun()
+        world.ship(0)
+        world.append_file()
+        dropped(world)
+        return world
+
+    unread = 0
+    for world in cut_at_each_step(prepared):
+        before = world.readable(0)
+        emptied(world, 1)
+        sizes = [len(world.quiet.read(path)) for path in world.segments(0)]
+        unread += before == 6 and sum(sizes) > len(world.quiet.read(world.segments(2)[0]))
+        world.lose_disk()
+        assert len(world.appended) >= world.announced == 6
+        world.level()
+        assert world.announced == len(world.appended)
+    assert unread
+
+
+@pytest.mark.fault(14, 32)
+def test_a_replica_that_lost_a_file_of_what_it_acknowledged_is_ahead_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+    path, backup, place = tmp_path / "x.nosync", tmp_path / "backup", tmp_path / "r"
+    place.mkdir()
+
+    def shipper(source: Source) -> Shipper:
+        replica = FolderReplica(str(place), source.log_id)
+        return Shipper(source, replica, Name(str(path), "me"), lambda vote: Poll(1, 1).ask(0, vote))
+
+    with open_session(path) as session:
+        edges = session.input("edges", "src int, dst int")
+        session.commit(wait="disk")
+        shutil.copytree(path, backup)
+        edges.insert([(i, i) for i in range(70_000)])
+        session.commit(wait="disk")
+        shipper(Source(session.path, owners_of(session).publisher.store.log.generation)).ship()
+    (part,) = place.glob("*/layers/*.arrow")
+    part.unlink()
+    shutil.rmtree(path)
+    os.rename(backup, path)
+    with open_session(path) as session:
+        session.inputs["edges"].insert([(1, 2)])
+        session.commit(wait="disk")
+        source = Source(session.path, owners_of(session).publisher.store.log.generation)
+        with pytest.raises(FencedError, match="lacks"):
+            shipper(source).ship()
