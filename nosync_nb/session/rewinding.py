@@ -5,11 +5,13 @@
 
 *Data go back, definitions do not.* A stage that can be read at that epoch is cut there; one that
 cannot is computed from its inputs as of then, before the frame is written: if that fails nothing
-has changed. An input that was declared later stays, and is empty. What operators remember, and
-cannot be had as of then, is made again before the next write, from the same inputs.
+has changed. An input that was declared later stays, and is empty. From what operators remember is
+taken what was changed since, as far as frames tell it (`store/recent.py`); what cannot be had as of
+then is made again before the next write, from the same inputs.
 
 With the frame all of it has happened, here and for who opens the log next; without it nothing has.
-No row is read and no file is written for a stage that is cut, whatever it holds.
+No row is read and no file is written for a stage that is cut, whatever it holds: the frame has what
+was changed since, if that is little (`store/undone.py`).
 """
 
 from __future__ import annotations
@@ -42,11 +44,15 @@ from nosync_nb.session.sealing import Signer
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.spark.link import Link
-from nosync_nb.store import branches, rewound
+from nosync_nb.store import branches, recent, rewound, undone
 from nosync_nb.store.asof import Earlier, asof
+from nosync_nb.store.journal import Entry
 from nosync_nb.store.ledger import Rewound
 from nosync_nb.trace import Trace
 from nosync_nb.trace.past.history import History
+
+UNDONE_BYTES = 4 << 20
+"""What is taken back stands in the frame up to so many bytes; more is made again from the past."""
 
 LOST = "what it remembers is not known at the epoch that was gone back to: run the stage's cell"
 """Why a stage stops of which functions may give something else if they are called again."""
@@ -147,9 +153,10 @@ class Rewinding:
             NosyncError: and nothing has changed.
 
         Cost: some ms, whatever is held: nothing is read, copied or written of what is cut. What
-            operators remember, and is not there as of then, is computed before the next epoch. The
-            branch takes a hard link for each file, and what is in memory alone is written to it. It
-            is shown when the frame is on the disk, which is waited for.
+            operators remember is taken back to one of the newest epochs by what was changed since,
+            some us an epoch; of an older one it is computed before the next epoch. The branch takes
+            a hard link for each file, and what is in memory alone is written to it. It is shown
+            when the frame is on the disk, which is waited for.
         """
         outcome = Outcome()
         try:
@@ -161,7 +168,7 @@ class Rewinding:
                 epoch = self._epoch(to, before)
                 if epoch == before:
                     return RewindReport(before, epoch)
-                report = self._gone_back(asof(was, epoch), outcome)
+                report = self._gone_back(self._earlier(was, epoch), outcome)
                 self._repeats.back(epoch)
                 self._keeps.settle()
             self._upkeep.plan_checkpoint()
@@ -196,6 +203,13 @@ class Rewinding:
             raise TimeError(f"epoch {to} is not readable", hint=f"epochs 0 to {now} are")
         return self._publisher.ledger.resolve(to, now)
 
+    def _earlier(self, was: Snapshot, epoch: int) -> Earlier:
+        """All that there is, as of an epoch; by what was changed since if that is little."""
+        frames = recent.frames(self._publisher.store, epoch, was.epoch)
+        earlier = asof(was, epoch, frames=frames)
+        sizes = (len(entry.data) for own in earlier.taken.values() for _, entry in own)
+        return earlier if sum(sizes) <= UNDONE_BYTES else asof(was, epoch)
+
     def _gone_back(self, earlier: Earlier, outcome: Outcome) -> RewindReport:
         """Prepares what will be assigned, writes the frame, and has it assigned."""
         publisher, now = self._publisher, self._publisher.snapshot
@@ -209,7 +223,8 @@ class Rewinding:
             graph, runner, draft = self._computed(point)
         elif there.nodes is not now.graph.nodes and earlier.whole:
             runner = Runner(graph, self._link.evaluate, self._link.bulk())
-        record, payload = self._record(point, graph, runner, draft, outcome)
+        taken = undone.entries(earlier.epoch, earlier.taken)
+        record, payload = self._record(point, graph, runner, draft, taken, outcome)
         rewinds = Rewound(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
         publisher.store.log.check()
         self._keeps.settle()
@@ -245,7 +260,13 @@ class Rewinding:
         return replay.compiled(point.catalog, point.graph, types, now=point.epoch, extended=none)
 
     def _record(
-        self, point: _Point, graph: Graph, runner: Runner, draft: Draft, outcome: Outcome
+        self,
+        point: _Point,
+        graph: Graph,
+        runner: Runner,
+        draft: Draft,
+        taken: list[Entry],
+        outcome: Outcome,
     ) -> tuple[UnfinishedDefinition, bytes]:
         """What is to be assigned, and what the frame says."""
         publisher, works = self._publisher, self._publisher.works
@@ -253,7 +274,7 @@ class Rewinding:
         sealed = self._signer.sealed(point.catalog, graph, point.epoch, publisher.retention)
         meta = {**sealed.meta, "incarnation": publisher.ledger.incarnation + 1}
         base = Version(point.epoch, point.traces)
-        payload = store.definition(draft, base, graph, meta, back=True)
+        payload = store.definition(draft, base, graph, meta, back=taken)
         logs = named_logs(graph)
         history = self._history(logs, point.catalog, draft)
         version = Version(point.epoch, draft.traces)

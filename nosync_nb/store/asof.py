@@ -4,7 +4,7 @@ Whoever goes back asks for every trace of the graph of now, as of an epoch, out 
 
     layers      those that end at or before the epoch are what they were, with their files
     frames      one that reaches beyond it is what it was without what was changed since, as far as
-                frames are kept (`recent.py`)
+                frames are kept (`recent.py`, `undone.py`)
     history     of a named collection the changes of every epoch are kept; they are summed up and
                 arranged when somebody looks (`deferred.Remembered`)
     nothing     what an operator remembers, and what a part without a name holds, has no history:
@@ -37,6 +37,7 @@ from nosync_nb.errors import TimeError
 from nosync_nb.store.deferred import Remembered
 from nosync_nb.store.log import Frame
 from nosync_nb.store.recent import Recent
+from nosync_nb.store.undone import Since, without
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.epochs import Interval, Ranges, check_readable
@@ -52,6 +53,7 @@ class Earlier(NamedTuple):
         refused: nodes that have nothing: parts without a name, and stages that are `unread`.
         unread: stages that cannot be read at the epoch, as they were defined later or had stopped;
             those that go on are computed from what they read.
+        taken: by log, all that was changed since, of those from which it was taken.
     """
 
     epoch: int
@@ -59,6 +61,7 @@ class Earlier(NamedTuple):
     bare: frozenset[int] = frozenset()
     refused: frozenset[int] = frozenset()
     unread: frozenset[str] = frozenset()
+    taken: Mapping[int, Since] = {}
 
     @property
     def whole(self) -> bool:
@@ -97,8 +100,10 @@ class _Backward:
         self.bare: set[int] = set()
         self.refused: set[int] = set()
         self.unread: set[str] = set()
+        self.unwritten = seen.graph.unwritten  # no frame tells what changed it
         self.past = Past(seen.history, seen.epoch)
         self.behind = self._behind()
+        self.taken: dict[int, Since] = {}
 
     def planned(self) -> Earlier:
         for node in self.seen.graph:
@@ -107,7 +112,7 @@ class _Backward:
             elif node.id in self.behind or not self._had(node, node.layouts()):
                 self.refused.add(node.id)
         sets = frozenset(self.bare), frozenset(self.refused), frozenset(self.unread)
-        return Earlier(self.epoch, self.traces, *sets)
+        return Earlier(self.epoch, self.traces, *sets, self.taken)
 
     def _named(self, node: Node, stage: Stage) -> None:
         """A named collection: its rows come out of its log, if not of its layers."""
@@ -143,17 +148,13 @@ class _Backward:
 
     def _cut(self, trace: Trace, log: int, number: int) -> Trace | None:
         """A trace as it was, by its layers and what frames say; None if they do not tell."""
-        upper = self.epoch + 1
-        layers = [layer for layer in trace.layers if layer.lower < upper]
-        if not layers:
-            return None
-        if layers[-1].upper > upper:
-            beyond = layers.pop()
-            before = self.recent.before(beyond, log, number, trace.layout)
-            if before is None:
-                return None
-            layers += before
-        return Trace(trace.layout, tuple(layers))
+        if not any(each.lower <= self.epoch < each.upper - 1 for each in trace.layers):
+            return without(trace, self.epoch, ())
+        since = None if {log, number} & self.unwritten else self.recent.since(log, number)
+        cut = None if since is None else without(trace, self.epoch, since)
+        if cut is not None and since is not None:
+            self.taken[log] = since
+        return cut
 
     def _remembered(self, log: int, trace: Trace, at: int, readable: Ranges) -> Trace:
         """A trace out of the log that feeds it: the layers that were there, and what followed."""

@@ -33,10 +33,11 @@ log goes on from an earlier epoch, and has a catalog as a definition has."""
 DEFINES = (DEFINITION, REWIND)
 """Kinds of frames after which another catalog holds."""
 
-INLINE, FILES, TRACE, RESET, PAST, CLEAR, CLOCKS = range(7)
+INLINE, FILES, TRACE, RESET, PAST, CLEAR, CLOCKS, UNDONE = range(8)
 """Kinds of entries: a log's batch inline; in files; files of a trace's layer; a whole trace; the
 payload of an epoch that a stage had missed; a trace of an operator's own is emptied, before what
-the same epoch adds to it; the clocks of what the frame changes (clocks.py), under no number."""
+the same epoch adds to it; the clocks of what the frame changes (clocks.py), under no number; the
+payload of an epoch that a rewind leaves (undone.py)."""
 
 NUMBERS_MAX = 2**31
 """Bound of the numbers of logs and traces: half of what an entry can hold."""
@@ -113,7 +114,7 @@ def unpack(data: bytes | memoryview) -> Payload:
             at = start + size
             if at > end:
                 raise ValueError("an entry is cut short")
-            if number >= NUMBERS_MAX or kind > CLOCKS or (kind == CLEAR and size):
+            if number >= NUMBERS_MAX or kind > UNDONE or (kind == CLEAR and size):
                 known = False
             entries.append(new(Entry, (number, kind, view[start:at])))
         if not known:
@@ -195,7 +196,7 @@ def _sort(payload: Payload, made: dict[int, list[tuple[int, Entry]]]) -> None:
     for each in payload.entries:
         if each.kind == PAST:
             _sort(unpack(each.data), made)
-        elif each.kind == CLOCKS:
+        elif each.kind >= CLOCKS:
             continue
         elif each.number in made:
             made[each.number].append((epoch, each))

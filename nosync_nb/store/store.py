@@ -21,7 +21,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PACK, PART, is_plain, plain, within
-from nosync_nb.store import journal, naming, stamping, telling, traces
+from nosync_nb.store import journal, naming, stamping, telling, traces, undone
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.deferred import Remembered
 from nosync_nb.store.journal import Entry
@@ -175,7 +175,7 @@ class Store:
         missed: Iterable[Draft] = (),
         replays: int = 0,
         *,
-        back: bool = False,
+        back: Iterable[Entry] | None = None,
     ) -> bytes:
         """What a definition's frame says: the catalog, and what new nodes made of what was there.
 
@@ -185,15 +185,16 @@ class Store:
             graph, meta: what the catalog is compiled to; it, and its signature.
             missed: past epochs of stages that had lagged behind; all of them count, or none.
             replays: how many past epochs were written right before it, and count with it.
-            back: it is said by a rewind, to the epoch of the draft.
+            back: what a rewind takes back, to the epoch of the draft; None: it is none.
         """
         meta = {**meta, "replays": replays} if replays else meta
         now = time.time()
         made = [(each.epoch, self._entries(each, graph)) for each in missed]
         own = self._entries(draft, graph, before)
-        to = draft.epoch if back else None
+        to = None if back is None else draft.epoch
         stamped = self.clocks.stamped(graph, [*made, (draft.epoch, own)], defines=True, back=to)
-        return journal.pack(draft.epoch, now, meta, [*journal.missed(made, now), *own, *stamped])
+        entries = [*journal.missed(made, now), *own, *stamped, *(back or ())]
+        return journal.pack(draft.epoch, now, meta, entries)
 
     def write_definition(self, payload: bytes, *, back: bool = False) -> Position:
         """Writes the frame of a definition or a rewind, which survives this process then."""
@@ -344,7 +345,8 @@ class Store:
             self.meta.get("layers", {}), self._inline, self.checked_part, self._then
         )
         if self.back is not None:
-            known = traces.known_at(known, graph, self._then, self.back)
+            gone = undone.told(self.tail, self.epoch)
+            known = traces.known_at(known, graph, self._then, self.back, gone)
         return traces.extended(graph, known, self.changes, self.checked_part)
 
     def followed_by(

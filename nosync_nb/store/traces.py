@@ -19,6 +19,7 @@ from nosync_nb.store import journal
 from nosync_nb.store.deferred import Deferred, Remembered, needs
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import codec
+from nosync_nb.store.undone import without
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.epochs import Interval
@@ -168,20 +169,27 @@ def share(draft: Draft, graph: Graph) -> None:
 
 
 def known_at(
-    known: Mapping[int, Known], graph: Graph, past: History, epoch: int
+    known: Mapping[int, Known], graph: Graph, past: History, epoch: int, gone: Changes
 ) -> dict[int, Known]:
     """The traces of a checkpoint as of an epoch before it, for a graph that goes on from there.
 
     Args:
         past: up to that epoch.
+        gone: what is to be taken from the traces of some logs, see `undone.told`.
 
     Raises:
-        CorruptLogError: a trace without a history is asked for that has no layer which ends there.
+        CorruptLogError: a trace without a history is asked for that has no layer which ends there,
+            and of which it is not told what is to be taken from it.
     """
     named = {node.log for node in graph if node.name is not None}
     asked = {number for node in graph for number in (*node.traces.values(), *node.state)}
     made = {}
     for number, (log, trace) in known.items():
+        beyond = any(each.lower <= epoch < each.upper - 1 for each in trace.layers)
+        cut = without(trace, epoch, gone[log]) if beyond and log in gone else None
+        if cut is not None:
+            made[number] = Known(log, cut)
+            continue
         layers: list[Layer] = [each for each in trace.layers if each.upper <= epoch + 1]
         lower = layers[-1].upper if layers else 0
         if layers and not any(lower - 1 in each for each in past.epochs(log, epoch)):
@@ -191,7 +199,7 @@ def known_at(
             span, after = Interval(lower, epoch + 1), lower - 1 if layers else None
             count = max(1, trace.rows_count)
             layers.append(Remembered(trace.layout, past, log, span, after, count))
-        elif any(each.lower <= epoch < each.upper - 1 for each in trace.layers):
+        elif beyond:
             if number in asked:
                 raise CorruptLogError(
                     f"the checkpoint does not tell trace {number} at epoch {epoch}",

@@ -1,0 +1,130 @@
+"""Undone: what was changed after an epoch, taken from what is there now.
+
+A layer that reaches beyond an epoch is what it was once its changes since are taken from it: as
+layers add up, they are one more layer, with all signs turned. So a trace of any size goes back by
+what was changed since, also one that has no history.
+
+The frame of a rewind says these changes itself, by epoch, and of which logs all are told.
+
+Failure: 1. A session goes back to before its checkpoint, and the frames since are trimmed. 2. It
+dies; who opens it has the state at the checkpoint, and nothing that leads back from there. Hence
+the frame needs no other one: of what it says, who opens the log takes what its checkpoint has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from nosync_nb.store import journal
+from nosync_nb.store.decoding import decoding
+from nosync_nb.store.deferred import Deferred, Remembered, needs
+from nosync_nb.store.journal import Entry
+from nosync_nb.store.log import codec
+from nosync_nb.store.telling import Changes, Told
+from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
+
+Since = Sequence[tuple[int, Entry]]
+"""Inline changes of one log, each with its epoch, oldest first."""
+
+
+def without(trace: Trace, epoch: int, since: Since) -> Trace | None:
+    """A trace as it was at an epoch; None if it did not begin, or is not read from layers.
+
+    Its rows keep their files, and what is taken from them is a layer behind them, so that no row is
+    made here. Both end at the epoch, as neither tells of one before it. Where another rewind has
+    done so, these two are one: what is left is told by both together.
+
+    Args:
+        since: all that its log was changed by after the epoch.
+    """
+    upper = epoch + 1
+    layers = [layer for layer in trace.layers if layer.lower < upper]
+    if not layers:
+        return None
+    if layers[-1].upper <= upper:
+        return Trace(trace.layout, tuple(layers))
+    beyond = [layers.pop()]
+    end = beyond[0].upper
+    for layer in trace.layers[len(layers) + 1 :]:
+        if layer.lower >= end:
+            break
+        beyond.append(layer)
+        end = max(end, layer.upper)
+    if any(isinstance(each, Remembered) and not each.is_made for each in beyond):
+        return None
+    layers += [_shortened(each, epoch, trace.layout) for each in beyond]
+    gone = [entry.data for at, entry in since if epoch < at < end]
+    if gone:
+        make, count = partial(_undone, gone, trace.layout), sum(map(codec.rows_count, gone))
+        layers.append(Deferred(epoch, upper, count, lambda: (make(),)))
+    return Trace(trace.layout, tuple(layers))
+
+
+def _shortened(layer: Layer, epoch: int, layout: Layout) -> Deferred:
+    """The rows of a layer, as one that ends at an epoch."""
+    lower, rows_count = min(layer.lower, epoch), max(1, layer.rows_count)
+    used = frozenset(needs(Trace(layout, (layer,))))
+    return Deferred(lower, epoch + 1, rows_count, lambda: layer.parts, layer.files, used)
+
+
+def _undone(since: Sequence[bytes | memoryview], layout: Layout) -> Batch:
+    """Changes with their signs turned."""
+    return arrange(layout, Updates(*codec.decode_many(since, layout.types)).negated())
+
+
+def entries(epoch: int, taken: Mapping[int, Since]) -> list[Entry]:
+    """What is taken back, as the frame of a rewind says it.
+
+    Args:
+        epoch: that is gone back to.
+        taken: by log, all that was changed after it; the log of a trace without one is itself.
+    """
+    if not taken:
+        return []
+    told = journal.pack(epoch, 0.0, {"logs": sorted(taken)}, ())
+    made = [Entry(0, journal.UNDONE, told)]
+    by_epoch: dict[int, list[Entry]] = {}
+    for since in taken.values():
+        for at, entry in since:
+            by_epoch.setdefault(at, []).append(entry)
+    for at in sorted(by_epoch):
+        made.append(Entry(0, journal.UNDONE, journal.pack(at, 0.0, {}, by_epoch[at])))
+    return made
+
+
+def told(tail: Iterable[Told], last: int) -> Changes:
+    """What is to be taken from the traces of a checkpoint, after which the log has gone back.
+
+    Args:
+        tail: the frames after it.
+        last: its epoch.
+
+    Returns:
+        by log, of each of which all is told; of another one nothing is.
+
+    Raises:
+        CorruptLogError: a frame makes no sense.
+    """
+    gone: Changes | None = None
+    for each in tail:
+        if each.kind != journal.REWIND or each.payload.epoch >= last:
+            continue
+        own = _of_frame(each.payload.entries, last)
+        gone = own if gone is None else {n: gone[n] + own[n] for n in gone.keys() & own.keys()}
+        last = each.payload.epoch
+    return gone or {}
+
+
+def _of_frame(said: Iterable[Entry], last: int) -> Changes:
+    """What a frame takes back, of epochs up to one."""
+    payloads = [journal.unpack(each.data) for each in said if each.kind == journal.UNDONE]
+    with decoding("what a rewind takes back"):
+        logs = {int(log) for each in payloads for log in each.meta.get("logs", ())}
+    made: Changes = {log: [] for log in logs}
+    for payload in payloads:
+        for entry in payload.entries:
+            if payload.epoch <= last and entry.kind == journal.INLINE and entry.number in made:
+                made[entry.number].append((payload.epoch, entry))
+    return made
