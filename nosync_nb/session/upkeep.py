@@ -180,10 +180,9 @@ class Upkeep:
         if plan is not None:
             self._adopt(plan.perform())
         self._shorten()
-        keep = self._kept(snapshot)
-        before = store.history.files()
+        before, keep = store.history.files(), self._kept(snapshot)
         while (tidy := store.history.tidy(keep)) is not None and self._adopt(tidy.perform()):
-            pass
+            keep = self._kept(publisher.snapshot)
         # Packs that are thinned out now: the checkpoint before this one names them still.
         meta["retired"] = sorted({*meta["retired"], *(before - store.history.files())})
         version = self._settled(version, graph, thinned=keep is not None)
@@ -249,10 +248,16 @@ class Upkeep:
         return Version(version.epoch, traces)
 
     def _adopt(self, packed: Packed) -> bool:
-        """Puts a pack in place; the files of what it replaces are retired."""
+        """Puts a pack in place; the files of what it replaces are retired.
+
+        One that was thinned out while somebody said to keep more is not taken.
+        """
         with self._gate.lock:
             self._gate.finish()
-            history = self._publisher.store.history
+            history, keep = self._publisher.store.history, self._kept(self._publisher.snapshot)
+            if history.loses(packed, keep):
+                self._publisher.garbage.retire({packed.new.name})
+                return True
             before = history.files()
             adopted = history.adopt(packed)
             self._publisher.repacked()

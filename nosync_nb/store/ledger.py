@@ -321,10 +321,11 @@ class Ledger:
             return self._times[number - 1] if 0 < number <= len(self._times) else None
 
     def since(self, seconds: float) -> int:
-        """The first epoch that is no older than so many seconds; the next one if none is."""
+        """The first epoch that is no older than so many seconds; 0 if none is older."""
         with self._mutex:
             self._enter()
-            return bisect.bisect_left(self._times, time.time() - seconds) + 1
+            older = bisect.bisect_left(self._times, time.time() - seconds)
+            return older + 1 if older else 0
 
     def epochs(self, ranges: Sequence[range]) -> Epochs:
         """Epochs in ranges, ascending, with their times and labels."""

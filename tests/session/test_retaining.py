@@ -13,6 +13,7 @@ from inside import inside
 import nosync_nb
 from nosync_nb import SchemaError, Session, TimeError
 from nosync_nb.files.disk import Files
+from nosync_nb.trace.past.packing import ThinPlan
 
 EPOCHS = 700
 
@@ -200,6 +201,31 @@ def test_the_checkpoint_before_can_be_gone_back_to_as_long_as_it_is_there(
         session = opened()
         assert session.verify().whole
         check(session, epochs)
+
+
+@pytest.mark.parametrize("said", ["pin", "retain"])
+def test_what_is_said_to_be_kept_while_the_past_is_thinned_out_is_kept(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    session = filled(opened(), 400, every=100)
+    real = ThinPlan.perform
+
+    def perform(self: ThinPlan, *arguments: Any) -> Any:
+        made = real(self, *arguments)
+        monkeypatch.undo()
+        if said == "pin":
+            session.pin(20, "mine")
+        else:
+            session.retain = None
+        return made
+
+    monkeypatch.setattr(ThinPlan, "perform", perform)
+    session.retain = 2
+    checkpoint(session)
+    checkpoint(session)
+    readable = check(session, 400)
+    assert 20 in readable
+    assert (readable == list(range(401))) == (said == "retain"), set(range(401)) - set(readable)
 
 
 def test_nothing_is_let_go_because_a_strangers_log_says_so(

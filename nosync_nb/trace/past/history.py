@@ -317,15 +317,14 @@ class History:
         """Plans to move the tails up to an epoch into a file; None if they are empty.
 
         Args:
-            without: the traces of which nothing is written; their tails stay.
+            without: the traces of which nothing is written.
 
-        Cost: O(traces) and a copy of the lists of batches.
+        Cost: O(traces) and the lists of batches.
         """
         view = self._view
         entries = {}
         for trace, tail in view.tails.items():
-            taken = [] if trace in without else tail[: _end(tail, upto)]
-            if taken:
+            if taken := [] if trace in without else tail[: _end(tail, upto)]:
                 entries[trace] = taken
         if not entries:
             return None
@@ -333,7 +332,7 @@ class History:
         return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, view.cuts)
 
     def tidy(self, keep: Keep | None = None) -> SumPlan | ThinPlan | None:
-        """Plans the next sum over packs, or to thin one out as `keep` lets; None if all is done."""
+        """Plans the next sum over packs, or to thin one out as `keep` lets; None: all is done."""
         view = self._view
         children = nodes.to_sum(view.tree)
         if children is not None:
@@ -358,6 +357,11 @@ class History:
         tree = (*view.tree, packed.new)
         self._view = view._replace(tree=tree, tails=tails, packed=packed.new.upper)
         return True
+
+    def loses(self, packed: Packed, keep: Keep | None) -> bool:
+        """Whether a file that was thinned out lacks what is to be kept now."""
+        grains = (nodes.coarsest(leaf, self.packed, keep) for leaf in packed.old)
+        return packed.new.grain > max(grains, default=1)
 
     def excess(self, trace: int, rows_max: int) -> int | None:
         """The epoch up to which too many changes of a trace in memory are to be summed, if any."""

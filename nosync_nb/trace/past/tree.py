@@ -211,20 +211,26 @@ def to_sum(nodes: Sequence[PackNode]) -> tuple[PackNode, ...] | None:
 
 
 def to_thin(nodes: Sequence[PackNode], now: int, keep: Keep) -> tuple[PackNode, int] | None:
-    """The next leaf which is finer than it has to be, with the grain it should get.
+    """The next leaf which is finer than it has to be, with the grain it should get."""
+    leaves = (leaf for node in nodes for leaf in node.walk() if not leaf.children)
+    for leaf in leaves:
+        grain = coarsest(leaf, now, keep)
+        if leaf.grain < grain:
+            return leaf, grain
+    return None
+
+
+def coarsest(leaf: PackNode, now: int, keep: Keep | None) -> int:
+    """The grain that a leaf may be thinned out to.
 
     Groups of 16 epochs are kept for 16 times as long as single ones. A leaf with an epoch that is
-    pinned, and could not be told apart any more, stays as it is.
+    pinned, and could not be told apart any more, stays finer.
     """
-    for node in nodes:
-        for leaf in node.walk():
-            if leaf.children:
-                continue
-            age = now + 1 - leaf.upper
-            grain = 256 if age >= 16 * keep.single else 16 if age >= keep.single else 1
-            if leaf.grain < grain and not _loses(leaf, grain, keep.pinned):
-                return leaf, grain
-    return None
+    if keep is None:
+        return 1
+    age = now + 1 - leaf.upper
+    grains = [grain for grain, least in ((256, 16), (16, 1)) if age >= least * keep.single]
+    return next((grain for grain in grains if not _loses(leaf, grain, keep.pinned)), 1)
 
 
 def _loses(leaf: PackNode, grain: int, pinned: Iterable[int]) -> bool:
