@@ -1,14 +1,17 @@
-"""The story of the README in JupyterLab and Chromium: load, define, travel, die, recover."""
+"""In JupyterLab and Chromium: the story of the README (load, define, travel, die, recover), and a
+what-if (branch, edit, follow, compare, drop; rewind and undo), whose view follows the cells.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from jupyter.lab import LabPage, browser_page, lab, write_notebook
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 CELLS = [
     "# Which carriers run late?\nTwelve months of flights out of New York, one epoch a month.",
@@ -31,39 +34,118 @@ CELLS = [
 INPUT, LOAD, DEFINE, GRAPH, TRAVEL, PID, PRINT, WAIT = range(1, 9)
 
 
-@pytest.mark.browser
-def test_the_story_in_a_browser(tmp_path: Path, chromium: str) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    write_notebook(root / "flights.ipynb", CELLS)
-    with lab(tmp_path) as url, browser_page(chromium) as page:
-        notebook = LabPage(page, url, "flights.ipynb")
-        page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
-        notebook.run(INPUT)
-        assert "epochs 1 to 12 committed" in notebook.run(LOAD)
-        assert "worst" in notebook.run(DEFINE)
-        notebook.run(GRAPH)
-        notebook.run(TRAVEL)
-        _travel(notebook)
-        notebook.cell(0).scroll_into_view_if_needed()
-        page.screenshot(path=os.environ.get("NOSYNC_SCREENSHOT", tmp_path / "travel.png"))
+WHAT_IF = [
+    'flights = nosync.input("flights", "id int, carrier string, delay int", key="id")\n'
+    "for day in range(1, 5):\n"
+    '    with nosync.epoch(label=f"day {day}"):\n'
+    '        flights.upsert([(day, "UA", 50 * day), (10 + day, "AA", 20 * day)])',
+    '%%dd --replay 0\nlate = flights.filter("delay > 60")\n'
+    'by_carrier = late.group_by("carrier").agg(n="count(*)")',
+    "%dd travel by_carrier",
+    "%dd branch what_if --at 'day 2'\n%dd switch what_if",
+    '%%dd\nlate = flights.filter("delay > 30")',
+    "%dd follow",
+    "%dd compare main/by_carrier by_carrier",
+    "%dd switch",
+    "%dd branch --drop what_if\n%dd branch",
+    "%dd rewind 'day 3'",
+    "%dd switch before-rewind-1",
+]
+STAGES, VIEW, BRANCH, EDIT, FOLLOW, COMPARE, BACK, DROP, REWIND, UNDO = range(1, 11)
 
-        _travel_while_a_cell_runs(notebook)
-        values = notebook.run(PRINT)
-        found = re.search(r"PID (\d+)", notebook.run(PID))
-        assert found is not None
-        assert "restart automatically" in notebook.kill_kernel(int(found.group(1)))
-        assert notebook.page.locator(".jupyter-widgets-disconnected").count() <= 1
-        after = notebook.run(PRINT)
-        notebook.cell(PRINT).locator(".jp-OutputArea-output").last.scroll_into_view_if_needed()
-        page.screenshot(path=tmp_path / "recovered.png")
-        assert values.strip() in after
-        assert "epoch 12" in after
-        assert "table" in after
-        assert notebook.run(PRINT).strip() == values.strip()
-        notebook.run(INPUT)
-        notebook.run(LOAD)
-        assert notebook.run(PRINT).strip() == values.strip()
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where JupyterLab runs; its notebooks are in `root`."""
+    made = tmp_path_factory.mktemp("lab")
+    (made / "root").mkdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def opened(folder: Path, chromium: str) -> Iterator[tuple[Page, str]]:
+    """A page of the browser, and the address of the JupyterLab of all tests here."""
+    with lab(folder) as url, browser_page(chromium) as page:
+        yield page, url
+
+
+def notebook_of(opened: tuple[Page, str], folder: Path, name: str, cells: list[str]) -> LabPage:
+    """A new notebook, open in the page."""
+    page, url = opened
+    write_notebook(folder / "root" / name, cells)
+    notebook = LabPage(page, url, name)
+    page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
+    return notebook
+
+
+@pytest.mark.browser
+def test_a_what_if_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: Path) -> None:
+    notebook = notebook_of(opened, folder, "what_if.ipynb", WHAT_IF)
+    notebook.run(0)
+    notebook.run(STAGES)
+    notebook.run(VIEW)
+    view = notebook.cell(VIEW).locator(".nosync-travel")
+    view.wait_for(timeout=30_000)
+    status, title = view.get_by_role("status"), view.locator(".nosync-title")
+    expect(status).to_contain_text("epoch 4, the latest · day 4")
+
+    said = notebook.run(BRANCH)
+    assert "cells go on in branch what_if, at epoch 2" in said
+    assert "recovered" not in said
+    expect(title).to_have_text("what_if/by_carrier")
+    expect(status).to_contain_text("epoch 2, the latest · day 2")
+    assert "changed, version 2" in notebook.run(EDIT)
+    assert "2 epochs of the main log taken, now at 4" in notebook.run(FOLLOW)
+    view.get_by_role("button", name="Latest").click()
+    expect(status).to_contain_text("epoch 4, the latest · day 4")
+    compared = notebook.run(COMPARE)
+    assert "2 changed" in compared
+    changed = notebook.cell(COMPARE).locator("tbody tr").first.locator("td")
+    assert changed.all_inner_texts() == ["changed", "AA", "1 → 3"]
+    assert changed.last.evaluate("cell => getComputedStyle(cell).textAlign") == "right"
+    notebook.cell(COMPARE).scroll_into_view_if_needed()
+    notebook.page.screenshot(path=tmp_path / "compared.png")
+
+    assert "in the main log, at epoch 4" in notebook.run(BACK)
+    expect(title).to_have_text("by_carrier")
+    dropped = notebook.run(DROP)
+    assert "branch what_if is gone" in dropped
+    assert "went back from epoch 4 to 3" in notebook.run(REWIND)
+    expect(status).to_contain_text("epoch 3, the latest · day 3")
+    notebook.run(UNDO)
+    expect(title).to_have_text("before-rewind-1/by_carrier")
+    expect(status).to_contain_text("epoch 4, the latest · day 4")
+
+
+@pytest.mark.browser
+def test_the_story_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: Path) -> None:
+    page = opened[0]
+    notebook = notebook_of(opened, folder, "flights.ipynb", CELLS)
+    notebook.run(INPUT)
+    assert "epochs 1 to 12 committed" in notebook.run(LOAD)
+    assert "worst" in notebook.run(DEFINE)
+    notebook.run(GRAPH)
+    notebook.run(TRAVEL)
+    _travel(notebook)
+    notebook.cell(0).scroll_into_view_if_needed()
+    page.screenshot(path=os.environ.get("NOSYNC_SCREENSHOT", tmp_path / "travel.png"))
+
+    _travel_while_a_cell_runs(notebook)
+    values = notebook.run(PRINT)
+    found = re.search(r"PID (\d+)", notebook.run(PID))
+    assert found is not None
+    assert "restart automatically" in notebook.kill_kernel(int(found.group(1)))
+    assert notebook.page.locator(".jupyter-widgets-disconnected").count() <= 1
+    after = notebook.run(PRINT)
+    notebook.cell(PRINT).locator(".jp-OutputArea-output").last.scroll_into_view_if_needed()
+    page.screenshot(path=tmp_path / "recovered.png")
+    assert values.strip() in after
+    assert "epoch 12" in after
+    assert "table" in after
+    assert notebook.run(PRINT).strip() == values.strip()
+    notebook.run(INPUT)
+    notebook.run(LOAD)
+    assert notebook.run(PRINT).strip() == values.strip()
 
 
 def _travel(notebook: LabPage) -> None:
