@@ -11,10 +11,10 @@ import errno
 import os
 
 from nosync_nb.errors import DurabilityError, SchemaError
-from nosync_nb.files.disk import Files
 from nosync_nb.session.opening import open as opened
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import branches
+from nosync_nb.store.store import Store
 
 TRIES = 8
 """How often it is begun again when the owner deletes a file that is needed."""
@@ -36,10 +36,10 @@ def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
 
     Cost: a hard link for each file on one file system, else their bytes; nothing of the owner's.
     """
-    target = os.path.realpath(to)
+    target = os.path.realpath(to) if "\0" not in os.fspath(to) else os.fspath(to)
     with opened(path, mode="r") as reader:
         owners = owners_of(reader)
-        _free(owners.publisher.store.files, target)
+        _free(owners.publisher.store, target)
         for attempt in range(1 + TRIES):
             owners.follower.refresh()
             store, beginning = owners.publisher.store, owners.branching.beginning(None)
@@ -53,9 +53,17 @@ def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
         return beginning.version.epoch
 
 
-def _free(files: Files, target: str) -> None:
+def _free(store: Store, target: str) -> None:
     """Raises SchemaError if nothing can be made there."""
-    there = files.exists(target)
-    if there or not files.exists(os.path.dirname(target)):
-        why = "is there already" if there else "has no folder to be made in"
+    files, within = store.files, os.path.join(store.path, "")
+    if "\0" in target:
+        raise SchemaError(f"copy: {target!r} is no path", hint="name a folder")
+    why = ""
+    if target.startswith(within):
+        why = "lies in the log itself"
+    elif files.exists(target):
+        why = "is there already"
+    elif not files.exists(os.path.dirname(target)):
+        why = "has no folder to be made in"
+    if why:
         raise SchemaError(f"copy: '{target}' {why}", hint="name a folder that is not there yet")

@@ -95,7 +95,7 @@ class Pursuit:
         recorded, _ = ledger.saved(last)
         common = self._common(fork, parent)
         todo = [e for e in range(common + 1, last + 1) if not self._taken(fork, e)]
-        pairs = [*self._pairs(seen, todo)]
+        pairs = [*self._pairs(seen, common, todo)]
         labels = {epoch: label for label, epoch in recorded["labels"].items()}
         once: dict[int, dict[str, str]] = {}
         for key, epoch in recorded["once"].items():
@@ -130,25 +130,53 @@ class Pursuit:
                 raise _left(parent, epoch, recorded["once"][marks[epoch]] - 1)
         return common
 
-    def _pairs(self, seen: Snapshot, todo: list[int]) -> Iterator[_Pair]:
-        """The inputs that are here and there; raises if one cannot be followed."""
+    def _pairs(self, seen: Snapshot, common: int, todo: list[int]) -> Iterator[_Pair]:
+        """The inputs that are here and there; raises if one cannot be followed.
+
+        An input that both began with has one log number on both sides: another one that took its
+        name since is another. One that was dropped here is left out.
+
+        Args:
+            common: the last epoch that both have; `todo`: those to be taken.
+        """
         there = {stage.uid: stage for stage in seen.catalog.values() if stage.is_input}
-        for own in self._publisher.snapshot.catalog.values():
-            other = there.get(own.uid) if own.is_input else None
-            if other is None:
+        own_graph, catalog = self._publisher.snapshot.graph, self._publisher.snapshot.catalog
+        for own in catalog.values() if todo else ():
+            if not own.is_input:
                 continue
-            if (other.schema.types, other.key) != (own.schema.types, own.key):
+            peer, log = there.get(own.uid), own_graph.named[own.name].log
+            if peer is None and own.begin >= common:
+                continue  # it is this branch's alone
+            if peer is not None and (peer.schema.types, peer.key) != (own.schema.types, own.key):
                 raise SchemaError(
-                    f"input '{own.name}' is {own.schema}, and in the parent {other.schema}",
+                    f"input '{own.name}' is {own.schema}, and in the parent {peer.schema}",
                     hint="follow up to an epoch before it was declared anew",
                 )
-            log = seen.graph.named[other.name].log
-            assert log is not None
-            ranges = seen.history.epochs(log, seen.epoch)
-            readable = Ranges.of(*(r for r in ranges if r.step == 1), range(other.begin))
-            for epoch in todo[:1] and (todo[0] - 1, *todo):
-                check_readable(other.name, epoch, readable)
-            yield _Pair(own, log)
+            other = peer is None or log != seen.graph.named[peer.name].log
+            if peer is None or (other and min(own.begin, peer.begin) < common):
+                raise SchemaError(
+                    f"the parent has dropped the input '{own.name}' that this branch began with",
+                    hint="follow no further, or drop it here as well and declare it anew",
+                )
+            yield self._pair(seen, own, peer, todo)
+        here = {stage.uid for stage in catalog.values() if stage.is_input}
+        for new in (stage for uid, stage in there.items() if uid not in here):
+            if todo and common <= new.begin < todo[-1]:
+                raise SchemaError(
+                    f"the parent has got an input '{new.name}', which is not here",
+                    hint=f"declare it here as well: session.input('{new.name}',"
+                    f" '{new.schema.ddl}'); or follow up to the epoch before: upto={new.begin}",
+                )
+
+    def _pair(self, seen: Snapshot, own: Stage, other: Stage, todo: list[int]) -> _Pair:
+        """An input and the same one of the parent, if each epoch can be told apart there."""
+        log = seen.graph.named[other.name].log
+        assert log is not None
+        ranges = seen.history.epochs(log, seen.epoch)
+        readable = Ranges.of(*(r for r in ranges if r.step == 1), range(other.begin))
+        for epoch in (todo[0] - 1, *todo):
+            check_readable(other.name, epoch, readable)
+        return _Pair(own, log)
 
     def _take(
         self,

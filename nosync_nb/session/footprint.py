@@ -18,8 +18,8 @@ from nosync_nb.session.publisher import Publisher, files_of
 BRANCHES = "branches"
 """The folder in which the logs of branches lie."""
 
-DEEP = 4
-"""How far below it files are looked for."""
+DEEP = 64
+"""How far below it files are looked for: branches have branches."""
 
 
 class Footprint(NamedTuple):

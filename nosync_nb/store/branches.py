@@ -21,10 +21,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.errors import CorruptLogError, DurabilityError, SchemaError
+from nosync_nb.errors import CorruptLogError, DurabilityError, SchemaError, TrustError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import FOLDERS
 from nosync_nb.store import journal
@@ -58,6 +59,7 @@ class Branch(NamedTuple):
         at: the epoch at which it forked.
         now: its last epoch.
         owner: who has it open for writing, None if nobody has.
+        damaged: why its log cannot be read; then neither epoch is known.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Branch(NamedTuple):
     at: int
     now: int
     owner: str | None
+    damaged: str = ""
 
 
 class Beginning(NamedTuple):
@@ -202,7 +205,8 @@ def copy(source: Store, target: str, beginning: Beginning) -> None:
         except DurabilityError:  # there are no hard links from here to there
             source.files.copy(old, new)
 
-    _placed(source, os.path.join(parent, f".{name}{MAKING}"), target, beginning, brought, None)
+    made = os.path.join(parent, f".{name}{MAKING}{uuid4().hex}")
+    _placed(source, made, target, beginning, brought, None)
 
 
 def _placed(
@@ -214,15 +218,14 @@ def _placed(
     fork: Fork | None,
 ) -> None:
     """Writes a log into one folder, and gives that its name; or nothing is there."""
-    files = source.files
-    files.remove_folder(made)
+    files, ours = source.files, made
     try:
         _write(source, made, beginning, bring, fork)
-        files.rename(made, target)
+        files.rename(made, target)  # whatever another one has made there stays
+        ours = target
         files.sync_folder(os.path.dirname(target))
     except Exception:
-        files.remove_folder(made)
-        files.remove_folder(target)
+        files.remove_folder(ours)
         raise
 
 
@@ -322,7 +325,14 @@ def sweep(parent: Store) -> None:
 
 def listed(files: Files, log: str) -> dict[str, Branch]:
     """The branches of the log in a folder, by name. Cost: each is opened for reading."""
-    return {name: _listed(place(log, name), name) for name in names(files, log)}
+    found = {}
+    for name in names(files, log):
+        path = place(log, name)
+        try:
+            found[name] = _listed(path, name)
+        except (CorruptLogError, DurabilityError, TrustError) as error:
+            found[name] = Branch(name, path, 0, 0, None, str(error))
+    return found
 
 
 def used(files: Files, log: str) -> str | None:

@@ -369,6 +369,24 @@ def test_branches_are_listed_with_where_they_forked_and_who_has_them(session: Se
     assert session.branches["one"].owner is None
 
 
+def test_a_branch_that_is_damaged_is_listed_as_such_beside_the_others(
+    session: Session, tmp_path: Path
+) -> None:
+    session.branch("one").close()
+    session.branch("two").close()
+    (state,) = (tmp_path / "log" / "branches" / "two").glob("checkpoint-*")
+    data = bytearray(state.read_bytes())
+    data[-1] ^= 1
+    state.write_bytes(data)
+    (tmp_path / "log" / "branches" / "notes.txt").write_text("mine")
+    listed = session.branches
+    assert listed["one"].damaged == ""
+    assert "checksum" in listed["two"].damaged or "no branch" in listed["two"].damaged
+    assert listed["notes.txt"].damaged
+    session.drop_branch("two")
+    assert "two" not in session.branches
+
+
 def test_a_dropped_branch_is_gone_and_its_name_free(session: Session, tmp_path: Path) -> None:
     committed(session, 5)
     session.branch("one", at=3).close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -203,11 +204,59 @@ def test_the_past_of_a_copy_is_coarse_where_that_of_its_log_is(tmp_path: Path) -
         for epoch in range(200):
             numbers.insert([(epoch,)])
             session.commit()
-        inside(session).worker.drain()
-        inside(session).upkeep.checkpoint()
+            if epoch in (99, 199):
+                inside(session).worker.drain()
+                inside(session).upkeep.checkpoint()
         nosync_nb.copy(tmp_path / "log", tmp_path / "copy")
         with nosync_nb.open(tmp_path / "copy") as copied:
             assert copied.retain == 5
             assert copied["numbers"].history() == session["numbers"].history()
             with pytest.raises(TimeError):
                 copied["numbers"].rows(at=20)
+
+
+def test_what_somebody_makes_at_the_target_meanwhile_stays_his(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Files.rename
+
+    def rename(files: Files, source: str, target: str) -> None:
+        if target == str(tmp_path / "copy"):
+            (tmp_path / "copy").mkdir()
+            (tmp_path / "copy" / "thesis.txt").write_text("mine")
+        real(files, source, target)
+
+    monkeypatch.setattr(Files, "rename", rename)
+    with pytest.raises(DurabilityError, match="rename"):
+        nosync_nb.copy(tmp_path / "log", tmp_path / "copy")
+    assert (tmp_path / "copy" / "thesis.txt").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "log"]
+
+
+def test_of_two_copies_to_one_place_one_is_there(session: Session, tmp_path: Path) -> None:
+    found: list[object] = []
+
+    def copying() -> None:
+        try:
+            found.append(nosync_nb.copy(tmp_path / "log", tmp_path / "copy"))
+        except (DurabilityError, SchemaError) as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=copying) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found.count(session.now) == 1, found
+    with nosync_nb.open(tmp_path / "copy") as copied:
+        assert everything(copied) == everything(session)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "log"]
+
+
+@pytest.mark.parametrize("to", ["", "/layers/copy", "/branches/copy"])
+def test_no_copy_is_made_in_the_log_itself(session: Session, tmp_path: Path, to: str) -> None:
+    with pytest.raises(SchemaError, match="copy:"):
+        nosync_nb.copy(tmp_path / "log", f"{tmp_path / 'log'}{to}")
+    with pytest.raises(SchemaError, match="no path"):
+        nosync_nb.copy(tmp_path / "log", "a\0b")
+    assert session.verify().whole

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nosync_nb
-from nosync_nb import Session, StageError
+from nosync_nb import SchemaError, Session, StageError
 
 
 @pytest.fixture
@@ -129,3 +129,44 @@ def test_a_load_beside_other_rows_of_its_input_is_told(session: Session) -> None
         branch.rewind(to=5)
         branch.follow(session)
         assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("at", [2, 5])
+def test_an_input_that_was_declared_anew_is_another_one(session: Session, at: int) -> None:
+    with session.branch("b", at=at) as branch:
+        session.drop("x", cascade=True)
+        session.input("x", "a bigint")
+        load(session, [900])
+        with pytest.raises(SchemaError, match="has dropped the input 'x'"):
+            branch.follow(session)
+        assert held(branch) == list(range(1, at + 1))
+
+
+@pytest.mark.parametrize("at", [2, 5])
+def test_an_input_that_only_the_parent_has_is_asked_for(session: Session, at: int) -> None:
+    with session.branch("b", at=at) as branch:
+        for values in ([1], [2]):
+            session.input("y", "b bigint").insert([(value,) for value in values])
+            session.commit()
+        with pytest.raises(SchemaError, match="has got an input 'y'") as told:
+            branch.follow(session)
+        assert "session.input('y', 'b bigint')" in str(told.value.hint)
+        assert branch.follow(session, upto=5) == 5
+        branch.input("y", "b bigint")
+        branch.input("own", "c bigint").insert([(7,)])
+        branch.commit()
+        branch.follow(session)
+        assert sorted(row.b for row in branch["y"].rows()) == [1, 2]
+        assert len(branch["own"]) == 1
+
+
+def test_an_input_that_was_dropped_in_the_branch_is_left_out(session: Session) -> None:
+    session.input("y", "b bigint")
+    session.commit()
+    with session.branch("b") as branch:
+        branch.drop("y")
+        session.inputs["y"].insert([(1,)])
+        load(session, [6])
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5, 6]
+        assert "y" not in branch

@@ -54,7 +54,7 @@ def _listed(notebook: Notebook) -> Table:
             each.name,
             formats.value(each.at),
             formats.value(each.now),
-            "this notebook" if each.name == notebook.branch else each.owner or "",
+            "this notebook" if each.name == notebook.branch else each.damaged or each.owner or "",
         ]
         for each in branches
     ]
