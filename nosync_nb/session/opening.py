@@ -175,7 +175,7 @@ def _replicas(store: Store, wish: _Wish) -> tuple[Replicas, str | None]:
     asked = wish.over(stored)
     if asked is None or asked == stored.settled:
         return stored, None
-    asked = stored.changed(asked)
+    asked = stored.changed(asked, log.head.seq)
     prepare(asked.replicas, store.files)
     settings.write(store.files, store.path, log.id, asked)
     return asked, None

@@ -4,7 +4,9 @@ The keeper is a process (store/replicas/keeper.py) that reads the log's files. A
 which syncs the log does for it is to write a byte to a pipe; who commits does nothing. What the
 keeper says is heard by a thread of its own, under `heard`, which is a leaf lock.
 
-A keeper that dies is started again: it begins by asking each replica what it holds.
+A keeper that dies is started again: it begins by asking each replica what it holds. What a replica
+has acknowledged before counts on meanwhile, if it is the copy that it was: what was announced does
+not fall, unless the user takes away a replica that it rests on.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -77,6 +79,8 @@ class Replication:
         self.heard = threading.Condition(threading.RLock())
         self._settings = settings
         self._told = _untold(settings)
+        self._knowing: set[int] = set()  # replicas that have acknowledged under these settings
+        self._announced = 0, 0  # what was safe before the settings were changed
         self._keeper: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
@@ -99,16 +103,23 @@ class Replication:
             return
         prepare(settings.replicas, self._store.files)
         with self.heard:
-            settings = self._settings.changed(settings)
+            settings = self._settings.changed(settings, self._log.head.seq)
             self._write(settings)
         with suppress(NosyncError):
             remembered.remember(self._store.files, self._store.path, self._log.id, settings)
         with self.heard:
-            self._settings, self._told = settings, _untold(settings)
-            if self._keeper is not None:
-                self._keeper.kill()  # it may be, at any moment
+            self._announced = self.reached()
+            self._follow(settings)
             self.heard.notify_all()
         self._begin()
+
+    def _follow(self, settings: Replicas) -> None:
+        """Has a keeper for other settings; with the lock."""
+        before = {a.url: t for a, t in zip(self._settings.replicas, self._told, strict=True)}
+        self._settings, self._told = settings, _untold(settings, before)
+        self._knowing.clear()
+        if self._keeper is not None:
+            self._keeper.kill()  # it may be, at any moment
 
     def _write(self, settings: Replicas) -> None:
         stored.write(self._store.files, self._store.path, self._log.id, settings)
@@ -131,13 +142,12 @@ class Replication:
     def reached(self, lost: int | None = None) -> tuple[int, int]:
         """The last frame that is left then, and the last epoch; see `safe`."""
         with self.heard:
-            if lost is None and self.owed:
-                return 0, 0
-            held = self._settings.quorum if lost is None else lost + 1
-            frame = stored.safe([told.seq for told in self._told], held)
-            ledger = self._publisher.ledger
+            frames, ledger = [told.seq for told in self._told], self._publisher.ledger
             epochs = [ledger.held(told.seq, told.epoch) for told in self._told]
-            return frame, stored.safe(epochs, held)
+            if lost is not None:
+                return stored.safe(frames, lost + 1), stored.safe(epochs, lost + 1)
+            (frame, epoch), counted = self._announced, self._settings.counted
+            return counted(self._known, frames, frame), counted(self._known, epochs, epoch)
 
     @property
     def owed(self) -> int:
@@ -146,7 +156,12 @@ class Replication:
         What a replica has acknowledged since the settings were changed it has promised under them.
         """
         with self.heard:
-            return self._settings.owed(told.seq > 0 for told in self._told)
+            return self._settings.owed(self._known)
+
+    @property
+    def _known(self) -> list[bool]:
+        """Of each replica, whether it has promised itself under these settings; with the lock."""
+        return [number in self._knowing for number in range(len(self._told))]
 
     def status(self) -> list[ReplicaStatus]:
         """Each replica, in the order of the settings."""
@@ -285,18 +300,28 @@ class Replication:
         if told.replica >= len(heard):
             return  # of settings that another session has written since
         with self.heard:
-            heard[told.replica] = told
-            if self._settings.former is not None and not self.owed:
-                self._settings = self._settings.settled
-                with suppress(NosyncError):  # else the next session waits for it once more
-                    self._log.check()
-                    self._write(self._settings)
+            heard[told.replica] = _going_on(heard[told.replica], told)
+            if told.seq and not self._changed(heard):
+                self._knowing.add(told.replica)
+                self._settle()
             self.heard.notify_all()
         if told.condition in _LOST:
             self._log.go_beyond(told.obeys)
             with suppress(DurabilityError):  # it is closed, and the next owner has it
                 error = FencedError(told.why, hint="what this session did since is here only")
                 self._log.stop(error)
+
+    def _settle(self) -> None:
+        """Forgets the settings before, when enough replicas are as those of now take it."""
+        was, frames = self._settings, [told.seq for told in self._told]
+        if was.former is None or not was.settles(self._known, frames):
+            return
+        self._settings = was.settled
+        with suppress(NosyncError):  # else the next session waits for it once more
+            self._log.check()
+            self._write(was.settled)
+            if was.promised != was.quorum:
+                self._follow(was.settled)  # replicas promise it now
 
     def _unheard(self, heard: list[Progress], why: str) -> None:
         with self.heard:
@@ -306,8 +331,25 @@ class Replication:
             self.heard.notify_all()
 
 
-def _untold(settings: Replicas) -> list[Progress]:
-    return [Progress(number, "starting") for number in range(len(settings.replicas))]
+def _untold(settings: Replicas, before: Mapping[str, Progress] | None = None) -> list[Progress]:
+    """What is known of replicas, of which no keeper has told yet.
+
+    Args:
+        before: by their URLs, what was told of them under other settings.
+    """
+    known = [(before or {}).get(each.url, Progress(0, "starting")) for each in settings.replicas]
+    return [
+        Progress(number, "starting", said.seq, said.epoch, incarnation=said.incarnation)
+        for number, said in enumerate(known)
+    ]
+
+
+def _going_on(before: Progress, told: Progress) -> Progress:
+    """What a keeper says, with what the same copy has acknowledged before it was reached."""
+    another = told.incarnation and told.incarnation != before.incarnation
+    if told.seq or told.void or another:
+        return told
+    return told._replace(seq=before.seq, epoch=before.epoch, incarnation=before.incarnation)
 
 
 def start_keeper(folder: str, generation: int) -> subprocess.Popen[bytes]:

@@ -415,7 +415,7 @@ def test_a_lower_quorum_counts_when_as_many_know_it_as_it_took_before(
         session.inputs["edges"].insert([(2, 2)])
         session.commit()
         until(session, lambda all_: all_[0].epoch == 2)
-        assert session.recovery_frontier("disk") == session.frontiers["edges"].replicas == 0
+        assert session.recovery_frontier("disk") == session.frontiers["edges"].replicas == 1
         with pytest.raises(DurabilityError, match="the lower quorum counts when 1 more know it"):
             session.sync("replicas", timeout=0.1)
         assert read(Files(), session.path, owners_of(session).publisher.store.log.id).former
@@ -466,3 +466,78 @@ def test_a_replica_with_the_frames_of_another_log_is_told_and_work_goes_on(
         shutil.rmtree(own)
         session.sync("replicas", timeout=WAIT_S)
         assert until(session, lambda all_: all_[0].epoch == 2)
+
+
+def blocked(session: Session, folder: Path) -> list[Path]:
+    """Has a replica promise itself, and take no frame; returns what is in their place."""
+    copy = folder / owners_of(session).publisher.store.log.id.hex()
+    names = [path.name for path in Path(session.path).glob("segment-*")]
+    assert names
+    for name in names:
+        (copy / name).unlink(missing_ok=True)
+        (copy / name).mkdir()
+    return [copy / name for name in names]
+
+
+@pytest.mark.fault(27, 33)
+def test_what_was_announced_stays_so_over_other_settings_and_another_keeper(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path, gone_ = tmp_path / "x.nosync", tmp_path / "replica-1"
+    with begun(path, urls) as session:
+        until(session, lambda all_: all(each.epoch == 1 for each in all_))
+        gone_.rename(tmp_path / "away")
+        gone_.write_text("")  # nothing can be made there
+        replication(session).change(checked(urls[:2], 2, log=session.path))
+        assert session.frontiers["edges"].replicas == 1
+        until(session, lambda all_: [each.state for each in all_] == ["level", "failing"])
+        assert [each.epoch for each in replication(session).status()] == [1, 1]
+        (pid,) = keepers(path)
+        os.kill(pid, signal.SIGKILL)
+        until(session, lambda all_: "keeper" in all_[0].why)
+        assert session.recovery_frontier("disk") == 1
+        until(session, lambda all_: all_[0].state == "level" and "keeper" not in all_[1].why)
+        assert session.frontiers["edges"].replicas == 1
+        made = FolderReplica(str(tmp_path / "made"), owners_of(session).publisher.store.log.id)
+        (tmp_path / "made").mkdir()
+        made.promise(Term(0, ""), Name("", ""))
+        (Path(made.folder) / "acknowledged").mkdir()  # it cannot acknowledge
+        gone_.unlink()
+        (tmp_path / "made").rename(gone_)  # another copy, which holds nothing
+        until(session, lambda all_: all_[1].epoch == 0)
+        assert session.frontiers["edges"].replicas == 0
+
+
+@pytest.mark.fault(33)
+def test_replicas_promise_a_higher_quorum_when_as_many_have_what_was_safe(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    path, others = tmp_path / "x.nosync", [tmp_path / f"replica-{i}" for i in (1, 2)]
+    with begun(path, urls, quorum=1) as session:
+        until(session, lambda all_: all(each.epoch == 1 for each in all_))
+        log_id = owners_of(session).publisher.store.log.id
+
+        def promised() -> list[int]:
+            copies = (str(tmp_path / f"replica-{i}" / log_id.hex()) for i in range(3))
+            said = [read_promise(Files(), copy) for copy in copies]
+            return [each.name.quorum for each in said if each is not None]
+
+        between = [path for folder in others for path in blocked(session, folder)]
+        session.inputs["edges"].insert([(2, 2)])
+        session.commit(wait="replicas", timeout=WAIT_S)
+        replication(session).change(checked(urls, 2, log=session.path))
+        until(session, lambda all_: [each.state for each in all_] == ["level"] + 2 * ["failing"])
+        assert promised() == [1, 1, 1]
+        assert session.recovery_frontier("disk") == 2
+        session.inputs["edges"].insert([(3, 3)])
+        with pytest.raises(OutcomeUnknownError):
+            session.commit(wait="replicas", timeout=0.1)
+        for each in between:
+            each.rmdir()
+        session.sync("replicas", timeout=WAIT_S)
+        settings = replication(session)
+        until(session, lambda all_: not settings.settings.former)
+        until(session, lambda all_: all(each.state == "level" for each in all_))
+        assert promised() == [2, 2, 2]
+        assert not read(Files(), session.path, log_id).former
+        assert session.recovery_frontier("disk") == 3

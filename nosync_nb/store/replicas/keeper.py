@@ -35,7 +35,7 @@ from nosync_nb.store.replicas.asking import SILENT_S
 from nosync_nb.store.replicas.polling import AheadError, Claims, Poll, Vote
 from nosync_nb.store.replicas.replica import Name, Replica
 from nosync_nb.store.replicas.scrubbing import Scrubbed, Scrubber
-from nosync_nb.store.replicas.shipping import Shipper
+from nosync_nb.store.replicas.shipping import Acknowledged, Shipper
 from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.replicas.source import Source, log_id
 
@@ -63,6 +63,8 @@ class Progress(NamedTuple):
         backlog_bytes: what it lacks of all that is to be shipped, up to there.
         last_bytes: what it lacks of files of rows that are owed last.
         obeys: the generation that it has promised itself to, if that is why it refuses.
+        incarnation: of its copy; empty before this keeper has reached it.
+        void: what it has acknowledged before counts no more: it is bad, or of another history.
     """
 
     replica: int
@@ -75,6 +77,8 @@ class Progress(NamedTuple):
     backlog_bytes: int = 0
     last_bytes: int = 0
     obeys: int = 0
+    incarnation: str = ""
+    void: bool = False
 
 
 Tell = Callable[[Progress | Scrubbed], None]
@@ -254,7 +258,8 @@ class Lane:
     def _level(self, shipper: Shipper) -> None:
         known = shipper.acknowledged
         seq, epoch = (0, 0) if known is None else (known.seq, known.epoch)
-        self._tell_of("starting" if known is None else "level", "", seq, epoch)
+        begins = known is None or known == Acknowledged()
+        self._tell_of("starting" if begins else "level", "", seq, epoch)
 
     def _say(self, condition: Condition, why: str, obeys: int = 0) -> None:
         self._tell_of(condition, why, self._said.seq, self._said.epoch, obeys)
@@ -271,6 +276,8 @@ class Lane:
                 offset=shipper.counted,
                 backlog_bytes=shipper.backlog_bytes,
                 last_bytes=shipper.last_bytes,
+                incarnation=shipper.incarnation,
+                void=shipper.acknowledged == Acknowledged(),
             )
         with self._news:
             if said != self._said:
@@ -301,7 +308,7 @@ def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
     """
     disk = Files()
     settings = stored.read(disk, folder, log_id(disk, folder))
-    count, needed = len(settings.replicas), settings.quorum
+    count, needed = len(settings.replicas), settings.promised
     name = Name(folder, stored.signer(disk), count, needed)
     poll, claims = Poll(count, needed), Claims([each.url for each in settings.replicas])
     lanes = [

@@ -113,17 +113,17 @@ def restore(
     with ExitStack() as given_back:
         for replica in replicas:
             given_back.callback(replica.close)
-        promised, replicas, more = _promise(replicas, name)
-        silent += more
-        copies, more = _copies(files, replicas, promised)
-        silent += more
+        promised, replicas, more = _promise(replicas, name._replace(quorum=max(1, strict.quorum)))
+        copies, also = _copies(files, replicas, promised)
+        silent += more + also
         while copies:
             if not gap:
                 _enough(path, strict, silent)
             best = max(copies, key=lambda copy: (copy.generation, copy.end.seq))
             copies.remove(best)
             try:
-                _copy(files, path, best, promised.generation, which, _lowered(settings, said))
+                known = _following(settings, said, max(1, strict.quorum), best)
+                _copy(files, path, best, promised.generation, which, known)
                 return _told(best, strict, silent)
             except (CorruptLogError, SilentError) as error:
                 silent.append(f"{best.url}: {error}")
@@ -197,10 +197,18 @@ def _strictest(settings: Replicas, said: Iterable[Name]) -> Replicas:
     return settings._replace(quorum=min(settings.quorum, max(0, count - needed + 1)))
 
 
-def _lowered(settings: Replicas, said: Iterable[Name]) -> Replicas:
-    """The settings, as they follow those under which copies were made."""
-    before = settings._replace(quorum=max(name.quorum for name in said))
-    return before.changed(settings)
+def _following(settings: Replicas, said: Iterable[Name], strict: int, best: Copy) -> Replicas:
+    """The settings, as they follow those under which copies were made.
+
+    Replicas promise the stricter of both rules of reading until they have what is restored.
+
+    Args:
+        strict: the quorum that takes most of these to be sure.
+        best: what is restored.
+    """
+    most = max(name.quorum for name in said)
+    before = settings._replace(quorum=most if most > settings.quorum else strict)
+    return before.changed(settings, best.end.seq)
 
 
 def _which(name: Name, answers: Answers, settings: Replicas) -> bytes | None:

@@ -11,7 +11,7 @@ import hmac
 import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.errors import CorruptLogError, SchemaError, TrustError
@@ -22,19 +22,27 @@ FILE = "replicas"
 _PERSON = b"nosync replicas 1"
 _BYTES_MAX = 1 << 16
 
+Said = TypeVar("Said")
+
 
 class Former(NamedTuple):
-    """The replicas of a log as they were: their URLs, and how many of them made an epoch safe."""
+    """The replicas of a log as they were: their URLs, and how many of them made an epoch safe.
+
+    Attributes:
+        seq: the last frame of the log when that was changed.
+    """
 
     urls: tuple[str, ...]
     quorum: int
+    seq: int = 0
 
 
 class Replicas(NamedTuple):
     """The replicas of a log, and how many of them make an epoch safe.
 
     Attributes:
-        former: what they were when it took more of them, until so many know of the change.
+        former: what they were when it took more of them, until so many know of the change; or when
+            it took fewer, until so many as it takes now have what was there then.
     """
 
     replicas: tuple[Address, ...] = ()
@@ -46,16 +54,62 @@ class Replicas(NamedTuple):
         """The same when enough of them know it."""
         return self._replace(former=None)
 
-    def changed(self, asked: Replicas) -> Replicas:
+    @property
+    def promised(self) -> int:
+        """The quorum by which who reads replicas reckons; see `changed`."""
+        return self.quorum if self.former is None else min(self.quorum, self.former.quorum)
+
+    @property
+    def _lowered(self) -> bool:
+        return self.former is not None and self.quorum < self.former.quorum
+
+    def changed(self, asked: Replicas, seq: int) -> Replicas:
         """What is asked for, as it follows this.
 
         Failure: 1. Of three replicas two made an epoch safe, and now one does. 2. An epoch on the
         only one that answers is told to be safe. 3. The disk and that replica are gone, and the
         other two come back: two of three were always enough to know what was safe. Hence a lower
         quorum counts when as many know it as it took before.
+
+        Failure: 1. Of three replicas one made an epoch safe, and now two do. 2. The two that lack
+        that epoch promise so, before they are level. 3. The disk and the first one are gone: what
+        was safe is with nobody who answers, and two of three are enough to say that all is there.
+        Hence replicas promise the quorum before until as many as it takes now are level.
+
+        Args:
+            seq: the last frame of the log.
         """
         former = self.former or Former(tuple(each.url for each in self.replicas), self.quorum)
-        return asked._replace(former=former if asked.quorum < former.quorum else None)
+        if asked.quorum == former.quorum or not (former.quorum and asked.replicas):
+            return asked.settled
+        return asked._replace(former=former._replace(seq=seq))
+
+    def settles(self, promised: Iterable[bool], acknowledged: Iterable[int]) -> bool:
+        """Whether what they were before needs to be known no more.
+
+        Args:
+            promised: see `owed`.
+            acknowledged: by each replica, the last frame.
+        """
+        if self.former is None or self._lowered:
+            return self.owed(promised) == 0
+        return safe(acknowledged, self.quorum) >= self.former.seq
+
+    def counted(self, promised: Iterable[bool], acknowledged: Sequence[int], announced: int) -> int:
+        """How far the log is safe, in frames or in epochs; what was announced stays so.
+
+        Args:
+            promised: see `owed`.
+            acknowledged: by each replica.
+            announced: before the settings were changed.
+        """
+        if self.former is None or (self._lowered and not self.owed(promised)):
+            return safe(acknowledged, self.quorum)
+        there = min(announced, safe(acknowledged, self.promised))
+        if not self._lowered:
+            return max(there, safe(acknowledged, self.quorum))
+        both = [n for each, n in self._each(acknowledged) if each.url in self.former.urls]
+        return max(there, safe(both, self.former.quorum))
 
     def owed(self, promised: Iterable[bool]) -> int:
         """How many more replicas have to know the quorum before it counts.
@@ -63,13 +117,13 @@ class Replicas(NamedTuple):
         Args:
             promised: of each replica, whether it has promised itself under these settings.
         """
-        if self.former is None:
+        if self.former is None or not self._lowered:
             return 0
         both = [said for each, said in self._each(promised) if each.url in self.former.urls]
         return max(0, min(self.former.quorum, len(both)) - sum(both))
 
-    def _each(self, promised: Iterable[bool]) -> Iterable[tuple[Address, bool]]:
-        return zip(self.replicas, promised, strict=True)
+    def _each(self, said: Iterable[Said]) -> Iterable[tuple[Address, Said]]:
+        return zip(self.replicas, said, strict=True)
 
 
 def safe(acknowledged: Iterable[int], quorum: int) -> int:
@@ -116,10 +170,12 @@ def read(files: Files, folder: str, log_id: bytes) -> Replicas:
         settings = checked(said["replicas"], said["quorum"], log=folder, look=False)
         if "former" not in said:
             return settings
-        urls, quorum = said["former"]
-        if not all(isinstance(each, str) for each in urls) or type(quorum) is not int:
+        urls, *numbers = said["former"]
+        if not all(isinstance(each, str) for each in urls):
             raise ValueError("former")
-        return settings._replace(former=Former(tuple(urls), quorum))
+        if not all(type(each) is int for each in numbers):
+            raise ValueError("former")
+        return settings._replace(former=Former(tuple(urls), *numbers))
     except (SchemaError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptLogError(
             f"'{path}' is damaged: {error}", hint="name the replicas again when you open the log"

@@ -41,9 +41,9 @@ _TOLD_BYTES = 8 << 20
 class Acknowledged(NamedTuple):
     """How far the log can be read back from a replica: a frame, the last epoch then, its end."""
 
-    seq: int
-    epoch: int
-    offset: int
+    seq: int = 0
+    epoch: int = 0
+    offset: int = -1
 
 
 class _GoneError(Exception):
@@ -62,10 +62,10 @@ class Shipper:
             `Claims.claim`.
 
     Attributes:
-        acknowledged: how far the replica holds the log; None before the first pass.
+        incarnation: of its copy; empty before it was reached.
+        acknowledged: how far it holds the log; None before the first pass; 0: what it held is bad.
         bytes_sent: what it was sent.
-        counted: the end of the stream of frames, in bytes, when it was last looked what it lacks;
-            -1 before.
+        counted: where the stream of frames ended, in bytes, at the last look; -1 before.
         backlog_bytes: what it lacks of all that is to be shipped up to there, as far as is known.
         last_bytes: the same of files of rows that are owed last.
     """
@@ -81,7 +81,7 @@ class Shipper:
     ) -> None:
         self._source, self._replica, self._name = source, replica, name
         self._ask, self._tell, self._claim = ask, tell, claim
-        self._incarnation = ""
+        self.incarnation = ""
         self._stamp: tuple[int, int, int] | None = None  # of the checkpoint that it has
         self._held: dict[str, int] | None = None
         self._known: dict[str, int] = {}  # what it held when it was last reached
@@ -95,7 +95,7 @@ class Shipper:
         """Sends files anew that are bad at the replica, which has nothing for sure until then."""
         self._doubted.update(names)
         if self._doubted:
-            self._held = self.acknowledged = None
+            self._held, self.acknowledged = None, Acknowledged()
             self._tell(self)
 
     def ship(self, *, written: bool = False) -> bool:
@@ -217,8 +217,8 @@ class Shipper:
         """Has it promise itself, and sees how much of what it holds is this log's."""
         promised = self._replica.promise(self._source.term, self._name)
         held = dict(promised.files)
-        if promised.incarnation != self._incarnation:
-            self._incarnation, self.acknowledged = promised.incarnation, None
+        if promised.incarnation != self.incarnation:
+            self.incarnation, self.acknowledged = promised.incarnation, None
             self._tell(self)  # what another copy acknowledged in its place is gone
         self._claim(promised.incarnation)
         begun = view.extents[0].segment if view.extents else None
@@ -229,6 +229,7 @@ class Shipper:
             self._ask(vote)
             if vote.ahead:  # what it acknowledged of another history counts no more
                 self._replica.sync(self._source.term, 0)
+                self.acknowledged = Acknowledged()
         self._stamp = None
         for name, size in list(held.items()):
             if layout.is_frames(name):
