@@ -299,7 +299,8 @@ class Notebook:
         from IPython.display import display
 
         bundle: MutableMapping[str, str] = {"text/plain": formats.visible(text)}
-        shown = html or f'<pre style="opacity:.75;margin:0">{formats.html(text)}</pre>'
+        style = "opacity:.75;margin:0;word-break:normal"  # JupyterLab breaks lines within words
+        shown = html or f'<pre style="{style}">{formats.html(text)}</pre>'
         bundle["text/html"] = shown
         display(bundle, raw=True)
 

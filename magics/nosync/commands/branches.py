@@ -46,9 +46,12 @@ def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
     return None
 
 
-def _listed(notebook: Notebook) -> Table:
+def _listed(notebook: Notebook) -> Table | None:
     with notebook.main("r") as main:
         branches = main.branches.values()
+    if not branches:
+        notebook.say("there are no branches: `%dd branch NAME` forks one here")
+        return None
     rows = [
         [
             each.name,
