@@ -378,7 +378,8 @@ class Link:
         if self._ended():
             raise FencedError("the session that serves views was closed, or replaced")
         seen = self._published
-        return snapshot_of(seen.store, seen.ledger, seen.snapshot, name, at)
+        since = seen.ledger.incarnation
+        return snapshot_of(seen.store, seen.ledger, seen.snapshot, name, at, since)
 
     def close(self) -> None:
         """Drops the views and ends serving them; never stops a Spark session."""

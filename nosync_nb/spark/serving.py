@@ -32,14 +32,14 @@ from typing import Any, NamedTuple
 
 from nosync_nb.dataflow import snapshot as dataflow
 from nosync_nb.dataflow.states import trace_at
-from nosync_nb.errors import FencedError, NosyncError
+from nosync_nb.errors import FencedError, NosyncError, TimeError
 from nosync_nb.files.disk import Files
 from nosync_nb.rows import Schema
 from nosync_nb.spark import failures
 from nosync_nb.spark.answers import Answer, Answers
 from nosync_nb.spark.tasks import Stored
 from nosync_nb.store import reading
-from nosync_nb.store.ledger import Ledger
+from nosync_nb.store.ledger import Ledger, Numbering
 from nosync_nb.store.log.generation import Words
 from nosync_nb.store.replicas.fetching import complete
 from nosync_nb.store.store import Store
@@ -55,10 +55,15 @@ _CREDENTIALS = struct.Struct("3i")
 _REQUEST_MAX = 1 << 16
 
 
+Pin = tuple[int, int]
+"""An epoch that is no other one after a rewind: its number, and the incarnation of the log."""
+
+
 class StageSnapshot(NamedTuple):
     """A stage at an epoch, as a session gives it; `folder` holds the part files.
 
-    `thorough`: this user has not signed the log they are of.
+    `thorough`: this user has not signed the log they are of. `since`: in which incarnation the
+    epoch has that number; `numbering`: what numbers meant when it was had.
     """
 
     epoch: int
@@ -66,6 +71,13 @@ class StageSnapshot(NamedTuple):
     trace: Trace
     folder: str
     thorough: bool = False
+    since: int = 0
+    numbering: Numbering = Numbering()
+
+    @property
+    def pin(self) -> Pin:
+        """Its epoch, by which the same one is asked for again."""
+        return self.epoch, self.since
 
 
 class Served(NamedTuple):
@@ -75,18 +87,38 @@ class Served(NamedTuple):
     trace: Stored
     folder: str
     rows: int
+    pin: Pin
 
 
 def snapshot_of(
-    store: Store, ledger: Ledger, seen: dataflow.Snapshot, stage: str, at: Any
+    store: Store, ledger: Ledger, seen: dataflow.Snapshot, stage: str, at: Any, since: int
 ) -> StageSnapshot:
-    """A stage at an epoch, a label or a time, of what is there; `at` None for its last epoch."""
+    """A stage at an epoch, a label or a time, of what is there; `at` None for its last epoch.
+
+    Args:
+        since: the incarnation of the log, taken before `seen` was.
+    """
     if isinstance(at, str) and ledger.labelled(at) is None:
         with contextlib.suppress(ValueError):  # the option of a data source is a text
             at = datetime.fromisoformat(at)
     number, trace = trace_at(seen, stage, None if at is None else ledger.resolve(at, seen.epoch))
     complete(store.files)
-    return StageSnapshot(number, seen.stage(stage).schema, trace, store.parts, store.foreign)
+    schema, means = seen.stage(stage).schema, ledger.numbering
+    return StageSnapshot(number, schema, trace, store.parts, store.foreign, since, means)
+
+
+def check_pin(snapshot: StageSnapshot, stage: str, pin: Pin) -> None:
+    """Raises if a snapshot is of another epoch than the one that was pinned under its number.
+
+    Raises:
+        TimeError: the log has gone back behind it since.
+    """
+    epoch, incarnation = pin
+    if snapshot.numbering.has_left(epoch, incarnation):
+        raise TimeError(
+            f"stage '{stage}': epoch {epoch} was left when the session went back behind it",
+            hint="make the DataFrame again; what was left is in a branch, see session.branches",
+        )
 
 
 Provider = Callable[[str, Any], StageSnapshot]
@@ -131,7 +163,7 @@ class Server:
 
     def __init__(self, folder: str, provider: Provider, generation: int | None = None) -> None:
         self._provider = provider
-        self._pins: OrderedDict[str, int] = OrderedDict()
+        self._pins: OrderedDict[str, Pin] = OrderedDict()
         self._lock = threading.Lock()
         self._answers = Answers()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -212,7 +244,11 @@ class Server:
                     request["stage"], snapshot.trace, snapshot.folder, thorough=snapshot.thorough
                 )
             served = Served(
-                snapshot.schema, answer.trace, snapshot.folder, snapshot.trace.rows_count
+                snapshot.schema,
+                answer.trace,
+                snapshot.folder,
+                snapshot.trace.rows_count,
+                snapshot.pin,
             )
             return pickle.dumps(served), answer
         except FencedError:
@@ -226,36 +262,50 @@ class Server:
     def _snapshot(self, request: dict[str, Any]) -> StageSnapshot:
         """The snapshot for a request; the first one of a query pins its epoch."""
         stage, at, query = request["stage"], request["at"], request["query"]
+        pin: Pin | None = request["pin"]
         if at is None and query is not None:
-            at = self._pins.get(query)
-        snapshot = self._provider(stage, at)
-        if request["at"] is None and query is not None:
-            self._pins[query] = snapshot.epoch
+            pin = self._pins.get(query)
+        snapshot = self._provider(stage, at if pin is None else pin[0])
+        if pin is not None:
+            check_pin(snapshot, stage, pin)
+        if at is None and query is not None:
+            self._pins[query] = pin or snapshot.pin
             self._pins.move_to_end(query)
             while len(self._pins) > PINS_MAX:
                 self._pins.popitem(last=False)
         return snapshot
 
 
-def ask(folder: str, stage: str, at: Any = None) -> Served:
+def ask(folder: str, stage: str, at: Any = None, *, pin: Pin | None = None) -> Served:
     """Asks the session of a folder about a stage; the files may be gone when this returns."""
-    with asked(folder, stage, at) as served:
+    with asked(folder, stage, at, pin=pin) as served:
         return served
 
 
 @contextlib.contextmanager
-def asked(folder: str, stage: str, at: Any = None, query: str | None = None) -> Iterator[Served]:
+def asked(
+    folder: str,
+    stage: str,
+    at: Any = None,
+    query: str | None = None,
+    *,
+    pin: Pin | None = None,
+) -> Iterator[Served]:
     """Asks the session of a folder for a stage, or reads the folder if there is none.
 
     The files that the answer names stay until the block ends.
 
+    Args:
+        query: all that one query reads without `at` is of one epoch.
+        pin: the epoch that `at` was when it was asked first.
+
     Raises:
         NosyncError: as the session would raise it.
     """
-    request = {"stage": stage, "at": at, "query": query}
+    request = {"stage": stage, "at": at, "query": query, "pin": pin}
     connection, payload = _answered(folder, json.dumps(request).encode() + b"\n")
     if connection is None:
-        yield _read(folder, stage, at)
+        yield _read(folder, stage, at, pin)
         return
     with connection:
         served = pickle.loads(payload)
@@ -288,16 +338,20 @@ def _answered(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]
     return None, b""
 
 
-def _read(folder: str, stage: str, at: Any) -> Served:
+def _read(folder: str, stage: str, at: Any, pin: Pin | None) -> Served:
     """The stage as the log in the folder has it."""
     store = Store.open(os.path.realpath(folder), mode="r")
     try:
         recovered = reading.recover(store)
-        snapshot = snapshot_of(store, recovered.ledger, recovered.snapshot, stage, at)
+        known = recovered.ledger
+        at = at if pin is None else pin[0]
+        snapshot = snapshot_of(store, known, recovered.snapshot, stage, at, known.incarnation)
+        if pin is not None:
+            check_pin(snapshot, stage, pin)
         trace = snapshot.trace
         layers = tuple(layer.files or layer.parts for layer in trace.layers)
         stored = Stored(trace.layout, layers, snapshot.thorough)
-        return Served(snapshot.schema, stored, snapshot.folder, trace.rows_count)
+        return Served(snapshot.schema, stored, snapshot.folder, trace.rows_count, snapshot.pin)
     finally:
         store.close()
 

@@ -27,13 +27,20 @@ from pyspark.sql.types import StructType
 from nosync_nb.errors import NosyncError, SchemaError
 from nosync_nb.spark import reading, serving
 from nosync_nb.spark.blocks import HashRanges
+from nosync_nb.spark.serving import Pin
 
 SINGLE_ROWS = 100_000
 PARTITIONS_MAX = 16
 
 
 class NosyncSource(DataSource):
-    """A stage of a folder. Options: `path`, `stage`, and `at`: an epoch, a label, or a time."""
+    """A stage of a folder. Options: `path`, `stage`, and `at`: an epoch, a label, or a time.
+
+    What `at` names is found when Spark asks for the schema, once, and stays that epoch: it is
+    refused after a rewind to before it. One that is counted back from now is found at each read.
+    """
+
+    pin: Pin | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -41,28 +48,32 @@ class NosyncSource(DataSource):
 
     def schema(self) -> str:
         with _short():
-            return serving.ask(*_asked(self.options)).schema.ddl
+            folder, stage, at = _asked(self.options)
+            served = serving.ask(folder, stage, at)
+            if at is not None and not (isinstance(at, int) and at < 0):
+                self.pin = served.pin
+            return served.schema.ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with _short():
-            return StageReader(*_asked(self.options))
+            return StageReader(*_asked(self.options), self.pin)
 
 
 class StageReader(DataSourceReader):
     """Reads ranges of a stage's key hash."""
 
-    def __init__(self, folder: str, stage: str, at: Any) -> None:
-        self.folder, self.stage, self.at = folder, stage, at
+    def __init__(self, folder: str, stage: str, at: Any, pin: Pin | None) -> None:
+        self.folder, self.stage, self.at, self.pin = folder, stage, at, pin
 
     def partitions(self) -> list[InputPartition]:
         with _short():
-            rows = serving.ask(self.folder, self.stage, self.at).rows
+            rows = serving.ask(self.folder, self.stage, self.at, pin=self.pin).rows
         count = 1 if rows <= SINGLE_ROWS else min(os.cpu_count() or 1, PARTITIONS_MAX)
         return [InputPartition((place, count)) for place in range(count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         place, count = partition.value
-        asked = serving.asked(self.folder, self.stage, self.at, _query())
+        asked = serving.asked(self.folder, self.stage, self.at, _query(), pin=self.pin)
         with _short(), asked as served:
             yield from reading.ranged(
                 served.trace, served.folder, served.schema, HashRanges(count), place

@@ -126,6 +126,23 @@ def lost_after(note: int, incarnation: int, epoch: int) -> range:
     return range(epoch + 1, (note & (1 << _NOTED_BITS) - 1) + 1)
 
 
+class Numbering(NamedTuple):
+    """What the numbers of epochs mean: how often a log has gone back, and to where the last times.
+
+    Attributes:
+        ends: the epochs that it went back to, at most `REWINDS_MAX`, oldest first.
+    """
+
+    incarnation: int = 0
+    ends: tuple[int, ...] = ()
+
+    def has_left(self, epoch: int, incarnation: int) -> bool:
+        """Whether a number may be that of another epoch than it was in an incarnation."""
+        count = self.incarnation - incarnation
+        lately = self.ends[-count:] if count > 0 else ()
+        return len(lately) < count or any(end < epoch for end in lately)
+
+
 class Ledger:
     """What a session knows of its epochs, from 1 to the last.
 
@@ -264,6 +281,13 @@ class Ledger:
             return max(utc, self._times[-1]) if self._times else utc
 
     # -- asking ----------------------------------------------------------------------------------
+
+    @property
+    def numbering(self) -> Numbering:
+        """What the numbers of epochs mean now."""
+        with self._mutex:
+            self._enter()
+            return Numbering(self._incarnation, tuple(last for _, last in self._rewinds))
 
     @property
     def incarnation(self) -> int:

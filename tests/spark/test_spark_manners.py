@@ -73,6 +73,28 @@ def test_the_data_source_takes_a_time_and_its_errors_end_with_ours(
         assert "During handling" not in told
 
 
+def test_a_frame_of_an_epoch_that_was_left_shows_no_rows_of_another(
+    spark: Any, tmp_path: Path
+) -> None:
+    with nosync_nb.open(tmp_path / "log", spark=spark) as session:
+        given = session.input("given", "x int")
+        for x in range(3):
+            given.insert([(x,)])
+            session.commit()
+        reader = spark.read.format("nosync").option("path", session.path).option("stage", "given")
+        frames = {at: reader.option("at", at).load() for at in (1, 3)}
+        assert [frame.count() for frame in frames.values()] == [1, 3]
+        session.rewind(to=2)
+        given.insert([(7,), (8,)])
+        session.commit()
+        assert frames[1].count() == 1
+        assert reader.option("at", 3).load().count() == 4
+        with pytest.raises(Exception, match="epoch 3 was left") as caught:
+            frames[3].collect()
+        assert "serving.py" not in str(caught.value)
+        assert spark.table("given").count() == 4
+
+
 def test_errors_are_told_once_and_by_us(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
     from pyspark.logger import PySparkLogger
 

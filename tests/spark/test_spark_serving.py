@@ -238,6 +238,48 @@ def test_a_folder_without_a_session_is_read_without_one(
         serving.ask(folder, "twise")
 
 
+@pytest.mark.parametrize("by", ["session", "folder"])
+def test_an_epoch_that_was_left_is_not_taken_for_the_one_of_its_number(
+    tmp_path: Path, by: str
+) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        given = session.input("given", "x int")
+        for x in range(4):
+            given.insert([(x,)])
+            session.commit(label=f"l{x}")
+        server = view_of(session) if by == "session" else None
+        folder = str(tmp_path / "log")
+        pins = {at: serving.ask(folder, "given", at).pin for at in (2, 4, "l3")}
+        with serving.asked(folder, "given", None, "app/1") as now:
+            assert now.rows == 4
+        session.rewind(to=3)
+        with pytest.raises(nosync_nb.TimeError, match="epoch 4 is not readable"):
+            serving.ask(folder, "given", 4, pin=pins[4])
+        given.insert([(9,), (9,)])
+        session.commit()
+        assert rows_of(serving.ask(folder, "given", 2, pin=pins[2])) == 2
+        assert rows_of(serving.ask(folder, "given", 4)) == 5
+        for at in (4, "l3"):
+            with pytest.raises(nosync_nb.TimeError, match="epoch 4 was left") as told:
+                serving.ask(folder, "given", at, pin=pins[at])
+            assert "session.branches" in told.value.__notes__[0]
+        anew = serving.ask(folder, "given", 4).pin
+        if server is not None:  # the rest of a query that began before
+            with (
+                pytest.raises(nosync_nb.TimeError, match="was left"),
+                serving.asked(folder, "given", None, "app/1"),
+            ):
+                pass
+            server.close()
+        session.rewind(to=1)
+        session.commit()
+        assert session.now == 2
+        with pytest.raises(nosync_nb.TimeError, match="epoch 2 was left"):
+            serving.ask(folder, "given", 2, pin=pins[2])
+        with pytest.raises(nosync_nb.TimeError):
+            serving.ask(folder, "given", 4, pin=anew)
+
+
 def rows_of(served: serving.Served) -> int:
     """The rows that a reader adds up, copies counted."""
     trace = served.trace.cut(served.folder, 0, 2**64)

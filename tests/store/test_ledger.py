@@ -12,7 +12,7 @@ import pytest
 from every_opcode import Struck, count, strike, traced
 
 from nosync_nb.errors import CorruptLogError, TimeError
-from nosync_nb.store.ledger import Ledger, Record, Rewound, lost_after, noted
+from nosync_nb.store.ledger import Ledger, Numbering, Record, Rewound, lost_after, noted
 
 FIRST = Record(1, 10.0, 5, 4, "morning", {'["flights", 1]': "digest of 1"})
 SECOND = Record(2, 20.0, 7, 5, "noon", {'["flights", 2]': "digest of 2"})
@@ -206,3 +206,12 @@ def test_a_moment_is_a_number_a_label_or_a_time() -> None:
     for at, why in ((4, "epoch 4 is not readable"), (True, "True is not"), (None, "None is not")):
         with pytest.raises(TimeError, match=why):
             ledger.resolve(at, 3)
+
+
+def test_a_number_is_that_of_another_epoch_once_the_log_went_back_behind_it() -> None:
+    line = Numbering(5, (9, 4, 7))
+    assert not line.has_left(1000, 5)
+    assert [line.has_left(7, i) for i in (4, 3)] == [False, True]
+    assert line.has_left(8, 4)
+    assert not line.has_left(4, 2)
+    assert line.has_left(0, 1), "it is not known any more how far it went"
