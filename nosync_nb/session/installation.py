@@ -175,10 +175,10 @@ class Installation:
         edited = afresh.replayed or any(s in ("changed", "followed") for s in status.values())
         first = None
         if new and (edited or asked is not None):
-            found = replay.span(graph, new)
+            found = replay.span(graph, new, base.graph)
             first = replay.first_epoch(base, found, catalog, asked, rows_max)
         if afresh.first is not None:
-            found, first = replay.span(graph, new), afresh.first
+            found, first = replay.span(graph, new, base.graph), afresh.first
         if first is None or first == version.epoch:
             draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
             return Computed(missed, [], draft, base.past, 0)

@@ -42,16 +42,19 @@ class Span(NamedTuple):
         graph: its nodes; the named collections it reads have lost their operators.
         sources: those named collections.
         new: the nodes whose output and state are wanted.
+        had: logs of theirs that are whole: of a node that lacks what it remembers that alone is
+            wanted, and what it gave at past epochs is not said again.
     """
 
     graph: Graph
     sources: list[Node]
     new: set[int]
+    had: AbstractSet[int] = frozenset()
 
     @property
     def logs(self) -> set[int]:
         """The logs of what is wanted."""
-        return {number for number, _ in self._wanted.logs()}
+        return {number for number, _ in self._wanted.logs()} - self.had
 
     @property
     def traces(self) -> set[int]:
@@ -149,8 +152,12 @@ def wanted(graph: Graph, old: Graph) -> set[int]:
     return {n for n in graph.nodes.keys() - old.nodes.keys() if graph.nodes[n].operator is not None}
 
 
-def span(graph: Graph, new: set[int]) -> Span:
-    """What must run to compute some nodes: they, and what is unnamed below them."""
+def span(graph: Graph, new: set[int], old: Graph | None = None) -> Span:
+    """What must run to compute some nodes: they, and what is unnamed below them.
+
+    Args:
+        old: the graph whose logs go on, if they are whole.
+    """
     needed: set[int] = set()
     sources: set[int] = set()
     waiting = list(new)
@@ -171,7 +178,10 @@ def span(graph: Graph, new: set[int]) -> Span:
             node = replace(node, operator=None, inputs=(), state=(), frozen=False)
         nodes.append(node)
     part = Graph(nodes, graph.numbers)
-    return Span(part, [part.nodes[i] for i in sorted(sources)], new)
+    had = frozenset[int]()
+    if old is not None:
+        had = frozenset(number for number, _ in old.logs()) - old.unwritten
+    return Span(part, [part.nodes[i] for i in sorted(sources)], new, had)
 
 
 def first_epoch(

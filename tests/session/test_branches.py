@@ -336,8 +336,8 @@ def test_what_is_read_from_the_past_later_is_kept_when_the_past_is_thinned_out(
     for _ in range(3):
         committed(session, 20)
         inside(session).upkeep.checkpoint()
-    was = contents(session, 41)
-    with session.branch("past", at=41) as branch:
+    was = contents(session, 47)  # with it a group of 16 epochs ends
+    with session.branch("past", at=47) as branch:
         branch.retain = 4
         for _ in range(4):
             for _ in range(16):
@@ -367,6 +367,32 @@ def test_branches_are_listed_with_where_they_forked_and_who_has_them(session: Se
     assert nosync_nb.open(one.path) is one
     one.close()
     assert session.branches["one"].owner is None
+
+
+@pytest.mark.parametrize("back", ["branch", "rewind"])
+def test_what_operators_remember_is_had_again_and_nothing_of_the_past_is_said_twice(
+    session: Session, back: str
+) -> None:
+    """A stage in memory is run over all of the past, and a loop beside it for its state alone."""
+    x = session.input("x", "a long, b long")
+    capped = x.iterate(lambda r: r.select("a", "least(b, 3) AS b").distinct())
+    session.stage("capped", capped)
+    session.stage("counts", x.group_by("a").agg(n="count(*)"), persist="memory")
+    for i in range(40):
+        x.insert([(i % 7, i % 5)])
+        session.commit()
+    inside(session).worker.drain()
+    inside(session).upkeep.checkpoint()
+    names, epoch = ("x", "capped", "counts"), session.now - 20
+    before = {(n, e): session[n].rows(at=e) for n in names for e in range(1, epoch + 1)}
+    if back == "rewind":
+        session.rewind(to=epoch)
+        session.close()
+    path = session.path if back == "rewind" else session.branch("b", at=epoch).path
+    with nosync_nb.open(path) as again:
+        again.inputs["x"].insert([(9, 9)])
+        again.commit()
+        assert {key: again[key[0]].rows(at=key[1]) for key in before} == before
 
 
 def test_a_branch_that_is_damaged_is_listed_as_such_beside_the_others(
