@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import signal
@@ -226,6 +227,7 @@ def test_a_replica_that_cannot_be_had_keeps_nobody_waiting_and_is_told(
     with begun(tmp_path / "x.nosync", [*urls[:2], away]) as session:
         status = until(session, lambda all_: all_[2].state == "failing")
         assert "is not there" in status[2].why
+        assert re.search(r"; since \d\d:\d\d:\d\d$", status[2].why)
         assert session.frontiers["edges"].replicas == 1
         session.inputs["edges"].insert([(2, 2)])
         assert session.commit(wait="replicas", timeout=WAIT_S) == 2

@@ -194,6 +194,32 @@ def test_who_took_the_port_of_a_server_is_told_nothing() -> None:
 
 
 @pytest.mark.fault(29)
+def test_why_a_server_cannot_be_reached_is_said_in_plain_words(hasty: None) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        assert str(failure(f"grpc://127.0.0.1:{port}")).endswith(": nothing listens there")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        def answer() -> None:
+            while True:
+                with suppress(OSError), other.accept()[0] as asked:
+                    asked.recv(10)
+                    asked.sendall(b"HTTP/1.1 200 OK" + bytes(64))
+                if other.fileno() < 0:
+                    return
+
+        threading.Thread(target=answer, daemon=True).start()
+        told = str(failure(f"grpc://127.0.0.1:{port}"))
+        assert told.endswith(": what listens there is no replica server")
+        other.shutdown(socket.SHUT_RDWR)
+    unknown = "Flight returned unavailable error, with message: failed to connect to all addresses;"
+    unknown += " last error: UNKNOWN: ipv4:10.0.0.7:99: the cat sleeps. Detail: Unavailable"
+    assert served.plain(unknown) == "the cat sleeps"
+
+
+@pytest.mark.fault(29)
 def test_what_does_not_answer_is_given_up(hasty: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

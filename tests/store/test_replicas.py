@@ -208,6 +208,21 @@ def test_a_replica_that_holds_nothing_is_no_witness_while_another_may_hold_more(
     poll.ask(0, Vote("it has frame 9", 3))
 
 
+def test_an_empty_replica_is_not_shipped_to_while_a_silent_one_may_hold_more() -> None:
+    poll = Poll(3, 1)
+    for number in (0, 1):
+        with pytest.raises(UndecidedError, match=f"tells nothing while {2 - number}") as caught:
+            poll.ask(number, EMPTY)
+        assert "%dd replicas remove URL" in str(caught.value.hint)
+    with pytest.raises(AheadError, match="frame 9"):
+        poll.ask(2, AHEAD)  # a quorum of one may have been told of it
+    poll = Poll(2, 1)  # without the one that did not answer
+    with pytest.raises(UndecidedError):
+        poll.ask(0, EMPTY)
+    poll.ask(1, EMPTY)
+    poll.ask(0, EMPTY)
+
+
 def test_a_copy_counts_once_whatever_leads_to_it() -> None:
     claims = Claims(["file:///d", "grpc://127.0.0.1:7"])
     claims.claim(0, "a")

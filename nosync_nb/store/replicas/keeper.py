@@ -57,7 +57,7 @@ class Progress(NamedTuple):
         replica: its place in the settings.
         condition: `failing` is tried again, `fenced` and `ahead` are not.
         seq, epoch: how far the log can be read back from it alone; 0: nothing is known.
-        why: what is wrong, in words.
+        why: what is wrong, in words, with the remedy and since when (local time).
         bytes_sent: what it was sent by this keeper.
         offset: up to where in the stream of frames, in bytes, it was seen what it lacks; -1 before.
         backlog_bytes: what it lacks of all that is to be shipped, up to there.
@@ -123,6 +123,7 @@ class Lane:
         self._said = Progress(number, "starting")
         self._shipper: Shipper | None = None
         self._busy = False
+        self._failing = ""  # since when; empty: it is not
         self._moved = 0, time.monotonic()  # what was sent when it was looked, since when
         self._thread = threading.Thread(
             target=self._run, name=f"ship to {address.url}", daemon=True
@@ -201,6 +202,7 @@ class Lane:
                 with self._busily():
                     while shipper.ship(written=written):
                         pass
+                self._failing = ""
                 self._level(shipper)
                 delay = _RETRY_S[0]
                 if written:
@@ -262,6 +264,9 @@ class Lane:
         self._tell_of("starting" if begins else "level", "", seq, epoch)
 
     def _say(self, condition: Condition, why: str, obeys: int = 0) -> None:
+        if condition == "failing":
+            self._failing = self._failing or time.strftime("%H:%M:%S")
+            why = f"{why}; since {self._failing}"
         self._tell_of(condition, why, self._said.seq, self._said.epoch, obeys)
 
     def _tell_of(

@@ -87,6 +87,13 @@ class Poll:
     that the owner lacks, and did once. So what is empty tells nothing, unless all have been asked
     and none is ahead.
 
+    Nor is it shipped to before, though it was made for this owner and nothing in it could be lost,
+    whatever the quorum. Failure: 1. It gets what the old copy has, of a later generation than what
+    the silent ones hold. 2. The disk is gone, and all answer. 3. The copy of the latest owner is
+    taken, as every owner had all that was safe before he shipped anything. A log that has never
+    had replicas cannot be told from a copy of before it had; who knows that it is none removes
+    those that do not answer, and adds them again when they do.
+
     A replica that is ahead with frames of an earlier owner than another one has is behind: that
     owner had all that was safe before he shipped anything.
     """
@@ -119,8 +126,12 @@ class Poll:
                 hint="close the session, move the log's folder away, and open it with the"
                 " replicas: they have what is missing",
             )
+        why = f"{len(level)} of {needed} replicas have told that this log lacks nothing"
+        silent = self._replicas - len(votes)
+        if silent and not vote.generation:
+            why += f"; it is empty itself, which tells nothing while {silent} do not answer"
         raise UndecidedError(
-            vote.ahead
-            or f"{len(level)} of {needed} replicas have told that this log lacks nothing",
-            hint="it goes on when more of the replicas answer; one that will not can be removed",
+            vote.ahead or why,
+            hint="it goes on when more of the replicas answer; if this log's disk is no old copy,"
+            " those that do not can be removed (%dd replicas remove URL), and added again later",
         )

@@ -10,6 +10,7 @@ What is appended is sent with the `sync` after it, if it is little: an epoch is 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -34,6 +35,20 @@ _DIGEST_BYTES_PER_S = 10e6
 _MESSAGE_BYTES_MAX = 4 << 20
 _NAMES_MAX = 256
 _SHOWN = 200
+_PLAIN = (
+    ("Connection refused", "nothing listens there"),
+    ("resolv", "nobody knows its host's name"),
+    ("lookup failed", "nobody knows its host's name"),
+    ("CERTIFICATE_VERIFY_FAILED", "nobody who is known here has signed its certificate"),
+    ("andshake failed", "what listens there does not speak TLS"),
+    ("Failed parsing HTTP/2", "what listens there is no replica server"),
+    ("unreachable", "no network leads there"),
+    ("No route to host", "no network leads there"),
+    ("reset by peer", "the connection was cut"),
+    ("Socket closed", "the connection was cut"),
+    ("imed out", "nobody answers there"),
+)
+_JARGON = re.compile(r"Flight [a-z ]+ error, with message: |\b[A-Z_]{3,}: |ipv[46]:\S+: ")
 _TLS = "grpc+tls"
 
 
@@ -123,14 +138,14 @@ class Line:
                 f"'{url}' was started again, or is no replica server with this token",
                 hint="it is asked anew; see what listens there if this stays",
             )
-        why = str(error).partition(". Detail:")[0].rpartition("last error: ")[2]
+        why = plain(str(error))
         if isinstance(error, flight.FlightUnavailableError):
             return DurabilityError(
-                f"'{url}' cannot be reached: {why[:_SHOWN]}",
+                f"'{url}' cannot be reached: {why}",
                 hint="see whether the server runs there: python -m nosync_nb.replica DIR --port P",
             )
         return DurabilityError(
-            f"'{url}' does not answer as a replica server: {why[:_SHOWN]}",
+            f"'{url}' does not answer as a replica server: {why}",
             hint="see what listens there",
         )
 
@@ -283,6 +298,15 @@ class ServedReplica:
                 if all(type(size) is int and size >= 0 for size in files.values()):
                     return Holdings(incarnation, files)
         raise senseless(self._url)
+
+
+def plain(message: str) -> str:
+    """What the transport says of a call that failed, in plain words; else without its jargon."""
+    for sign, words in _PLAIN:
+        if sign in message:
+            return words
+    why = message.partition(". Detail:")[0].rpartition("last error: ")[2]
+    return _JARGON.sub("", why)[:_SHOWN]
 
 
 def decoded(said: bytes, url: str) -> Any:
