@@ -141,6 +141,7 @@ def make(parent: Store, name: str, beginning: Beginning) -> str:
     sweep(parent)
     made = os.path.join(parent.path, FOLDER, MAKING + name)
     fork = Fork(parent.log.id.hex(), name, beginning.version.epoch)
+    files.remove_folder(made)
     _placed(parent, made, target, beginning, files.link, fork)
     return target
 
@@ -155,6 +156,7 @@ def leave(parent: Store, name: str, incarnation: int, beginning: Beginning) -> N
     made = os.path.join(parent.path, FOLDER, MAKING + name)
     fork = Fork(parent.log.id.hex(), name, beginning.version.epoch)
     parent.files.make_folder(os.path.join(parent.path, FOLDER))
+    parent.files.remove_folder(made)
     _placed(parent, made, place(parent.path, hidden), beginning, parent.files.link, fork)
 
 
