@@ -47,8 +47,11 @@ def test_a_replica_holds_what_the_session_went_back_to(tmp_path: Path) -> None:
         commit(session)
         session.sync("replicas", timeout=WAIT_S)
         now = sorted(session["sums"].rows())
-        assert not session.verify().damage
-        assert [each.state for each in session.verify().replicas] == ["level"]
+        verified = session.verify()
+        assert not verified.damage
+        # The checkpoint that a rewind asks for, and its pack, may still be on the way.
+        (held,) = verified.replicas
+        assert (held.state in ("level", "behind"), held.damage) == (True, ())
     shutil.rmtree(folder)
     with nosync_nb.open(folder, replicas=[copy.as_uri()]) as again:
         assert again.now == 6

@@ -131,7 +131,8 @@ class _Look:
                 continue
             if name not in held:
                 behind = behind or item.current
-                if item.current and item.after and end >= item.after:
+                there = end >= item.after if item.framed else surveyed.state in held
+                if item.current and item.after and there:
                     damage.append(Damaged(name, "it is missing"))
             elif held[name] != item.size:
                 damage.append(Damaged(name, f"it has {held[name]} bytes, not {item.size}"))

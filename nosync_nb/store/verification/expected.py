@@ -23,8 +23,10 @@ class Expected(NamedTuple):
         size, digest: as the log has them; None: it is named by a pack, which has them.
         traces: the numbers of those whose rows it holds; empty: many.
         epochs: of its rows.
-        after: the end of the frame that names it, in the stream: who holds more has it.
+        after: the end of the frame that names it, in the stream: who holds more has it; of what a
+            checkpoint alone names the end of what that stands for.
         current: the newest state needs it, and not only the one before.
+        framed: a frame names it, and not a checkpoint alone, which copies get after it.
     """
 
     name: str
@@ -34,13 +36,15 @@ class Expected(NamedTuple):
     epochs: range
     after: int
     current: bool
+    framed: bool = False
 
     def joined(self, other: Expected) -> Expected:
         """This file, which another place names as well: its rows in another order, or state."""
-        after, current = min(self.after, other.after), self.current or other.current
+        current, framed = self.current or other.current, self.framed or other.framed
+        after = min(each.after for each in (self, other) if each.framed == framed)
         if self.digest is None or other.digest is None:  # a pack says that it needs it, and no more
             more = other if self.digest is None else self
-            return more._replace(after=after, current=current)
+            return more._replace(after=after, current=current, framed=framed)
         many = self.traces and other.traces
         epochs = self.epochs, other.epochs
         return self._replace(
@@ -48,6 +52,7 @@ class Expected(NamedTuple):
             epochs=range(min(e.start for e in epochs), max(e.stop for e in epochs)),
             after=after,
             current=current,
+            framed=framed,
         )
 
 
@@ -56,7 +61,8 @@ def of_frame(payload: Payload, after: int, *, current: bool = True) -> Iterator[
     for number, changes in journal.changes([payload]).items():
         for epoch, entry in changes:
             for ref in journal.named(entry):
-                yield _part(ref, number, _interval(epoch, entry), after, current=current)
+                part = _part(ref, number, _interval(epoch, entry), after, current=current)
+                yield part._replace(framed=True)
 
 
 def of_checkpoint(payload: Payload, after: int, *, current: bool = True) -> Iterator[Expected]:

@@ -34,7 +34,8 @@ class Item(NamedTuple):
             what is damaged here does not say.
         prove: says what is wrong with what lies at a path; empty: nothing.
         current: replicas have it as well, if they are level.
-        after: the place in the stream behind which whoever holds frames has it.
+        after: the place in the stream behind which whoever holds frames has it; 0: nobody has to.
+        framed: a frame names it; else a checkpoint alone, and who holds that has it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Item(NamedTuple):
     prove: Prove
     current: bool
     after: int
+    framed: bool = True
 
 
 def items(surveyed: Survey) -> dict[str, Item]:
@@ -73,7 +75,7 @@ def _rows(each: Expected, local: AbstractSet[int]) -> Item:
         return "; ".join(flaw.why for flaw in proved(files, path, each, counted))
 
     current = each.current and not (each.traces and each.traces <= local)
-    return Item(each.name, each.size or 0, prove, current, each.after)
+    return Item(each.name, each.size or 0, prove, current, each.after, each.framed)
 
 
 def _state(name: str) -> Prove:
