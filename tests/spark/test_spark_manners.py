@@ -77,11 +77,11 @@ def test_a_frame_of_an_epoch_that_was_left_shows_no_rows_of_another(
     spark: Any, tmp_path: Path
 ) -> None:
     with nosync_nb.open(tmp_path / "log", spark=spark) as session:
-        given = session.input("given", "x int")
+        given = session.input("behind", "x int")
         for x in range(3):
             given.insert([(x,)])
             session.commit()
-        reader = spark.read.format("nosync").option("path", session.path).option("stage", "given")
+        reader = spark.read.format("nosync").option("path", session.path).option("stage", "behind")
         frames = {at: reader.option("at", at).load() for at in (1, 3)}
         assert [frame.count() for frame in frames.values()] == [1, 3]
         session.rewind(to=2)
@@ -92,7 +92,7 @@ def test_a_frame_of_an_epoch_that_was_left_shows_no_rows_of_another(
         with pytest.raises(Exception, match="epoch 3 was left") as caught:
             frames[3].collect()
         assert "serving.py" not in str(caught.value)
-        assert spark.table("given").count() == 4
+        assert spark.table("behind").count() == 4
 
 
 def test_errors_are_told_once_and_by_us(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:

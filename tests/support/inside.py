@@ -349,7 +349,7 @@ def looked() -> int:
 
 def served(folder: str, name: str) -> serving.StageSnapshot:
     """What a reader of a view is given of a stage."""
-    return serving._read(folder, name, None)
+    return serving._read(folder, name, None, None)
 
 
 def ended(server: serving.Server) -> bool:
