@@ -57,7 +57,9 @@ class Branching:
         Its log lies beside, in `branches/NAME`. It has the rows of then and the stages of now,
         shares the files of both, and is changed without this one, here or in another process. A
         stage that was defined later is computed from what it reads; an input that was declared
-        later is empty. With replicas the branch is kept at each of them, below `branches/NAME`.
+        later is empty. With replicas the branch is kept at each of them, below `branches/NAME`;
+        one that was left by a rewind, or made and not opened here, is on this disk alone until
+        whoever opens it names replicas.
 
         Args:
             name: an identifier that no other branch has.

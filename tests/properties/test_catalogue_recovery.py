@@ -7,7 +7,7 @@ it is closed, and what it wrote is all that the next one has.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import pytest
 from checking import EDGES, change, closure, count, merge_all
 from inside import inside
 
-import nosync_nb
 from nosync_nb import Collection, DurabilityError, Session, rows
 from nosync_nb.session import reader as reads
 from nosync_nb.session import upkeep
@@ -26,22 +25,7 @@ from nosync_nb.trace import compaction
 Open = Callable[..., Session]
 
 
-pytestmark = pytest.mark.usefixtures("no_disk")
-
-
-@pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """Opens the log of the test, by another name if one is given; all are closed at the end."""
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
-    sessions: list[Session] = []
-
-    def open_(name: str = "log", **options: Any) -> Session:
-        sessions.append(nosync_nb.open(tmp_path / name, **options))
-        return sessions[-1]
-
-    yield open_
-    for session in reversed(sessions):
-        session.close()
+pytestmark = pytest.mark.usefixtures("no_disk", "own_key")
 
 
 @pytest.fixture
