@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError, OutOfMemoryError
 
@@ -18,6 +19,39 @@ SWITCH_S = 0.00005
 """After how long a thread that waits for the interpreter is given it, while a task runs. A loop
 that commits lets go of it more often than Python's 5 ms, and takes it back before the waiting
 thread is awake, which starves: checkpoints would never keep up with such a loop."""
+
+
+class Turns:
+    """How soon a waiting thread gets the interpreter: one setting of the process.
+
+    Workers of several sessions overlap, so the first to begin keeps what stood and the last to end
+    puts it back; each for itself, one would keep the other's setting and leave it there for good.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._before = 0.0
+
+    @contextmanager
+    def shorter(self) -> Iterator[None]:
+        """Turns of `SWITCH_S` at most, until the last of those who asked for them has ended."""
+        with self._lock:
+            if not self._running:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._before, SWITCH_S))
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                if not self._running:
+                    # Python cuts to whole microseconds: half a one more, or each task loses one
+                    sys.setswitchinterval(self._before + 5e-7)
+
+
+_TURNS = Turns()
 
 
 class Worker:
@@ -113,14 +147,11 @@ class Worker:
                     return
                 key, task = next(iter(self._tasks.items()))
             error: BaseException | None = None
-            before = sys.getswitchinterval()
-            sys.setswitchinterval(min(before, SWITCH_S))
-            try:
-                task()
-            except BaseException as raised:
-                error = raised
-            finally:
-                sys.setswitchinterval(before)
+            with _TURNS.shorter():
+                try:
+                    task()
+                except BaseException as raised:
+                    error = raised
             with self._lock:
                 self._error = self._error or error
                 del self._tasks[key]

@@ -17,11 +17,47 @@ def test_other_threads_let_a_task_run_soon_and_are_as_before_after_it() -> None:
     worker.submit("a", lambda: found.append(sys.getswitchinterval()))
     worker.submit("b", lambda: found.append(1 / 0))
     worker.drain()
-    assert found == [pytest.approx(SWITCH_S)]
+    assert found == [pytest.approx(SWITCH_S, abs=1e-6)]
     assert sys.getswitchinterval() == before
     assert isinstance(worker.take_error(), ZeroDivisionError)
     assert worker.take_error() is None
     worker.close()
+
+
+@pytest.mark.parametrize("interval", [0.005, 0.00003, 0.000007])
+def test_workers_that_overlap_leave_the_turns_as_they_were(interval: float) -> None:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(interval)
+    try:
+        before = sys.getswitchinterval()
+        for _ in range(20):  # a microsecond that is lost each time would show
+            first, second = Worker(), Worker()
+            begun, go = threading.Event(), threading.Event()
+            first.submit("a", lambda begun=begun, go=go: (begun.set(), go.wait()))
+            begun.wait()
+            second.submit("b", lambda go=go: go.wait())
+            go.set()
+            first.close()
+            second.close()
+        assert sys.getswitchinterval() == before
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def test_who_ends_last_puts_the_turns_back() -> None:
+    usual = sys.getswitchinterval()
+    first, second = Worker(), Worker()
+    begun = [threading.Event(), threading.Event()]
+    ends = [threading.Event(), threading.Event()]
+    for i, worker in enumerate((first, second)):
+        worker.submit("t", lambda i=i: (begun[i].set(), ends[i].wait()))
+        begun[i].wait()
+    ends[0].set()
+    first.close()
+    assert sys.getswitchinterval() < usual, "the second task still runs"
+    ends[1].set()
+    second.close()
+    assert sys.getswitchinterval() == usual
 
 
 def test_a_task_that_waits_is_not_queued_again() -> None:
