@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from nosync_nb.collections import groups, joins, loops, selections
+from nosync_nb.collections.dated import Dated
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.schemas import check_callable, result_schema
 from nosync_nb.collections.host import Host, definition_of, host_of
@@ -41,6 +42,10 @@ class Collection(Readable):
 
     Get one from `session.input`, `session.stage` or `session["name"]`, and chain operators.
     """
+
+    def at(self, epoch: Any) -> Dated:
+        """The collection as of an epoch, which later commits do not change; see `Dated`."""
+        return Dated(self, self._host.pinpoint(epoch))
 
     # -- row-wise ------------------------------------------------------------------------------
 

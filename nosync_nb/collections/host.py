@@ -7,7 +7,7 @@ its host, which every collection made of it has too. Collections of two hosts do
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.errors import StageError
@@ -17,6 +17,13 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
 
 Seen = TypeVar("Seen")
+
+
+class Pinpoint(NamedTuple):
+    """An epoch that stays itself: its number, and how often the log had gone back by then."""
+
+    epoch: int
+    incarnation: int
 
 
 class Types(Protocol):
@@ -52,6 +59,16 @@ class Host(Protocol):
 
     def epoch(self, at: Any) -> int:
         """The number of an epoch."""
+
+    def pinpoint(self, at: Any) -> Pinpoint:
+        """An epoch that is told from any that has its number after a rewind."""
+
+    def still(self, point: Pinpoint, title: str) -> int:
+        """The number of an epoch of before.
+
+        Raises:
+            TimeError: the log has gone back behind it since; `title` is of what was to be read.
+        """
 
     def read(self, definition: Definition, at: Any) -> Batch:
         """The consolidated rows at an epoch; counts below 0 are among them."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.collections.host import Hosted
+from nosync_nb.collections.streams import ArrowStream
 from nosync_nb.errors import (
     NegativeMultiplicityError,
     SchemaError,
@@ -32,7 +33,7 @@ def _unread(collection: Readable, *_: Any, **__: Any) -> str:
     return f"{collection._title()} could not be read; nothing has changed"
 
 
-class Readable(Hosted):
+class Readable(Hosted, ArrowStream):
     """What can be read of a collection, at the last epoch or any readable one.
 
     `at` is an epoch, a label, a datetime, or a negative offset from the last epoch.

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 from nosync_nb.collections import loops
 from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.host import Pinpoint
+from nosync_nb.errors import TimeError
 from nosync_nb.session.follower import Follower
 from nosync_nb.session.frames import Frames
 from nosync_nb.session.limits import Limits
@@ -60,6 +62,20 @@ class SessionHost:
     def epoch(self, at: Any) -> int:
         """The number of an epoch."""
         return self._reader.epoch(at, self._publisher.snapshot)
+
+    def pinpoint(self, at: Any) -> Pinpoint:
+        """An epoch that is told from any that has its number after a rewind."""
+        since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
+        return Pinpoint(self.epoch(at), since)
+
+    def still(self, point: Pinpoint, title: str) -> int:
+        """The number of an epoch of before; see `Host.still`."""
+        if self._publisher.ledger.numbering.has_left(*point):
+            raise TimeError(
+                f"{title}: epoch {point.epoch} was left when the session went back behind it",
+                hint="ask .at() again; what was left is in a branch, see session.branches",
+            )
+        return point.epoch
 
     def read(self, definition: Definition, at: Any) -> Batch:
         """The consolidated rows at an epoch; counts below 0 are among them."""

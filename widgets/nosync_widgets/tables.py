@@ -78,6 +78,18 @@ class Table:
             f"<tbody>{body}</tbody></table>{notes}</div>"
         )
 
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The texts that are shown, for whatever takes an Arrow stream: `polars.DataFrame(_)`."""
+        import pyarrow as pa
+
+        names: list[str] = []
+        for name in self.columns:
+            while name in names:
+                name += "_"
+            names.append(name)
+        columns = [pa.array([row[i] for row in self.rows], pa.string()) for i in range(len(names))]
+        return pa.table(columns, names=names).__arrow_c_stream__(requested_schema)
+
     def __repr__(self) -> str:
         return self.text()
 
