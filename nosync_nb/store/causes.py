@@ -127,26 +127,28 @@ class Following:
         """
         epoch, _, _, entries = payload
         made_from, generation, labels = self._made_from, self._generation, self.labels
+        upper, pack = epoch + 1, PACKED.pack
         fresh: dict[int, bytes] = {}
-        clocks: list[bytes | memoryview] = []
+        clocks: bytes | memoryview | None = None
         for number, kind, data in entries:
             if kind <= FILES:
-                if number in made_from:
-                    low, high = adler32(data), crc32(data)  # of its `digest`
-                    fresh[number] = PACKED.pack(number, generation, epoch + 1, low, high)
-            elif kind == CLOCKS:
-                clocks.append(data)
-            elif kind == PAST:
+                if number in made_from:  # adler32 and crc32 are its `digest`
+                    fresh[number] = pack(number, generation, upper, adler32(data), crc32(data))
+            elif kind == PAST or clocks is not None:
                 return False
-        if len(clocks) != 1:
+            elif kind == CLOCKS:
+                clocks = data
+        if clocks is None:
             return False
         pieces: list[bytes] = []
+        add = pieces.append
         for number, label in fresh.items():
             counts, sources = made_from[number]
-            pieces += (label, counts)
+            add(label)
+            add(counts)
             for source in sources:
-                pieces.append(fresh.get(source) or labels.get(source, b""))
-        if b"".join(pieces) != bytes(clocks[0]):
+                add(fresh[source] if source in fresh else labels.get(source, b""))
+        if b"".join(pieces) != clocks:
             return False
         labels.update(fresh)
         return True

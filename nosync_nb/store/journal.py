@@ -121,7 +121,7 @@ def unpack(data: bytes | memoryview) -> Payload:
             raise ValueError("it says nothing that is known here")
     except CRAFTED as error:
         raise damaged("a frame", error) from error
-    return Payload(epoch, utc, meta, entries)
+    return new(Payload, (epoch, utc, meta, entries))
 
 
 def epoch_of(data: bytes | memoryview) -> int:

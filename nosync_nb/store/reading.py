@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from nosync_nb.dataflow.draft import Version
@@ -24,6 +25,8 @@ from nosync_nb.store.ledger import Ledger, Record, Rewound
 from nosync_nb.store.store import Store
 from nosync_nb.store.telling import Told
 from nosync_nb.store.wellformed import check_catalog, check_text, check_texts
+
+_NO_LOADS: Mapping[str, str] = MappingProxyType({})
 
 
 class Said(NamedTuple):
@@ -136,6 +139,7 @@ def told(
         durable: how far frames are on disk.
     """
     records: list[Record] = []
+    new = tuple.__new__  # once an epoch of the log at each opening
     for seq, kind, payload in tail:
         if kind in journal.DEFINES:
             said = _said(payload.epoch, payload.meta, said, seq)
@@ -149,8 +153,8 @@ def told(
         if at != epoch + 1:
             raise CorruptLogError(f"epoch {at} follows epoch {epoch} in the log")
         epoch = at
-        once, label = _marks(meta) if meta else ({}, None)
-        records.append(Record(epoch, utc, seq, durable, label, once))
+        once, label = _marks(meta) if meta else (_NO_LOADS, None)
+        records.append(new(Record, (epoch, utc, seq, durable, label, once)))
     ledger.record(*records)
     return epoch, said
 

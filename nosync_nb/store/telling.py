@@ -42,8 +42,12 @@ class Telling:
             CorruptLogError: what they say makes no sense.
         """
         told: list[Told] = []
-        for frame in frames:
-            each = Told(frame.position.seq, frame.kind, journal.unpack(frame.payload))
+        unpack, new, plain = journal.unpack, tuple.__new__, journal.EPOCH
+        for (seq, _), kind, data, _, _ in frames:  # once a frame of the log at each opening
+            each = new(Told, (seq, kind, unpack(data)))
+            if kind == plain and not self._waiting:
+                told.append(each)
+                continue
             if each.kind == journal.REPLAY:
                 self._waiting.append(each)
                 continue

@@ -1,0 +1,74 @@
+"""Which replicas logs have, in the file beside the key: who asks of one log pays for none else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nosync_nb.files.disk import Files
+from nosync_nb.store.replicas import remembered, settings
+
+LOG_ID = bytes(range(16))
+
+
+@pytest.fixture
+def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Folders of logs that have replicas; the file that says so is this test's own."""
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "own" / "key"))
+    folders = [str(tmp_path / f"log{i}") for i in range(30)]
+    for folder in folders:
+        note(folder)
+    return folders
+
+
+def note(folder: str) -> None:
+    asked = settings.checked([f"file://{folder}-copy"], None, log=folder)
+    remembered.remember(Files(), folder, LOG_ID, asked)
+
+
+def calls(run: Any) -> int:
+    """How many functions of ours a call runs."""
+    count = 0
+
+    def seen(frame: Any, event: str, _: Any) -> None:
+        nonlocal count
+        count += event == "call" and "nosync_nb" in frame.f_code.co_filename
+
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_log_without_replicas_costs_the_same_whatever_others_have(
+    others: list[str], tmp_path: Path
+) -> None:
+    def opened() -> None:
+        remembered.remember(Files(), str(tmp_path / "plain"), LOG_ID, settings.Replicas())
+
+    many = calls(opened)
+    for folder in others[1:]:
+        assert remembered.forget(Files(), folder)
+    assert calls(opened) == many
+
+
+def test_a_log_is_forgotten_and_no_other_whose_name_begins_alike(others: list[str]) -> None:
+    note(f"{others[0]}/inner")
+    assert remembered.forget(Files(), others[0])
+    assert not remembered.forget(Files(), others[0])
+    assert remembered.look(Files(), others[0]) is None
+    kept = remembered.look(Files(), f"{others[0]}/inner")
+    assert kept is not None
+    assert kept[1] == 1
+
+
+def test_a_file_that_others_can_write_says_nothing(others: list[str]) -> None:
+    os.chmod(remembered.path(), 0o622)
+    assert not remembered.forget(Files(), others[0])
+    assert remembered.look(Files(), others[0]) is None
