@@ -10,6 +10,7 @@ from nosync_nb.errors import (
     DurabilityError,
     ExpressionError,
     FencedError,
+    MisuseError,
     NegativeMultiplicityError,
     NosyncError,
     OutcomeUnknownError,
@@ -26,6 +27,8 @@ from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.session import Session
 from nosync_nb.store.frontier import Frontier
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Collection",
     "CorruptLogError",
@@ -35,6 +38,7 @@ __all__ = [
     "FencedError",
     "Frontier",
     "Input",
+    "MisuseError",
     "NegativeMultiplicityError",
     "NosyncError",
     "OutOfMemoryError",

@@ -2,6 +2,7 @@ r"""The errors of NoSync: one tree, split by what the reader would do next.
 
     NosyncError
     ├── SchemaError (ValueError)               fix the data or the column names
+    ├── MisuseError (AttributeError)           use what is there: the hint names it
     ├── ExpressionError (ValueError)           fix the SQL or the values it met
     ├── StageError (RuntimeError)              fix the function: names stage, row and cause
     ├── TimeError (LookupError)                read at another epoch
@@ -26,9 +27,10 @@ all, passes `visible`, which spells such characters (`\x1b`, `\u202e`), and on i
 
 from __future__ import annotations
 
+import difflib
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from html import escape
 from typing import Any, ParamSpec, TypeVar
@@ -66,6 +68,15 @@ def warn(text: str, *, stacklevel: int) -> None:
 def _spelled(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def likely(wanted: str, known: Sequence[str], what: str, *, shown: int = 6) -> str:
+    """Says which of some names was meant, or lists the last of them: never sixty."""
+    near = difflib.get_close_matches(wanted, known, n=3)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    more = f" and {len(known) - shown:,} others" if len(known) > shown else ""
+    return f"{what}: {', '.join(known[-shown:]) or 'none'}{more}"
 
 
 def titled(stage: str) -> str:
@@ -118,6 +129,12 @@ class SchemaError(NosyncError, ValueError):
     """Columns, types or rows do not fit a schema."""
 
     kind = "schema"
+
+
+class MisuseError(NosyncError, AttributeError, TypeError):
+    """A collection is not used that way: it lacks a method, or takes arguments of another form."""
+
+    kind = "misuse"
 
 
 class ExpressionError(NosyncError, ValueError):

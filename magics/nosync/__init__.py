@@ -32,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
+    if name.startswith("_") and name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("nosync_nb"), name)
 

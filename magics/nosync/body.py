@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 import dis
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from nosync.tracebacks import BODY
+from nosync.tracebacks import BODY, Place
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -62,6 +62,20 @@ class Body:
         for part in self._parts:
             value = eval(part, self._shell.user_global_ns, self._shell.user_ns)
         return value
+
+    def bound(self, error: Exception, named: Iterable[str]) -> Place | None:
+        """Where the name of the stage that an error tells of, one of `named`, was bound last."""
+        stage = getattr(error, "stage", None)
+        if stage is None:
+            stage = next((name for name in named if f"stage '{name}'" in str(error)), None)
+        place = None
+        for part in self._parts:
+            at = None
+            for step in dis.get_instructions(part):
+                at = step.starts_line or at
+                if step.opname in ("STORE_NAME", "STORE_GLOBAL") and step.argval == stage and at:
+                    place = Place(part.co_filename, at)
+        return place
 
     @contextmanager
     def restoring(self) -> Iterator[None]:

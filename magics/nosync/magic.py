@@ -16,6 +16,7 @@ from IPython.core.magic import (
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from nosync.notebook import Notebook
+from nosync.shown import shown
 from nosync.stages import define_cell
 
 if TYPE_CHECKING:
@@ -46,7 +47,12 @@ class NoSync(Magics):
         ["on", "off"], "on", help="Show a line per commit and the progress of long work."
     ).tag(config=True)
     short_errors = traitlets.Bool(
-        True, help="Show errors of NoSync without frames; %tb shows them all."
+        True, help="Show errors of NoSync without frames, yours without NoSync's; %tb shows all."
+    ).tag(config=True)
+    show = traitlets.Enum(
+        ["figures", "rows"],
+        "figures",
+        help="What a %%dd cell shows of its stages: a line of figures each, or their rows as well.",
     ).tag(config=True)
     limit = traitlets.Int(20, min=1, help="Rows shown of a collection. Default: 20.").tag(
         config=True
@@ -105,7 +111,7 @@ class NoSync(Magics):
         if cell is None:
             from nosync.commands.run import run
 
-            return run(self.notebook, line)
+            return shown(self.notebook.shell, run(self.notebook, line))
         arguments = vars(parse_argstring(self.dd, line))
         if not cell.strip():
             raise UsageError("%%dd: the cell is empty; write definitions below the first line")

@@ -79,7 +79,7 @@ class Notebook:
         self.opened: Session | None = None
         self.place: Place | None = None
         self.branch: str | None = None
-        self.errors = ShortErrors(shell, settings)
+        self.errors = ShortErrors(shell, settings, self._named)
         self.cells = Cells(self)
         self.variables = Variables(shell)
         self.memo = Memo()
@@ -335,6 +335,10 @@ class Notebook:
             self.opened.replay_rows = self.settings.replay_rows
             self.opened.spark_off = self.settings.spark == "off"
             self.opened.spark_conf.update(self.settings.spark_conf)
+
+    def _named(self) -> list[str]:
+        """The names of the log's inputs and stages."""
+        return [] if self.opened is None else [*self.opened.inputs, *self.opened.stages]
 
     def collection_bundle(self, collection: Collection) -> dict[str, str]:
         """What a collection shows as a value of a cell; if it cannot be read, the error, once.

@@ -20,6 +20,7 @@ class Settings(Protocol):
     progress: str
     short_errors: bool
     limit: int
+    show: str
 
 
 class CellOwner(Protocol):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from IPython.display import display
+
 from nosync.body import Body
 from nosync.variables import registered_name
 from nosync_widgets import formats
@@ -42,7 +44,13 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
             return value
         session = notebook.session()
         definitions = owners_of(session).definitions
-        reports = definitions.define(named, **options) if named else []
+        try:
+            reports = definitions.define(named, **options) if named else []
+        except Exception as error:
+            place = body.bound(error, named)
+            if place is not None:
+                notebook.errors.blame(error, place)
+            raise
         notebook.cells.defined(reports)
     for name, collection in named.items():
         notebook.variables.set(name, session[name], over=True)
@@ -97,6 +105,9 @@ def _show(
         notes=notes,
     )
     notebook.say(table.text(), table.html())
+    if notebook.settings.show == "rows":
+        for report in reports:
+            display(notebook.session()[report.name])
 
 
 def _line(report: StageReport) -> list[str]:

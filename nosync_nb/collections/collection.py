@@ -10,31 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from nosync_nb.collections import groups, joins, loops, selections
+from nosync_nb.collections import groups, joins, loops, misuse, selections
 from nosync_nb.collections.dated import Dated
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.schemas import check_callable, result_schema
 from nosync_nb.collections.host import Host, definition_of, host_of
 from nosync_nb.collections.results import Readable
+from nosync_nb.errors import MisuseError
 from nosync_nb.rows import Field, Schema
-
-_NAMES = {
-    "groupBy": "group_by",
-    "groupby": "group_by",
-    "withColumn": "with_columns(name='...')",
-    "withColumns": "with_columns(name='...')",
-    "unionAll": "union_all",
-    "exceptAll": "except_all",
-    "dropDuplicates": "distinct",
-    "crossJoin": "join(other, how='cross')",
-    "limit": "group_by().top(n, by='...')",
-    "orderBy": "head(n, by='...')",
-    "sort": "head(n, by='...')",
-    "toPandas": "to_pandas",
-    "collect": "rows",
-    "show": "head",
-    "withColumnRenamed": "rename({'old': 'new'})",
-}
 
 
 class Collection(Readable):
@@ -70,6 +53,8 @@ class Collection(Readable):
 
     def with_columns(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
         """Adds or replaces columns: `with_columns(gain="dep_delay - arr_delay")`, or a dict."""
+        if isinstance(columns, str):
+            misuse.unnamed("with_columns", columns)
         columns = {**(columns or {}), **named}
         return self._of(selections.extended(self._definition, columns, self._host.types))
 
@@ -237,17 +222,15 @@ class Collection(Readable):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        known = _NAMES.get(name)
-        if known is None and name in self.schema.names:
-            known = f"an SQL string, as in filter('{name} = ...')"
-        hint = f"; use {known}" if known else ""
-        raise AttributeError(f"a collection has no '{name}'{hint}")
+        misuse.no_attribute(name, self.schema.names, dir(type(self)))
 
     def __getitem__(self, name: Any) -> Any:
-        raise TypeError(f"columns are named in SQL strings, as in select({name!r})")
+        raise MisuseError(
+            "a collection is not indexed", hint=f"columns stand in SQL strings: select({name!r})"
+        )
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError("a collection is not a list; iterate over its .rows()")
+        raise MisuseError("a collection is not a list", hint="iterate over its .rows()")
 
 
 class Grouped:
@@ -258,7 +241,12 @@ class Grouped:
         self._source = definition_of("group_by", collection)
         self._keys = groups.check_keys(collection.schema, keys)
 
-    def agg(self, **named: str) -> Collection:
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        misuse.no_grouped(name, dir(type(self)))
+
+    def agg(self, *unnamed: Any, **named: str) -> Collection:
         """SQL aggregates: `agg(n="count(*)", late="avg(dep_delay)")`.
 
         Known are count, count_if, sum, avg, min, max, stddev, variance (`_samp`, `_pop`), min_by,
@@ -278,6 +266,8 @@ class Grouped:
             and min, max, min_by and max_by of values that begin alike (text of the same 8 bytes,
             equal orders) a look at their group when the extreme value itself is removed.
         """
+        if unnamed:
+            misuse.unnamed("agg", unnamed[0])
         types = self._host.types
         return self._of(groups.aggregated(self._source, self._keys, named, types))
 

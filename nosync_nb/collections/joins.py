@@ -11,6 +11,7 @@ which is not in the result.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -84,6 +85,7 @@ def _matched(left: Definition, right: Definition, on: On, kind: str, types: Type
     """The sides with their keys found, computed and of one type."""
     named = _named(on)
     widths = (len(left.schema), len(right.schema))
+    _there(left, right, named)
     left, left_places = _keyed(left, [a for a, _ in named], types)
     right, right_places = _keyed(right, [b for _, b in named], types)
     pairs = list(zip(left_places, right_places, strict=True))
@@ -116,6 +118,22 @@ def _named(on: On) -> list[tuple[str, str]]:
     if not named:
         raise SchemaError("join: no key columns", hint="name them: on='id' or on={'a': 'b'}")
     return named
+
+
+def _there(left: Definition, right: Definition, named: Sequence[tuple[str, str]]) -> None:
+    """Refuses the name of a key that one of the sides does not have, and says which side."""
+    for a, b in named:
+        for key, of, which, other in ((a, left, "left", right), (b, right, "right", left)):
+            if not re.fullmatch(r"\w+", key) or key.lower() in map(str.lower, of.schema.names):
+                continue
+            hint = f"the columns are {', '.join(of.schema.names)}"
+            near = difflib.get_close_matches(key, of.schema.names, n=1)
+            if near:
+                hint = f"did you mean {near[0]!r}? {hint}"
+            elif a == b and key in other.schema:
+                pair = f"{{{key!r}: '...'}}" if which == "right" else f"{{'...': {key!r}}}"
+                hint = f"write on={pair} if it has another name there; {hint}"
+            raise SchemaError(f"join: the {which} side has no column {key!r}", hint=hint)
 
 
 def _keyed(side: Definition, keys: Sequence[str], types: Types) -> tuple[Definition, list[int]]:

@@ -28,6 +28,15 @@ from nosync_nb.trace.batch import Batch
 _FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate of them; or .to_spark()"
 
 
+class Text(str):
+    """A text of several lines that a notebook shows as it reads."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def _unread(collection: Readable, *_: Any, **__: Any) -> str:
     """What a read has done that had not enough memory."""
     return f"{collection._title()} could not be read; nothing has changed"
@@ -156,7 +165,7 @@ class Readable(Hosted, ArrowStream):
 
     def explain(self) -> str:
         """The operators with where each ran last, one a line, inputs below what reads them."""
-        return self._host.explain(self._definition)
+        return Text(self._host.explain(self._definition))
 
     def _sample(self, limit: int) -> list[Any]:
         """Some rows, for trying a function on; reads what is there now."""

@@ -124,6 +124,10 @@ def _refuse(node: Any, text: str) -> None:
         _raise(text, "a subquery looks at other rows", "use join(..., how='semi' or 'anti')")
     if isinstance(node, exp.Placeholder | exp.Parameter):
         _raise(text, "a parameter has no value here", "write the value, as in f'x > {value!r}'")
+    if isinstance(node, exp.Star) and (call := _called(node.parent)):
+        near = difflib.get_close_matches(call, AGGREGATES, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "write * alone in count(*)"
+        _raise(text, f"'{call}' does not take *", hint)
     if isinstance(node, exp.Star):
         _raise(text, "* stands for columns", "use it alone in select('*')")
 

@@ -17,7 +17,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, NamedTuple, overload
 
-from nosync_nb.errors import CorruptLogError, TimeError
+from nosync_nb.errors import CorruptLogError, TimeError, likely
 from nosync_nb.store.wellformed import check_count, check_marks, check_pairs, check_texts
 from nosync_nb.store.written import Written
 
@@ -385,7 +385,8 @@ class Ledger:
     def _labelled(self, label: str, now: int) -> int:
         with self._mutex:
             self._enter()
-            epoch, known = self._labels.get(label), ", ".join(self._labels)
+            epoch, known = self._labels.get(label), list(self._labels)
         if epoch is None or epoch > now:
-            raise TimeError(f"no epoch is labelled '{label}'", hint=f"labels: {known or 'none'}")
+            hint = likely(label, known, "labels")
+            raise TimeError(f"no epoch is labelled '{label}'", hint=hint)
         return epoch

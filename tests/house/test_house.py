@@ -6,7 +6,6 @@ import ast
 import inspect
 import re
 import subprocess
-import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ SHORT_MODULES = {  # below that, for a reason that the module says
     "nosync_nb/verify.py",
 }
 FUNCTION_LINES_MAX = 60
-INIT_LINES_MAX = 64
+INIT_LINES_MAX = 70
 # What reaches the disk by itself; os.path and pure paths do not.
 DISK_CALLS = {
     "os": {"open", "write", "pwrite", "fsync", "fdatasync", "rename", "replace", "unlink", "remove"}
@@ -200,8 +199,8 @@ def test_the_readme_tells_of_every_setting_and_subcommand() -> None:
 
 
 def test_the_version_is_in_the_changelog() -> None:
-    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
-    assert f"## [{project['version']}]" in (TOP / "CHANGELOG.md").read_text()
+    version = import_module("nosync").__version__
+    assert f"## [{version}]" in (TOP / "CHANGELOG.md").read_text()
 
 
 def test_notebooks_are_committed_without_outputs() -> None:

@@ -559,8 +559,8 @@ def test_show_and_diff_take_every_name_of_an_epoch(notebook: Notebook) -> None:
     spaced = times[2].replace("T", " ")
     assert "from epoch 1 to 2: +1" in notebook.ok(f"%dd diff flights {times[1]} '{spaced}'")
     assert "from epoch 0 to 3: +5" in notebook.ok("%dd diff flights '2001-01-01' 2999-01-01T00:00")
-    assert "labels: day 2" in notebook.fails("%dd show delays --at 'day 3'")
-    assert "labels: day 2" in notebook.fails("%dd diff delays 'day 3'")
+    assert "did you mean 'day 2'?" in notebook.fails("%dd show delays --at 'day 3'")
+    assert "labels: day 2" in notebook.fails("%dd diff delays 'June'")
     assert "epochs 0 to 3 are" in notebook.fails("%dd diff delays 1 9")
 
 

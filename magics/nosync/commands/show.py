@@ -264,10 +264,12 @@ def _epoch(notebook: Notebook, at: int | str | None) -> int | None:
 
 def _collection(notebook: Notebook, name: str) -> Collection:
     """The collection of that name, or a UsageError that lists the names."""
+    from nosync_nb.errors import likely
+
     session = notebook.session()
     if name not in session:
-        known = formats.listing([*session.stages, *session.inputs]) or "none yet"
-        raise UsageError(f"%dd: no stage or input is named '{name}'; there are: {known}")
+        known = likely(name, [*session.stages, *session.inputs], "there are")
+        raise UsageError(f"%dd: no stage or input is named '{name}'; {known}")
     return session[name]
 
 

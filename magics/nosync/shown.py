@@ -1,0 +1,47 @@
+"""What a `%dd` line gives is shown wherever the line stands.
+
+IPython shows the value of a cell's last expression alone, so that of `%dd diff late` above another
+line would vanish. Whether somebody takes a value is seen at the call: Python drops one that nobody
+takes in the very next step.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from IPython.display import display
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+def shown(shell: InteractiveShell, value: object) -> object:
+    """Returns a value to who takes it; displays it, and returns None, where nobody does.
+
+    Call it from a magic, while a line of a cell waits for it.
+    """
+    if value is None or not _dropped(_caller(shell)):
+        return value
+    display(value)
+    return None
+
+
+def _caller(shell: InteractiveShell) -> FrameType | None:
+    """The innermost frame that is code of a cell."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None:
+        if shell.compile.format_code_name(frame.f_code.co_filename) is not None:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _dropped(frame: FrameType | None) -> bool:
+    """Whether the value that a frame waits for is dropped when it comes."""
+    if frame is None:
+        return False
+    after = (step for step in dis.get_instructions(frame.f_code) if step.offset > frame.f_lasti)
+    return next((step.opname == "POP_TOP" for step in after if step.opname != "CACHE"), False)

@@ -1,0 +1,176 @@
+"""Errors and lines of `%dd` as a person sees them: short, with the remedy, the cell as written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jupyter.shell import Notebook
+
+import nosync
+
+BEGIN = """
+orders = nosync.input("orders", "id int, customer int, sku string, amount double")
+customers = nosync.input("customers", "id int, name string")
+orders.insert([(1, 1, "apple", 5.0), (2, 1, "pear", 7.0)]); customers.insert([(1, "ann")]);
+"""
+STAGE = '%%dd\ntotals = orders.group_by("customer").agg(n="count(*)")'
+
+
+@pytest.fixture
+def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOSYNC_SESSION", "log")
+    notebook = Notebook()
+    for cell in ("%load_ext nosync", BEGIN, STAGE):
+        notebook.ok(cell)
+    yield notebook
+    notebook.close()
+
+
+@pytest.mark.parametrize(
+    ("written", "remedy"),
+    [
+        ("orders.top(3)", "group_by().top(n, by='x desc')"),
+        ("orders.order_by('amount')", "head(n, by='x desc')"),
+        ("orders.columns", "schema.names"),
+        ("orders.describe()", "to_pandas().describe(...)"),
+        ("orders.sample(3)", "to_pandas().sample(...)"),
+        ("orders.plot()", "to_pandas().plot(...)"),
+        ("orders.to_csv('x')", "to_pandas().to_csv(...)"),
+        ("orders.sum('amount')", "group_by().agg(name='sum(x)')"),
+        ("orders.fliter('amount > 1')", "did you mean 'filter'?"),
+        ("orders.amount", "filter('amount = ...')"),
+        ("orders['amount']", "select('amount')"),
+        ("list(orders)", ".rows()"),
+        ("orders.with_columns('amount*2 as x')", "with_columns(x='amount*2')"),
+        ("orders.group_by('sku').sum()", "agg(name='sum(x)')"),
+        ("orders.group_by('sku').agg('sum(amount) AS s')", "agg(s='sum(amount)')"),
+        ("orders.group_by('sku').agg({'amount': 'sum'})", "agg(amount='sum(amount)')"),
+        ("orders.group_by('sku').contu()", "did you mean 'count'?"),
+        ("orders.group_by('sku').zzz", "it ends in agg, count, reduce, top or rank"),
+    ],
+)
+def test_what_people_bring_is_answered_with_what_it_is_here(
+    notebook: Notebook, written: str, remedy: str
+) -> None:
+    shown = notebook.fails(written)
+    assert isinstance(shown.error, nosync.MisuseError)
+    assert remedy in shown.text
+    assert f"line 1: {written}" in shown.text
+    assert len(shown.text.strip().splitlines()) == 3, shown.text
+    within = notebook.fails(f"%%dd --replay 0\n# here\nworse = {written}")
+    assert f"line 3: worse = {written}" in within.text
+    assert "run_cell_magic" not in within.text
+
+
+def test_asking_whether_something_is_there_is_no_error(notebook: Notebook) -> None:
+    orders = notebook.names["orders"]
+    assert not hasattr(orders, "columns")
+    assert getattr(orders.group_by("sku"), "apply", None) is None
+    with pytest.raises(TypeError):
+        iter(orders)
+
+
+def test_an_error_that_comes_with_the_first_run_names_the_line_of_its_stage(
+    notebook: Notebook,
+) -> None:
+    shown = notebook.fails(
+        '%%dd\nfine = orders.filter("id > 0")\n\nworse = (\n'
+        '    orders.filter("sku > 5")\n)\nlast = orders.distinct()'
+    )
+    assert "stage 'worse'" in shown.text
+    assert "line 5: orders.filter" in shown.text or "line 4: worse = (" in shown.text
+    assert "run_cell_magic" not in shown.text
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%%dd\nbroken = 1 / 0\nrest = orders.distinct()",
+        "with nosync.epoch():\n    orders.insert([(3, 1, 'fig', 1.0)])\n    1 / 0",
+        "%%dd\nimport json\nbroken = json.loads('{')",
+    ],
+)
+def test_an_error_of_the_users_code_has_the_users_frames_alone(
+    notebook: Notebook, cell: str
+) -> None:
+    shown = notebook.fails(cell)
+    assert not isinstance(shown.error, nosync.NosyncError)
+    assert "----> " in shown.text
+    for ours in ("nosync/", "nosync_nb/", "run_cell_magic", "skipping hidden", "magic.py"):
+        assert ours not in shown.text, shown.text
+    if "json" in cell:
+        assert "decoder.py" in shown.text, "what the user's line called is the user's"
+    if cell.startswith("%%dd"):
+        assert "run_cell_magic" in notebook.ok("%tb").text, "all frames are there"
+
+
+def test_errors_that_have_nothing_of_ours_look_as_ever(notebook: Notebook) -> None:
+    ours = notebook.fails("def f(x):\n    return 1 / x\nf(0)").text
+    notebook.ok("%unload_ext nosync")
+    assert notebook.fails("def f(x):\n    return 1 / x\nf(0)").text.replace("[6]", "[4]") == ours
+
+
+def test_a_line_magic_is_told_as_it_was_written(notebook: Notebook) -> None:
+    shown = notebook.fails("%dd show totals --at nope")
+    assert "line 1: %dd show totals --at nope" in shown.text
+
+
+def test_a_name_of_the_log_that_holds_another_value_is_told(notebook: Notebook) -> None:
+    notebook.ok("orders = 5")
+    shown = notebook.fails('%%dd\nbig = orders.filter("amount > 3")')
+    assert "'int' object has no attribute 'filter'" in shown.text
+    assert "orders = nosync.session()['orders']" in shown.text
+    notebook.ok("orders = nosync.session()['orders']")
+    notebook.ok('%%dd\nbig = orders.filter("amount > 3")')
+
+
+def test_the_side_of_a_join_that_lacks_the_key_is_named(notebook: Notebook) -> None:
+    right = notebook.fails("orders.join(customers, on='customer')").text
+    assert "the right side has no column 'customer'" in right
+    assert "{'customer': '...'}" in right
+    left = notebook.fails("orders.join(customers, on='name')").text
+    assert "the left side has no column 'name'" in left
+
+
+def test_a_misspelt_aggregate_of_all_is_not_told_of_stars(notebook: Notebook) -> None:
+    shown = notebook.fails("orders.group_by('sku').agg(n='cuont(*)')")
+    assert "did you mean 'count'?" in shown.text
+
+
+def test_few_labels_are_listed_of_many(notebook: Notebook) -> None:
+    notebook.ok(
+        "for day in range(60):\n    with nosync.epoch(label=f'day {day}'):\n"
+        "        customers.insert([(day + 2, 'x')])"
+    )
+    assert notebook.fails("totals.rows(at='nope')").text.count("day ") == 6
+    assert "did you mean 'day 59'" in notebook.fails("totals.rows(at='day 599')").text
+
+
+def test_lines_of_dd_are_shown_wherever_they_stand(notebook: Notebook) -> None:
+    shown = notebook.ok("%dd show customers\nfor _ in range(2):\n    %dd layers totals\nx = 1")
+    assert "ann" in shown.text
+    assert shown.text.count("layers: each holds") == 2
+    taken = notebook.ok("table = %dd show customers\nx = 2")
+    assert "ann" not in taken.text
+    assert "ann" in notebook.ok("print(table)").text
+    assert notebook.ok("%dd show customers").text.count("ann") == 1
+
+
+def test_the_rows_of_new_stages_are_shown_if_asked_for(notebook: Notebook) -> None:
+    notebook.ok('%config NoSync.show = "rows"')
+    shown = notebook.ok('%%dd\nnames = customers.select("upper(name) as NAME")')
+    assert "NAME" in shown.text
+    assert "ANN" in shown.text
+
+
+def test_a_plan_reads_as_lines(notebook: Notebook) -> None:
+    shown = notebook.ok("totals.explain()")
+    assert "\\n" not in shown.text
+    assert len(shown.text.strip().splitlines()) > 1
+
+
+def test_the_version_is_told() -> None:
+    assert nosync.__version__.count(".") == 2
