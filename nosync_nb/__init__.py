@@ -25,6 +25,7 @@ from nosync_nb.session.input import Input
 from nosync_nb.session.opening import open
 from nosync_nb.session.report import RecoveryReport
 from nosync_nb.session.session import Session
+from nosync_nb.session.watching import watch
 from nosync_nb.store.frontier import Frontier
 
 __version__ = "0.1.0"
@@ -52,6 +53,7 @@ __all__ = [
     "copy",
     "graphs",
     "open",
+    "watch",
     "windows",
 ]
 

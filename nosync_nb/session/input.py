@@ -30,10 +30,13 @@ class Input(Collection):
     returns the number of rows, copies counted, that wait because of it to be added or taken away.
     """
 
-    def __init__(self, host: Host, inputs: Inputs, loads: Loads, definition: Definition) -> None:
+    def __init__(
+        self, host: Host, inputs: Inputs, loads: Loads, watches: Any, definition: Definition
+    ) -> None:
         super().__init__(host, definition)
         self._inputs = inputs
         self._loads = loads
+        self._watches = watches
 
     def insert(self, rows: Any, *, once: Any = None) -> int:
         """Adds rows. With `once=KEY`, only if no epoch of this history has recorded that key.
@@ -91,7 +94,7 @@ class Input(Collection):
         mark = None
         if once is not None:
             check_once(once, f"input '{name}'")
-            mark = json.dumps([self._inputs.stage(name).uid, kind, _plain(once)])
+            mark = mark_of(self._inputs.stage(name).uid, kind, once)
             if self._loads.seen(mark):
                 again = self._loads.again(name, kind, rows)
                 self._loads.skip(f"input '{name}':", once, mark, again, stacklevel=4)
@@ -119,6 +122,11 @@ class Input(Collection):
         return f"input '{self._held_name()}'"
 
 
+def watches_of(into: Input) -> Any:
+    """Who watches folders for the session of an input; see watching.py, which is above this."""
+    return into._watches
+
+
 def check_once(once: Any, what: str) -> None:
     """Raises if a key may have another text the next time that the cell is run.
 
@@ -141,6 +149,11 @@ def check_once(once: Any, what: str) -> None:
 
 
 _KEYS = (str, int, float, Decimal, np.generic, PurePath, UUID)
+
+
+def mark_of(uid: str, kind: str, once: Any) -> str:
+    """What the log records of a call with a key on the input of that identity."""
+    return json.dumps([uid, kind, _plain(once)])
 
 
 def _plain(once: Any) -> Any:

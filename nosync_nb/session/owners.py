@@ -44,6 +44,7 @@ from nosync_nb.session.sealing import Signer
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.verification import Verification
+from nosync_nb.session.watching import Watches
 from nosync_nb.session.worker import Worker
 from nosync_nb.session.works import Works
 from nosync_nb.spark.link import Link
@@ -114,6 +115,7 @@ class Owners:
         self.repeats = Repeats()
         self.loads = Loads(self.repeats, publisher, transactions, listeners, link.is_frame)
         self.blocks = Blocks(transactions, self.commits, self.loads)
+        self.watches = Watches(gate, publisher, listeners, self.blocks, inputs, self.loads)
         self._begin(opening, transactions)
 
     def _begin(self, opening: Opening, transactions: Transactions) -> None:

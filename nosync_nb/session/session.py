@@ -188,8 +188,8 @@ class Session:
         return Collection(self._owners.host, reference(name, stage.schema))
 
     def _input(self, name: str) -> Input:
-        owners, stage = self._owners, self._owners.publisher.snapshot.stage(name)
-        return Input(owners.host, owners.inputs, owners.loads, reference(name, stage.schema))
+        own, stage = self._owners, self._owners.publisher.snapshot.stage(name)
+        return Input(own.host, own.inputs, own.loads, own.watches, reference(name, stage.schema))
 
     def __contains__(self, name: object) -> bool:
         return name in self._owners.publisher.snapshot.catalog
@@ -369,8 +369,8 @@ class Session:
         """Gives back what it holds; it is closed after the last step, and each may be repeated."""
         if self._owners.gate.closed:  # by another thread meanwhile
             return
-        store = self._owners.publisher.store
-        for owner in (self._owners.link, self._owners.fetching, self._owners.worker):
+        own, store = self._owners, self._owners.publisher.store
+        for owner in (own.watches, own.link, own.fetching, own.worker):
             owner.close()
         try:
             with suppress(FencedError):  # what was committed is in the log that the new owner reads

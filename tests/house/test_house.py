@@ -45,6 +45,7 @@ DISK_MODULES = {"mmap", "shutil", "tempfile"}
 DISK_OWNERS = {  # these may, each for a reason
     "nosync_nb/files/disk.py": "it is the disk",
     "nosync_nb/files/mapping.py": "maps what disk.py has opened",
+    "nosync_nb/files/given.py": "reads files of users, which may be links and lie anywhere",
     "nosync_nb/store/replicas/fetching.py": "is a disk of which some files lie elsewhere",
     "nosync_nb/spark/workers.py": "packs up our own package for executors that lack it",
     "widgets/nosync_widgets/travel.py": "reads its own script and style out of the package",

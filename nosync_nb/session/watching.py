@@ -1,0 +1,300 @@
+"""Watching folders: files that appear become epochs of an input, each once.
+
+    watch("data/*.parquet", into=flights)
+
+A file is known by its name below the pattern's folder and a digest of its bytes. With these as the
+key of a load its epoch is recorded, so it is there once, whatever is killed and watched again. A
+file of other bytes under an old name is another load: its rows are added, or replace those of
+their keys in a keyed input.
+
+Design
+    A thread looks at the folder, at most once a second. It reads a file when that has stood still
+    from one look to the next, as nobody says when a file is whole. What cannot be loaded is kept
+    in mind and told to whoever commits next: in the thread nobody would see it. It is tried again
+    when the file or what is defined has changed; what the disk refused, at the next look.
+
+Failure
+    A look that is interrupted has loaded each file or has not: the key stands in the epoch's own
+    frame. A session that is closed or taken over ends the watch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nosync_nb.errors import SchemaError, StageError, warn
+from nosync_nb.files import given
+from nosync_nb.files.given import FileMark
+from nosync_nb.rows import tables
+from nosync_nb.session.input import Input, mark_of, watches_of
+
+if TYPE_CHECKING:
+    from nosync_nb.session.blocks import Blocks
+    from nosync_nb.session.gate import Gate
+    from nosync_nb.session.inputs import Inputs
+    from nosync_nb.session.listeners import Listeners
+    from nosync_nb.session.loads import Loads
+    from nosync_nb.session.publisher import Publisher
+
+EVERY_S_MIN = 1.0
+
+
+class Failed(NamedTuple):
+    """A file that could not be loaded, what was told of it, and the stages that there were then."""
+
+    mark: FileMark
+    text: str
+    graph: object
+
+
+class FolderWatch:
+    """A pattern of files that is looked at until `stop`, or until its session ends.
+
+    Threads: any may look or stop; `_lock` is held through a look. What is to be told is one list,
+    which is replaced under a lock of its own.
+
+    Attributes:
+        pattern: of the files.
+        loaded: by path, the epochs that this watch has made.
+    """
+
+    def __init__(self, watches: Watches, pattern: str, into: Input, every: float) -> None:
+        self.pattern = pattern
+        self.loaded: dict[str, int] = {}
+        self._watches = watches
+        self._into = into
+        self._every = every
+        self._folder = given.root(pattern)
+        self._lock = threading.RLock()
+        self._seen: dict[str, FileMark] = {}  # at the last look
+        self._done: dict[str, FileMark] = {}
+        self._failed: dict[str, Failed] = {}
+        self._mutex = threading.Lock()
+        self._untold: tuple[str, ...] = ()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._unsubscribe = watches.listeners.subscribe(self._committed)
+
+    @property
+    def running(self) -> bool:
+        """Whether files that appear are loaded."""
+        return not self._ended.is_set()
+
+    def look(self) -> int:
+        """Loads what has appeared and stands still, now; returns how many epochs that made."""
+        with self._lock:
+            before, epochs = self._seen, 0
+            self._seen = given.matching(self.pattern)
+            self._forget_gone()
+            for path, mark in self._seen.items():
+                if self._ended.is_set():
+                    break
+                still = before.get(path) == mark or self._is_old(mark)
+                if still and tables.kind_of(path) and self._is_new(path, mark):
+                    epochs += self._tried(path, mark)
+            return epochs
+
+    def stop(self) -> None:
+        """Ends watching; what could not be loaded and was not told yet is a warning now."""
+        self._ended.set()
+        self._unsubscribe()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self.tell()
+
+    def begin(self) -> None:
+        """Looks once, and from then on in a thread."""
+        self.look()
+        self.tell()
+        name = f"nosync watch {self.pattern}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def tell(self) -> None:
+        """Warns of what could not be loaded, once."""
+        with self._mutex:
+            untold, self._untold = self._untold, ()
+        for text in untold:
+            warn(text, stacklevel=3)
+
+    def __enter__(self) -> FolderWatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "watching" if self.running else "stopped"
+        failed = f", {len(self._failed)} not loaded" if self._failed else ""
+        loaded = f"{len(self.loaded)} loaded{failed}"
+        return f"<{state} {self.pattern} into {self._into.name}: {loaded}>"
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._every):
+            try:
+                self.look()
+            except Exception as error:  # of the folder: each file has its own
+                self._note(f"watching '{self.pattern}': {error}")
+
+    def _is_old(self, mark: FileMark) -> bool:
+        """Whether nobody has written to a file for as long as from one look to the next."""
+        return time.time() - mark.changed_ns / 1e9 > self._every
+
+    def _is_new(self, path: str, mark: FileMark) -> bool:
+        """Whether a file is to be loaded, or again if that failed and something has changed."""
+        if self._done.get(path) == mark:
+            return False
+        failed = self._failed.get(path)
+        graph = self._watches.publisher.snapshot.graph
+        return failed is None or failed.mark != mark or failed.graph is not graph
+
+    def _forget_gone(self) -> None:
+        for known in (self._done, self._failed):
+            for path in [path for path in known if path not in self._seen]:
+                del known[path]
+
+    def _tried(self, path: str, mark: FileMark) -> bool:
+        """Loads a file; whether that made an epoch. What fails is kept in mind."""
+        try:
+            epoch = self._load(path, mark)
+        except Exception as error:
+            if self._watches.over:  # what it raised says that, and nothing of the file
+                self._ended.set()
+                return False
+            hints = " ".join(getattr(error, "__notes__", ()))
+            text = f"'{path}' was not loaded into '{self._into.name}': {error}\n{hints}"
+            told = self._failed.get(path)
+            if told is None or (told.mark, told.text) != (mark, text):
+                self._note(text)
+            # A disk that refuses may take it the next time; what is wrong with rows stays so.
+            graph = None if isinstance(error, OSError) else self._watches.publisher.snapshot.graph
+            self._failed[path] = Failed(mark, text, graph)
+            return False
+        self._failed.pop(path, None)
+        if epoch is not None:
+            self.loaded[path] = epoch
+        return epoch is not None
+
+    def _load(self, path: str, mark: FileMark) -> int | None:
+        """Makes an epoch of a file; None if there is one, or the file is being written."""
+        data = given.content(path, mark)
+        if data is None:
+            return None
+        watches, own = self._watches, os.path.relpath(path, self._folder)
+        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+        into, name = self._into, self._into.name or ""
+        key, kind = f"{own} {digest}", "upsert" if into.key else "insert"
+        recorded = mark_of(watches.inputs.stage(name).uid, kind, key)
+        epoch = None
+        if not watches.loads.seen(recorded):
+            table = tables.table_of(data, path, into.schema)
+            with watches.blocks.epoch(None, None) as block:
+                if kind == "insert":
+                    into.insert(table, once=key)
+                else:
+                    into.upsert(table)
+                    watches.loads.note(name, recorded)
+            epoch = block.number
+        self._done[path] = mark
+        return epoch
+
+    def _note(self, text: str) -> None:
+        with self._mutex:
+            if text not in self._untold:
+                self._untold = (*self._untold, text)
+
+    def _committed(self, _epoch: int) -> None:
+        """Tells whoever commits, if that is not this thread."""
+        if self._untold and threading.current_thread() is not self._thread:
+            self.tell()
+
+
+class Watches:
+    """The watches of a session: one of each pattern and input.
+
+    Attributes:
+        listeners, publisher, blocks, inputs, loads: what a watch needs of the session.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        listeners: Listeners,
+        blocks: Blocks,
+        inputs: Inputs,
+        loads: Loads,
+    ) -> None:
+        self.publisher, self.listeners = publisher, listeners
+        self.blocks, self.inputs, self.loads = blocks, inputs, loads
+        self._gate = gate
+        self._lock = threading.Lock()
+        self._watches: dict[tuple[str, str], FolderWatch] = {}
+
+    @property
+    def over(self) -> bool:
+        """Whether the session commits nothing any more."""
+        return self._gate.closing or self.publisher.fenced
+
+    def start(self, pattern: str, into: Input, every: float) -> FolderWatch:
+        """Watches; who did so before with that pattern and input is stopped."""
+        self._gate.writable("watch")
+        key = pattern, into.name or ""
+        with self._lock:
+            before = self._watches.pop(key, None)
+        if before is not None:
+            before.stop()
+        made = FolderWatch(self, pattern, into, every)
+        try:
+            made.begin()
+        except BaseException:
+            made.stop()
+            raise
+        with self._lock:
+            self._watches[key] = made
+        return made
+
+    def close(self) -> None:
+        """Stops all of them."""
+        with self._lock:
+            watches, self._watches = list(self._watches.values()), {}
+        for each in watches:
+            each.stop()
+
+
+def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWatch:
+    """Loads files that a pattern names into an input: each becomes an epoch, once.
+
+    Those that are there are loaded before it returns, others when they appear, until `.stop()` or
+    until the session ends. Parquet, CSV with a header, JSON lines, by the ending of the name;
+    other files are left alone.
+
+    Args:
+        pattern: `"data/*.parquet"`; `**` for folders in folders.
+        into: rows are inserted; into a keyed input they are upserted.
+        every: seconds between looks, at least 1.
+
+    Raises:
+        SchemaError: no file of such a name is read.
+        StageError: `into` is no input.
+    """
+    text = os.fspath(pattern)
+    if not isinstance(into, Input):
+        raise StageError(
+            f"watch('{text}'): into={into!r} is no input",
+            hint="give one: watch('data/*.parquet', into=session.input('flights', ...))",
+        )
+    ending = os.path.splitext(text)[1]
+    if ending and "*" not in ending and tables.kind_of(text) is None:
+        raise SchemaError(
+            f"watch('{text}'): files that end with {ending} are not read",
+            hint=f"those are read that end with {', '.join(tables.KINDS)}",
+        )
+    start: Callable[..., FolderWatch] = watches_of(into).start
+    return start(text, into, max(every, EVERY_S_MIN))
