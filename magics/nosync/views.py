@@ -1,7 +1,8 @@
-"""The views that a notebook has open: one of each stage, which follows where cells go on.
+"""The views that a notebook has open, which follow where cells go on: one of a kind and stage.
 
-A view is told of commits by its session. What no commit tells (a rewind, a past that was thinned
+A slider is told of commits by its session. What no commit tells (a rewind, a past that was thinned
 out, another branch) it is told here, after each cell and when the notebook has another session.
+Those that show what is now share one pulse, which looks by itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nosync_nb import Session
+    from nosync_widgets.layering import LayersView
+    from nosync_widgets.pulse import Pulse
     from nosync_widgets.travel import TravelView
 
 
@@ -18,6 +21,8 @@ class OpenViews:
 
     def __init__(self) -> None:
         self._open: dict[str, TravelView] = {}
+        self._layers: dict[str | None, LayersView] = {}
+        self._pulse: Pulse | None = None
 
     def travel(
         self, session: Session, stage: str, at: int | None, branch: str | None
@@ -33,6 +38,28 @@ class OpenViews:
             view.travel(at)
         return view
 
+    def layers(self, session: Session, stage: str | None, branch: str | None) -> LayersView:
+        """The view of the layers of a stage, None: the last one defined; that which is open."""
+        from nosync_widgets.layering import LayersView
+
+        pulse = self._beat(session, branch)
+        view = self._layers.get(stage)
+        if view is None:
+            view = self._layers[stage] = LayersView(pulse, stage)
+        elif stage is not None:
+            view.choose(stage)
+        return view
+
+    def _beat(self, session: Session, branch: str | None) -> Pulse:
+        """The pulse of all views, up to date."""
+        from nosync_widgets.pulse import Pulse
+
+        if self._pulse is None:
+            self._pulse = Pulse(session, branch)
+        else:
+            self._pulse.refresh(always=True)
+        return self._pulse
+
     def refresh(self) -> None:
         """Looks for new epochs, and for those that are gone."""
         for view in self._open.values():
@@ -42,10 +69,19 @@ class OpenViews:
         """Goes on with another session of the same log, that of a branch or of the log itself."""
         for view in self._open.values():
             view.move(session, branch)
+        if self._pulse is not None:
+            self._pulse.move(session, branch)
 
     def close(self, *only: str) -> None:
-        """Closes the views of some stages; of none: all."""
+        """Closes the sliders of some stages; of none: all views."""
         for stage in only or [*self._open]:
             view = self._open.pop(stage, None)
             if view is not None:
                 view.close()
+        if not only:
+            for live in self._layers.values():
+                live.close()
+            self._layers.clear()
+            if self._pulse is not None:
+                self._pulse.close()
+                self._pulse = None

@@ -7,9 +7,11 @@ and what nobody looks into can be sorted together with the epochs that follow (s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nosync_nb.operators import Linear, Step
+from nosync_nb.rows.types import FIXED
 from nosync_nb.trace import Layer
 from nosync_nb.trace.batch import (
     UNORDERED,
@@ -163,6 +165,11 @@ class Delta:
         if held is None or not held.refs:
             held = Held((self.batch(layout),))
         return layer_of(held, layout, epoch)
+
+
+def row_bytes(types: Sequence[str]) -> int:
+    """About how many bytes a row of some types takes in memory; of Python's own values a guess."""
+    return sum(FIXED[t].itemsize if t in FIXED else OBJECT_BYTES for t in types)
 
 
 def _size_bytes(part: Updates | Batch) -> int:

@@ -93,6 +93,36 @@ class Frontiers:
             frontiers[name] = Frontier(last, _at(disk, last, of), there if copied else None)
         return frontiers
 
+    def of_replicas(self) -> list[dict[str, int]]:
+        """For each replica, in the order of the settings, the last epoch of each stage it holds.
+
+        Of one that is kept in memory or on disk that is 0: replicas owe nothing of it.
+        """
+        copies = self._replication.status()
+        seen, defined = self._seen()
+        return [
+            {
+                name: 0
+                if stage.in_memory or stage.on_disk
+                else _at(Reached(copy.frame, copy.epoch), seen.last(stage), defined[name])
+                for name, stage in seen.catalog.items()
+            }
+            for copy in copies
+        ]
+
+    def of_failure(self, failure: Failure) -> dict[str, int]:
+        """For each stage the last epoch that it has after a failure now; see `after`.
+
+        Cost: O(stages) for all of them together.
+        """
+        reached = self._reached(failure)
+        seen, defined = self._seen()
+        exact = self._exact(seen, defined, failure, None)
+        return {
+            name: min(reached.epoch, seen.last(stage), inclusive(exact[name]))
+            for name, stage in seen.catalog.items()
+        }
+
     def after(self, failure: str, lost: int | None = None, stage: str | None = None) -> int:
         """The epoch that a failure now would bring the session, or a stage, back to.
 

@@ -6,12 +6,11 @@ import threading
 from typing import Any
 
 from nosync_nb import rows
-from nosync_nb.dataflow.delta import OBJECT_BYTES
+from nosync_nb.dataflow.delta import row_bytes
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, OutOfMemoryError, StageError
 from nosync_nb.rows import Schema
 from nosync_nb.rows.arrays import ones
-from nosync_nb.rows.types import FIXED
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.repairs import Repairs
@@ -129,7 +128,7 @@ def _size_of(data: Any, schema: Schema) -> tuple[int, int]:
     if not hasattr(data, "__len__") or len(data) <= FEW_ROWS:
         return 0, 0
     if type(data) in (list, tuple):
-        row = sum(FIXED[t].itemsize if t in FIXED else OBJECT_BYTES for t in schema.types)
+        row = row_bytes(schema.types)
         return len(data), len(data) * row
     size = getattr(data, "nbytes", None)
     if size is not None:  # of Arrow

@@ -42,8 +42,9 @@ class ReplicaStatus(NamedTuple):
     first epoch that it lacks was committed. `last_bytes` are those of files that come last, as they
     are of stages that are kept on disk: no epoch waits for them.
 
-    `state` is `starting`, `level`, `behind`, `failing` (`why` tells; it is tried again), `fenced`
-    or `ahead` (another owner, or a replica that knows more: this session may not go on).
+    `frame` is the last of the log's that it has. `state` is `starting`, `level`, `behind`,
+    `failing` (`why` tells; it is tried again), `fenced` or `ahead` (another owner, or a replica
+    that knows more: this session may not go on).
     """
 
     url: str
@@ -55,6 +56,7 @@ class ReplicaStatus(NamedTuple):
     bytes_sent: int
     why: str
     last_bytes: int = 0
+    frame: int = 0
 
 
 class Replication:
@@ -189,6 +191,7 @@ class Replication:
             told.bytes_sent,
             told.why,
             told.last_bytes,
+            told.seq,
         )
 
     def wait(self, seq: int, epoch: int, timeout: float | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.dataflow.delta import Held
+from nosync_nb.dataflow.delta import Held, row_bytes
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
@@ -33,6 +33,9 @@ from nosync_nb.trace.past.packing import Packed
 from nosync_nb.trace.past.tree import Keep
 
 RANGE_ROWS = 1 << 20
+
+HASH_BYTES = 8
+"""What each row in memory has beside its values: a hash, and a count."""
 
 PATIENCE_FRAMES = 256
 """Frames after which a checkpoint that failed is tried again."""
@@ -65,7 +68,11 @@ class Upkeep:
                 self._worker.submit(("merge", number), lambda n=number: self.merge(n))  # type: ignore[misc]
 
     def layers(self, name: str) -> list[dict[str, Any]]:
-        """The layers of a stage, oldest first: interval, rows, bytes, and where each is kept."""
+        """The layers of a stage, oldest first; nothing is put in order to tell it.
+
+        Of each its interval (half open), rows, bytes, in files or about so many in memory, where it
+        is kept, its level, and whether it is being merged.
+        """
         return _layers(self._publisher.snapshot, name, self._publisher.durable)
 
     def plan_due(self) -> None:
@@ -288,25 +295,20 @@ def merged_parts(layout: Layout, layers: list[tuple[Batch, ...]]) -> list[Batch]
 
 
 def _layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
-    """The layers of a stage, oldest first: interval (inclusive), rows, bytes, persistence.
+    """The layers of a stage, oldest first; see `Upkeep.layers`.
 
     Args:
         disk: the last epoch that is there.
     """
     stage, trace = snapshot.stage(name), snapshot.contents(name)
+    width = row_bytes(trace.layout.types) + 2 * HASH_BYTES
     result = []
     for layer in trace.layers:
         where = ["memory"] if not layer.files else []
         there = layer.files or layer.upper - 1 <= disk or stage.begin > layer.lower
         if there and not stage.in_memory:
             where.append("disk")
-        size = (
-            sum(ref.size_bytes for ref in layer.files)
-            if layer.files
-            else sum(
-                c.nbytes if hasattr(c, "nbytes") else 0 for p in layer.parts for c in p.columns
-            )
-        )
+        size = sum(ref.size_bytes for ref in layer.files) or layer.rows_count * width
         result.append(
             {
                 "lower": layer.lower,
@@ -314,6 +316,8 @@ def _layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
                 "rows": layer.rows_count,
                 "bytes": int(size),
                 "persistence": "+".join(where),
+                "level": layer.level,
+                "merging": layer.claimed,
             }
         )
     return result

@@ -66,6 +66,11 @@ class Worker:
         self._closed = False
         self._error: BaseException | None = None
 
+    @property
+    def tasks_count(self) -> int:
+        """How many tasks wait or run."""
+        return len(self._tasks)
+
     def take_error(self) -> BaseException | None:
         """The first error of a task that nobody has taken yet."""
         if self._error is None:

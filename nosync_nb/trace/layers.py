@@ -209,10 +209,10 @@ class Layer:
         return 1 if young is None else len(young[1])
 
     @property
-    def diffs(self) -> list[Diffs]:
-        """The counts of its updates; those of a young layer are not added up."""
+    def updates(self) -> Sequence[Updates]:
+        """Its updates; those of a young layer are neither in order nor added up."""
         young = self._pieces
-        return [each.diff for each in (self.parts if young is None else young[1])]
+        return [part.updates for part in self.parts] if young is None else young[1]
 
     def _loose(self) -> tuple[tuple[Updates, ...], int]:
         """The updates and how many there are; another thread may put them in order meanwhile."""

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nosync_widgets.layering import LayersView as LayersView
     from nosync_widgets.pictures import GraphPicture as GraphPicture
     from nosync_widgets.tables import Table as Table
     from nosync_widgets.tables import collection_table as collection_table
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "GraphPicture": "pictures",
+    "LayersView": "layering",
     "Table": "tables",
     "TravelView": "travel",
     "collection_table": "tables",
 }
 
-__all__ = ["GraphPicture", "Table", "TravelView", "collection_table"]
+__all__ = ["GraphPicture", "LayersView", "Table", "TravelView", "collection_table"]
 
 
 def __getattr__(name: str) -> Any:

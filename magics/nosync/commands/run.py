@@ -20,6 +20,7 @@ from nosync.commands.replicas import COMMANDS as COPYING
 from nosync.commands.retain import COMMANDS as RETAINING
 from nosync.commands.show import COMMANDS as SHOWING
 from nosync.commands.verify import COMMANDS as VERIFYING
+from nosync.commands.views import COMMANDS as VIEWING
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ COMMANDS: dict[str, Subcommand] = {
     command.name: command
     for command in (
         *SHOWING,
+        *VIEWING,
         *ACTING,
         *COPYING,
         *RETAINING,

@@ -1,10 +1,10 @@
-"""Subcommands of `%dd` that look and change nothing: status, show, diff, travel, layers, graph."""
+"""Subcommands of `%dd` that look and change nothing: status, show, diff, compare, trust."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
@@ -12,7 +12,6 @@ from nosync.commands.form import Subcommand, epoch_of, limit, moment
 from nosync_widgets import formats
 from nosync_widgets.differences import comparison_table
 from nosync_widgets.pages import changed_rows
-from nosync_widgets.pictures import GraphPicture
 from nosync_widgets.tables import Table, collection_table
 from nosync_widgets.timeline import Timeline
 
@@ -34,7 +33,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     for name in [*session.inputs, *session.stages]:
         frontier = frontiers[name]
         kind = "input" if name in session.inputs else "stage"
-        count, state = _rows_now(session, name)
+        count, state = rows_now(session, name)
         if state == "live" and {each["persistence"] for each in upkeep.layers(name)} == {"memory"}:
             state = "live, in memory alone"
         levels = (frontier.memory, frontier.disk, frontier.replicas)
@@ -109,7 +108,7 @@ def _scrubbed(session: Session) -> list[str]:
     return [f"{read}, {said.repaired} repaired"]
 
 
-def _rows_now(session: Session, name: str) -> tuple[str | None, str]:
+def rows_now(session: Session, name: str) -> tuple[str | None, str]:
     """How many rows, and whether the collection follows; says why it does not."""
     from nosync_nb.session.session import owners_of
 
@@ -123,16 +122,16 @@ def _rows_now(session: Session, name: str) -> tuple[str | None, str]:
 
 
 def _show(notebook: Notebook, arguments: Namespace) -> Table:
-    collection = _collection(notebook, arguments.stage)
-    at, most = _epoch(notebook, arguments.at), _limit(notebook, arguments)
+    collection = collection_of(notebook, arguments.stage)
+    at, most = epoch_asked(notebook, arguments.at), _limit(notebook, arguments)
     return collection_table(collection, at=at, limit=most)
 
 
 def _diff(notebook: Notebook, arguments: Namespace) -> Table:
     session = notebook.session()
-    collection = _collection(notebook, arguments.stage)
+    collection = collection_of(notebook, arguments.stage)
     upto = session.now if arguments.upto is None else epoch_of(session, arguments.upto)
-    after = _epoch(notebook, arguments.after)
+    after = epoch_asked(notebook, arguments.after)
     if after is None:
         after = Timeline(collection.history()).before(upto)
     if after is not None and after > upto:
@@ -152,66 +151,6 @@ def _diff(notebook: Notebook, arguments: Namespace) -> Table:
 
 def _sign(diff: int) -> str:
     return ("+" if diff > 0 else "−") + ("" if abs(diff) == 1 else f" ×{abs(diff):,}")
-
-
-def _travel(notebook: Notebook, arguments: Namespace) -> None:
-    from IPython.display import display
-
-    session = notebook.session()
-    stage = arguments.stage or next(iter(session.stages), None) or next(iter(session.inputs), None)
-    if stage is None:
-        raise UsageError("%dd travel: there is no stage yet; define one in a %%dd cell")
-    _collection(notebook, stage)
-    view = notebook.views.travel(session, stage, _epoch(notebook, arguments.at), notebook.branch)
-    # A saved notebook that is opened without its kernel shows this and not the widget.
-    text, html = view.static()
-    title = view.title()
-    summary = f"<details><summary>{formats.html(title)}</summary>{html}</details>"
-    notebook.say(text if not _has_widgets(notebook) else title, summary)
-    display(view)
-
-
-def _has_widgets(notebook: Notebook) -> bool:
-    return hasattr(notebook.shell, "kernel")
-
-
-def _layers(notebook: Notebook, arguments: Namespace) -> Table:
-    from nosync_nb.session.session import owners_of
-
-    session = notebook.session()
-    names = [arguments.stage] if arguments.stage else [*session.inputs, *session.stages]
-    upkeep = owners_of(session).upkeep
-    rows = [[name, *_layer(layer)] for name in names for layer in upkeep.layers(name)]
-    return Table(
-        caption="layers: each holds the net changes of the epochs in [lower, upper)",
-        columns=("stage", "lower", "upper", "rows", "size", "kept"),
-        types=("string", "bigint", "bigint", "bigint", "bigint", "string"),
-        rows=rows,
-    )
-
-
-def _layer(layer: dict[str, Any]) -> list[str | None]:
-    ends = [formats.value(layer[name]) for name in ("lower", "upper", "rows")]
-    return [*ends, formats.size(layer["bytes"]), formats.value(layer["persistence"])]
-
-
-def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture:
-    from nosync_nb.session.session import owners_of
-
-    session = notebook.session()
-    names = [*session.inputs, *session.stages]
-    details = {name: _node_detail(session, name) for name in names}
-    reads = owners_of(session).publisher.snapshot.reads
-    reads = {name: reads[name] for name in names}
-    return GraphPicture(reads, inputs=session.inputs, details=details)
-
-
-def _node_detail(session: Session, name: str) -> str:
-    """The second line of a node: its rows, or why there are none; that it has stopped."""
-    count, _ = _rows_now(session, name)
-    if name in session.stale:
-        return "stale"
-    return "cannot be read" if count is None else f"{count} row{'' if count == '1' else 's'}"
 
 
 def _compare(notebook: Notebook, arguments: Namespace) -> Table:
@@ -240,7 +179,7 @@ def _side(notebook: Notebook, name: str, opened: ExitStack) -> tuple[Session, Co
 
     branch, slash, own = name.rpartition("/")
     if not slash:
-        return notebook.session(), _collection(notebook, name)
+        return notebook.session(), collection_of(notebook, name)
     session = opened.enter_context(notebook.main("r"))
     if branch != MAIN:
         branches = session.branches
@@ -257,12 +196,12 @@ def _limit(notebook: Notebook, arguments: Namespace) -> int:
     return notebook.settings.limit if given is None else given
 
 
-def _epoch(notebook: Notebook, at: int | str | None) -> int | None:
+def epoch_asked(notebook: Notebook, at: int | str | None) -> int | None:
     """The epoch that an argument names, None if it was left out."""
     return None if at is None else epoch_of(notebook.session(), at)
 
 
-def _collection(notebook: Notebook, name: str) -> Collection:
+def collection_of(notebook: Notebook, name: str) -> Collection:
     """The collection of that name, or a UsageError that lists the names."""
     from nosync_nb.errors import likely
 
@@ -275,8 +214,8 @@ def _collection(notebook: Notebook, name: str) -> Collection:
 
 _STAGE = (["stage"], {"help": "name of a stage or input"})
 _LIMIT = (["--limit"], {"type": limit, "help": "rows shown, instead of NoSync.limit"})
-_MOMENT = "epoch, label (quoted if it is a number), negative offset, or '2026-01-31 18:00'"
-_AT = (["--at"], {"type": moment, "help": _MOMENT})
+MOMENT = "epoch, label (quoted if it is a number), negative offset, or '2026-01-31 18:00'"
+AT = (["--at"], {"type": moment, "help": MOMENT})
 
 
 def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
@@ -296,7 +235,7 @@ def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
 
 COMMANDS = (
     Subcommand("status", "inputs and stages: rows, epochs, what is safe", _status),
-    Subcommand("show", "the rows of a stage, now or at an epoch", _show, [_STAGE, _AT, _LIMIT]),
+    Subcommand("show", "the rows of a stage, now or at an epoch", _show, [_STAGE, AT, _LIMIT]),
     Subcommand(
         "diff",
         "what changed in a stage between two epochs",
@@ -304,7 +243,7 @@ COMMANDS = (
         [
             _STAGE,
             (["after"], {"type": moment, "nargs": "?", "help": "by default the epoch before"}),
-            (["upto"], {"type": moment, "nargs": "?", "help": f"by default now; {_MOMENT}"}),
+            (["upto"], {"type": moment, "nargs": "?", "help": f"by default now; {MOMENT}"}),
             _LIMIT,
         ],
     ),
@@ -315,19 +254,11 @@ COMMANDS = (
         [
             (["a"], {"help": "a stage, an input, delays@1, or of a branch: main/delays"}),
             (["b"], {"nargs": "?", "help": "another; left out: `a` at two epochs"}),
-            (["--at"], {"type": moment, "nargs": "+", "help": f"of both, or one each; {_MOMENT}"}),
+            (["--at"], {"type": moment, "nargs": "+", "help": f"of both, or one each; {MOMENT}"}),
             (["--by"], {"nargs": "+", "help": "columns that say which row became which"}),
             (["--columns"], {"nargs": "+", "help": "those that are compared"}),
             _LIMIT,
         ],
     ),
-    Subcommand(
-        "travel",
-        "a slider over the epochs of a stage",
-        _travel,
-        [(["stage"], {"nargs": "?"}), _AT],
-    ),
-    Subcommand("layers", "how a trace is kept", _layers, [(["stage"], {"nargs": "?"})]),
-    Subcommand("graph", "which stage reads which", _graph),
     Subcommand("trust", "whose key signed the log, and what its stages would compute", _trust),
 )

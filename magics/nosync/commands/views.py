@@ -1,0 +1,96 @@
+"""Subcommands of `%dd` that open views, which follow the session: travel, layers, graph.
+
+A view is displayed below a table of the same: a saved notebook that is opened without its kernel
+has no views, and shows that. Where there is no front end for views the table is all there is.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from nosync.commands.form import Subcommand
+from nosync.commands.show import AT, collection_of, epoch_asked, rows_now
+from nosync_widgets import formats
+from nosync_widgets.pictures import GraphPicture
+from nosync_widgets.tables import Table
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+    from nosync_nb import Session
+
+
+def _travel(notebook: Notebook, arguments: Namespace) -> None:
+    session = notebook.session()
+    stage = arguments.stage or next(iter(session.stages), None) or next(iter(session.inputs), None)
+    if stage is None:
+        raise UsageError("%dd travel: there is no stage yet; define one in a %%dd cell")
+    collection_of(notebook, stage)
+    at = epoch_asked(notebook, arguments.at)
+    view = notebook.views.travel(session, stage, at, notebook.branch)
+    _display(notebook, view, view.title())
+
+
+def _display(notebook: Notebook, view: Any, title: str) -> None:
+    """Shows a view, and above it what is left of it in a saved notebook."""
+    from IPython.display import display
+
+    text, html = view.static()
+    summary = f"<details><summary>{formats.html(title)}</summary>{html}</details>"
+    notebook.say(text if not _has_widgets(notebook) else title, summary)
+    display(view)
+
+
+def _has_widgets(notebook: Notebook) -> bool:
+    return hasattr(notebook.shell, "kernel")
+
+
+def _layers(notebook: Notebook, arguments: Namespace) -> Table | None:
+    from nosync_nb.session.session import owners_of
+
+    session = notebook.session()
+    if arguments.stage is not None:
+        collection_of(notebook, arguments.stage)
+    names = [*session.inputs, *session.stages]
+    if _has_widgets(notebook) and names:
+        view = notebook.views.layers(session, arguments.stage, notebook.branch)
+        _display(notebook, view, view.title())
+        return None
+    from nosync_widgets.layering import layers_table
+
+    upkeep = owners_of(session).upkeep
+    shown = [arguments.stage] if arguments.stage else names
+    return layers_table({name: upkeep.layers(name) for name in shown}, epoch=session.now)
+
+
+def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture:
+    from nosync_nb.session.session import owners_of
+
+    session = notebook.session()
+    names = [*session.inputs, *session.stages]
+    details = {name: _node_detail(session, name) for name in names}
+    reads = owners_of(session).publisher.snapshot.reads
+    reads = {name: reads[name] for name in names}
+    return GraphPicture(reads, inputs=session.inputs, details=details)
+
+
+def _node_detail(session: Session, name: str) -> str:
+    """The second line of a node: its rows, or why there are none; that it has stopped."""
+    count, _ = rows_now(session, name)
+    if name in session.stale:
+        return "stale"
+    return "cannot be read" if count is None else f"{count} row{'' if count == '1' else 's'}"
+
+
+COMMANDS = (
+    Subcommand(
+        "travel",
+        "a slider over the epochs of a stage",
+        _travel,
+        [(["stage"], {"nargs": "?"}), AT],
+    ),
+    Subcommand("layers", "how a trace is kept", _layers, [(["stage"], {"nargs": "?"})]),
+    Subcommand("graph", "which stage reads which", _graph),
+)

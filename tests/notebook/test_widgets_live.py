@@ -1,0 +1,276 @@
+"""Views that follow a session: the pulse that tells them, and the layers of a stage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from inside import asked, inside
+from playwright._impl._driver import compute_driver_executable
+
+import nosync_nb
+from nosync_widgets import pulse as pulses
+from nosync_widgets.layering import LayersView
+from nosync_widgets.pulse import Pulse
+
+STATIC = files("nosync_widgets") / "static"
+SCRIPTS = Path(__file__).parents[1] / "support" / "jupyter"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Any]:
+    """Two epochs of flights and the worst delay of each carrier."""
+    session = nosync_nb.open(str(tmp_path / "log"))
+    flights = session.input("flights", "carrier string, delay int")
+    session.stage("worst", flights.group_by("carrier").agg(worst="max(delay)"))
+    for rows in [[("AA", 1), ("UA", 5)], [("UA", 9)]]:
+        flights.insert(rows)
+        session.commit()
+    session.sync()
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def pulse(session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pulse]:
+    """A pulse that looks when it is told to."""
+    monkeypatch.setattr(pulses, "LOOK_S", 3600)
+    pulse = Pulse(session)
+    yield pulse
+    pulse.close()
+
+
+@pytest.fixture
+def view(pulse: Pulse) -> Iterator[LayersView]:
+    """The layers of the input."""
+    view = LayersView(pulse, "flights")
+    yield view
+    view.close()
+
+
+def fly(session: Any, *rows: tuple[str, int]) -> int:
+    session["flights"].insert(list(rows))
+    return int(session.commit())
+
+
+def test_who_commits_does_not_know_that_it_is_watched(view: LayersView, session: Any) -> None:
+    assert inside(session).listeners.subscribers == 0
+    assert not inside(session).listeners.heard
+    fly(session, ("DL", 1))
+    assert view.state["epoch"] == 2
+
+
+def test_many_commits_are_told_once_and_nothing_new_is_not_told(pulse: Pulse, session: Any) -> None:
+    told = []
+    pulse.subscribe(lambda: told.append(pulse.overview.epoch))
+    for delay in range(20):
+        fly(session, ("DL", delay))
+    session.sync()
+    inside(session).worker.drain()
+    pulse.refresh()
+    pulse.refresh()
+    assert told == [22]
+
+
+def test_a_pulse_looks_by_itself_while_somebody_watches(session: Any) -> None:
+    pulse, told = Pulse(session), threading.Event()
+    leave = pulse.subscribe(lambda: told.set() if pulse.overview.epoch == 3 else None)
+    fly(session, ("DL", 1))
+    assert told.wait(60)
+    leave()
+    leave()
+    told.clear()
+    leave = pulse.subscribe(lambda: told.set() if pulse.overview.epoch == 4 else None)
+    fly(session, ("DL", 1))
+    assert told.wait(60), "it looks again for who comes later"
+    leave()
+
+
+def test_layers_are_shown_with_their_places(view: LayersView) -> None:
+    state = view.state
+    assert (state["stage"], state["epoch"], state["last"]) == ("flights", 2, 2)
+    (layer,) = state["layers"]
+    assert (layer["lower"], layer["upper"], layer["rows"]) == (1, 3, "3 rows")
+    assert not layer["merging"]
+    assert [(each["kind"], each["epoch"]) for each in state["places"]] == [
+        ("memory", 2),
+        ("disk", 2),
+    ]
+    assert state["stages"] == [["flights", "flights"], ["worst", "worst"]]
+    assert view.title() == "layers of flights at epoch 2: 1 layer"
+
+
+def test_a_replica_is_a_place_that_gets_there(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/copy"
+    with nosync_nb.open(tmp_path / "log", replicas=[url]) as session:
+        flights = session.input("flights", "carrier string, delay int")
+        session.stage("here", flights.filter("delay > 1"), persist="disk")
+        session.stage("nowhere", flights.filter("delay > 2"), persist="memory")
+        pulse = Pulse(session)
+        view = LayersView(pulse, "flights")
+        fly(session, ("UA", 1))
+        session.sync("replicas")
+        pulse.refresh()
+        memory, disk, copy = view.state["places"]
+        assert (memory["epoch"], disk["epoch"], copy["epoch"]) == (1, 1, 1)
+        assert (copy["name"], copy["where"]) == ("replica 1", url)
+        assert view.state["quorum"] == 1
+        view.choose("here")
+        assert [each["kind"] for each in view.state["places"]] == ["memory", "disk"]
+        view.choose("nowhere")
+        assert [each["kind"] for each in view.state["places"]] == ["memory"]
+        view.close()
+
+
+def test_a_merge_is_seen_while_it_goes_on_and_when_it_is_done(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    def load(number: int) -> None:
+        session["flights"].insert([(f"{number}-{each}", each) for each in range(5000)])
+        session.commit()
+
+    for number in range(3):
+        load(number)
+    pulse.refresh()
+    before = view.state["layers"]
+    assert [(each["lower"], each["upper"]) for each in before[-3:]] == [(3, 4), (4, 5), (5, 6)]
+    publisher = inside(session).publisher
+    trace = publisher.snapshot.contents("flights")
+    trace.layers[-1].claim()
+    view.show()
+    assert [each["merging"] for each in view.state["layers"]][-2:] == [False, True]
+    trace.layers[-1].release()
+    load(3)
+    inside(session).worker.drain()
+    pulse.refresh()
+    assert len(view.state["layers"]) < len(before)
+    assert view.state["layers"][-1]["upper"] == 7
+
+
+def test_the_front_end_asks_for_another_stage_by_message(view: LayersView) -> None:
+    asked(view, {"stage": "worst"})
+    assert view.stage == view.state["stage"] == "worst"
+    asked(view, {"stage": "nobody"})
+    assert view.state["why"] == "there is no stage 'nobody' any more"
+    assert view.state["layers"] == []
+    asked(view, {})
+    assert view.static()[0]
+
+
+def test_without_any_stage_a_view_says_so(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        view = LayersView(Pulse(session))
+        assert view.state["why"] == "no inputs and no stages yet"
+        view.close()
+
+
+def test_a_stage_that_is_dropped_is_said_to_be_gone(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    view.choose("worst")
+    session.drop("worst")
+    pulse.refresh()
+    assert "any more" in view.state["why"]
+    assert [name for name, _ in view.state["stages"]] == ["flights"]
+
+
+def test_views_follow_into_a_branch_and_name_it(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    with session.branch("what_if", at=1) as branch:
+        pulse.move(branch, "what_if")
+        assert (view.state["name"], view.state["epoch"]) == ("what_if/flights", 1)
+        fly(session, ("ZZ", 1))
+        fly(branch, ("DL", 7))
+        pulse.refresh()
+        assert view.state["epoch"] == 2
+        pulse.move(session, None)
+        assert (view.state["name"], view.state["epoch"]) == ("flights", 3)
+
+
+def test_what_fails_is_a_line_in_the_view_and_goes_when_it_is_over(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    reader = nosync_nb.open(session.path, mode="r")
+    pulse.move(reader, None)
+    assert view.state["error"] == ""
+    pulse.move(cast(Any, None), None)
+    assert "AttributeError" in view.state["error"]
+    assert view.state["layers"], "what was shown stays"
+    pulse.move(session, None)
+    assert view.state["error"] == ""
+    reader.close()
+
+
+def test_the_fallback_is_a_dated_table(view: LayersView) -> None:
+    data, _ = view._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert "<table>" in data["text/html"]
+    assert "layers at epoch 2" in data["text/plain"]
+    assert "memory+disk" in data["text/plain"]
+
+
+def test_closing_frees_the_view_and_its_layout(
+    pulse: Pulse, session: Any, view: LayersView
+) -> None:
+    layout = view.layout
+    view.close()
+    view.close()
+    assert view.comm is None
+    assert layout.comm is None
+    fly(session, ("DL", 7))
+    pulse.refresh()
+    asked(view, {"stage": "worst"})
+    assert view.state["epoch"] == 2
+
+
+def test_threads_may_look_and_ask_while_epochs_commit(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    failures: list[BaseException] = []
+
+    def look() -> None:
+        try:
+            for number in range(30):
+                pulse.refresh()
+                asked(view, {"stage": ("flights", "worst")[number % 2]})
+        except BaseException as error:  # the assertion below names it
+            failures.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(20):
+        fly(session, ("DL", number))
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    pulse.refresh()
+    assert (view.state["epoch"], view.state["error"]) == (22, "")
+
+
+@pytest.mark.parametrize("name", ["layers"])
+def test_the_script_of_a_view(name: str) -> None:
+    node, _ = compute_driver_executable()  # Playwright brings one
+    done = subprocess.run(
+        [node, "--test", str(SCRIPTS / f"{name}.test.mjs")],
+        env={**os.environ, "VIEW_JS": str(STATIC / f"{name}.js")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", ["layers.js", "live.css"])
+def test_what_the_browser_gets_is_plain_and_offline(name: str) -> None:
+    source = (STATIC / name).read_text()
+    for word in ("innerHTML", "http", "import "):
+        assert word not in source
+    assert len(source.splitlines()) <= 400
