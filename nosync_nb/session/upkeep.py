@@ -181,6 +181,7 @@ class Upkeep:
                 **recorded,
                 "retired": sorted(publisher.garbage.leave()),
                 **store.clocks.saved(),
+                **store.succession.saved(position.seq),
             }
             plan = store.history.pack(version.epoch, graph.unwritten)
             incarnation = publisher.ledger.incarnation

@@ -26,6 +26,7 @@ from nosync_nb.store.decoding import decoding
 from nosync_nb.store.deferred import Remembered
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import Frame, Log, Position, folder
+from nosync_nb.store.succession import Succession
 from nosync_nb.store.telling import Telling, Told, rewinds_to
 from nosync_nb.store.traces import Changes
 from nosync_nb.trace import Layer, Trace
@@ -62,6 +63,7 @@ class Store:
         verified: when the log was open and its tail verified, by the performance counter.
         meta: the checkpoint's JSON, empty if there was none.
         position, clocks: the last recovered frame after the checkpoint, if any; last batches.
+        succession: who wrote the log.
         retired: files that the checkpoint does not need, but the one before it.
         back: the epoch before that of the checkpoint that the tail goes back to; None: none.
         left: files that checkpoint and tail name, and nothing of what the tail goes back to.
@@ -104,6 +106,7 @@ class Store:
         self.back = back if back is not None and back < self.epoch else None
         log.forget()
         self.clocks = stamping.Clocks(log, self.meta, self.tail)
+        self.succession = Succession(log.heads, self.meta, log.checkpoint_seq, frames)
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
         )

@@ -32,6 +32,7 @@ from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.settings import Replicas, checked, safe
 from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.source import Source
+from nosync_nb.store.succession import Succession
 from nosync_nb.trace.arrow_file import MAGIC, TAIL
 
 COUNT, QUORUM = 3, 2
@@ -137,10 +138,13 @@ class World:
         )
         for inner in layout.FOLDERS.values():
             self.files.make_folder(f"{self.path}/{inner}")
-        found = [frame.payload for frame in log.frames()]
+        frames = [*log.frames()]
+        found = [frame.payload for frame in frames]
         first = log.checkpoint_seq
         if first:
             assert log.checkpoint in self.states[first]
+        meta = journal.unpack(log.checkpoint).meta if log.checkpoint else {}
+        self.succession = Succession(log.heads, meta, first, frames)
         last = first + len(found)
         # Frames of which nobody was told may be those of a history that was left.
         whole = [*self.appended, self.maybe]  # a frame may be there whose call did not return
@@ -229,8 +233,8 @@ class World:
         there = [n for n in self.live if self.files.exists(layout.path_of(self.path, n))]
         kept = sorted(self.random.sample(there, self.random.randrange(len(there) + 1)))
         refs = [[name, 1, 0, 2**64, len(self.contents[name]), self.digests[name]] for name in kept]
-        meta = {"layers": {"1": [1, {}, [[0, 1, refs]]]}}
         seq = len(self.appended)
+        meta = {"layers": {"1": [1, {}, [[0, 1, refs]]]}, **self.succession.saved(seq)}
         payload = journal.pack(seq, 0.0, meta, [])
         self.states.setdefault(seq, set()).add(payload)
         self.log.write_checkpoint(payload)
@@ -520,10 +524,15 @@ class World:
         self.copy = None
         kept = self.appended
         announced, holds, self.announced = self.announced, list(self.holds), 0
-        for _ in range(self.random.randrange(1, 4)):
+        self.log = self.opened()
+        last = len(self.appended)  # of what was lost
+        for _ in range(self.random.randrange(3)):
+            self.busy()
+            self.log = self.opened()
+        if self.random.random() < 0.5:  # he was told which owner they obey
+            self.log.go_beyond(max(map(self.obeyed, range(COUNT))))
             self.log = self.opened()
         self.announced, self.holds = announced, holds
-        last = len(self.appended)
         self.append()
         self.sync()
         for number in (*range(COUNT), *range(COUNT)):  # what is empty waits for all to be asked
@@ -540,6 +549,19 @@ class World:
                 self.holds[number] = min(self.holds[number], known.seq)  # the rest was never safe
         self.left, self.appended = [self.appended, *self.left], kept
         self.lose_disk()
+
+    def obeyed(self, number: int) -> int:
+        """The generation that a replica has promised itself to; 0 if it is empty."""
+        place = self.replicas.replicas[number].path
+        said = FolderReplica(place, self.log.id, files=self.quiet).promised()
+        return said.generation if said else 0
+
+    def busy(self) -> None:
+        """An owner does so much that frames of before cannot be read any more, or nothing."""
+        for _ in range(self.random.randrange(4)):
+            for act in self.random.choices([self.append, self.append_file, self.checkpoint], k=4):
+                act()
+        self.sync()
 
     def lose_disk(self) -> None:
         """The disk is gone, and as many replicas as the quorum allows do not answer."""

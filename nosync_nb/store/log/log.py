@@ -60,9 +60,8 @@ class Log:
         self.mode: Literal["r", "w"] = "w" if writer else "r"
         self.clean = recovered.clean
         self.fresh = recovered.checkpoint is None and recovered.tail.end.seq == 0
-        self.notes = recovered.notes
-        self.noted = recovered.noted
-        self.unread = recovered.unread
+        self.notes, self.noted, self.unread = recovered.notes, recovered.noted, recovered.unread
+        self.heads = [*recovered.heads, *(writer.segments[-1:] if writer else ())]
         self._checkpoint = recovered.checkpoint
         self._before: Mark | None = None  # that of the checkpoint before the newest one
         self._tail = recovered.tail.frames

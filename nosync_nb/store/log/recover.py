@@ -26,7 +26,7 @@ class RecoveredLog(NamedTuple):
 
     `clean`: the last owner closed the log properly and all he wrote is there. `noted` is the last
     number he left (`Log.note`), 0 if it is not known. `unread` are newer checkpoints that could
-    not be read now.
+    not be read now, `heads` those of all segments that are there, part of the log or not.
     """
 
     checkpoint: Checkpoint | None
@@ -36,6 +36,7 @@ class RecoveredLog(NamedTuple):
     notes: list[str]
     noted: int
     unread: list[str]
+    heads: list[Segment]
 
 
 def recover(
@@ -72,7 +73,18 @@ def recover(
     rest = tail.read(files, folder, chain, start, known=known, strict=same_boot, upto=published)
     closed = owner is not None and last.closed and owner.known == rest.end.seq
     noted = words.noted(_newest_generation(names)) or 0
-    return RecoveredLog(state, rest, chain.live, closed, notes + rest.notes, noted, unread)
+    notes += rest.notes
+    heads = [] if follow else _heads(files, folder, names, chain.live)
+    return RecoveredLog(state, rest, chain.live, closed, notes, noted, unread, heads)
+
+
+def _heads(
+    files: Files, folder: str, names: Sequence[str], live: Sequence[Segment]
+) -> list[Segment]:
+    """The heads of all segments, of which those of the log are known."""
+    known = {one.key: one for one in live}
+    every = (known.get(k) or segments.header_of(files, folder, k) for k in segments.listed(names))
+    return [one for one in every if one is not None]
 
 
 def begin(
@@ -86,12 +98,13 @@ def begin(
 ) -> Writer:
     """Makes the segment of a new owner: what is not known to be synced is written again."""
     start, live = recovered.tail.durable, recovered.live
+    word = os.urandom(segments.WORD_BYTES)
     if live:
-        segment = segments.following(live, start, lease.number, start.seq)
+        segment = segments.following(live, start, lease.number, start.seq, word)
     else:
         log_id = os.urandom(16)
         start = genesis(log_id)
-        segment = Segment(log_id, lease.number, 1, start, None, 0)
+        segment = Segment(log_id, lease.number, 1, start, None, 0, word)
     kept = recovered.tail.bytes_after(start)
     file = segments.create(files, where, segment, kept, sync=True)
     head = recovered.tail.end if live else start

@@ -27,7 +27,9 @@ SEGMENT_BYTES_MAX = 8 << 20
 HEADER_BYTES = 128
 
 _MAGIC = b"\x89NSYNCS\n"
-_HEADER = struct.Struct("<8sHHI16sQQQQ16sQQQ16x")
+WORD_BYTES = 8
+
+_HEADER = struct.Struct("<8sHHI16sQQQQ16sQQQ8s8s")
 _CRC = struct.Struct("<I4x")
 _NAME = re.compile(r"segment-(\d{8})-(\d{8})\.log\Z")
 
@@ -36,7 +38,9 @@ class Segment(NamedTuple):
     """What the header of a segment says.
 
     `start` is the mark its first frame follows, `durable` the last seq known to be on disk
-    when it was made, `before` (generation, number) of its predecessor, or None.
+    when it was made, `before` (generation, number) of its predecessor, or None, `word` what its
+    owner drew when he began, `word_before` that of the predecessor's: they tell an owner from
+    another one of his generation.
     """
 
     log_id: bytes
@@ -45,6 +49,8 @@ class Segment(NamedTuple):
     start: Mark
     before: tuple[int, int] | None
     durable: int
+    word: bytes = bytes(WORD_BYTES)
+    word_before: bytes = bytes(WORD_BYTES)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -66,18 +72,21 @@ def file_name(generation: int, number: int) -> str:
     return f"segment-{generation:08d}-{number:08d}.log"
 
 
-def following(live: Sequence[Segment], start: Mark, generation: int, durable: int) -> Segment:
+def following(
+    live: Sequence[Segment], start: Mark, generation: int, durable: int, word: bytes
+) -> Segment:
     """Returns the header of the segment that goes on at `start`, behind some of `live`.
 
     Its predecessor is the last one that holds something before `start`: a later one may never
     have reached the disk.
     """
     last = live[-1]
-    before = next(
-        (one.key for one in reversed(live) if one.start.offset < start.offset),
-        live[0].before,
+    first = live[0].before, live[0].word_before
+    before, theirs = next(
+        ((one.key, one.word) for one in reversed(live) if one.start.offset < start.offset), first
     )
-    return Segment(last.log_id, generation, last.number + 1, start, before, durable)
+    number = last.number + 1
+    return Segment(last.log_id, generation, number, start, before, durable, word, theirs)
 
 
 def is_name(name: str) -> bool:
@@ -108,6 +117,8 @@ def encode(segment: Segment) -> bytes:
         start.chain,
         *before,
         segment.durable,
+        segment.word,
+        segment.word_before,
     )
     return fields + _CRC.pack(zlib.crc32(fields))
 
@@ -124,7 +135,7 @@ def decode(data: bytes) -> Segment | None:
         return None
     check_format(version, FORMAT, f"segment {generation}-{number}")
     before = (rest[0], rest[1]) if rest[1] else None
-    return Segment(log_id, generation, number, Mark(seq, offset, chain), before, rest[2])
+    return Segment(log_id, generation, number, Mark(seq, offset, chain), before, *rest[2:])
 
 
 def create(

@@ -360,7 +360,8 @@ class Writer:
 
     def _next(self, start: Mark) -> Segment:
         """Returns the header of the segment that goes on at `start`."""
-        return segments.following(self._recent, start, self._lease.number, self._durable.seq)
+        word = self._recent[-1].word
+        return segments.following(self._recent, start, self._lease.number, self._durable.seq, word)
 
     def _continue_in(self, segment: Segment, file: File) -> None:
         self._recent.append(segment)

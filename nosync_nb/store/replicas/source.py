@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, FencedError
 from nosync_nb.files.disk import File, Files
-from nosync_nb.store import journal, naming, owed
+from nosync_nb.store import journal, naming, owed, succession
 from nosync_nb.store.log import checkpoint, frames, owner, recover, segments, tail
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.generation import Words
@@ -44,7 +44,7 @@ class Increment(NamedTuple):
 
 
 class Anchor(NamedTuple):
-    """A checkpoint: its file, what it was made after, the files that its state lies in.
+    """A checkpoint: its file, what it was made after, the files that its state lies in, owners.
 
     Another one may take its name, if it is made after the same frame: then `stamp` differs.
     """
@@ -56,6 +56,7 @@ class Anchor(NamedTuple):
     files: Mapping[str, Wanted]
     namers: Namers
     said: owed.Owing | None
+    reigns: succession.Reigns
 
 
 class Extent(NamedTuple):
@@ -198,10 +199,15 @@ class Source:
         """The digest of the first bytes of a file, as a replica gives it."""
         return folders.digest(self._files, layout.path_of(self.folder, name), size)
 
-    def holds(self, mark: Mark) -> bool:
-        """Whether the log has come to a mark; of what its checkpoint has made useless, it has."""
+    def holds(self, mark: Mark, head: Segment | None) -> bool:
+        """Whether the log has come to a mark.
+
+        Args:
+            head: of the segment elsewhere that it is in; None: it is not known. What the log's
+                checkpoint has made useless is told by who wrote it, as far as that is known.
+        """
         if not self._chain or mark.offset < self._chain[0].start.offset:
-            return True
+            return self._state is None or succession.has(self._state.reigns, head, mark.seq)
         end = self._steps[-1].end if self._steps else self._state.mark if self._state else None
         if end is None or mark.offset >= end.offset:
             return mark == end or (end is None and mark == self._chain[0].start)
@@ -252,7 +258,8 @@ class Source:
         names = naming.of_checkpoint(payload, packs, self._files)
         files = {each: Wanted(each) for each in names} | naming.wanted(payload.meta, ())
         namers, said = owed.of_checkpoint(payload), owed.owing(payload)
-        self._state = Anchor(name, stamp, state.mark, payload.epoch, files, namers, said)
+        reigns = succession.decoded(payload.meta)
+        self._state = Anchor(name, stamp, state.mark, payload.epoch, files, namers, said, reigns)
         if self._end is None or self._end.seq < state.mark.seq:
             self._end, self._epoch = state.mark, payload.epoch
         self._steps = [step for step in self._steps if step.end.seq > state.mark.seq]

@@ -33,7 +33,7 @@ Own = Sequence[tuple[Segment, int]]
 def vote(source: Source, replica: Replica, view: View, held: Mapping[str, int]) -> Vote:
     """What the replica has of a log, and beyond it.
 
-    What lies before the log's checkpoint cannot be compared any more.
+    What lies before the log's checkpoint is told by who wrote it (succession.py).
 
     Args:
         held: what the replica holds, with the sizes.
@@ -50,7 +50,9 @@ def vote(source: Source, replica: Replica, view: View, held: Mapping[str, int]) 
         # What is damaged below what was acknowledged cannot tell how much that was: it is ahead.
         with suppress(CorruptLogError):
             copy = examined(source.files, "the replica", replica)
-            return Vote("" if source.holds(copy.end) else why, copy.generation)
+            heads = (one for one, _ in own if one.generation == copy.generation)
+            here = source.holds(copy.end, next(heads, None))
+            return Vote("" if here else why, copy.generation)
     return Vote(why, own[0][0].generation if own else int(any(map(layout.is_frames, held))))
 
 
@@ -59,14 +61,14 @@ def _ahead(source: Source, replica: Replica, own: Own) -> str:
     for segment, size in own:
         if segment.generation >= source.generation:
             continue
-        if not source.holds(segment.start):
+        if not source.holds(segment.start, segment):
             return f"the replica goes on after frame {segment.start.seq}, which this log lacks"
         here = source.size(segment.name)
         if here is not None and here >= size and not _differs(source, replica, segment.name, size):
             continue
         data = replica.read(segment.name, HEADER_BYTES, size - HEADER_BYTES)
         theirs, _ = frames.scan(data, segment.start.offset, segment.start)
-        if theirs and not source.holds(theirs[-1].end):
+        if theirs and not source.holds(theirs[-1].end, segment):
             return (
                 f"the replica holds frames up to {theirs[-1].position.seq}, which this log lacks:"
                 " its disk is older than the replica"
