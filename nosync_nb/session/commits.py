@@ -243,9 +243,12 @@ class Commits:
         """Waits until a frame (None: the last), which holds an epoch, has reached a level."""
         log = self._publisher.store.log
         seq = log.head.seq if seq is None else seq
-        log.sync(seq)
+        doing = self._publisher.works.doing
+        with doing.of(f"waits for the disk: epoch {epoch}"):
+            log.sync(seq)
         if level == "replicas":
-            self._replication.wait(seq, epoch, timeout)
+            with doing.of(f"waits for replicas: epoch {epoch}"):
+                self._replication.wait(seq, epoch, timeout)
 
     def _check_level(self, level: str) -> None:
         """Raises if nothing can be waited for there."""

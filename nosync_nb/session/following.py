@@ -100,9 +100,12 @@ class Pursuit:
         once: dict[int, dict[str, str]] = {}
         for key, epoch in recorded["once"].items():
             once.setdefault(epoch, {})[key] = recorded["loads"].get(key, "")
-        for epoch in todo:
-            at = _moment(ledger, epoch)
-            self._take(seen, pairs, epoch, labels.get(epoch), once.get(epoch, {}), (fork, at))
+        doing = self._publisher.works.doing
+        with doing.of(f"follows epochs {common + 1} to {last}", len(todo)) as taking:
+            for epoch in todo:
+                at = _moment(ledger, epoch)
+                self._take(seen, pairs, epoch, labels.get(epoch), once.get(epoch, {}), (fork, at))
+                taking.step()
         return self._publisher.now
 
     def _taken(self, fork: Fork, epoch: int) -> bool:

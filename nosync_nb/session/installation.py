@@ -7,7 +7,7 @@ values that were computed before; see `publisher`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -167,9 +167,10 @@ class Installation:
         publisher, rows_max = self._publisher, self._limits.replay_rows
         cleanup = self._link.bulk().cleanup
         version, history = publisher.snapshot.version, publisher.store.history
-        missed, base = self._gate.run(
-            lambda: lag.extended(runner, old, version, history, rows_max), cleanup
-        )
+        with publisher.works.doing.of("runs what stages have missed"):
+            missed, base = self._gate.run(
+                lambda: lag.extended(runner, old, version, history, rows_max), cleanup
+            )
         graph = runner.graph
         new = replay.wanted(graph, base.graph)
         edited = afresh.replayed or any(s in ("changed", "followed") for s in status.values())
@@ -180,10 +181,11 @@ class Installation:
         if afresh.first is not None:
             found, first = replay.span(graph, new, base.graph), afresh.first
         if first is None or first == version.epoch:
-            draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
+            with publisher.works.doing.of(_first_run(graph, new)):
+                draft = self._gate.run(lambda: runner.first_run(base.version, base.graph), cleanup)
             return Computed(missed, [], draft, base.past, 0)
         drafts, traces = self._gate.run(
-            lambda: replay.run(runner, base.past, found, first), cleanup
+            lambda: replay.run(runner, base.past, found, first, publisher.works.doing), cleanup
         )
         if afresh.name:
             before, after = (each.named[afresh.name] for each in (old, graph))
@@ -275,3 +277,9 @@ class Computed(NamedTuple):
     draft: Draft
     over: Past
     written: int
+
+
+def _first_run(graph: Graph, new: Container[int]) -> str:
+    """What runs for the first time, by the names of its stages."""
+    names = [node.name for node in graph if node.id in new and node.name]
+    return f"first run of {', '.join(names[:4])}{' and others' if len(names) > 4 else ''}"

@@ -7,6 +7,7 @@ beside it. It is whole when it is made: nobody is given anything later.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from nosync_nb.errors import NosyncError
@@ -80,9 +81,8 @@ class Owners:
         self.verification = Verification(publisher, replication)
         self.signer = signer = Signer(store.log.id)
         self.branching = Branching(gate, publisher, signer, replication, opens)
-        self.link = link = Link(
-            publisher, limits, lambda: gate.closing or publisher.fenced, listeners.say, spark
-        )
+        ended = partial(_ended, gate, publisher)
+        self.link = link = Link(publisher, limits, ended, listeners.say, self.works.doing, spark)
         types = link.types
         opening = recovery.recover(store, types, self.fetching)
         recovered, report = opening.recovered, opening.report
@@ -140,3 +140,8 @@ class Owners:
                 self.gate, publisher, self.upkeep, self.link, heal, report, resume
             )
             completion.begin(opening)
+
+
+def _ended(gate: Gate, publisher: Publisher) -> bool:
+    """Whether a session closes, or its log is another owner's now."""
+    return gate.closing or publisher.fenced

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.delta import Held
+from nosync_nb.dataflow.doing import Doing
 from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.past import Past
@@ -282,12 +283,13 @@ def told(
 
 
 def run(
-    definition: Runner, past: Past, span: Span, first: int
+    definition: Runner, past: Past, span: Span, first: int, doing: Doing
 ) -> tuple[list[Draft], dict[int, Trace]]:
     """Replays the epochs from `first` to now.
 
     Args:
         definition: what runs all of the graph.
+        doing: is told how far it is.
 
     Returns:
         a draft for each epoch in which something changed, and the new nodes' traces at the end.
@@ -304,13 +306,15 @@ def run(
     drafts = [draft.of_logs(logs)]
     runner = Runner(span.graph, definition.evaluate)
     steps = [e for e in past.readable(span.sources) if e > first]
-    for before, epoch in pairwise([first, *steps]):
-        deltas = {node.id: past.delta(node, before, epoch) for node in span.sources}
-        inputs = {i: delta for i, delta in deltas.items() if delta is not None}
-        if inputs:
-            draft = runner.epoch(draft.version(), inputs, epoch)
-            drafts.append(draft.of_logs(logs))
-            compact(draft)
+    with doing.of(f"replays epochs {first} to {past.now}", len(steps)) as replaying:
+        for before, epoch in pairwise([first, *steps]):
+            deltas = {node.id: past.delta(node, before, epoch) for node in span.sources}
+            inputs = {i: delta for i, delta in deltas.items() if delta is not None}
+            if inputs:
+                draft = runner.epoch(draft.version(), inputs, epoch)
+                drafts.append(draft.of_logs(logs))
+                compact(draft)
+            replaying.step()
     past.skip(logs, first, steps)
     return drafts, {n: t for n, t in draft.traces.items() if n in own}
 

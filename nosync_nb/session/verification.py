@@ -39,7 +39,8 @@ class Verification:
         """What of the log is not what was written; see `Session.verify`."""
         store = self._publisher.store
         replicas = None if store.log.mode == "r" else self._replication.settings.replicas
-        return verified(store.path, replicas, files=store.files, pause=Rest())
+        with self._publisher.works.doing.of("verifies the log"):
+            return verified(store.path, replicas, files=store.files, pause=Rest())
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Works: what running has cost, each stage when it ran last and all of them together.
+"""Works: what runs now, and what running has cost, each stage last and all of them together.
 
 Threads: who commits, defines and maintains changes it, under its own lock; any may look.
 """
@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from nosync_nb.dataflow.doing import Doing
 from nosync_nb.dataflow.draft import Draft, Work
 
 COUNTERS = ("epochs", "touched", "merged", "merges", "checkpoints", "stalls", "executed")
@@ -20,12 +21,14 @@ class Works:
     Attributes:
         counters: epochs, rows touched and merged, background merges, checkpoints, stalls, and how
             often a stage was run.
+        doing: what goes on now that may take long.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()  # a signal's handler in the middle must not wait for itself
         self._last: dict[str, Work] = {}
         self.counters: dict[str, Any] = dict.fromkeys(COUNTERS, 0)
+        self.doing = Doing()
 
     @property
     def stages(self) -> dict[str, Work]:

@@ -11,37 +11,20 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from nosync_nb.dataflow.delta import Held
-from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.doing import Doing
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import ExpressionError, FencedError, NosyncError
 from nosync_nb.rows import Column, Schema
 from nosync_nb.spark.costs import FRAME_ROWS
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.spark.placement import Placement
-from nosync_nb.store.ledger import Ledger
+from nosync_nb.spark.sessions import Running
+from nosync_nb.spark.way import Published, SparkLimits
 from nosync_nb.store.replicas.fetching import complete
-from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Layout
-
-
-class Published(Protocol):
-    """What a session shows; `described` are its stages with those that are being defined."""
-
-    store: Store
-    ledger: Ledger
-    snapshot: Snapshot
-    described: Mapping[str, Stage]
-
-
-class SparkLimits(Protocol):
-    """What the user of a session allows."""
-
-    spark_rows: int | None
-    spark_off: bool
-    collect_rows: int
 
 
 class Link:
@@ -53,6 +36,7 @@ class Link:
     Args:
         ended: whether the session was closed, or replaced.
         say: tells something to who uses the session.
+        doing: is told what takes long.
         given: a Spark session, a function that gives one, or None to look for one.
 
     Attributes:
@@ -65,12 +49,14 @@ class Link:
         limits: SparkLimits,
         ended: Callable[[], bool],
         say: Callable[[str], None],
+        doing: Doing,
         given: Any = None,
     ) -> None:
         self._published = published
         self._limits = limits
         self._ended = ended
         self._say = say
+        self._doing = doing
         self._given = given
         self.types = SparkTypes(self)
         self.conf: dict[str, str] = {}
@@ -142,7 +128,8 @@ class Link:
                 raise starting.gone(why, ours=False)
             recorded = sessions.conf_of(self.types.recorded())
             try:
-                found = starting.start({**recorded, **self.conf})
+                with self._doing.of("starts Spark"):
+                    found = starting.start({**recorded, **self.conf})
             except NosyncError as error:
                 raise NosyncError(f"{why} needs Spark, but {error}", hint=error.hint) from error
         with self._lock:
@@ -389,6 +376,18 @@ class Link:
                     self._views.close()
                 self._views = None
                 self._viewed = {}
+
+    def running(self) -> Running | None:
+        """What our jobs do that run now; None if none does, or it is not to be seen.
+
+        Starts nothing and waits for nobody but the JVM, for two calls and one a job.
+        """
+        started = self._started
+        if started is None:
+            return None
+        from nosync_nb.spark import sessions
+
+        return sessions.running(started)
 
     def cancel(self) -> None:
         """Cancels the jobs that carry our tag."""

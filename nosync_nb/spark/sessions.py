@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -227,6 +227,32 @@ def _interrupt(error: BaseException) -> BaseException | None:
     while seen is not None and not isinstance(seen, KeyboardInterrupt):
         seen = seen.__cause__ or seen.__context__
     return seen
+
+
+class Running(NamedTuple):
+    """The jobs that run now: how many, their tasks, how many are done, and where to look."""
+
+    jobs: int
+    tasks: int
+    done: int
+    url: str | None
+
+
+def running(spark: Spark) -> Running | None:
+    """What runs now; None if nothing does, or the server is elsewhere and does not tell."""
+    if is_connect(spark):
+        return None
+    try:
+        context = spark.sparkContext
+        tracker = context.statusTracker()
+        jobs = [job for i in tracker.getActiveJobsIds() if (job := tracker.getJobInfo(i))]
+        stages = [tracker.getStageInfo(i) for job in jobs for i in job.stageIds]
+    except Exception:  # whatever py4j makes of a context that stops meanwhile
+        return None
+    seen = [stage for stage in stages if stage is not None]
+    done = sum(stage.numCompletedTasks for stage in seen)
+    url = context.uiWebUrl
+    return Running(len(jobs), sum(s.numTasks for s in seen), done, url) if jobs else None
 
 
 def cancel(spark: Spark, tag: str = TAG) -> None:

@@ -9,7 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
+from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
+from nosync_nb.store.ledger import Ledger
+from nosync_nb.store.store import Store
+
+
+class Published(Protocol):
+    """What a session shows; `described` are its stages with those that are being defined."""
+
+    store: Store
+    ledger: Ledger
+    snapshot: Snapshot
+    described: Mapping[str, Stage]
+
+
+class SparkLimits(Protocol):
+    """What the user of a session allows."""
+
+    spark_rows: int | None
+    spark_off: bool
+    collect_rows: int
 
 
 class Way(Protocol):

@@ -1,0 +1,175 @@
+"""Long work is seen while it goes on: what it is, how far, since when, and where Spark tells more.
+
+A thread that begins with a cell looks, from half a second on, at what the session says of itself
+(nosync_nb/dataflow/doing.py) and at the Spark jobs that run, and shows it in the cell: a bar in a
+notebook, a line in a terminal. Nobody who works waits for it. What it showed goes with the cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from nosync_widgets import formats
+from nosync_widgets.bar import Seen
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+    from nosync_nb import Session
+
+AFTER_S = 0.5
+"""From when on work is long."""
+
+EVERY_S = 0.25
+
+
+class Shows(Protocol):
+    """Something that shows progress until it is closed."""
+
+    def update(self, seen: Seen) -> None:
+        """Shows what goes on now."""
+
+    def close(self) -> None:
+        """Shows nothing any more."""
+
+
+class Progress:
+    """Shows what goes on in the running cell.
+
+    Threads: `begin` and `end` are called by the one that runs cells; one thread a cell looks.
+
+    Args:
+        look: tells what goes on now; None if nothing does that is worth it.
+        make: makes what shows it, in the thread that looks.
+    """
+
+    def __init__(self, look: Callable[[], Seen | None], make: Callable[[], Shows]) -> None:
+        self._look = look
+        self._make = make
+        self._ended: threading.Event | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """A cell begins."""
+        self.end()
+        ended = self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch, args=(ended,), name="nosync progress", daemon=True
+        )
+        self._thread.start()
+
+    def end(self) -> None:
+        """The cell has ended; what was shown is gone when this returns."""
+        ended, thread = self._ended, self._thread
+        self._ended = self._thread = None
+        if ended is not None and thread is not None:
+            ended.set()
+            thread.join()
+
+    def _watch(self, ended: threading.Event) -> None:
+        shown: Shows | None = None
+        wait = AFTER_S
+        try:
+            while not ended.wait(wait):
+                wait = EVERY_S
+                seen = self._look()
+                if seen is not None:
+                    shown = shown or self._make()
+                    shown.update(seen)
+                elif shown is not None:
+                    shown.close()
+                    shown = None
+        finally:
+            if shown is not None:
+                shown.close()
+
+
+def seen_in(session: Session | None, began: int) -> Seen | None:
+    """What a session does now, or, if it commits in a loop, how far that is.
+
+    Args:
+        began: its last epoch when the cell began.
+    """
+    if session is None or session.closed:
+        return None
+    from nosync_nb.session.session import owners_of
+
+    owners = owners_of(session)
+    activity, jobs, now = owners.works.doing.now, owners.link.running(), owners.publisher.now
+    parts = []
+    done = total = 0
+    if activity is not None:
+        done, total = activity.done, activity.total
+        seconds = int(time.monotonic() - activity.since)
+        steps = f", {done:,} of {total:,}" if total else ""
+        parts.append(f"{activity.what}{steps}{f', {seconds} s' if seconds else ''}")
+    if jobs is not None:
+        running = formats.count(jobs.jobs, "Spark job")
+        parts.append(f"{running}, {jobs.done:,} of {jobs.tasks:,} tasks")
+        if not total:
+            done, total = jobs.done, jobs.tasks
+    if not parts and now > began + 1:
+        parts.append(f"epochs {began + 1} to {now} are committed")
+    if not parts:
+        return None
+    return Seen(" · ".join(parts), done, total, jobs.url if jobs is not None else None)
+
+
+class Following:
+    """Shows the progress of the cells of one notebook, from when it begins to follow them."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self._notebook = notebook
+        self._began = 0
+        self._progress = Progress(self._look, self._make)
+
+    def before(self, _info: object = None) -> None:
+        """`pre_run_cell`: looks from now on, if anybody could see it."""
+        session = self._notebook.opened
+        self._began = 0 if session is None or session.closed else session.now
+        seen = hasattr(self._notebook.shell, "kernel") or sys.stderr.isatty()
+        if seen and self._notebook.settings.progress == "on":
+            self._progress.begin()
+
+    def after(self, _result: object = None) -> None:
+        """`post_run_cell`: looks no more."""
+        self._progress.end()
+
+    def _look(self) -> Seen | None:
+        session = self._notebook.opened
+        if session is not None and not self._began:  # it was opened in this cell
+            self._began = session.now
+        return seen_in(session, self._began)
+
+    def _make(self) -> Shows:
+        if not hasattr(self._notebook.shell, "kernel"):
+            return Line()
+        from nosync_widgets.bar import Bar
+
+        return Bar()
+
+
+class Line:
+    """Progress as one line of a terminal, written over itself."""
+
+    def __init__(self) -> None:
+        self._width = 0
+
+    def update(self, seen: Seen) -> None:
+        """Writes the line anew."""
+        text = formats.visible(f"NoSync: {seen.text}").replace("\n", " ")
+        self._write(text)
+        self._width = len(text)
+
+    def close(self) -> None:
+        """Takes the line away."""
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
+            sys.stderr.write(f"\r{text.ljust(self._width)}\r{text}")
+            sys.stderr.flush()

@@ -1,0 +1,62 @@
+"""What goes on now that may take long, for whoever wants to see it: a start, a run, a wait.
+
+Whoever does it says so, and how far it is; nobody is told. Who looks, from another thread and as
+often as it likes, sees what was begun last and has not ended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Activity:
+    """Something that takes time.
+
+    Attributes:
+        what: it, as a person reads it: "waits for replicas".
+        total: how many steps it has; 0 if that is not known.
+        done: how many of them are behind it; it changes while one looks.
+        since: when it began, by `time.monotonic`.
+    """
+
+    def __init__(self, what: str, total: int = 0) -> None:
+        self.what = what
+        self.total = total
+        self.done = 0
+        self.since = time.monotonic()
+
+    def step(self) -> None:
+        """One more step is done."""
+        self.done += 1
+
+
+class Doing:
+    """What one session does now.
+
+    Threads: any may begin and end something; the tuple is replaced under the lock, never changed.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.RLock()  # a signal's handler in the middle must not wait for itself
+        self._going_on: tuple[Activity, ...] = ()
+
+    @property
+    def now(self) -> Activity | None:
+        """What was begun last of what goes on; None if nothing does that was told."""
+        going_on = self._going_on
+        return going_on[-1] if going_on else None
+
+    @contextmanager
+    def of(self, what: str, total: int = 0) -> Iterator[Activity]:
+        """Something goes on as long as the block; it may take steps."""
+        activity = Activity(what, total)
+        try:
+            with self._mutex:
+                self._going_on = (*self._going_on, activity)
+            yield activity
+        finally:
+            with self._mutex:
+                self._going_on = tuple(a for a in self._going_on if a is not activity)

@@ -1,0 +1,60 @@
+"""Progress as a bar in the output of a cell.
+
+It is HTML that is shown again under one display id, not a widget: a notebook that is saved, or read
+elsewhere, keeps an empty output of it and no model that is not there any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import NamedTuple
+
+from nosync_widgets import formats
+
+
+class Seen(NamedTuple):
+    """What goes on: in words, how much of how much is done (0 of 0: unknown), and Spark's page."""
+
+    text: str
+    done: int = 0
+    total: int = 0
+    url: str | None = None
+
+
+class Bar:
+    """Shows progress in the cell that runs when it is first updated."""
+
+    def __init__(self) -> None:
+        from IPython.display import DisplayHandle
+
+        self._handle = DisplayHandle()
+        self._shown = False
+
+    def update(self, seen: Seen) -> None:
+        """Shows what goes on now."""
+        self._show({"text/plain": formats.visible(seen.text), "text/html": html(seen)})
+
+    def close(self) -> None:
+        """Shows nothing any more."""
+        if self._shown:
+            self._show({"text/plain": "", "text/html": ""})
+
+    def _show(self, bundle: MutableMapping[str, str]) -> None:
+        if self._shown:
+            self._handle.update(bundle, raw=True)
+        else:
+            self._handle.display(bundle, raw=True)
+            self._shown = True
+
+
+def html(seen: Seen) -> str:
+    """Progress as HTML: a bar, the words, a link to Spark's page; screen readers hear the words."""
+    if seen.total:
+        bar = f'<progress max="{seen.total}" value="{min(seen.done, seen.total)}"></progress>'
+    else:
+        bar = "<progress></progress>"
+    link = ""
+    if seen.url and seen.url.startswith(("http://", "https://")):
+        link = f' <a href="{formats.html(seen.url)}" target="_blank" rel="noopener">Spark UI</a>'
+    said = f'<span role="status">{formats.html(seen.text)}</span>'
+    return f'<div style="opacity:.75">{bar} {said}{link}</div>'
