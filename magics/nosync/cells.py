@@ -78,6 +78,12 @@ class Cells(ast.NodeTransformer):
             delattr(builtins, _END)
 
     @property
+    def hidden(self) -> bool:
+        """Whether the running cell is one that a front end runs by itself, and does not show."""
+        request: dict[str, Any] = getattr(self._shell, "get_parent", dict)() or {}
+        return (request.get("content") or {}).get("store_history") is False
+
+    @property
     def number(self) -> int:
         """The execution count of the running cell."""
         count: int = self._shell.execution_count

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nosync.binding import Binding
 from nosync.cells import Cells, pending_rows
-from nosync.place import Place, prepare, resolve, temporary, use, used
+from nosync.eager import EagerSpark
+from nosync.place import Place, prepare, shown, temporary, use, used
 from nosync.tracebacks import ShortErrors
 from nosync.variables import Memo, Variables, taken
 from nosync.views import OpenViews
@@ -32,38 +33,6 @@ if TYPE_CHECKING:
     from nosync_nb import Collection, Session
 
 _SAFE_MODE = 2
-
-
-class EagerSpark:
-    """Starts a session once, in the background; `spark` is it, when it is there.
-
-    Only on request: a session started behind the user's back would swallow their settings.
-
-    Args:
-        namespace: the user's variables; a session named `spark` among them is used instead.
-    """
-
-    def __init__(self, namespace: Mapping[str, Any]) -> None:
-        self.spark: Any = None
-        self._namespace = namespace
-        self._thread: threading.Thread | None = None
-
-    def start(self, conf: Mapping[str, str]) -> None:
-        """Begins to start Spark; does nothing the second time."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, args=(dict(conf),), name="nosync-spark", daemon=True
-            )
-            self._thread.start()
-
-    def _run(self, conf: Mapping[str, str]) -> None:
-        from nosync_nb.errors import warn
-        from nosync_nb.spark import require
-
-        try:
-            self.spark = require(None, self._namespace, conf=conf)
-        except Exception as error:
-            warn(f"Spark did not start: {error}", stacklevel=2)
 
 
 class Notebook:
@@ -83,15 +52,19 @@ class Notebook:
         self.cells = Cells(self)
         self.variables = Variables(shell)
         self.memo = Memo()
+        self.binding = Binding(shell)
         self.views = OpenViews()
         self.undoing = ExitStack()
         self._eager = EagerSpark(shell.user_ns)
         self._looked = False
+        self._due = False  # a report that no cell has shown
 
     def attach(self) -> None:
-        """Starts to follow the cells of the shell."""
+        """Starts to follow the cells of the shell; recovers at once if one of them runs."""
         self.cells.register()
         atexit.register(self._exit)
+        if self.shell.display_trap.is_active:
+            self.before_cell()
 
     def detach(self) -> None:
         """Closes the session and leaves the shell as it was."""
@@ -152,7 +125,10 @@ class Notebook:
         if session is self.opened:
             return session
         before = self.opened if named is None else None
+        news = self.binding.news()
         self.close(views=named is not None)
+        if write:
+            self.binding.adopt(place)
         self.opened, self.place, self.memo, self._looked = session, place, memo, True
         self.branch = branch
         owners_of(session).listeners.hear(lambda text: self.say(f"NoSync: {text}"))
@@ -168,8 +144,8 @@ class Notebook:
             self.say(
                 f"NoSync: cells go on in branch {branch}; `%dd switch` is back in the main log"
             )
-        if offered:
-            self.say(offered)
+        for line in filter(None, (offered, news)):
+            self.say(f"NoSync: {line}")
         return session
 
     def _regained(self, place: Place, options: dict[str, Any]) -> str:
@@ -182,8 +158,8 @@ class Notebook:
             options["replicas"], options["quorum"] = had
             return ""
         for lost in remembered.gone(files, os.path.dirname(where)):
-            shown = _relative(Path(lost))
-            return f"NoSync: the log {shown} is gone, and its replicas have it: `%dd open {shown}`"
+            path = shown(Path(lost))
+            return f"the log {path} is gone, and its replicas have it: `%dd open {path}`"
         return ""
 
     def reset(self) -> Path:
@@ -246,30 +222,38 @@ class Notebook:
         if views:
             self.views.close()
         self.variables.drop()
+        self.binding.release()
         session, self.opened = self.opened, None
         if session is not None:
             session.close()
 
     def before_cell(self) -> None:
         """Recovers in the first cell of a new kernel, if there is something to recover."""
+        if self._due and not self.cells.hidden:
+            self.show_report()
         if self._looked or self.opened is not None:
             return
-        self._looked = True
         try:
-            place = resolve(self.shell.user_ns, os.environ, Path.cwd())
-            if place is not None and place.has_log:
+            place = self.binding.look()
+            if place is None:  # VS Code tells the name in a cell of its own
+                return
+            self._looked = True
+            if place.has_log:
                 self.open()
+            elif news := self.binding.news():
+                self.say(f"NoSync: {news}")
         except Exception as error:
+            self._looked = True
             self.show(error)
 
     def after_cell(self, result: ExecutionResult | None) -> None:
-        """Remembers the cell's names, follows commits in open views; recovers after `%load_ext`."""
-        self.before_cell()
+        """Remembers the cell's names, follows commits in open views."""
         if self.opened is None or self.place is None:
             return
         self.views.refresh()
         self.variables.bind_spark(self.opened.spark or self._eager.spark)
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
+        self.binding.ran()
         changed = self.variables.remember(self.memo, source, self.cells.number)
         if changed and self.opened.mode == "w":
             self.memo.write(self.place.path)
@@ -306,6 +290,9 @@ class Notebook:
 
     def show_report(self) -> None:
         """Shows what recovery found, and which names of the notebook it does not bring back."""
+        self._due = self.cells.hidden
+        if self._due:
+            return
         report = self.session().recovery
         report.lacks(self.variables.not_restored(self.memo))
         self.say(str(report), report_html(report))
@@ -319,7 +306,7 @@ class Notebook:
                     f"({place.path}); `%dd open PATH` keeps one"
                 )
             else:
-                self.say(f"NoSync: new log {_relative(place.path)}", progress=True)
+                self.say(f"NoSync: new log {shown(place.path)}", progress=True)
             return
         if not brief:
             self.show_report()
@@ -356,8 +343,7 @@ class Notebook:
         """The place of the session that was closed by hand, else the notebook's own."""
         if self.place is not None:
             return self.place
-        place = resolve(self.shell.user_ns, os.environ, Path.cwd())
-        return temporary() if place is None else place
+        return self.binding.look() or temporary()
 
     def _users_spark(self) -> Any:
         """The user's Spark session, asked for when Spark is needed; `spark` may be anything."""
@@ -384,13 +370,7 @@ def _safe_mode_error(place: Place) -> Exception:
     from nosync_nb.errors import NosyncError
 
     return NosyncError(
-        f"recovering {_relative(place.path)} ended the kernel twice, so it is not tried again "
+        f"recovering {shown(place.path)} ended the kernel twice, so it is not tried again "
         "by itself; the log is as it was",
         hint="%dd recover tries once more, %dd open OTHER works elsewhere",
     )
-
-
-def _relative(path: Path) -> Path:
-    with suppress(ValueError):
-        return path.relative_to(Path.cwd())
-    return path

@@ -1,8 +1,8 @@
-"""Where a notebook keeps its log.
+"""Where a notebook keeps its log: what the user chose, and where the log of a notebook lies.
 
-The order: `%dd open PATH`, the variable NOSYNC_SESSION, the notebook's own name as the front end
-tells it, else a temporary folder. VS Code tells the name only after the kernel has started, so this
-is asked at the first cell that needs it, never when the extension is loaded.
+VS Code tells the notebook's name only after the kernel has started, so this is asked at the first
+cell that needs it, never when the extension is loaded. Which of the logs that are there is the
+notebook's is decided by `identity`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 # A remote server of VS Code names sessions <notebook>-jvsc-<uuid>.ipynb, or ...<uuid>.ipynb.
 _VSCODE = re.compile(r"-jvsc-[0-9a-f-]+(?=(\.ipynb)?$)")
 MEMO = "notebook.json"
+RECORD = "identity.json"
 
 
 @dataclass(frozen=True)
@@ -31,27 +32,45 @@ class Place:
     def has_log(self) -> bool:
         """Tells whether there is something to recover, without opening it."""
         try:
-            return any(not item.name.startswith((MEMO, ".git")) for item in self.path.iterdir())
+            names = [item.name for item in self.path.iterdir()]
         except OSError:
             return False
+        return any(not name.startswith((MEMO, RECORD, ".git")) for name in names)
 
 
-def resolve(user_ns: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> Place | None:
-    """Finds the notebook's place; None if nobody tells its name.
+def chosen(environ: Mapping[str, str], folder: Path) -> Path | None:
+    """The log that NOSYNC_SESSION names, from the working folder on; None: it names none."""
+    said = environ.get("NOSYNC_SESSION")
+    return (folder / Path(said).expanduser()).resolve() if said else None
+
+
+def notebook_path(
+    user_ns: Mapping[str, Any], environ: Mapping[str, str], folder: Path
+) -> Path | None:
+    """The path of the notebook; None if nobody tells it.
 
     Args:
         user_ns: the namespace of the notebook; VS Code binds `__vsc_ipynb_file__` in it.
         environ: Jupyter servers set JPY_SESSION_NAME to the notebook's path.
         folder: the working folder, for relative paths.
     """
-    chosen = environ.get("NOSYNC_SESSION")
-    if chosen:
-        return Place((folder / Path(chosen).expanduser()).resolve(), "NOSYNC_SESSION")
     for told in (user_ns.get("__vsc_ipynb_file__"), environ.get("JPY_SESSION_NAME")):
         notebook = _notebook_path(told, folder)
         if notebook is not None:
-            return Place(notebook.parent / ".nosync" / notebook.stem, "the notebook's name")
+            return notebook
     return None
+
+
+def natural(notebook: Path) -> Path:
+    """Where the log of a notebook lies, unless another one lies there."""
+    return notebook.parent / ".nosync" / notebook.stem
+
+
+def shown(path: Path) -> Path:
+    """A path as it is typed and read: from the working folder on, if it is below."""
+    with suppress(ValueError):
+        return path.relative_to(Path.cwd())
+    return path
 
 
 def _notebook_path(told: Any, folder: Path) -> Path | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nosync.place import MEMO, Place, prepare, resolve, temporary
+from nosync.place import MEMO, Place, chosen, natural, notebook_path, prepare, temporary
 from nosync.variables import Memo
 from nosync_nb.errors import DurabilityError, TrustError
 
@@ -16,34 +16,28 @@ _UUID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 
 def test_the_log_lies_beside_the_notebook(tmp_path: Path) -> None:
-    place = resolve({}, {"JPY_SESSION_NAME": str(tmp_path / "flights.ipynb")}, Path.cwd())
-    assert place is not None
-    assert tmp_path / ".nosync" / "flights" == place.path
-    assert not place.temporary
+    environ = {"JPY_SESSION_NAME": str(tmp_path / "flights.ipynb")}
+    notebook = notebook_path({}, environ, Path.cwd())
+    assert notebook is not None
+    assert tmp_path / ".nosync" / "flights" == natural(notebook)
+    assert chosen(environ, Path.cwd()) is None
 
 
 @pytest.mark.parametrize("told", [f"flights-jvsc-{_UUID}.ipynb", "flights.ipynb"])
 def test_names_of_remote_vscode_lose_their_suffix(tmp_path: Path, told: str) -> None:
-    place = resolve({}, {"JPY_SESSION_NAME": told}, tmp_path)
-    assert place is not None
-    assert tmp_path / ".nosync" / "flights" == place.path
+    assert tmp_path / "flights.ipynb" == notebook_path({}, {"JPY_SESSION_NAME": told}, tmp_path)
 
 
-def test_the_chosen_path_goes_before_the_told_one(tmp_path: Path) -> None:
+def test_what_vscode_tells_goes_before_what_a_server_told(tmp_path: Path) -> None:
     told = {"__vsc_ipynb_file__": str(tmp_path / "a.ipynb")}
     environ = {"JPY_SESSION_NAME": str(tmp_path / "b.ipynb"), "NOSYNC_SESSION": "logs/x"}
-    chosen = resolve(told, environ, tmp_path)
-    assert chosen is not None
-    assert tmp_path / "logs" / "x" == chosen.path
-    del environ["NOSYNC_SESSION"]
-    vscode = resolve(told, environ, tmp_path)
-    assert vscode is not None
-    assert vscode.path.name == "a"
+    assert tmp_path / "a.ipynb" == notebook_path(told, environ, tmp_path)
+    assert tmp_path / "logs" / "x" == chosen(environ, tmp_path)
 
 
 @pytest.mark.parametrize("told", ["", _UUID, "console-1", "/nowhere/at/all/x.ipynb"])
 def test_half_known_names_are_no_place(told: str, tmp_path: Path) -> None:
-    assert resolve({}, {"JPY_SESSION_NAME": told}, tmp_path) is None
+    assert notebook_path({}, {"JPY_SESSION_NAME": told}, tmp_path) is None
 
 
 def test_the_folder_of_logs_keeps_itself_out_of_git(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Subcommands of `%dd` that act: commit, discard, sync, open, drop, rename, recover."""
+"""Subcommands of `%dd` that act: commit, discard, sync, copy, drop, rename, recover."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nosync.commands.form import Subcommand
 from nosync_widgets import formats
@@ -30,19 +30,6 @@ def _sync(notebook: Notebook, arguments: Namespace) -> None:
     session = notebook.session()
     session.sync(arguments.level)
     notebook.say(f"epoch {session.now} is safe on {arguments.level}")
-
-
-def _open(notebook: Notebook, arguments: Namespace) -> None:
-    __tracebackhide__ = True
-    options: dict[str, Any] = {
-        name: value
-        for name, value in vars(arguments).items()
-        if name != "path" and value is not None
-    }
-    known = notebook.opened
-    session = notebook.open(arguments.path, force=True, **options)
-    if session is known:
-        notebook.say(f"{arguments.path} is open already, at epoch {session.now}")
 
 
 def _copy(notebook: Notebook, arguments: Namespace) -> None:
@@ -110,16 +97,6 @@ COMMANDS = (
         "wait until all epochs are safe",
         _sync,
         [(["level"], {"nargs": "?", "choices": ["disk", "replicas"], "default": "disk"})],
-    ),
-    Subcommand(
-        "open",
-        "use this folder as the notebook's log",
-        _open,
-        [
-            (["path"], {"help": "a folder: created, or recovered"}),
-            (["--mode"], {"choices": ["r", "w"]}),
-            (["--takeover"], {"action": "store_true", "help": "although another owner lives"}),
-        ],
     ),
     Subcommand(
         "copy",

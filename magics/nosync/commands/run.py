@@ -16,6 +16,7 @@ from IPython.core.error import UsageError
 from nosync.commands.act import COMMANDS as ACTING
 from nosync.commands.branches import COMMANDS as FORKING
 from nosync.commands.form import Quoted, Subcommand
+from nosync.commands.logs import COMMANDS as PLACING
 from nosync.commands.replicas import COMMANDS as COPYING
 from nosync.commands.retain import COMMANDS as RETAINING
 from nosync.commands.show import COMMANDS as SHOWING
@@ -142,6 +143,7 @@ COMMANDS: dict[str, Subcommand] = {
         *SHOWING,
         *VIEWING,
         *ACTING,
+        *PLACING,
         *COPYING,
         *RETAINING,
         *FORKING,

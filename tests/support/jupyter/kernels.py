@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
@@ -44,27 +45,46 @@ class Reply:
 
 
 class Kernel:
-    """One notebook's kernel; `restart` and `kill` keep the notebook's name, as servers do."""
+    """One notebook's kernel; `restart` and `kill` keep the notebook's name, as servers do.
 
-    def __init__(self, folder: Path, *, notebook: str = "flights.ipynb") -> None:
+    Args:
+        notebook: its file below `folder`; None: nobody tells, as in VS Code.
+    """
+
+    def __init__(self, folder: Path, *, notebook: str | None = "flights.ipynb") -> None:
         prefix = folder / "prefix"
         install(prefix=str(prefix))
         self._env = {
             **os.environ,
             "PYTHONPATH": package_path(),
-            "JPY_SESSION_NAME": str(folder / notebook),
             "IPYTHONDIR": str(folder / "ipython"),
         }
+        self._env.pop("JPY_SESSION_NAME", None)
         self._folder = folder
+        if notebook is not None:
+            self.rename(notebook)
         # By default the path is relative to each process's folder; a socket's has 107 bytes.
         self._sockets = Path(tempfile.mkdtemp(prefix="nosync-"))
-        ip = str(self._sockets / "kernel")
-        self._manager = KernelManager(kernel_name="nosync", transport="ipc", ip=ip)
-        self._manager.kernel_spec_manager.kernel_dirs.insert(
-            0, str(prefix / "share" / "jupyter" / "kernels")
-        )
+        self._kernels = str(prefix / "share" / "jupyter" / "kernels")
+        self._manager = self._managed()
         self._client: Any = None
         self.start()
+
+    def _managed(self) -> KernelManager:
+        """As servers do: the kernel's id, which stays over restarts, is in a file's name."""
+        known = str(uuid4())
+        manager = KernelManager(
+            kernel_name="nosync",
+            transport="ipc",
+            ip=str(self._sockets / known),
+            connection_file=str(self._sockets / f"kernel-{known}.json"),
+        )
+        manager.kernel_spec_manager.kernel_dirs.insert(0, self._kernels)
+        return manager
+
+    def rename(self, notebook: str) -> None:
+        """The next process is told that this is the notebook."""
+        self._env["JPY_SESSION_NAME"] = str(self._folder / notebook)
 
     def start(self) -> None:
         """Starts the process and waits until it answers."""
@@ -77,8 +97,15 @@ class Kernel:
         client.wait_for_ready(timeout=60)
         self._client = client
 
-    def run(self, source: str, *, timeout: float = 60) -> Reply:
-        """Runs a cell and returns what it did."""
+    def run(
+        self, source: str, *, cell: str | None = None, hidden: bool = False, timeout: float = 60
+    ) -> Reply:
+        """Runs a cell and returns what it did.
+
+        Args:
+            cell: its id, which JupyterLab tells, and runners do not.
+            hidden: as VS Code runs code of its own.
+        """
         reply = Reply("", "", "")
 
         def collect(message: dict[str, Any]) -> None:
@@ -97,7 +124,12 @@ class Kernel:
                 if model:
                     reply.models.append(model["model_id"])
 
-        answer = self._client.execute_interactive(source, timeout=timeout, output_hook=collect)
+        self._client.session.metadata.clear()
+        if cell is not None:
+            self._client.session.metadata.update(cellId=cell)
+        answer = self._client.execute_interactive(
+            source, store_history=not hidden, timeout=timeout, output_hook=collect
+        )
         reply.status = answer["content"]["status"]
         return reply
 
@@ -147,6 +179,19 @@ class Kernel:
         assert provisioner is not None
         provisioner.process.wait(timeout=30)  # type: ignore[attr-defined]
         self._manager.restart_kernel(now=True, env=self._env, cwd=str(self._folder))
+        self._connect()
+
+    def renew(self, notebook: str, *, folder: str = "") -> None:
+        """Ends the process and starts another kernel, as on another day.
+
+        Args:
+            folder: below the kernels' folder, where it runs.
+        """
+        self._client.stop_channels()
+        self._manager.shutdown_kernel(now=False)
+        self._manager = self._managed()
+        self.rename(notebook)
+        self._manager.start_kernel(env=self._env, cwd=str(self._folder / folder))
         self._connect()
 
     def close(self) -> None:

@@ -1,0 +1,161 @@
+"""Subcommands of `%dd` about which log is the notebook's: logs, open."""
+
+from __future__ import annotations
+
+import os
+import stat
+from argparse import Namespace
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from nosync.commands.form import Subcommand
+from nosync.evidence import listed, logs_in, read_record, where_is
+from nosync.place import Place, natural, notebook_path, shown
+from nosync_widgets import formats
+from nosync_widgets.tables import Table
+
+if TYPE_CHECKING:
+    from nosync.notebook import Notebook
+
+_DEEP = 64
+"""How far below a log files are looked for: branches have branches."""
+
+
+def _logs(notebook: Notebook, arguments: Namespace) -> Table:
+    beside = _folder(notebook)
+    paths = list(logs_in(beside))
+    if arguments.all:
+        paths += [path for path in map(Path, listed()) if path not in paths]
+    if notebook.place is not None and notebook.place.path not in paths:
+        paths.append(notebook.place.path)
+    rows = []
+    for path in paths:
+        if not Place(path, "").has_log:
+            continue
+        size, used = _taken(path)
+        own = notebook.place is not None and path == notebook.place.path
+        whose = "this notebook" if own else _notebook_of(path)
+        rows.append([str(shown(path)), whose, formats.size(size), formats.moment(used)])
+    return Table(
+        f"logs in {shown(beside)}" + (" and of this user's notebooks" if arguments.all else ""),
+        ("log", "notebook", "size", "last written"),
+        rows,
+        notes=["`%dd open LOG` makes one this notebook's; delete the folder of one nobody needs"],
+    )
+
+
+def _folder(notebook: Notebook) -> Path:
+    """Where the logs of the notebook's folder lie."""
+    own = notebook_path(notebook.shell.user_ns, os.environ, Path.cwd())
+    return natural(own or Path.cwd() / "notebook").parent
+
+
+def _notebook_of(log: Path) -> str:
+    """The notebook of a log, as far as it is known."""
+    record = read_record(log)
+    if record is None or not record.notebook:
+        return "not known"
+    found = where_is(record)
+    return str(shown(Path(found))) if found else f"{shown(Path(record.notebook))}, which is gone"
+
+
+def _taken(log: Path) -> tuple[int, datetime | None]:
+    """The bytes of a log on the disk, each file once, and when one was written last."""
+    sizes, last = {}, 0.0
+    for status in _below(str(log), 0):
+        sizes[status.st_dev, status.st_ino] = status.st_size
+        last = max(last, status.st_mtime)
+    return sum(sizes.values()), datetime.fromtimestamp(last, UTC) if last else None
+
+
+def _below(folder: str, depth: int) -> Iterator[os.stat_result]:
+    """Every file below a folder; one that is deleted meanwhile is not there."""
+    from nosync_nb.errors import DurabilityError
+    from nosync_nb.files.disk import Files
+
+    files = Files()
+    try:
+        names = files.names(folder)
+    except DurabilityError:
+        return
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            status = files.status(path)
+        except DurabilityError:
+            continue
+        if not stat.S_ISDIR(status.st_mode):
+            yield status
+        elif depth < _DEEP:
+            yield from _below(path, depth + 1)
+
+
+def _open(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    options: dict[str, Any] = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name not in ("path", "branch") and value is not None
+    }
+    path = arguments.path
+    if arguments.branch is not None:
+        path = _branch(notebook, path, arguments.branch)
+    known = notebook.opened
+    session = notebook.open(path, force=True, **options)
+    if session is known:
+        notebook.say(f"{path} is open already, at epoch {session.now}")
+
+
+def _branch(notebook: Notebook, path: str, name: str) -> str:
+    """The folder of a branch of the log at a path; forks it at its last epoch if there is none."""
+    __tracebackhide__ = True
+    import nosync_nb
+    from nosync_nb.collections.definition import check_name
+    from nosync_nb.files.disk import Files
+    from nosync_nb.session.session import owners_of
+    from nosync_nb.store import branches
+
+    name = check_name(name, "branch")
+    log = str(Path(path).expanduser().resolve())
+    if not Place(Path(log), "").has_log:
+        raise UsageError(f"%dd open: there is no log at {path}")
+    place = branches.place(log, name)
+    if name in branches.names(Files(), log):
+        return place
+    if notebook.opened is not None and Path(notebook.opened.path) == Path(log):
+        raise UsageError(f"%dd open: {path} is open here: `%dd branch {name}` forks it")
+    try:
+        with nosync_nb.open(log) as main:
+            owners_of(main).branching.make(name, main.now)
+    except nosync_nb.FencedError as error:
+        error.add_note(
+            f"Hint: while its notebook has it open, fork it there: `%dd branch {name}`; then here:"
+            f" `%dd open {shown(Path(place))}`"
+        )
+        raise
+    return place
+
+
+COMMANDS = (
+    Subcommand(
+        "logs",
+        "the logs beside this notebook, whose they are, and what they take",
+        _logs,
+        [(["--all"], {"action": "store_true", "help": "and those in other folders"})],
+    ),
+    Subcommand(
+        "open",
+        "use this folder as the notebook's log, also after a restart",
+        _open,
+        [
+            (["path"], {"help": "a folder: created, or recovered"}),
+            (["--branch"], {"metavar": "NAME", "help": "go on in a branch of it; forked if new"}),
+            (["--mode"], {"choices": ["r", "w"]}),
+            (["--takeover"], {"action": "store_true", "help": "although another owner lives"}),
+        ],
+    ),
+)

@@ -1,0 +1,245 @@
+"""Evidence: what a kernel can know of the notebook that it runs, and what logs know of theirs.
+
+It reads and lists, and decides nothing (see `identity`). Whatever cannot be read is not known. A
+log's record is no more than a hint: opening the log judges whose that is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nosync.identity import Evidence, FileId, KnownLog, Record, may_be
+from nosync.place import RECORD, Place
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_CELL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NOTEBOOK_BYTES_MAX = 64 << 20
+_RECORD_BYTES_MAX = 1 << 17
+_CELLS_MAX = 1000
+LOGS_MAX = 256
+"""Logs in other folders that are looked at."""
+
+
+@dataclass(frozen=True)
+class NotebookFile:
+    """A notebook's file as it was read.
+
+    file: None: there is none.
+    cells: ids of its cells, None if they have none, or it cannot be read.
+    sources: a cell's text -> its id.
+    """
+
+    path: str = ""
+    file: FileId | None = None
+    cells: frozenset[str] | None = None
+    sources: Mapping[str, str] | None = None
+
+    @classmethod
+    def read(cls, path: Path | None) -> NotebookFile:
+        """Reads one. Cost: parses the file, 64 MiB of it at most."""
+        if path is None:
+            return cls()
+        from nosync_nb.files.disk import Files
+
+        files, where = Files(), os.path.realpath(path)
+        file = file_id(where)
+        with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
+            read = json.loads(files.read(where, most=_NOTEBOOK_BYTES_MAX))["cells"]
+            cells = [(_text(cell["source"]), str(cell.get("id") or "")) for cell in read]
+            if cells and not any(known for _, known in cells):
+                return cls(where, file)
+            ids = {known: text for text, known in cells if _CELL.fullmatch(known)}
+            return cls(where, file, frozenset(ids), {text: i for i, text in ids.items()})
+        return cls(where, file)
+
+    def cell(self, told: object, source: str) -> str:
+        """The id that a running cell has in the file, empty if it has none that stays.
+
+        Some front ends tell ids of their own: then it is the cell of the same text.
+        """
+        if self.file is not None and self.cells is None:
+            return ""  # the file keeps no ids: the front end makes others every time
+        if isinstance(told, str) and _CELL.fullmatch(told):
+            return told
+        return (self.sources or {}).get(source.strip(), "")
+
+
+def _text(source: Any) -> str:
+    return (source if isinstance(source, str) else "".join(source)).strip()
+
+
+def file_id(path: str) -> FileId | None:
+    """Device and number of a file; None if there is none."""
+    from nosync_nb.files.disk import Files
+
+    with suppress(OSError):
+        status = Files().status(path)
+        if stat.S_ISREG(status.st_mode):
+            return status.st_dev, status.st_ino
+    return None
+
+
+def kernel_id() -> str:
+    """The id that a Jupyter server gave the kernel: it stays over restarts; else empty.
+
+    Names of connection files that others make are used again, or new at every start.
+    """
+    if "ipykernel.kernelapp" not in sys.modules:
+        return ""
+    from ipykernel.kernelapp import IPKernelApp
+
+    if not IPKernelApp.initialized():
+        return ""
+    found = _UUID.search(os.path.basename(str(IPKernelApp.instance().connection_file)))
+    return found.group() if found else ""
+
+
+def of_notebook(
+    chosen: Path | None, natural: Path | None, file: NotebookFile, running: str
+) -> Evidence:
+    """What is known of the notebook in this kernel.
+
+    Args:
+        running: the id of the cell that runs, empty if it has none that stays.
+    """
+    cells = file.cells
+    if running:
+        cells = frozenset({running}) | (cells or frozenset())
+    return Evidence(natural, file.path, file.file, cells, kernel_id(), chosen)
+
+
+def read_record(folder: Path) -> Record | None:
+    """What a log knows of its notebook; None: nothing that makes sense."""
+    from nosync_nb.files.disk import Files
+
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
+        known = json.loads(Files().read(str(folder / RECORD), most=_RECORD_BYTES_MAX))
+        file = known["file"]
+        return Record(
+            str(known["notebook"]),
+            None if file is None else (int(file[0]), int(file[1])),
+            tuple(str(cell) for cell in known["cells"]),
+            str(known["kernel"]),
+            str(known["log"]),
+            float(known["seen"]),
+        )
+    return None
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Replaces it; whole or not at all. A folder that refuses is left alone.
+
+    IMPORTANT: only after the folder was admitted (`place.prepare`).
+    """
+    from dataclasses import asdict
+
+    from nosync_nb.files.disk import Files
+
+    kept = {**asdict(record), "cells": record.cells[-_CELLS_MAX:]}
+    with suppress(OSError):
+        Files().replace(str(folder / RECORD), json.dumps(kept).encode(), sync=False)
+
+
+def known_logs(here: Evidence) -> list[KnownLog]:
+    """The logs beside the notebook, and those that this user's notebooks have elsewhere."""
+    own = [] if here.natural is None else list(logs_in(here.natural.parent))
+    beside = {str(each) for each in own}
+    elsewhere = [Path(each) for each in listed() if each not in beside]
+    places = [*own, *elsewhere[-LOGS_MAX:]]
+    return [_known(path, here) for path in places if Place(path, "").has_log]
+
+
+def logs_in(folder: Path) -> Iterator[Path]:
+    """The folders in a folder, each of which may be a log; no links."""
+    from nosync_nb.files.disk import Files
+
+    files = Files()
+    with suppress(OSError):
+        for name in files.names(str(folder)):
+            path = folder / name
+            if not name.startswith(".") and stat.S_ISDIR(files.status(str(path)).st_mode):
+                yield path
+
+
+def _known(path: Path, here: Evidence) -> KnownLog:
+    record = read_record(path)
+    if record is None:
+        return KnownLog(path)
+    brought = record.log not in ("", str(path)) and Place(Path(record.log), "").has_log
+    if brought or not may_be(here, path, record):
+        return KnownLog(path, record, "", brought)
+    lives = where_is(record)
+    return KnownLog(path, record, "" if lives == here.notebook else lives)
+
+
+def where_is(record: Record) -> str:
+    """Where the notebook that a log knows is now; empty: nowhere that is known.
+
+    It is at its path, or in the same folder under another name.
+    """
+    if not record.notebook:
+        return ""
+    now = file_id(record.notebook)
+    if now is not None and now == record.file:
+        return record.notebook
+    if now is not None:  # replaced, as by git: still the same if it has one of its cells
+        cells = NotebookFile.read(Path(record.notebook)).cells
+        if cells and cells.intersection(record.cells):
+            return record.notebook
+    if record.file is None:
+        return ""
+    from nosync_nb.files.disk import Files
+
+    folder = os.path.dirname(record.notebook)
+    with suppress(OSError):
+        for name in Files().names(folder):
+            path = os.path.join(folder, name)
+            if name.endswith(".ipynb") and file_id(path) == record.file:
+                return path
+    return ""
+
+
+def listed() -> list[str]:
+    """The logs that this user's notebooks have used, the latest last; from a file of his alone."""
+    from nosync_nb.files.disk import Files
+
+    files, where = Files(), _list_path()
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        status = files.status(where)
+        if status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return [str(each) for each in json.loads(files.read(where, most=1 << 20))]
+    return []
+
+
+def enlist(folder: Path) -> None:
+    """Notes a log, so that it is found from another folder; those that are gone make room."""
+    from nosync_nb.files.disk import Files
+
+    files, where, path = Files(), _list_path(), str(folder)
+    if path in listed()[-LOGS_MAX // 2 :]:
+        return
+    with suppress(OSError):
+        files.make_folder(os.path.dirname(where))
+        lock = files.lock(f"{where}.lock", wait_s=1.0)
+        if lock is None:  # what it helps to find is found by its path as well
+            return
+        try:
+            kept = [each for each in listed() if each != path and files.exists(each)]
+            files.replace(where, json.dumps([*kept[-2 * LOGS_MAX :], path]).encode(), sync=False)
+        finally:
+            lock.release()
+
+
+def _list_path() -> str:
+    from nosync_nb.collections.functions import trust
+
+    return os.path.join(os.path.dirname(trust.key_path()), "logs.json")

@@ -1,0 +1,237 @@
+"""Identity: which log is a notebook's, decided purely from evidence.
+
+Design
+    Names of notebooks change, and are given again. So a log says of its notebook what it has seen
+    of it (`Record`), and a notebook in a kernel shows what can be known of it (`Evidence`). From
+    the strongest to the weakest:
+
+    1. a choice: `%dd open PATH` or NOSYNC_SESSION;
+    2. the kernel's id, which stays over restarts, while the notebook is renamed or not yet saved;
+    3. the notebook's file, told by its number on the disk, which saving and renaming keep, together
+       with a cell that the log has seen: a number that became free goes to the next file;
+    4. such a cell alone, unless the notebook that the log knows is still there: then this one is a
+       copy of it, and gets a log of its own;
+    5. the path, unless anything contradicts it.
+
+    Else the log is new. A log that nearly was this notebook's is named in a line, and how to open
+    it: no notebook goes on in the log of a stranger without being told.
+
+Failure: 1. `Untitled` is saved under another name. 2. The next `Untitled` has the path of the
+first. Hence the path counts only if its log has seen no other cells, and its notebook is nowhere
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+CHOSEN, KERNEL, FILE, CELLS, PATH, NEW = "chosen", "kernel", "file", "cells", "path", "new"
+COPY, OTHER, GONE, MAYBE = "copy", "other", "gone", "maybe"
+
+FileId = tuple[int, int]
+"""Device and number of a file."""
+
+
+class Evidence(NamedTuple):
+    """What a kernel knows of its notebook.
+
+    Attributes:
+        natural: where its log lies if nothing is known; None: nobody tells the notebook's name.
+        notebook: the path of its file, without links.
+        file: that file, None if there is none.
+        cells: ids of the cells in the file and of the one that runs; empty: there are none yet;
+            None: they cannot be known.
+        kernel: the kernel's id, empty if it has none that stays.
+        chosen: the log that the user has named.
+    """
+
+    natural: Path | None = None
+    notebook: str = ""
+    file: FileId | None = None
+    cells: frozenset[str] | None = None
+    kernel: str = ""
+    chosen: Path | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a log knows of its notebook; it lies beside the log.
+
+    notebook, file, kernel: as in `Evidence`, when it was seen last.
+    cells: ids of the cells that it has seen run, the latest last.
+    log: the folder of the log, by which a copy of the folder is told.
+    seen: when it was written, seconds since 1970.
+    """
+
+    notebook: str = ""
+    file: FileId | None = None
+    cells: tuple[str, ...] = ()
+    kernel: str = ""
+    log: str = ""
+    seen: float = 0.0
+
+
+class KnownLog(NamedTuple):
+    """A log that may be the notebook's.
+
+    Attributes:
+        record: None: it knows nothing.
+        lives: where the notebook that it knows is now, if that is another file than this
+            notebook's; empty: nowhere, or it is this one.
+        brought: its folder is a copy of one that is still there.
+    """
+
+    path: Path
+    record: Record | None = None
+    lives: str = ""
+    brought: bool = False
+
+
+class Verdict(NamedTuple):
+    """Which log it is, why, and which one it is not.
+
+    Attributes:
+        log: None: nobody tells the notebook's name.
+        why: chosen, kernel, file, cells, path or new.
+        other: the log that nearly was it, if a new one is made.
+        relation: of the other one: this notebook is a copy of its, its notebook is another one
+            that is there (other) or is gone, or may be this one.
+    """
+
+    log: Path | None
+    why: str
+    other: KnownLog | None = None
+    relation: str = ""
+
+
+def decide(here: Evidence, logs: Sequence[KnownLog]) -> Verdict:
+    """Decides which log is a notebook's.
+
+    Args:
+        logs: all that are known, those beside the notebook among them.
+    """
+    if here.chosen is not None:
+        return Verdict(here.chosen, CHOSEN)
+    told = [(each, each.record) for each in logs if each.record is not None]
+    kernel = [each for each, r in told if here.kernel and r.kernel == here.kernel]
+    if kernel:
+        return Verdict(max(kernel, key=_latest).path, KERNEL)
+    if here.natural is None:
+        return Verdict(None, NEW)
+    seen = [each for each, r in told if _shared(here, r)]
+    same = [each for each in seen if here.file and each.record and each.record.file == here.file]
+    if same:
+        return Verdict(max(same, key=_latest).path, FILE)
+    moved = [each for each in seen if not each.lives]
+    if moved:
+        return Verdict(max(moved, key=lambda each: _nearest(here, each)).path, CELLS)
+    named = [each for each in logs if _has_path(here, each)]
+    agreeing = [each for each in named if not _contradicts(here, each)]
+    if agreeing:
+        return Verdict(max(agreeing, key=lambda each: _nearest(here, each)).path, PATH)
+    new = _free(here.natural, {each.path for each in logs})
+    if seen:
+        return Verdict(new, NEW, max(seen, key=_latest), COPY)
+    if named:
+        other = max(named, key=lambda each: _nearest(here, each))
+        return Verdict(new, NEW, other, OTHER if other.lives else GONE)
+    doubtful = [each for each, r in told if _maybe(here, r)]
+    if doubtful:
+        return Verdict(new, NEW, max(doubtful, key=_latest), MAYBE)
+    return Verdict(new, NEW)
+
+
+def same(here: Evidence, record: Record) -> bool:
+    """Tells whether the notebook that a log knows is this one, so that its cells stay known."""
+    if here.kernel and record.kernel == here.kernel:
+        return True
+    known = _shared(here, record) > 0
+    if known or (record.cells and here.cells is not None):
+        return known
+    return bool(here.notebook) and record.notebook == here.notebook
+
+
+def may_be(here: Evidence, log: Path, record: Record) -> bool:
+    """Tells whether anything but the kernel speaks for a log, by what it knows of its notebook."""
+    named = here.notebook and record.notebook == here.notebook
+    found = here.file and record.file == here.file
+    return bool(named or found or log == here.natural or _shared(here, record))
+
+
+def _shared(here: Evidence, record: Record) -> int:
+    """How many cells of the notebook the log has seen."""
+    return len((here.cells or frozenset()).intersection(record.cells))
+
+
+def _latest(known: KnownLog) -> tuple[bool, float]:
+    return not known.brought, known.record.seen if known.record else 0.0
+
+
+def _nearest(here: Evidence, known: KnownLog) -> tuple[bool, bool, int, float]:
+    """Orders logs of which each may be the notebook's: the one in its place goes first."""
+    record = known.record or Record()
+    own = known.path == here.natural
+    return own, record.notebook == here.notebook, _shared(here, record), record.seen
+
+
+def _has_path(here: Evidence, known: KnownLog) -> bool:
+    record = known.record
+    named = record is not None and bool(here.notebook) and record.notebook == here.notebook
+    return named or known.path == here.natural
+
+
+def _contradicts(here: Evidence, known: KnownLog) -> bool:
+    """Whether a log that has the notebook's path is another one's; they share no cell."""
+    record = known.record
+    if record is None:
+        return False
+    if known.lives or (record.cells and here.cells is not None):
+        return True
+    if record.file and here.file:
+        return record.file != here.file
+    return bool(record.notebook) and record.notebook != here.notebook
+
+
+def _maybe(here: Evidence, record: Record) -> bool:
+    """The file is the one that the log knows, and there are no cells to tell more."""
+    unknown = here.cells is None or not record.cells
+    return here.file is not None and record.file == here.file and unknown
+
+
+def _free(natural: Path, taken: Iterable[Path]) -> Path:
+    """The notebook's own place, or one beside it that no log has."""
+    if natural not in taken:
+        return natural
+    places = (natural.with_name(f"{natural.name}-{number}") for number in count(2))
+    return next(place for place in places if place not in taken)
+
+
+def told(verdict: Verdict, log: str, notebook: str) -> str:
+    """A line on the log that nearly was it; empty if there is none.
+
+    Args:
+        log: the other one, as it is shown.
+        notebook: that log's notebook, as it is shown; empty if it is not known.
+    """
+    opens = f"`%dd open {log}`"
+    match verdict.relation:
+        case "copy":
+            return (
+                f"this notebook is a copy of {notebook}, and its log will be a new one;"
+                f" `%dd open {log} --branch NAME` goes on in a branch of that one's"
+            )
+        case "other":
+            return (
+                f"{log} is the log of {notebook}; this notebook's will be a new one;"
+                f" {opens} makes that one its own"
+            )
+        case "gone":
+            whose = f"of another {notebook}" if notebook else "of another notebook"
+            return f"{log} is the log {whose}; this notebook's will be a new one; {opens} adopts it"
+        case "maybe":
+            return f"{log}, the log of {notebook}, may be this notebook's: {opens} goes on in it"
+    return ""

@@ -1,0 +1,133 @@
+"""A log follows its notebook, in real kernels: saved, renamed, moved, copied, made anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter.kernels import Kernel
+
+FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
+LOAD = 'flights.insert([("AA", 10), ("UA", 5)], once="first")'
+COUNT = "print('rows', flights.count())"
+
+
+@contextmanager
+def started(folder: Path, notebook: str | None) -> Iterator[Kernel]:
+    kernel = Kernel(folder, notebook=notebook)
+    try:
+        yield kernel
+    finally:
+        kernel.close()
+
+
+def save(path: Path, *cells: tuple[str, str]) -> None:
+    """Saves a notebook of ids and texts as Jupyter does: into the file that is there."""
+    made = [nbformat.v4.new_code_cell(text, id=known) for known, text in cells]
+    path.write_text(nbformat.writes(nbformat.v4.new_notebook(cells=made)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+    return tmp_path
+
+
+CELLS = (("input", FLIGHTS), ("load", LOAD))
+
+
+def test_a_log_follows_its_notebook(folder: Path) -> None:
+    """First save, restart, the next day, the next Untitled, a copy, a move: one life of it."""
+    untitled, quick = folder / "Untitled.ipynb", folder / "quick.ipynb"
+    save(untitled)
+    with started(folder, "Untitled.ipynb") as kernel:
+        for cell, source in CELLS:
+            assert kernel.run(source, cell=cell).status == "ok"
+        save(untitled, *CELLS)
+        untitled.rename(quick)
+        kernel.rename("quick.ipynb")
+        kernel.kill()
+        shown = kernel.run(COUNT, cell="count")
+        assert "recovered at epoch 1" in shown
+        assert "rows 2" in shown
+
+        save(untitled)
+        kernel.renew("Untitled.ipynb")
+        shown = kernel.run("x = 1", cell="fresh")
+        assert ".nosync/Untitled is the log of quick.ipynb" in shown
+        assert "recovered" not in shown
+        assert "new log .nosync/Untitled-2" in kernel.run(FLIGHTS, cell="fresh")
+        listed = kernel.run("%dd logs", cell="logs").text
+        (own,) = [line for line in listed.splitlines() if "Untitled-2" in line]
+        assert "this notebook" in own
+        assert ".nosync/Untitled    quick.ipynb" in listed
+
+        shutil.copy(quick, folder / "copy.ipynb")
+        kernel.renew("copy.ipynb")
+        shown = kernel.run("x = 1", cell="input")
+        assert "a copy of quick.ipynb" in shown
+        typed = "%dd open .nosync/Untitled --branch mine"
+        assert f"`{typed.replace('mine', 'NAME')}`" in shown
+        assert "rows 2" in kernel.run(f"{typed}\n{COUNT}", cell="input")
+        kernel.run('flights.insert([("B6", 1)])', cell="more")
+        assert "rows 3" in kernel.run(COUNT, cell="more")
+
+        moved = folder / "sub" / "moved.ipynb"
+        moved.parent.mkdir()
+        quick.rename(moved)
+        kernel.renew("sub/moved.ipynb", folder="sub")
+        assert "rows 2" in kernel.run(COUNT, cell="count")
+
+
+def test_a_notebook_that_is_made_anew_begins_anew_and_may_adopt(folder: Path) -> None:
+    path = folder / "flights.ipynb"
+    save(path, *CELLS)
+    with started(folder, "flights.ipynb") as kernel:
+        for cell, source in CELLS:
+            kernel.run(source, cell=cell)
+        path.unlink()
+        save(path)
+        kernel.renew("flights.ipynb")
+        shown = kernel.run("x = 1", cell="other")
+        assert "`%dd open .nosync/flights` adopts it" in shown
+        assert "recovered" not in shown
+        assert "NameError" in kernel.run(COUNT, cell="other")
+        assert "rows 2" in kernel.run(f"%dd open .nosync/flights\n{COUNT}", cell="other")
+        record = json.loads((folder / ".nosync" / "flights" / "identity.json").read_text())
+        assert record["cells"] == ["other"]
+        kernel.renew("flights.ipynb")
+        assert "rows 2" in kernel.run(COUNT, cell="other")
+
+
+def test_vscode_tells_the_name_in_a_cell_of_its_own_which_is_not_the_first(folder: Path) -> None:
+    save(folder / "t.ipynb", *CELLS)
+    told = f"__vsc_ipynb_file__ = {str(folder / 't.ipynb')!r}"
+    with started(folder, None) as kernel:
+        kernel.run(told, hidden=True)
+        for _, source in CELLS:
+            assert kernel.run(source, cell="vscode-notebook-cell:/t.ipynb#W0sZ").status == "ok"
+        record = json.loads((folder / ".nosync" / "t" / "identity.json").read_text())
+        assert record["cells"] == ["input", "load"]
+        kernel.kill()
+        assert "recovered" not in kernel.run(told, hidden=True)
+        shown = kernel.run(COUNT, cell="vscode-notebook-cell:/t.ipynb#W1sZ")
+        assert "recovered at epoch 1" in shown
+        assert "rows 2" in shown
+
+
+def test_a_second_server_finds_the_log_in_use_and_touches_nothing(folder: Path) -> None:
+    save(folder / "flights.ipynb", *CELLS)
+    with started(folder, "flights.ipynb") as first, started(folder, "flights.ipynb") as second:
+        for cell, source in CELLS:
+            first.run(source, cell=cell)
+        before = (folder / ".nosync" / "flights" / "identity.json").read_bytes()
+        shown = second.run("1 + 1", cell="input")
+        assert shown.status == "ok"
+        assert "FencedError" in shown
+        assert before == (folder / ".nosync" / "flights" / "identity.json").read_bytes()
+        assert [p.name for p in (folder / ".nosync").iterdir() if p.is_dir()] == ["flights"]
