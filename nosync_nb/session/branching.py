@@ -14,6 +14,7 @@ from typing import Any
 
 from nosync_nb.collections.definition import check_name
 from nosync_nb.dataflow.draft import Version
+from nosync_nb.dataflow.snapshot import named_logs
 from nosync_nb.errors import SchemaError, TrustError
 from nosync_nb.files.disk import Files
 from nosync_nb.session.gate import Gate
@@ -25,6 +26,10 @@ from nosync_nb.store.asof import asof
 from nosync_nb.store.branches import Beginning, Branch
 from nosync_nb.store.cut import cut
 from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.then import catalog_at, with_catalog
+
+NOW, THEN = "now", "then"
+"""Which stages a branch has: those of now, or those that there were at the epoch."""
 
 Opens = Callable[..., Any]
 """Opens the session of a folder; see `opening.open`."""
@@ -51,7 +56,7 @@ class Branching:
         self._replication = replication
         self._opens = opens
 
-    def branch(self, name: str, at: Any = None) -> Any:
+    def branch(self, name: str, at: Any = None, *, definitions: str = NOW) -> Any:
         """Makes a branch and opens it: a session that goes on from an epoch of this one.
 
         Its log lies beside, in `branches/NAME`. It has the rows of then and the stages of now,
@@ -64,23 +69,33 @@ class Branching:
         Args:
             name: an identifier that no other branch has.
             at: an epoch, as in `rows(at=)`; None: now. What is pending stays here.
+            definitions: "now": the stages are those of now; "then": those that the epoch was
+                computed by, without what was edited, renamed or dropped since it was committed.
+                They are known as far back as frames are kept.
 
         Raises:
             SchemaError: the name is taken, or is none.
-            TimeError: there is no such epoch, or it cannot be told apart any more.
+            TimeError: there is no such epoch, or it cannot be told apart any more; or what was
+                defined then is not known any more, or read an input that was dropped since.
             TrustError: another key, or none, has signed what this log computes.
             DurabilityError: the disk refuses, or has no hard links.
 
         Cost: a hard link for each file; rows in memory alone are written.
         """
-        self.make(check_name(name, "branch"), at)
+        self.make(check_name(name, "branch"), at, definitions=definitions)
         return self.open(name)
 
-    def make(self, name: str, at: Any = None) -> str:
+    def make(self, name: str, at: Any = None, *, definitions: str = NOW) -> str:
         """Makes a branch and leaves it closed. Returns its folder."""
+        if definitions not in (NOW, THEN):
+            raise SchemaError(
+                f"definitions={definitions!r:.60} is not known",
+                hint="'now' takes the stages of now, 'then' those that there were at the epoch",
+            )
         with self._gate.lock:
             self._gate.turn("branch")
-            return branches.make(self._publisher.store, name, self.beginning(at))
+            beginning = self.beginning(at, then=definitions == THEN)
+            return branches.make(self._publisher.store, name, beginning)
 
     def leave(self, incarnation: int) -> str:
         """Makes ready what a rewind leaves as a branch of now; returns its name. With the lock.
@@ -100,8 +115,11 @@ class Branching:
         """Shows what rewinds have left as branches, and deletes what one that failed made ready."""
         branches.settle(self._publisher.store, self._publisher.ledger.incarnation)
 
-    def beginning(self, at: Any) -> Beginning:
+    def beginning(self, at: Any, *, then: bool = False) -> Beginning:
         """What a log begins with that goes on from an epoch; with the gate's lock, or a reader.
+
+        Args:
+            then: whether it computes what there was at the epoch; else what there is now.
 
         Raises:
             TimeError: there is no such epoch, or it cannot be told apart any more.
@@ -118,10 +136,16 @@ class Branching:
             )
         epoch = seen.epoch if at is None else publisher.ledger.resolve(at, seen.epoch)
         reads = store.log.mode == "r" or epoch == seen.epoch
-        made = asof(seen, epoch, frames=[] if reads else recent.frames(store, epoch, seen.epoch))
+        had = named_logs(seen.graph)
+        if then:
+            seen = with_catalog(seen, catalog_at(store, epoch, seen.epoch), store.log.id)
+        frames = [] if reads else recent.frames(store, epoch, seen.epoch)
+        made = asof(seen, epoch, frames=frames, moved=then)
         catalog, graph = cut(seen, made)
         past = store.history.copied(())
         past.truncate(epoch)
+        for number in had.keys() - named_logs(graph) if then else ():
+            past.drop(number)
         recorded, times = publisher.ledger.saved(epoch)
 
         def said(log_id: bytes) -> Mapping[str, Any]:

@@ -285,9 +285,9 @@ class Session:
         """The epoch a failure now would bring all back to, or a stage: see `Frontiers.after`."""
         return self._owners.frontiers.after(failure, lost, stage)
 
-    def branch(self, name: str, at: Any = None) -> Session:
+    def branch(self, name: str, at: Any = None, *, definitions: str = "now") -> Session:
         """Another session that goes on from an epoch (None: now); see `Branching.branch`."""
-        return cast(Session, self._owners.branching.branch(name, at))
+        return cast(Session, self._owners.branching.branch(name, at, definitions=definitions))
 
     def follow(self, parent: Session, upto: Any = None) -> int:
         """Takes the epochs that its parent had since, as far as `upto`; see `Pursuit.follow`."""

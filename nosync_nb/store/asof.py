@@ -69,12 +69,16 @@ class Earlier(NamedTuple):
         return not (self.bare or self.refused or self.unread)
 
 
-def asof(seen: Snapshot, epoch: int, *, frames: Iterable[Frame] = ()) -> Earlier:
+def asof(
+    seen: Snapshot, epoch: int, *, frames: Iterable[Frame] = (), moved: bool = False
+) -> Earlier:
     """Everything that a snapshot has, as of one of its epochs.
 
     Args:
-        seen: compiled, with all that operators remember.
+        seen: compiled, with all that operators remember; of one that is not, as a reader's, only
+            its last epoch, without what they do.
         frames: those that are kept of its log; without them only the other ways are gone.
+        moved: its graph is an earlier one, and its traces are not all that this had.
 
     Raises:
         TimeError: there is no such epoch, or an input cannot be read there; names what can be.
@@ -83,11 +87,12 @@ def asof(seen: Snapshot, epoch: int, *, frames: Iterable[Frame] = ()) -> Earlier
     """
     if not 0 <= epoch <= seen.epoch:
         raise TimeError(f"epoch {epoch} is not readable", hint=f"epochs 0 to {seen.epoch} are")
-    if epoch == seen.epoch:
+    if epoch == seen.epoch and not moved:
         held = seen.version.traces
-        return Earlier(
-            epoch, {n: held.get(n) or Trace(layout) for n, layout in seen.graph.layouts()}
-        )
+        now = {n: held.get(n) or Trace(layout) for n, layout in seen.graph.layouts()}
+        # Who only reads has compiled nothing, and nothing of what operators remember.
+        unknown = [node.id for node in seen.graph if node.state and node.operator is None]
+        return Earlier(epoch, now, bare=frozenset(unknown))
     return _Backward(seen, epoch, Recent(frames, epoch)).planned()
 
 

@@ -59,6 +59,17 @@ def test_cells_go_on_in_a_branch_and_back(notebook: Notebook) -> None:
     assert "there are no branches" in notebook.ok("%dd branch")
 
 
+def test_a_branch_may_have_the_stages_of_then(notebook: Notebook) -> None:
+    notebook.ok('%%dd\nslow = flights.filter("delay > 25")')
+    notebook.ok('flights.insert([("AA", 40)])')
+    assert "forked at epoch 2 with its definitions" in notebook.ok("%dd branch was --at 2 --then")
+    notebook.ok("%dd switch was")
+    assert rows(notebook) == [("AA", 20)]
+    notebook.ok("%dd switch")
+    assert rows(notebook) == [("AA", 30), ("AA", 40)]
+    assert "%dd branch NAME --at EPOCH" in notebook.fails("%dd branch --then").text
+
+
 def test_a_switch_says_where_cells_go_on_and_not_how_a_log_was_opened(notebook: Notebook) -> None:
     notebook.ok("%dd branch what_if --at 2")
     said = notebook.ok("%dd switch what_if")

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from inside import inside
 
 import nosync_nb
-from nosync_nb import Session
+from nosync_nb import Session, TimeError
 from nosync_nb.session import upkeep
 from nosync_nb.store import recent, store
 
@@ -41,10 +41,22 @@ class Model:
         self.path = path
         self.epochs = epochs
         self.least = least
+        self.leasts = [least] * len(epochs)  # that each epoch was computed by
         self.parent = parent
         self.forked = len(epochs) - 1
         self.followed = self.forked
+        self.unknown = self.forked - 1  # the last epoch of which they may be known no more
         self.left: set[int] = set()
+
+    def take(self, least: int) -> None:
+        """One more epoch, computed with a bound."""
+        self.leasts.append(least)
+        if len(self.leasts) == 2:
+            self.leasts[0] = least
+
+    def then(self, epoch: int) -> int:
+        """The bound that an epoch was computed with."""
+        return self.least if len(self.epochs) == 1 else self.leasts[epoch]
 
     def grouped(self, epoch: int) -> list[tuple[int, int, int]]:
         """Of the stage: by the first column how many, and the greatest second one."""
@@ -89,6 +101,7 @@ class Histories(RuleBasedStateMachine):
         now.update(more)
         now.subtract(gone)
         model.epochs.append(+now)
+        model.take(model.least)
         assert session.commit() == len(model.epochs) - 1
 
     @rule(data=st.data(), least=st.integers(0, 4))
@@ -98,16 +111,25 @@ class Histories(RuleBasedStateMachine):
         model.least = least
 
     @precondition(lambda self: len(self.models) < LOGS_MAX)
-    @rule(data=st.data())
-    def branch(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), definitions=st.sampled_from(["now", "then"]))
+    def branch(self, data: st.DataObject, definitions: str) -> None:
         model, session = self.any(data)
         at = data.draw(st.integers(0, len(model.epochs) - 1), label="at")
         self.count += 1
         name = f"b{self.count}"
-        made = session.branch(name, at=at)
+        least = model.least
+        try:
+            made = session.branch(name, at=at, definitions=definitions)
+        except TimeError:  # of epochs before its own, a branch knows no definitions
+            assert definitions == "then"
+            assert name not in session.branches
+            assert at <= model.unknown
+            return
+        if definitions == "then":
+            least = model.then(at)
         self.open[name] = made
         epochs = [Counter(each) for each in model.epochs[: at + 1]]
-        self.models[name] = Model(made.path, epochs, model.least, model)
+        self.models[name] = Model(made.path, epochs, least, model)
 
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
@@ -143,6 +165,7 @@ class Histories(RuleBasedStateMachine):
             if any(count < 0 for count in now.values()):
                 return  # what the parent took away is not there: a row would be there -1 times
             model.epochs.append(+now)
+            model.take(model.least)
             model.followed = epoch
             assert session.follow(self.open[above], upto=epoch) == len(model.epochs) - 1
 
@@ -153,12 +176,15 @@ class Histories(RuleBasedStateMachine):
         session.rewind(to=to)
         model.left.update(range(to + 1, len(model.epochs)))
         del model.epochs[to + 1 :]
+        del model.leasts[to + 1 :]
+        model.unknown = min(model.unknown, to)
 
     @rule(data=st.data())
     def checkpoint(self, data: st.DataObject) -> None:
-        _, session = self.any(data)
+        model, session = self.any(data)
         inside(session).worker.drain()
         inside(session).upkeep.checkpoint()
+        model.unknown = session.now  # frames before it are trimmed some time
 
     @rule(data=st.data())
     def reopen(self, data: st.DataObject) -> None:

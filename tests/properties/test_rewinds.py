@@ -100,6 +100,8 @@ class World:
         self.session = nosync_nb.open(folder)
         self.inputs: list[Inputs] = [Inputs()]
         self.bounds: dict[str, int] = {}
+        self.defined: list[dict[str, int]] = [{}]  # the bounds that each epoch was computed by
+        self.unknown = -1  # the last epoch of which they may be known no more
         self.pins: dict[str, int] = {}
         self.session.input("data", "k int, v int")
         self.session.input("named", "k int, name string", key="k")
@@ -126,6 +128,8 @@ class World:
             self.session.inputs["late"].insert([late[-1]])
         assert self.session.commit() == len(self.inputs)
         self.inputs.append(Inputs(tuple(data), tuple(named.items()), tuple(late)))
+        self.defined.append({**self.bounds})
+        self.defined[0] = self.defined[1] if len(self.defined) == 2 else self.defined[0]
 
     def define(self) -> None:
         """A new stage, or an edit of one that is there."""
@@ -133,6 +137,13 @@ class World:
         bound = self.chance.randrange(5)
         self.session.stage(name, MEANINGS[name].define(self.session, bound))
         self.bounds[name] = bound
+
+    def drop(self) -> None:
+        """A stage less, with all its past."""
+        if self.bounds:
+            name = self.chance.choice(list(self.bounds))
+            self.session.drop(name)
+            del self.bounds[name]
 
     def declare(self) -> None:
         """An input that was not there from the beginning."""
@@ -148,7 +159,8 @@ class World:
             return
         assert told.epoch == epoch == self.session.now
         assert told.left == len(self.inputs) - 1
-        del self.inputs[epoch + 1 :]
+        del self.inputs[epoch + 1 :], self.defined[epoch + 1 :]
+        self.unknown = min(self.unknown, epoch)
         self.pins = {name: at for name, at in self.pins.items() if at <= epoch}
 
     def retain(self) -> None:
@@ -169,12 +181,40 @@ class World:
         assert nosync_nb.copy(self.folder, folder) == self.session.now
         self.session.close()
         self.folder, self.session = folder, nosync_nb.open(folder)
+        self.unknown = self.session.now - 1
+        self.defined[-1] = {**self.bounds}  # it began with them
 
     def checkpoint(self) -> None:
         """What the worker does some time or other."""
         for number in list(inside(self.session).traces):
             inside(self.session).upkeep.merge(number)
         inside(self.session).upkeep.checkpoint()
+        self.unknown = self.session.now  # frames before it are trimmed some time
+
+    def then(self) -> None:
+        """A branch with the stages of an epoch, which goes on as the session did then."""
+        epoch = self.chance.choice([*self.readable("data")])
+        name = f"then{len(self.session.branches)}"
+        try:
+            branch = self.session.branch(name, at=epoch, definitions="then")
+        except TimeError:
+            assert epoch <= self.unknown
+            return
+        try:
+            bounds = self.defined[epoch] if self.session.now else self.bounds
+            assert branch.stages.keys() == bounds.keys()
+            for _ in range(2):
+                self.holds(branch, bounds, self.inputs[: epoch + 1])
+                branch.close()
+                branch = nosync_nb.open(branch.path)
+            last = self.inputs[epoch]
+            branch.inputs["data"].insert([(1, 7)])
+            branch.commit()
+            more = last._replace(data=(*last.data, (1, 7)))
+            self.holds(branch, bounds, [*self.inputs[: epoch + 1], more])
+        finally:
+            branch.close()
+        self.session.drop_branch(name)
 
     def reopen(self) -> None:
         """Closed properly and opened again."""
@@ -198,16 +238,20 @@ class World:
                 assert sorted(session[name].rows(at=at)) == sorted(getattr(self.inputs[at], name))
         if "late" in session.inputs:
             assert sorted(session["late"].rows()) == sorted(self.inputs[-1].late)
-        for name, bound in self.bounds.items():
-            epochs = [*self.readable(name)]
+        self.holds(session, self.bounds, self.inputs)
+
+    def holds(self, session: Session, bounds: dict[str, int], inputs: list[Inputs]) -> None:
+        """Every epoch that stages of some bounds can be read at is what they mean."""
+        for name, bound in bounds.items():
+            epochs = [*self.readable(name, session)]
             assert epochs[-1] == session.now, (name, epochs)
             for at in epochs:
                 rows = Counter(session[name].rows(at=at))
-                assert rows == Counter(MEANINGS[name].holds(self.inputs[at], bound)), (name, at)
+                assert rows == Counter(MEANINGS[name].holds(inputs[at], bound)), (name, at)
 
-    def readable(self, name: str) -> Iterator[int]:
+    def readable(self, name: str, session: Session | None = None) -> Iterator[int]:
         """The epochs that a collection can be read at."""
-        for each in self.session[name].history():
+        for each in (session or self.session)[name].history():
             yield from each
 
 
@@ -215,6 +259,8 @@ STEPS: dict[str, Callable[[World], None]] = {
     "commit": World.commit,
     "define": World.define,
     "declare": World.declare,
+    "drop": World.drop,
+    "then": World.then,
     "rewind": World.rewind,
     "retain": World.retain,
     "pin": World.pin,

@@ -260,3 +260,23 @@ def test_no_copy_is_made_in_the_log_itself(session: Session, tmp_path: Path, to:
     with pytest.raises(SchemaError, match="no path"):
         nosync_nb.copy(tmp_path / "log", "a\0b")
     assert session.verify().whole
+
+
+def test_what_operators_remember_is_there_when_the_copy_goes_on(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        rows, names = session.input("rows", "k long, v long"), session.input("names", "k long")
+        session.stage("sums", rows.filter("v > 0").group_by("k").agg(n="count(*)", most="max(v)"))
+        session.stage("both", rows.join(names, on="k").distinct())
+        rows.insert([(1, 1), (1, 2), (2, 3)])
+        names.insert([(1,)])
+        session.commit()
+        nosync_nb.copy(tmp_path / "log", tmp_path / "copy")
+        with nosync_nb.open(tmp_path / "copy") as copied:
+            for each in (session, copied):
+                each.inputs["rows"].insert([(1, 5), (1, 1), (3, 3)])
+                each.inputs["rows"].remove([(1, 2)])
+                each.inputs["names"].insert([(2,)])
+                each.commit()
+            for name in ("sums", "both"):
+                assert copied[name].rows() == session[name].rows()
+            assert {(1, 3, 5), (3, 1, 3)} < {tuple(row) for row in copied["sums"].rows()}

@@ -22,13 +22,15 @@ _TOLD = ("lost", "uncertain", "extend", "recompute", "stale", "note")
 def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
     __tracebackhide__ = True
     if arguments.drop is not None:
-        if arguments.name is not None or arguments.at is not None:
+        if arguments.name is not None or arguments.at is not None or arguments.then:
             raise UsageError("%dd branch: write `%dd branch NAME`, or `%dd branch --drop NAME`")
         with notebook.main() as main:
             main.drop_branch(arguments.drop)
         notebook.say(f"branch {arguments.drop} is gone")
         return None
     if arguments.name is None:
+        if arguments.at is not None or arguments.then:
+            raise UsageError("%dd branch: write `%dd branch NAME --at EPOCH`")
         return _listed(notebook)
     from nosync_nb.collections.definition import check_name
     from nosync_nb.session.session import owners_of
@@ -41,8 +43,10 @@ def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
         )
     name = check_name(arguments.name, "branch")
     epoch = session.now if arguments.at is None else epoch_of(session, arguments.at)
-    owners_of(session).branching.make(name, epoch)
-    notebook.say(f"branch {name} forked at epoch {epoch}: `%dd switch {name}` goes on there")
+    definitions = "then" if arguments.then else "now"
+    owners_of(session).branching.make(name, epoch, definitions=definitions)
+    cells = " with its definitions" if arguments.then else ""
+    notebook.say(f"branch {name} forked at epoch {epoch}{cells}: `%dd switch {name}` goes on there")
     return None
 
 
@@ -111,6 +115,7 @@ COMMANDS = (
         [
             (["name"], {"nargs": "?", "help": "an identifier; left out: the branches there are"}),
             (["--at"], {"type": moment, "metavar": "EPOCH", "help": "where it forks; now"}),
+            (["--then"], {"action": "store_true", "help": "with the stages that there were then"}),
             (["--drop"], {"metavar": "NAME", "help": "delete one that nobody has open"}),
         ],
     ),

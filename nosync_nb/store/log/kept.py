@@ -14,6 +14,16 @@ from nosync_nb.store.log.checkpoint import HEADER_BYTES
 from nosync_nb.store.log.frames import Frame, Mark
 
 
+def states(files: Files, folder: str) -> list[tuple[int, bytes]]:
+    """The checkpoints that are kept and can be read, oldest first, each with its last frame."""
+    made = []
+    for name in reversed(checkpoint.listed(files.names(folder))):
+        state = checkpoint.read(files, folder, name)
+        if isinstance(state, checkpoint.Checkpoint):
+            made.append((state.mark.seq, state.payload))
+    return made
+
+
 def kept(files: Files, folder: str, head: Mark) -> list[Frame]:
     """Every frame that is kept, up to a mark, in order.
 
