@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nosync_nb import Session
+    from nosync_widgets.frontier import FrontierView
     from nosync_widgets.layering import LayersView
     from nosync_widgets.pulse import Pulse
     from nosync_widgets.travel import TravelView
@@ -22,6 +23,7 @@ class OpenViews:
     def __init__(self) -> None:
         self._open: dict[str, TravelView] = {}
         self._layers: dict[str | None, LayersView] = {}
+        self._graph: FrontierView | None = None
         self._pulse: Pulse | None = None
 
     def travel(
@@ -49,6 +51,15 @@ class OpenViews:
         elif stage is not None:
             view.choose(stage)
         return view
+
+    def graph(self, session: Session, branch: str | None) -> FrontierView:
+        """The view of the graph."""
+        from nosync_widgets.frontier import FrontierView
+
+        pulse = self._beat(session, branch)
+        if self._graph is None:
+            self._graph = FrontierView(pulse)
+        return self._graph
 
     def _beat(self, session: Session, branch: str | None) -> Pulse:
         """The pulse of all views, up to date."""
@@ -82,6 +93,9 @@ class OpenViews:
             for live in self._layers.values():
                 live.close()
             self._layers.clear()
+            if self._graph is not None:
+                self._graph.close()
+                self._graph = None
             if self._pulse is not None:
                 self._pulse.close()
                 self._pulse = None

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nosync_widgets.frontier import FrontierView as FrontierView
     from nosync_widgets.layering import LayersView as LayersView
     from nosync_widgets.pictures import GraphPicture as GraphPicture
     from nosync_widgets.tables import Table as Table
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from nosync_widgets.travel import TravelView as TravelView
 
 _HOMES = {
+    "FrontierView": "frontier",
     "GraphPicture": "pictures",
     "LayersView": "layering",
     "Table": "tables",
@@ -23,7 +25,7 @@ _HOMES = {
     "collection_table": "tables",
 }
 
-__all__ = ["GraphPicture", "LayersView", "Table", "TravelView", "collection_table"]
+__all__ = ["FrontierView", "GraphPicture", "LayersView", "Table", "TravelView", "collection_table"]
 
 
 def __getattr__(name: str) -> Any:

@@ -65,10 +65,14 @@ def _layers(notebook: Notebook, arguments: Namespace) -> Table | None:
     return layers_table({name: upkeep.layers(name) for name in shown}, epoch=session.now)
 
 
-def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture:
+def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture | None:
     from nosync_nb.session.session import owners_of
 
     session = notebook.session()
+    if _has_widgets(notebook):
+        view = notebook.views.graph(session, notebook.branch)
+        _display(notebook, view, view.title())
+        return None
     names = [*session.inputs, *session.stages]
     details = {name: _node_detail(session, name) for name in names}
     reads = owners_of(session).publisher.snapshot.reads
@@ -92,5 +96,7 @@ COMMANDS = (
         [(["stage"], {"nargs": "?"}), AT],
     ),
     Subcommand("layers", "how a trace is kept", _layers, [(["stage"], {"nargs": "?"})]),
-    Subcommand("graph", "which stage reads which", _graph),
+    Subcommand(
+        "graph", "which stage reads which, how far each is, what a failure would cost", _graph
+    ),
 )
