@@ -45,7 +45,7 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import log, segments, writer
 from nosync_nb.store.log.machine import Machine, Process
-from nosync_nb.trace import compaction
+from nosync_nb.trace import compaction, merging
 from nosync_nb.trace.past import sections
 
 SIZE_MAX = 2_000_000
@@ -78,7 +78,7 @@ def small() -> Iterator[None]:
             patch.setattr(module, "SPILL_ROWS", 40)
         patch.setattr(store, "SPILL_BYTES", 4000)
         patch.setattr(store, "SETTLED_BYTES", 2500)
-        patch.setattr(upkeep, "RANGE_ROWS", 200)
+        patch.setattr(merging, "RANGE_ROWS", 200)
         patch.setattr(log, "CHECKPOINT_FRAMES", 3)
         for module in (segments, writer):
             patch.setattr(module, "SEGMENT_BYTES_MAX", 16 << 10)

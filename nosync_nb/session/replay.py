@@ -28,10 +28,10 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
 from nosync_nb.expressions import Types
-from nosync_nb.session.upkeep import merged_parts
 from nosync_nb.trace import Layer, Trace, adopt, plan
 from nosync_nb.trace.batch import Batch, Layout, arrange
 from nosync_nb.trace.epochs import Ranges
+from nosync_nb.trace.merging import merge_ranges
 
 EPOCHS_MAX = 10_000
 
@@ -358,7 +358,7 @@ def compact(draft: Draft) -> None:
 def _compacted(trace: Trace) -> Trace:
     while (planned := plan(trace)) is not None:
         inputs = trace.layers[planned.start : planned.stop]
-        parts = merged_parts(trace.layout, [layer.parts for layer in inputs])
+        parts = merge_ranges(trace.layout, [layer.parts for layer in inputs])
         output = Layer(inputs[0].lower, inputs[-1].upper, tuple(parts))
         adopted = adopt(trace, inputs, output)
         assert adopted is not None

@@ -56,7 +56,7 @@ class Retaining:
         """Keeps single epochs for so long from now on; the past is thinned out in the background.
 
         A number of epochs or a time, None: for good. So many are kept one by one, intervals of 16
-        for 16 times as long, and of 256 before. What is let go can be read no more.
+        for 16 times as long, of 256 for 256 times, and so on. What is let go can be read no more.
 
         Raises:
             SchemaError: it is neither a number of epochs nor a time.

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 from typing import Any
-
-import numpy as np
 
 from nosync_nb.dataflow.delta import Held, row_bytes
 from nosync_nb.dataflow.draft import Version
@@ -26,13 +23,12 @@ from nosync_nb.store import owed
 from nosync_nb.store import traces as restoring
 from nosync_nb.store.store import SPILL_ROWS
 from nosync_nb.trace import Layer, adopt, plan
-from nosync_nb.trace.batch import Batch, Layout, merge
+from nosync_nb.trace.batch import Layout
+from nosync_nb.trace.merging import merge_ranges
 from nosync_nb.trace.parts import FRAME, frame_rows
 from nosync_nb.trace.past.archive import total
 from nosync_nb.trace.past.packing import Packed
-from nosync_nb.trace.past.tree import Keep
-
-RANGE_ROWS = 1 << 20
+from nosync_nb.trace.past.thinning import Keep
 
 HASH_BYTES = 8
 """What each row in memory has beside its values: a hash, and a count."""
@@ -106,7 +102,7 @@ class Upkeep:
 
     def _merged(self, number: int, layout: Layout, inputs: tuple[Layer, ...]) -> bool:
         """Merges layers of a trace and puts the result in their place, if they are still live."""
-        parts = merged_parts(layout, [layer.parts for layer in inputs])
+        parts = merge_ranges(layout, [layer.parts for layer in inputs])
         held = Held(tuple(parts))
         unwritten = self._publisher.snapshot.graph.unwritten
         if sum(len(p) for p in parts) > SPILL_ROWS and number not in unwritten:
@@ -264,35 +260,14 @@ class Upkeep:
             self._gate.finish()
             history, keep = self._publisher.store.history, self._kept(self._publisher.snapshot)
             if history.loses(packed, keep):
-                self._publisher.garbage.retire({packed.new.name})
+                self._publisher.garbage.retire(packed.files)
                 return True
             before = history.files()
             adopted = history.adopt(packed)
             self._publisher.repacked()
-            gone = before - history.files() if adopted else {packed.new.name}
+            gone = before - history.files() if adopted else packed.files
             self._publisher.garbage.retire(gone)
             return adopted
-
-
-def merged_parts(layout: Layout, layers: list[tuple[Batch, ...]]) -> list[Batch]:
-    """Merges layers, range by range of the key hash, so that memory stays bounded."""
-    every = [p for parts in layers for p in parts if len(p)]
-    total = sum(len(p) for p in every)
-    if not every:
-        return []
-    pieces = max(1, -(-total // RANGE_ROWS))
-    if pieces == 1:
-        return [merge(layout, every)]
-    sample = np.concatenate([p.khash[:: max(1, len(p) // 1024)] for p in every])
-    sample.sort()
-    cuts = [0, *sample[np.arange(1, pieces) * len(sample) // pieces].tolist(), 2**64]
-    cuts = sorted(set(cuts))
-    result = []
-    for low, high in pairwise(cuts):
-        slices = [s for p in every if len(s := p.cut(low, high))]
-        if slices:
-            result.append(merge(layout, slices))
-    return [p for p in result if len(p)]
 
 
 def _layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """Retention: which past of a log can be told apart, as its catalog says.
 
 Single epochs are kept for the newest `epochs`, or those of the last `seconds`; intervals of 16 for
-16 times as long, and of 256 before. Pins keep their epochs exactly. It stands in the catalog, under
-the same signature: nothing is let go because a stranger's log says so.
+16 times as long, of 256 for 256 times, and so on. Pins keep their epochs exactly. It stands in the
+catalog, under the same signature: nothing is let go because a stranger's log says so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.trace.past.tree import Keep
+from nosync_nb.trace.past.thinning import Keep
 
 KEY = "retention"
 """Under which a catalog has it."""

@@ -14,7 +14,7 @@ from inside import inside, other_versions
 import nosync_nb
 from nosync_nb import Session, TimeError
 from nosync_nb.session.session import owners_of
-from nosync_nb.trace.past.tree import Keep
+from nosync_nb.trace.past.thinning import Keep
 
 ROWS = 500
 """Rows before the stages stop; what is missed is far less."""

@@ -122,7 +122,7 @@ def test_an_epoch_that_comes_while_a_shared_trace_is_merged_is_not_lost(
     inner = session.stage("inner", a.join(b, on="k"))
     again = session.stage("again", a.join(other, on="k"))
     itself = session.stage("itself", b.join(other, on="k"))
-    merged = upkeep.merged_parts
+    merged = upkeep.merge_ranges
 
     def slowly(*arguments: Any) -> Any:
         made = merged(*arguments)
@@ -139,7 +139,7 @@ def test_an_epoch_that_comes_while_a_shared_trace_is_merged_is_not_lost(
     monkeypatch.setattr(compaction, "YOUNG_ROWS", 0)  # or the epoch itself merges them
     planned: list[Merge] = []  # one at a time: the worker goes on until nothing is left to plan
     monkeypatch.setattr(upkeep, "plan", lambda trace: planned.pop() if planned else None)
-    monkeypatch.setattr(upkeep, "merged_parts", slowly)
+    monkeypatch.setattr(upkeep, "merge_ranges", slowly)
     for number, trace in sorted(inside(session).traces.items()):
         if len(trace.layers) > 1:
             now, done = session.now, session.stats["merges"]

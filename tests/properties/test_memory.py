@@ -123,7 +123,7 @@ def test_changes_are_reads_too(data: Any) -> None:
 
 def test_a_merge_in_the_background_is_done_later(session: Session, data: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(upkeep, "merged_parts", full)
+        patch.setattr(upkeep, "merge_ranges", full)
         for i in range(6):
             data.insert([(f"x{i}", n) for n in range(2000)])
             try:

@@ -13,7 +13,8 @@ from inside import inside
 import nosync_nb
 from nosync_nb import SchemaError, Session, TimeError
 from nosync_nb.files.disk import Files
-from nosync_nb.trace.past.packing import ThinPlan
+from nosync_nb.session.upkeep import Upkeep
+from nosync_nb.trace.past.packing import RecutPlan
 
 EPOCHS = 700
 
@@ -208,9 +209,9 @@ def test_what_is_said_to_be_kept_while_the_past_is_thinned_out_is_kept(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     session = filled(opened(), 400, every=100)
-    real = ThinPlan.perform
+    real = RecutPlan.perform
 
-    def perform(self: ThinPlan, *arguments: Any) -> Any:
+    def perform(self: RecutPlan, *arguments: Any) -> Any:
         made = real(self, *arguments)
         monkeypatch.undo()
         if said == "pin":
@@ -219,7 +220,7 @@ def test_what_is_said_to_be_kept_while_the_past_is_thinned_out_is_kept(
             session.retain = None
         return made
 
-    monkeypatch.setattr(ThinPlan, "perform", perform)
+    monkeypatch.setattr(RecutPlan, "perform", perform)
     session.retain = 2
     checkpoint(session)
     checkpoint(session)
@@ -232,7 +233,9 @@ def test_nothing_is_let_go_because_a_strangers_log_says_so(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     session = filled(opened(), 400, every=10_000)
-    session.retain = 5
+    with monkeypatch.context() as patch:
+        patch.setattr(Upkeep, "plan_checkpoint", lambda _: None)
+        session.retain = 5
     session.close()
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another"))
     theirs = opened()

@@ -53,7 +53,7 @@ from nosync_nb.store.log.generation import Words
 from nosync_nb.store.log.log import Log
 from nosync_nb.store.log.writer import Writer
 from nosync_nb.store.store import Store
-from nosync_nb.trace import Trace, batch, compaction, glance
+from nosync_nb.trace import Trace, batch, compaction, glance, merging
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.past import sections
 from nosync_nb.trace.past.archive import Archive
@@ -327,7 +327,7 @@ def lower_thresholds() -> None:
     """Makes files, checkpoints, packs and merges of a load that is small, for a whole process."""
     store.SPILL_ROWS = upkeep.SPILL_ROWS = 36
     store.SPILL_BYTES, store.SETTLED_BYTES = 800, 200
-    upkeep.RANGE_ROWS = 200
+    merging.RANGE_ROWS = 200
     logs.CHECKPOINT_FRAMES = 40
     writer.SEGMENT_BYTES_MAX = 64 << 10
     compaction.INLINE_ROWS, compaction.YOUNG_ROWS = 32, 8

@@ -35,7 +35,7 @@ def _kept(session: Session) -> str:
     long = asked if isinstance(asked, str) else formats.count(asked, "epoch")
     return (
         f"single epochs are kept for {long}, intervals of 16 for 16 times as long, of 256"
-        f" before; the past is thinned out in the background{pinned}"
+        f" for 256 times, and so on; the past is thinned out in the background{pinned}"
     )
 
 

@@ -34,7 +34,7 @@ from nosync_nb.files.disk import Files
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.parts import PartRef
-from nosync_nb.trace.past import grid, lost
+from nosync_nb.trace.past import grid, lost, thinning
 from nosync_nb.trace.past import tree as nodes
 from nosync_nb.trace.past.archive import Archive
 from nosync_nb.trace.past.lost import Unread
@@ -45,11 +45,13 @@ from nosync_nb.trace.past.packing import (
     Filed,
     Packed,
     PackPlan,
+    RecutPlan,
     SumPlan,
-    ThinPlan,
     excess,
+    tidying,
 )
-from nosync_nb.trace.past.tree import Keep, PackNode
+from nosync_nb.trace.past.thinning import Keep
+from nosync_nb.trace.past.tree import PackNode
 
 _FORMAT = 1
 
@@ -331,17 +333,16 @@ class History:
         # What a collection that lagged behind has got since lies before the last pack's end.
         return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, view.cuts)
 
-    def tidy(self, keep: Keep | None = None) -> SumPlan | ThinPlan | None:
-        """Plans the next sum over packs, or to thin one out as `keep` lets; None: all is done."""
+    def tidy(
+        self, keep: Keep | None = None, needed: AbstractSet[str] = frozenset()
+    ) -> SumPlan | RecutPlan | None:
+        """Plans the next sum over packs, or to thin some out as `keep` lets; None: all is done.
+
+        Args:
+            needed: files that somebody else needs.
+        """
         view = self._view
-        children = nodes.to_sum(view.tree)
-        if children is not None:
-            return SumPlan(self._archive, children)
-        if keep is not None:
-            found = nodes.to_thin(view.tree, view.packed - 1, keep)
-            if found is not None:
-                return ThinPlan(self._archive, *found)
-        return None
+        return tidying(self._archive, view.tree, view.packed - 1, keep, needed)
 
     def adopt(self, packed: Packed) -> bool:
         """Puts a written file in place; False if what it replaces is not there any more."""
@@ -351,17 +352,16 @@ class History:
             if tree is not None:
                 self._view = view._replace(tree=tree)
             return tree is not None
-        if packed.cuts != view.cuts or packed.new.lower != view.packed:
+        new = packed.new[-1]
+        if packed.cuts != view.cuts or new.lower != view.packed:
             return False
         tails = {t: tail[packed.taken.get(t, 0) :] for t, tail in view.tails.items()}
-        tree = (*view.tree, packed.new)
-        self._view = view._replace(tree=tree, tails=tails, packed=packed.new.upper)
+        self._view = view._replace(tree=(*view.tree, new), tails=tails, packed=new.upper)
         return True
 
     def loses(self, packed: Packed, keep: Keep | None) -> bool:
-        """Whether a file that was thinned out lacks what is to be kept now."""
-        grains = (nodes.coarsest(leaf, self.packed, keep) for leaf in packed.old)
-        return packed.new.grain > max(grains, default=1)
+        """Whether packs that were thinned out lack what is to be kept now."""
+        return packed.recut is not None and thinning.loses(packed.recut, self.packed, keep)
 
     def excess(self, trace: int, rows_max: int) -> int | None:
         """The epoch up to which too many changes of a trace in memory are to be summed, if any."""

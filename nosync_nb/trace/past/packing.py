@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, TypeAlias
 
-from nosync_nb.trace.batch import Batch, Hashes, Layout, Updates
+from nosync_nb.trace.batch import Batch, Hashes, Layout, Updates, concat_updates
+from nosync_nb.trace.merging import merge_ranges
 from nosync_nb.trace.parts import PartRef, write_parts
 from nosync_nb.trace.past.archive import Archive, added
 from nosync_nb.trace.past.packs import write_pack
-from nosync_nb.trace.past.sections import LARGE, Large, Section, build, summed, thinned
-from nosync_nb.trace.past.tree import PackNode
+from nosync_nb.trace.past.sections import LARGE, Large, Section, Share, build, recut, summed
+from nosync_nb.trace.past.thinning import Fragment, Keep, Recut, elsewhere, leaves, to_recut
+from nosync_nb.trace.past.tree import PackNode, to_sum
 
 _REST_S = 0.0002
 _WORK_S = 0.0005
@@ -67,12 +70,24 @@ def excess(tail: Sequence[Entry], rows_max: int) -> int | None:
 
 
 class Packed(NamedTuple):
-    """What a plan made: `new` in place of the siblings `old`, or of `taken` entries of tails."""
+    """What a plan made: `new` in place of the siblings `old`, or of `taken` entries of tails.
 
-    new: PackNode
+    Attributes:
+        recut: what was planned, if less is told apart than before.
+    """
+
+    new: tuple[PackNode, ...]
     old: tuple[PackNode, ...] = ()
     taken: Mapping[int, int] = {}
     cuts: int = 0
+    recut: Recut | None = None
+
+    @property
+    def files(self) -> set[str]:
+        """What was written for it: packs, and part files that nothing before referred to."""
+        every = (each for top in self.old for each in top.walk())
+        before = {name for each in every for name in (each.name, *each.parts)}
+        return {name for each in self.new for name in (each.name, *each.parts)} - before
 
 
 class Rest:
@@ -115,7 +130,7 @@ class PackPlan(NamedTuple):
         stem = f"pack-{self.lower}-{self.upper}"
         node = _written(self.archive, sections, stem, self.lower, self.upper)
         taken = {trace: len(entries) for trace, entries in self.entries.items()}
-        return Packed(node._replace(own=own), (), taken, self.cuts)
+        return Packed((node._replace(own=own),), (), taken, self.cuts)
 
 
 class SumPlan(NamedTuple):
@@ -146,7 +161,7 @@ class SumPlan(NamedTuple):
             pause()
         stem = f"sum-{lower}-{upper}"
         node = _written(archive, sections, stem, lower, upper, children[0].level + 1)
-        return Packed(node._replace(own=own, children=children), children)
+        return Packed((node._replace(own=own, children=children),), children)
 
     def _sums(self, nodes: list[PackNode], trace: int, start: int, stop: int) -> Iterable[Section]:
         """The sections of a trace, one for each layout it had."""
@@ -164,29 +179,107 @@ class SumPlan(NamedTuple):
                 yield summed(layout, start, stop, batch, large)
 
 
-class ThinPlan(NamedTuple):
-    """Writes a leaf again without the levels below a grain."""
+class RecutPlan(NamedTuple):
+    """Writes a leaf, or all leaves of a sum, again in coarser pieces.
+
+    Args:
+        others: part files that somebody else needs, so that nothing is gained by merging them.
+    """
 
     archive: Archive
-    leaf: PackNode
-    grain: int
+    recut: Recut
+    others: AbstractSet[str] = frozenset()
 
     def perform(self, pause: Pause | None = None) -> Packed:
-        """Writes the thinner pack."""
+        """Writes the pieces, each as a pack; nothing for a leaf that has one group anyhow."""
         pause = pause or Rest()
-        leaf = self.leaf
-        shift = self.grain.bit_length() - 1
-        pack = self.archive.pack(leaf)
-        sections = []
-        for trace in sorted(pack.numbers):
-            lower, upper = leaf.extent(trace)
-            if lower >= upper:
-                continue
-            sections += [(trace, thinned(s, shift)) for s in pack.sections(trace)]
+        old, pieces = self.recut
+        if self.recut.as_it_is:
+            return Packed((old._replace(grain=pieces[0].grain),), (old,), recut=self.recut)
+        below = leaves(old)
+        new = tuple(self._piece(piece, below, piece is pieces[0], pause) for piece in pieces)
+        return Packed(new, (old,), recut=self.recut)
+
+    def _piece(
+        self, piece: Fragment, below: Sequence[PackNode], first: bool, pause: Pause
+    ) -> PackNode:
+        """Writes a piece; the first one has what a trace got for epochs before."""
+        archive = self.archive
+        sections: list[tuple[int, Section]] = []
+        own = {}
+        for trace in sorted(set().union(*(archive.pack(leaf).numbers for leaf in below))):
+            extents = [leaf.extent(trace) for leaf in below]
+            lowest = min((low for low, high in extents if low < high), default=piece.lower)
+            start = min(lowest, piece.lower) if first else piece.lower
+            if start < piece.lower:
+                own[trace] = (start, piece.upper)
+            for section in self._recut(piece, trace, start, below):
+                if section.levels or section.large:
+                    sections.append((trace, section))
             pause()
-        stem = f"pack-{leaf.lower}-{leaf.upper}"
-        made = _written(self.archive, sections, stem, leaf.lower, leaf.upper)
-        return Packed(made._replace(own=leaf.own, clip=leaf.clip, grain=self.grain), (leaf,))
+        stem = f"pack-{piece.lower}-{piece.upper}"
+        level = self.recut.old.level
+        node = _written(archive, sections, stem, piece.lower, piece.upper, level)
+        return node._replace(own=own, grain=piece.grain)
+
+    def _recut(
+        self, piece: Fragment, trace: int, start: int, below: Sequence[PackNode]
+    ) -> Iterable[Section]:
+        """The sections of a trace in a piece, one for each layout it had."""
+        shift = piece.grain.bit_length() - 1
+        shares: dict[Layout, list[Share]] = {}
+        for leaf in below:
+            low, high = leaf.extent(trace)
+            low, high = max(low, start), min(high, piece.upper)
+            for section in self.archive.pack(leaf).sections(trace) if low < high else ():
+                shares.setdefault(section.layout, []).append(Share(section, low, high))
+        for layout, some in shares.items():
+            large = [each for s in some for each in s.section.large if s.lower <= each[0] < s.upper]
+            large, sums = self._merged(layout, large, trace, shift)
+            more = [Share(each, each.start, each.stop) for each in sums]
+            yield recut(layout, start, piece.upper, shift, [*some, *more], large)
+
+    def _merged(
+        self, layout: Layout, large: list[Large], trace: int, shift: int
+    ) -> tuple[list[Large], list[Section]]:
+        """Large changes with those of one group of epochs as one, in files or in a section."""
+        groups: dict[int, list[Large]] = {}
+        for each in large:
+            groups.setdefault(each[0] >> shift, []).append(each)
+        kept, small = [], []
+        for some in groups.values():
+            refs = [ref for _, refs in some for ref in refs]
+            if len(some) < 2 or not self.others.isdisjoint(ref.path for ref in refs):
+                kept += some
+                continue
+            epoch, archive = some[0][0], self.archive
+            parts = merge_ranges(layout, [(archive.part(ref, layout),) for ref in refs])
+            if sum(map(len, parts)) > LARGE:
+                stem = f"sum{trace}-{epoch}-{some[-1][0] + 1}"
+                made = write_parts(archive.parts, parts, stem, files=archive.files)
+                kept.append((epoch, tuple(made)))
+            elif parts:
+                updates = [part.updates for part in parts]
+                batch = concat_updates(updates, layout.types)
+                small.append(build(layout, epoch, epoch + 1, [epoch], [batch]))
+        return kept, small
+
+
+def tidying(
+    archive: Archive,
+    tree: Sequence[PackNode],
+    now: int,
+    keep: Keep | None,
+    needed: AbstractSet[str],
+) -> SumPlan | RecutPlan | None:
+    """The next sum over packs, or the next to be thinned out; see `History.tidy`."""
+    children = to_sum(tree)
+    if children is not None:
+        return SumPlan(archive, children)
+    coarser = None if keep is None else to_recut(tree, now, keep)
+    if coarser is None:
+        return None
+    return RecutPlan(archive, coarser, needed | elsewhere(tree, coarser.old))
 
 
 def _sections(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -> Iterable[Section]:

@@ -12,7 +12,7 @@ fraction of a millisecond. Rows are made comparable once (`_numbers`); levels th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,16 +116,8 @@ def build(
     pause()
     number, columns = _numbers(columns, layout.types, rhash)
     pause()
-    levels = []
-    group = epoch
-    for shift in (0, *(s for s in SHIFTS if start >> s < (stop - 1) >> s), WHOLE):
-        if shift:
-            group = epoch >> shift
-            group, number, diff, first = _sums(group, number, diff)
-            epoch = epoch[first]
-            pause()
-        levels.append(_level(shift, group, number, diff))
-    return Section(layout, start, stop, columns, tuple(levels), tuple(large))
+    levels = _levels(epoch, epoch, number, diff, 0, _shifts(start, stop, 0), pause)
+    return Section(layout, start, stop, columns, levels, tuple(large))
 
 
 def summed(
@@ -140,19 +132,79 @@ def summed(
     return Section(layout, start, stop, batch.columns, (level,), tuple(large))
 
 
-def thinned(section: Section, shift: int) -> Section:
-    """The section without the levels below `shift`, and without rows only they had."""
-    levels = tuple(level for level in section.levels if level.shift >= shift)
-    if len(levels) == len(section.levels):
-        return section
-    used, at = np.unique(np.concatenate([_rows(level) for level in levels]), return_inverse=True)
-    kept, done = [], 0
-    for level in levels:
-        row = at[done : done + len(level.diff)]
-        done += len(level.diff)
-        kept.append(level._replace(row=_row(row)))
-    columns = [rows.take(c, used.astype(np.int64)) for c in section.columns]
-    return section._replace(columns=columns, levels=tuple(kept))
+class Share(NamedTuple):
+    """The epochs `[lower, upper)` of a section."""
+
+    section: Section
+    lower: int
+    upper: int
+
+
+def recut(
+    layout: Layout,
+    start: int,
+    stop: int,
+    shift: int,
+    shares: Sequence[Share],
+    large: Sequence[Large] = (),
+) -> Section:
+    """Makes a section that tells groups of `2**shift` epochs apart of parts of others.
+
+    Args:
+        shares: of sections of this layout whose groups lie within those that are made.
+
+    Cost: O(n log n) in the finest levels of the sections.
+    """
+    entries, columns, count = [], [], 0
+    for section, lower, upper in shares:
+        if section.levels:
+            finest = section.levels[0]
+            epoch = np.maximum(finest.group.astype(np.int64) << finest.shift, section.start)
+            epoch = epoch.repeat(np.diff(finest.starts.astype(np.int64)))
+            taken = ((lower <= epoch) & (epoch < upper)).nonzero()[0]
+            number = _rows(finest)[taken].astype(np.int64) + count
+            entries.append((epoch[taken], number, finest.diff[taken].astype(np.int64)))
+            columns.append(section.columns)
+            count += len(section.columns[0]) if section.columns else len(finest.diff)
+    if not entries:
+        none = [rows.empty(t) for t in layout.types]
+        return Section(layout, start, stop, none, (), tuple(large))
+    epoch, number, diff = (np.concatenate(each) for each in zip(*entries, strict=True))
+    every = [rows.concat([c[i] for c in columns], t) for i, t in enumerate(layout.types)]
+    if len(entries) > 1:
+        same, every = _numbers(every, layout.types, rows.hash_columns(every, layout.types, count))
+        number = same[number]
+    narrow = shift if start >> shift < (stop - 1) >> shift else WHOLE
+    group, number, diff, first = _sums(epoch >> narrow, number, diff)
+    used, number = np.unique(number, return_inverse=True)
+    every = [rows.take(c, used) for c in every]
+    levels = _levels(epoch[first], group, number, diff, narrow, _shifts(start, stop, narrow))
+    return Section(layout, start, stop, every, levels, tuple(large))
+
+
+def _shifts(start: int, stop: int, finest: int) -> tuple[int, ...]:
+    """The levels above the finest one that a section has."""
+    inner = (s for s in SHIFTS if finest < s and start >> s < (stop - 1) >> s)
+    return (*inner, WHOLE) if finest < WHOLE else ()
+
+
+def _levels(
+    epoch: Array,
+    group: Array,
+    number: Index,
+    diff: Array,
+    finest: int,
+    shifts: Iterable[int],
+    pause: Callable[[], None] = lambda: None,
+) -> tuple[Level, ...]:
+    """The levels of consolidated entries of the finest one, ordered by group."""
+    levels = [_level(finest, group, number, diff)]
+    for shift in shifts:
+        group, number, diff, first = _sums(epoch >> shift, number, diff)
+        epoch = epoch[first]
+        pause()
+        levels.append(_level(shift, group, number, diff))
+    return tuple(levels)
 
 
 def _numbers(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, TimeError
@@ -19,20 +20,13 @@ from nosync_nb.trace.past import grid
 FANOUT = 16
 
 
-class Keep(NamedTuple):
-    """What is not thinned out: so many single epochs before the last one, and some others."""
-
-    single: int
-    pinned: AbstractSet[int] = frozenset()
-
-
 class PackNode(NamedTuple):
     """A pack in its place.
 
     Args:
         lower, upper: the epochs it holds, half open, for all traces but those in `own`.
         clip: epochs from here on were left by a rewind and are not there any more.
-        level: 0 for a leaf, else one more than its children.
+        level: 0 for a leaf, else one more than its children, also if they were merged into it.
         grain: a leaf's epochs t can be told apart where t + 1 is a multiple of it.
         own: other intervals, by trace; that of one that was dropped is empty.
         parts: part files that its sections refer to.
@@ -81,9 +75,20 @@ def check_cut(top: PackNode, upper: int) -> None:
 
 
 def grains(tree: Iterable[PackNode], trace: int) -> list[tuple[int, int, int]]:
-    """Where the epochs of a trace were thinned out: (lower, upper, grain)."""
+    """Where the epochs of a trace were thinned out: (lower, upper, grain), ascending and disjoint.
+
+    Where two leaves have the same epochs of it, as it lagged behind, the coarser one counts.
+    """
     leaves = (node for top in tree for node in top.walk() if node.grain > 1)
-    return sorted((*leaf.extent(trace), leaf.grain) for leaf in leaves)
+    bounds = sorted((*leaf.extent(trace), leaf.grain) for leaf in leaves)
+    if all(one[1] <= other[0] for one, other in pairwise(bounds)):
+        return bounds
+    ends = sorted({end for lower, upper, _ in bounds for end in (lower, upper)})
+    spans = []
+    for low, high in pairwise(ends):
+        grain = max((g for lower, upper, g in bounds if lower <= low < upper), default=1)
+        spans.append((low, high, grain))
+    return spans
 
 
 def epochs(
@@ -185,15 +190,15 @@ def cut(nodes: Sequence[PackNode], upper: int) -> Iterator[PackNode]:
 
 
 def replaced(
-    nodes: tuple[PackNode, ...], old: tuple[PackNode, ...], new: PackNode
+    nodes: tuple[PackNode, ...], old: tuple[PackNode, ...], new: tuple[PackNode, ...]
 ) -> tuple[PackNode, ...] | None:
-    """The nodes with a run of siblings replaced, or None if it is not there any more."""
+    """The nodes with a run of siblings replaced by others, or None if it is not there any more."""
     for i, node in enumerate(nodes):
         if node is old[0]:
             same = all(a is b for a, b in zip(old, nodes[i : i + len(old)], strict=False))
             if not same or len(nodes) - i < len(old):
                 return None
-            return (*nodes[:i], new, *nodes[i + len(old) :])
+            return (*nodes[:i], *new, *nodes[i + len(old) :])
         if node.children:
             below = replaced(node.children, old, new)
             if below is not None:
@@ -208,40 +213,3 @@ def to_sum(nodes: Sequence[PackNode]) -> tuple[PackNode, ...] | None:
         if len({node.level for node in run}) == 1:
             return tuple(run)
     return None
-
-
-def to_thin(nodes: Sequence[PackNode], now: int, keep: Keep) -> tuple[PackNode, int] | None:
-    """The next leaf which is finer than it has to be, with the grain it should get."""
-    leaves = (leaf for node in nodes for leaf in node.walk() if not leaf.children)
-    for leaf in leaves:
-        grain = coarsest(leaf, now, keep)
-        if leaf.grain < grain:
-            return leaf, grain
-    return None
-
-
-def coarsest(leaf: PackNode, now: int, keep: Keep | None) -> int:
-    """The grain that a leaf may be thinned out to.
-
-    Groups of 16 epochs are kept for 16 times as long as single ones. A leaf with an epoch that is
-    pinned, and could not be told apart any more, stays finer.
-    """
-    if keep is None:
-        return 1
-    age = now + 1 - leaf.upper
-    grains = [grain for grain, least in ((256, 16), (16, 1)) if age >= least * keep.single]
-    return next((grain for grain in grains if not _loses(leaf, grain, keep.pinned)), 1)
-
-
-def _loses(leaf: PackNode, grain: int, pinned: Iterable[int]) -> bool:
-    """Whether one of some epochs, which a leaf has, could not be told apart with a grain.
-
-    Failure: 1. A rewind leaves the epochs of a leaf from the middle of a group on. 2. The leaf is
-    thinned out, and the group is one sum, of what was left as well. 3. No later state can be read,
-    as all are sums over that group. So what would be a part of a group is kept as it is.
-    """
-    bounds = [(leaf.lower, leaf.upper), *leaf.own.values()]
-    if leaf.clip % grain and any(leaf.clip < upper for _, upper in bounds):
-        return True
-    fine = [epoch for epoch in pinned if (epoch + 1) % grain]
-    return any(lower <= epoch < upper for epoch in fine for lower, upper in bounds)
