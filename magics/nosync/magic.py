@@ -40,8 +40,8 @@ class NoSync(Magics):
     spark = traitlets.Enum(
         ["auto", "eager", "off"],
         "auto",
-        help="When to use Spark: once it is worth it, started at once, or never where the"
-        " notebook's process can do it.",
+        help="When to use Spark: once it is worth it, started at once, or never started: what the"
+        " notebook's process cannot do is an error then.",
     ).tag(config=True)
     progress = traitlets.Enum(
         ["on", "off"], "on", help="Show a line per commit and the progress of long work."

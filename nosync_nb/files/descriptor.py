@@ -24,6 +24,10 @@ class Descriptor:
         opened = map(partial(os.open, mode=0o600, dir_fd=folder), (path,), (flags,))
         any(map(partial(setattr, self, "_fd"), opened))
 
+    def fileno(self) -> int:
+        """The descriptor, for a process that is started with it; it stays this object's."""
+        return self._fd
+
     def _close(self) -> None:
         if self._fd >= 0:
             any(map(os.close, map(self.__dict__.pop, ("_fd",))))

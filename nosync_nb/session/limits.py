@@ -18,7 +18,7 @@ class Limits:
 
     Attributes:
         spark_rows: the most rows that run in this process; None: by estimated cost.
-        spark_off: whether all that this process can do is done in it.
+        spark_off: whether no Spark session is started, and this process does what it can.
         collect_rows: the most rows that a read gives at once.
         replay_rows: an edited stage is replayed over the past if that is at most so many rows; a
             stage in memory keeps changes of about so many.

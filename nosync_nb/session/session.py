@@ -345,7 +345,7 @@ class Session:
         return {s.name: s.reason for s in stages if s.reason is not None}
 
     spark_rows = _limit("spark_rows", "The most rows that run here; None: by estimated cost.")
-    spark_off = _limit("spark_off", "Whether all that this process can do is done in it.")
+    spark_off = _limit("spark_off", "Whether no Spark session is started.")
     collect_rows = _limit("collect_rows", "The most rows that `to_arrow` and `to_pandas` give.")
     replay_rows = _limit(
         "replay_rows", "An edited stage is replayed over the past if that is at most so many rows."

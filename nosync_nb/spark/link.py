@@ -117,6 +117,8 @@ class Link:
             ) from error
         user = self._user()
         found = sessions.find(user)
+        if found is None and self.off:
+            raise starting.switched_off(why)
         if found is None:
             with self._lock:
                 for each in (user, self._started):

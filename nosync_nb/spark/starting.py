@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
-from nosync_nb.errors import NosyncError
+from nosync_nb.errors import ExpressionError, NosyncError, one_line
 from nosync_nb.files.disk import Files
 from nosync_nb.spark.failures import explained, quiet
 
@@ -43,6 +43,9 @@ LOCAL_CONF: Mapping[str, str] = {
 
 CONNECT_S = 2.0
 """How long a Connect server is waited for, to see whether it is there."""
+
+_FOLDER = "nosync-spark-"
+_SAID, _LAST_BYTES = "driver.log", 4096
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?$")
 _ours: WeakSet[Any] = WeakSet()
@@ -109,17 +112,21 @@ def start(conf: Mapping[str, str] | None = None) -> Spark:
             "this needs Spark, and pyspark is not installed", hint="pip install 'nosync[spark]'"
         ) from error
     forget_dead()
+    settings = configuration(conf or {})
     builder = SparkSession.builder
-    for key, value in configuration(conf or {}).items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     python = os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = python or sys.executable
     try:
         with _without_warnings():
+            _launch(settings)
             spark = builder.getOrCreate()
+    except NosyncError:
+        raise
     except Exception as error:
         raise NosyncError(
-            f"Spark does not start: {explained(error)[1]}",
+            f"Spark does not start: {explained(error)[1]}{_last_words(settings)}",
             hint="Spark 4 needs Java 17 or later: look at `java -version` and JAVA_HOME",
         ) from error
     finally:
@@ -136,10 +143,49 @@ def configuration(given: Mapping[str, str]) -> dict[str, str]:
         conf.setdefault("spark.authenticate", "true")
     if "spark.local.dir" not in conf:
         files = Files()
-        conf["spark.local.dir"] = files.temporary_folder("nosync-spark-")
+        conf["spark.local.dir"] = files.temporary_folder(_FOLDER)
         # Registered before Spark's own, so that it runs after the JVM has gone.
         atexit.register(files.remove_folder, conf["spark.local.dir"])
     return conf
+
+
+def _launch(settings: Mapping[str, str]) -> None:
+    """Starts the JVM, with all that it says in a file beside its blocks: a cell has its own output.
+
+    A server of Connect, and a JVM that somebody else has started, are left as they are.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    elsewhere = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "PYSPARK_GATEWAY_PORT"}
+    connects = {"spark.remote", "spark.api.mode"}
+    if SparkContext._gateway is not None or elsewhere & {*os.environ} or connects & {*settings}:
+        return
+    folder = settings["spark.local.dir"]
+    if _FOLDER not in folder:
+        return
+    conf = SparkConf().setAll(list(settings.items()))
+    said = Files().create(os.path.join(folder, _SAID))
+    try:
+        gateway = launch_gateway(conf, {"stderr": said})  # type: ignore[no-untyped-call]
+    finally:
+        said.close()
+    SparkContext(conf=conf, gateway=gateway)
+
+
+def _last_words(settings: Mapping[str, str]) -> str:
+    """What a JVM that did not start said last."""
+    with suppress(NosyncError):
+        said = Files().open(os.path.join(settings["spark.local.dir"], _SAID))
+        try:
+            size = said.size()
+            last = said.read_at(max(size - _LAST_BYTES, 0), min(size, _LAST_BYTES))
+        finally:
+            said.close()
+        lines = last.decode(errors="replace").strip().splitlines()
+        own = [line.strip() for line in lines if "/bin/spark-class: line" not in line]
+        return f" ({one_line('; '.join(own[-2:]))})" if own else ""
+    return ""
 
 
 @contextmanager
@@ -225,6 +271,14 @@ def reached(spark: Spark, what: str) -> Iterator[None]:
         if not died(spark):
             raise
         raise gone(what, ours=started_here(spark)) from error
+
+
+def switched_off(what: str) -> ExpressionError:
+    """The error of something that needs Spark, where none is to be started."""
+    return ExpressionError(
+        f"{what} needs Spark, and it is off",
+        hint='%config NoSync.spark = "auto" (session.spark_off = False) lets it start',
+    )
 
 
 def gone(what: str, *, ours: bool) -> NosyncError:

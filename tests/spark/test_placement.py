@@ -15,9 +15,9 @@ from soak import tried
 
 import nosync_nb
 from nosync_nb import Collection, Session
-from nosync_nb.errors import OutOfMemoryError
+from nosync_nb.errors import ExpressionError, OutOfMemoryError
 from nosync_nb.session.session import owners_of
-from nosync_nb.spark import costs, placement
+from nosync_nb.spark import costs, placement, sessions
 from nosync_nb.spark.link import Link
 from nosync_nb.spark.placement import Placement
 
@@ -232,6 +232,20 @@ def test_with_spark_off_nothing_is_placed_there(tmp_path: Path, no_start: None) 
         session.spark_off = False
         with pytest.raises(AssertionError, match=SECRETLY):
             owners_of(session).definitions.define({"there": joined(session, "k >= -2")}, on="spark")
+
+
+def test_with_spark_off_what_needs_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "find", lambda _user: None)  # other tests have one running
+    with nosync_nb.open(tmp_path / "log") as session:
+        session.spark_off = True
+        with_inputs(session)
+        session["rows"].insert([(1, 1)])  # type: ignore[attr-defined]
+        session.commit()
+        with pytest.raises(ExpressionError, match=r"soundex.*needs Spark, and it is off"):
+            session["rows"].select("soundex(cast(k AS string)) AS sound").rows()
+        assert session["rows"].select("upper(cast(k AS string)) AS text").rows()[0].text == "1"
 
 
 def test_rows_that_fit_nowhere_are_refused_before_anything_is_taken(

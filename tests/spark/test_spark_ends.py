@@ -221,10 +221,10 @@ print("all is well")
 )
 
 
-def run(code: str, *arguments: str, **env: str) -> str:
+def started(code: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     tests = Path(nosync_nb.__file__).parent.parent
     kept = {k: v for k, v in os.environ.items() if k != "SPARK_CONF_DIR"}
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env={**kept, "PYTHONPATH": str(tests), "PYTHONWARNINGS": "ignore", **env},
         cwd=arguments[0] and str(Path(arguments[0]).parent),
@@ -232,6 +232,10 @@ def run(code: str, *arguments: str, **env: str) -> str:
         text=True,
         check=False,
     )
+
+
+def run(code: str, *arguments: str, **env: str) -> str:
+    done = started(code, *arguments, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -256,3 +260,34 @@ def test_a_jvm_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_connect_server_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
     assert "all is well" in run(CONNECT, str(tmp_path / "log"), SERVER)
+
+
+QUIET = """
+import sys
+import nosync_nb
+
+session = nosync_nb.open(sys.argv[1])
+names = session.input("names", "name string")
+names.insert([("ann",)])
+session.commit()
+session.stage("sounds", names.select("soundex(name) as sound"))
+print(session["sounds"].rows()[0].sound, "pyspark" in sys.modules)
+"""
+
+
+@pytest.mark.spark
+def test_a_session_of_ours_says_nothing_on_its_way(tmp_path: Path) -> None:
+    done = started(QUIET, str(tmp_path / "log"))
+    assert (done.stdout, done.stderr) == ("A500 True\n", "")
+
+
+def test_why_a_jvm_did_not_start_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'no room for a heap' >&2\nexit 1\n")
+    java.chmod(0o755)
+    done = started(QUIET, str(tmp_path / "log"), JAVA_HOME=str(tmp_path / "java"))
+    assert done.returncode == 1
+    assert "Spark does not start" in done.stderr
+    assert "(no room for a heap)" in done.stderr
