@@ -34,6 +34,11 @@ class NoSync(Magics):
     replay_rows = traitlets.Int(
         1_000_000, help="Replay an edited stage over the past up to this many rows."
     ).tag(config=True)
+    backlog_bytes = traitlets.Int(
+        256 << 20,
+        allow_none=True,
+        help="While replicas lack more bytes, stages that can be computed again are sent last.",
+    ).tag(config=True)
     spark_conf = traitlets.Dict(
         value_trait=traitlets.Unicode(), help="Settings of a Spark session that NoSync starts."
     ).tag(config=True)
@@ -61,7 +66,9 @@ class NoSync(Magics):
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self.notebook = Notebook(shell, self)
-        self.observe(self._reconfigured, names=["replay_rows", "spark_conf", "spark"])
+        self.observe(
+            self._reconfigured, names=["replay_rows", "backlog_bytes", "spark_conf", "spark"]
+        )
 
     def _reconfigured(self, _change: Any) -> None:
         self.notebook.configure()

@@ -320,6 +320,7 @@ class Notebook:
             self._eager.start(self.settings.spark_conf)
         if self.opened is not None:
             self.opened.replay_rows = self.settings.replay_rows
+            self.opened.backlog_bytes = self.settings.backlog_bytes
             self.opened.spark_off = self.settings.spark == "off"
             self.opened.spark_conf.update(self.settings.spark_conf)
 

@@ -15,6 +15,7 @@ class Settings(Protocol):
 
     autocommit: bool
     replay_rows: int
+    backlog_bytes: int | None
     spark_conf: dict[str, str]
     spark: str
     progress: str

@@ -108,6 +108,8 @@ class Stage:
         signer: the id of the key of whoever described it, None if that is this user.
         held: why nothing of it may be compiled or run before the user's own cell defines it.
         refuted: rows of it that are not believed, while they are still to be made anew.
+        scaled: the last epoch that replicas had of it when it was scaled back under a backlog: it
+            is promised on the disk alone until that falls. None: it is owed as its level says.
     """
 
     name: str
@@ -125,6 +127,7 @@ class Stage:
     signer: str | None = None
     held: str | None = None
     refuted: Refuted | None = None
+    scaled: int | None = None
 
     def __post_init__(self) -> None:
         if not self.uid:
@@ -146,8 +149,8 @@ class Stage:
 
         What has stopped, and what may give something else, is not had again.
         """
-        own = self.options
-        return own.persist == DISK and not own.nondeterministic and self.live and not self.signer
+        own, kept = self.options, self.options.persist == DISK or self.scaled is not None
+        return kept and not own.nondeterministic and self.live and not self.signer
 
     @property
     def live(self) -> bool:
@@ -188,7 +191,7 @@ class Stage:
 
     def stopped(self, reason: str, now: int) -> Stage:
         """The stage, stale; since now, or since it was."""
-        return replace(self, life=Stale(reason, self.last(now)))
+        return replace(self, life=Stale(reason, self.last(now)), scaled=None)
 
     def forgotten(self, reason: str, now: int) -> Stage:
         """The stage, of which nothing can be read any more, as it was in memory alone."""
@@ -202,7 +205,8 @@ class Stage:
     def before(self, life: Frozen) -> Stage:
         """The stage as an earlier version, `name@version`. It means its rows, nothing else."""
         name, fingerprint = f"{self.name}@{self.version}", _frozen_print(life.log)
-        return replace(self, name=name, fingerprint=fingerprint, life=life, apart=0, refuted=None)
+        was = replace(self, refuted=None, scaled=None)
+        return replace(was, name=name, fingerprint=fingerprint, life=life, apart=0)
 
     def meaning(self, named: Mapping[str, str]) -> str:
         """What it computes, now.
@@ -240,6 +244,8 @@ class Stage:
             data["apart"] = self.apart
         if self.refuted is not None:
             data["refuted"] = tuple(self.refuted)
+        if self.scaled is not None:
+            data["scaled"] = self.scaled
         return data if self.signer is None else {**data, "signer": self.signer}
 
     @classmethod
@@ -260,6 +266,7 @@ class Stage:
             data.get("apart", 0),
             data.get("signer"),
             refuted=_refuted(data.get("refuted")),
+            scaled=None if data.get("scaled") is None else int(data["scaled"]),
         )
 
 

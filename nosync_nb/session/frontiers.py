@@ -9,7 +9,8 @@ what it has when somebody asks. They move with definitions, and when a definitio
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from nosync_nb.dataflow.graph import others
@@ -67,6 +68,7 @@ class Frontiers:
         self._lock = threading.Lock()
         self._known = _UNKNOWN
         self._bounds = {failure: ExactPrefixes(failure) for failure in Failure}
+        self._most: Mapping[str, int] = {}  # of stages that are being scaled back
 
     @property
     def visits(self) -> int:
@@ -77,9 +79,12 @@ class Frontiers:
         """For each stage and input the last epoch at each level, inclusive.
 
         One that is kept on disk is promised nothing on replicas, whatever these have of it.
-        While files of rows are still with the replicas, the disk alone has nothing.
+        One that is scaled back stays where it was: as far as replicas do not keep its files it is
+        run again. While files of rows are still with the replicas, the disk alone has nothing.
         """
-        disk, safe = self._reached(Failure.POWER), self._reached(Failure.DISK)
+        with self._lock:
+            disk, safe = self._reached(Failure.POWER), self._reached(Failure.DISK)
+            most = self._most
         if self._fetching.left.files:
             disk = Reached(0, 0)
         copied = bool(self._replication.settings.replicas)
@@ -87,24 +92,24 @@ class Frontiers:
         frontiers = {}
         for name, stage in seen.catalog.items():
             last, of = seen.last(stage), NEVER if stage.in_memory else defined[name]
-            there = min(safe.epoch, inclusive(of.owes(safe.frames, last + 1)))
-            if stage.options.persist == DISK and not stage.options.nondeterministic:
-                there = 0 if not stage.frozen else there  # also while it has stopped
+            there = _safe(stage, of, last, safe)
+            there = min(there, most.get(name, there))
             frontiers[name] = Frontier(last, _at(disk, last, of), there if copied else None)
         return frontiers
 
     def of_replicas(self) -> list[dict[str, int]]:
         """For each replica, in the order of the settings, the last epoch of each stage it holds.
 
-        Of one that is kept in memory or on disk that is 0: replicas owe nothing of it.
+        Of one that is kept in memory or on disk that is 0: replicas owe nothing of it; one that is
+        scaled back stays where it was.
         """
         copies = self._replication.status()
         seen, defined = self._seen()
         return [
             {
                 name: 0
-                if stage.in_memory or stage.on_disk
-                else _at(Reached(copy.frame, copy.epoch), seen.last(stage), defined[name])
+                if stage.in_memory
+                else _safe(stage, defined[name], seen.last(stage), Reached(copy.frame, copy.epoch))
                 for name, stage in seen.catalog.items()
             }
             for copy in copies
@@ -122,6 +127,23 @@ class Frontiers:
             name: min(reached.epoch, seen.last(stage), inclusive(exact[name]))
             for name, stage in seen.catalog.items()
         }
+
+    @contextmanager
+    def held(self, names: Iterable[str]) -> Iterator[Mapping[str, int]]:
+        """A block in which the frontiers of some stages on replicas stay as they are, and these.
+
+        Failure: 1. What replicas have of a stage is noted, and that it is scaled back is written.
+        2. In between they acknowledge another epoch, and somebody is told. 3. They are told less.
+        """
+        try:
+            with self._lock:
+                safe = self._reached(Failure.DISK)
+                seen, defined = self._seen()
+                told = ((n, seen.catalog[n]) for n in names)
+                self._most = {n: _safe(s, defined[n], seen.last(s), safe) for n, s in told}
+            yield self._most
+        finally:
+            self._most = {}
 
     def after(self, failure: str, lost: int | None = None, stage: str | None = None) -> int:
         """The epoch that a failure now would bring the session, or a stage, back to.
@@ -237,6 +259,13 @@ class Frontiers:
 def _rise(defined: Defined) -> int:
     """The frame since which replicas owe a stage, if they ever will."""
     return defined.owed if defined.owed != NOWHERE.frame else 0
+
+
+def _safe(stage: Stage, defined: Defined, last: int, reached: Reached) -> int:
+    """The last epoch of a stage that replicas are said to have, of what they have acknowledged."""
+    if stage.options.persist == DISK and not (stage.options.nondeterministic or stage.frozen):
+        return 0  # also while it has stopped
+    return min(reached.epoch, inclusive(defined.owes(reached.frames, last + 1)))
 
 
 def _at(reached: Reached, last: int, defined: Defined) -> int:

@@ -16,6 +16,8 @@ past, which hold those of all stages, and the files of stages of the level `repl
 stages on disk come last, when nothing else is lacking (store/owed.py); nobody waits for them,
 `frontiers` promises nothing of them, and `recovery_frontier` counts on running them again.
 
+While replicas lack too much, stages of which nothing is said are kept on disk (scaling.py).
+
 A stage may rise, and the frame that says so is what its new level begins with: from memory it is
 computed once more. It may not fall where epochs that were said to be safe would be so no more: to
 memory never, and to disk only while the log has no replicas.
@@ -94,7 +96,7 @@ def moved(before: Mapping[str, Stage], decision: Decision, *, copied: bool) -> d
                 hint=f"session.drop('{name}') and define it again, or define it by another name",
                 stage=name,
             )
-        stages[name] = new
+        stages[name] = replace(new, scaled=None)
     return stages
 
 

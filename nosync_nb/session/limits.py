@@ -11,6 +11,8 @@ from typing import Any
 
 COLLECT_ROWS = 10_000_000
 
+BACKLOG_BYTES = 256 << 20
+
 
 @dataclass
 class Limits:
@@ -22,12 +24,15 @@ class Limits:
         collect_rows: the most rows that a read gives at once.
         replay_rows: an edited stage is replayed over the past if that is at most so many rows; a
             stage in memory keeps changes of about so many.
+        backlog_bytes: if replicas lack more than this, stages that can be had again by running are
+            owed to them last until it is half of that (see `scaling`); None: never.
     """
 
     spark_rows: int | None = None
     spark_off: bool = False
     collect_rows: int = COLLECT_ROWS
     replay_rows: int = 1_000_000
+    backlog_bytes: int | None = BACKLOG_BYTES
 
     def set(self, name: str, value: Any) -> None:
         """Sets one of them."""

@@ -16,7 +16,7 @@ from nosync_nb.dataflow.draft import Work
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.rows import Schema
-from nosync_nb.session.replication import ReplicaStatus
+from nosync_nb.session.behind import ReplicaStatus
 from nosync_nb.store.frontier import Failure, Frontier
 from nosync_nb.trace import glance
 

@@ -41,6 +41,7 @@ from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.retaining import Retaining
 from nosync_nb.session.rewinding import Rewinding
+from nosync_nb.session.scaling import Scaling
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.session.upkeep import Upkeep
@@ -72,9 +73,9 @@ class Owners:
         self.names = names = Names(listeners)
         self.transactions = transactions = Transactions()
         self.publisher = publisher = Publisher(store, gate, self.works, Garbage(), names)
-        self.replication = replication = Replication(publisher, settings, listeners.say)
+        self.replication = replication = Replication(publisher, settings, listeners.say, self._look)
         self.fetching = Fetching(store, lambda: replication.settings.replicas)
-        self.frontiers = Frontiers(publisher, replication, self.fetching)
+        self.frontiers = frontiers = Frontiers(publisher, replication, self.fetching)
         self.repairs = repairs = Repairs(
             store, replication, listeners, lambda name, stop: self.healing.meet(name, stop=stop)
         )
@@ -99,6 +100,9 @@ class Owners:
         self.comparing = Comparing(publisher, self.host)
         installation = Installation(gate, publisher, link, types, signer, self.upkeep, limits)
         self.retaining = Retaining(gate, publisher, installation, self.upkeep)
+        self.scaling = Scaling(
+            gate, publisher, installation, replication, frontiers, self.worker, limits
+        )
         self.healing = Healing(gate, publisher, installation, self.upkeep, report)
         self.declarations = Declarations(gate, publisher, installation, link)
         self.definitions = Definitions(
@@ -117,6 +121,10 @@ class Owners:
         self.blocks = Blocks(transactions, self.commits, self.loads)
         self.watches = Watches(gate, publisher, listeners, self.blocks, inputs, self.loads)
         self._begin(opening, transactions)
+
+    def _look(self) -> None:
+        """Has decided what is owed to replicas, of which something was heard."""
+        self.scaling.look()
 
     def _begin(self, opening: Opening, transactions: Transactions) -> None:
         """Makes who goes back; has done before the first write what an opening has left to do."""

@@ -28,7 +28,7 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import refusal
 from nosync_nb.operators.specs import expressions_of
-from nosync_nb.session import losses, versions
+from nosync_nb.session import behind, losses, versions
 from nosync_nb.session.fetching import Fetching
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
@@ -101,8 +101,9 @@ def recover(store: Store, types: SparkTypes, fetching: Fetching) -> Opening:
     with decoding("the log"):
         lacking = fetching.expect(store.sweep())
     report = _report(recovered, lost)
-    if lacking.said:
-        report.note(lacking.said)
+    for note in (lacking.said, *behind.scaled_told(catalog)):
+        if note:
+            report.note(note)
     stages = recovered.data.get("stages", ())
     differs = any(
         (each["life"]["is"] == "stale") != (catalog[each["name"]].reason is not None)

@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError
+from nosync_nb.session.behind import Backlog, ReplicaStatus, backlog_of, status_of
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.store.replicas import remembered
 from nosync_nb.store.replicas import settings as stored
@@ -35,36 +35,13 @@ _AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0
 _LOST = ("fenced", "ahead")
 
 
-class ReplicaStatus(NamedTuple):
-    """One replica, for people: `epoch` is the last that can be read back from it alone.
-
-    What it lacks is counted in epochs, in bytes that are to be shipped, and in seconds since the
-    first epoch that it lacks was committed. `last_bytes` are those of files that come last, as they
-    are of stages that are kept on disk: no epoch waits for them.
-
-    `frame` is the last of the log's that it has. `state` is `starting`, `level`, `behind`,
-    `failing` (`why` tells; it is tried again), `fenced` or `ahead` (another owner, or a replica
-    that knows more: this session may not go on).
-    """
-
-    url: str
-    state: str
-    epoch: int
-    behind: int
-    behind_bytes: int
-    behind_s: float
-    bytes_sent: int
-    why: str
-    last_bytes: int = 0
-    frame: int = 0
-
-
 class Replication:
     """The replicas of a log that is written here.
 
     Args:
         settings: which they are; of none, nothing is started.
         say: tells the user what the keeper has repaired.
+        look: called when a replica's state has changed, without a lock.
 
     Attributes:
         scrubbed: what the keeper has said last of its scrubbing.
@@ -72,11 +49,15 @@ class Replication:
     """
 
     def __init__(
-        self, publisher: Publisher, settings: Replicas, say: Callable[[str], None]
+        self,
+        publisher: Publisher,
+        settings: Replicas,
+        say: Callable[[str], None],
+        look: Callable[[], None],
     ) -> None:
         self._publisher, self._store = publisher, publisher.store
         self._log = publisher.store.log
-        self._say = say
+        self._say, self._look = say, look
         self.scrubbed = Scrubbed()
         self.heard = threading.Condition(threading.RLock())
         self._settings = settings
@@ -167,32 +148,19 @@ class Replication:
 
     def status(self) -> list[ReplicaStatus]:
         """Each replica, in the order of the settings."""
-        now, end = self._publisher.now, self._log.head.offset
+        now, end, ledger = self._publisher.now, self._log.head.offset, self._publisher.ledger
         with self.heard:
             addresses, told = self._settings.replicas, list(self._told)
         return [
-            self._status(address.url, each, now, end)
+            status_of(address.url, each, ledger, now, end)
             for address, each in zip(addresses, told, strict=True)
         ]
 
-    def _status(self, url: str, told: Progress, now: int, end: int) -> ReplicaStatus:
-        """One replica, if the last epoch is `now` and the stream of frames ends at `end`."""
-        epoch = self._publisher.ledger.held(told.seq, told.epoch)
-        lacks = epoch < now
-        state = "behind" if told.condition == "level" and lacks else told.condition
-        since = self._publisher.ledger.committed(epoch + 1) if lacks else None
-        return ReplicaStatus(
-            url,
-            state,
-            epoch,
-            max(0, now - epoch),
-            (max(0, end - told.offset) if told.offset >= 0 else 0) + told.backlog_bytes,
-            0.0 if since is None else max(0.0, time.time() - since),
-            told.bytes_sent,
-            told.why,
-            told.last_bytes,
-            told.seq,
-        )
+    def backlog(self) -> Backlog | None:
+        """What the quorum lacks that lacks least: others keep no epoch waiting. None: not known."""
+        end = self._log.head.offset
+        with self.heard:
+            return backlog_of(self._told, self._settings.quorum, end)
 
     def wait(self, seq: int, epoch: int, timeout: float | None) -> None:
         """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.
@@ -308,6 +276,7 @@ class Replication:
                 self._knowing.add(told.replica)
                 self._settle()
             self.heard.notify_all()
+        self._look()
         if told.condition in _LOST:
             self._log.go_beyond(told.obeys)
             with suppress(DurabilityError):  # it is closed, and the next owner has it

@@ -70,7 +70,7 @@ class RecoveryReport:
             return ""
         first = min(self.uncertain.values())
         return (
-            f"epoch {first} and later, if there were any, of {_listed([*self.uncertain])}:"
+            f"epoch {first} and later, if there were any, of {listed([*self.uncertain])}:"
             " too few replicas could be read"
         )
 
@@ -137,7 +137,7 @@ class RecoveryReport:
             names = [name for name, each in self.stages.items() if each == kind]
             plain = [name for name in names if name not in self.reasons]
             if plain:
-                facts.append((kind, _listed(plain)))
+                facts.append((kind, listed(plain)))
             facts += [(kind, f"{n}: {self.reasons[n]}") for n in names if n in self.reasons]
         for name, kind in self.stages.items():
             if kind == STALE:
@@ -145,7 +145,7 @@ class RecoveryReport:
         facts.append(("recomputed", counted(self.recomputed, "stage-epoch")))
         if self.not_restored:
             bound = [f"{name} ({cell})" for name, cell in self.not_restored.items()]
-            facts.append(("not restored", _listed(bound)))
+            facts.append(("not restored", listed(bound)))
         facts += [("note", each) for each in self.notes]
         facts.append(("time", ", ".join(f"{k} {_time(v)}" for k, v in self.seconds.items())))
         return [(what, text) for what, text in facts if text]
@@ -159,7 +159,7 @@ class RecoveryReport:
         return "\n".join(lines)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Names in a line, those that are too many counted."""
     shown = ", ".join(names[:NAMES_MAX])
     rest = len(names) - NAMES_MAX

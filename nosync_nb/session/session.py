@@ -347,9 +347,8 @@ class Session:
     spark_rows = _limit("spark_rows", "The most rows that run here; None: by estimated cost.")
     spark_off = _limit("spark_off", "Whether no Spark session is started.")
     collect_rows = _limit("collect_rows", "The most rows that `to_arrow` and `to_pandas` give.")
-    replay_rows = _limit(
-        "replay_rows", "An edited stage is replayed over the past if that is at most so many rows."
-    )
+    replay_rows = _limit("replay_rows", "The most rows that an edited stage is replayed over.")
+    backlog_bytes = _limit("backlog_bytes", "The most that replicas may lack; see `Limits`.")
 
     @property
     def stats(self) -> dict[str, Any]:

@@ -301,7 +301,9 @@ def _go_on(
         earlier = _earlier(before, seen)
         decision.catalog[earlier.name] = earlier
         version = before.version + 1
-        stage = replace(stage, version=version, begin=seen.epoch, gaps=(), refuted=None)
+        stage = replace(
+            stage, version=version, begin=seen.epoch, gaps=(), refuted=None, scaled=None
+        )
         status = "changed" if named else "followed"
     if status in COMPUTED and (same or stage.options.nondeterministic):
         stage = _separated(stage, decision.catalog, prints, seen.graph.numbers + 1)

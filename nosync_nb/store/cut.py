@@ -44,7 +44,7 @@ def _stage(stage: Stage, made: Earlier) -> Stage | None:
     """A stage as of the epoch; None: there is nothing of it, nor will be."""
     epoch, unread = made.epoch, stage.name in made.unread
     gaps = tuple((low, min(high, epoch + 1)) for low, high in stage.gaps if low <= epoch)
-    cut_off = replace(stage, begin=min(stage.begin, epoch), gaps=gaps)
+    cut_off = replace(stage, begin=min(stage.begin, epoch), gaps=gaps, scaled=None)
     if isinstance(stage.life, Frozen):
         life = replace(stage.life, since=min(stage.life.since, epoch))
         return None if unread else replace(cut_off, life=life)

@@ -18,12 +18,14 @@ from nosync_nb.dataflow.stage import DISK
 class Defined(NamedTuple):
     """The frame by which a log is what it is, and the upper that it has without that frame.
 
-    `owed` is the frame since which replicas owe it, for ever if that is later than any.
+    `owed` is the frame since which replicas owe it, for ever if that is later than any; `held` the
+    upper that they had before that, of one that was scaled back.
     """
 
     frame: int
     before: int = 0
     owed: int = 0
+    held: int = 0
 
     def upper(self, frames: int, upper: int) -> int:
         """What a level has of a log of an `upper` that has frames up to `frames`."""
@@ -31,7 +33,8 @@ class Defined(NamedTuple):
 
     def owes(self, frames: int, upper: int) -> int:
         """What replicas that acknowledge frames up to `frames` have of a log of an `upper`."""
-        return self.upper(frames, upper) if self.owed <= frames else 0
+        there = self.upper(frames, upper)
+        return there if self.owed <= frames else min(self.held, there)
 
 
 NEVER = 2**63 - 1
@@ -59,8 +62,8 @@ def after(
     Cost: O(stages), some 100 ns each.
     """
     stages = catalog.get("stages", ())
-    on_disk = [s for s in stages if s["options"].get("persist") == DISK]
-    local = {s["name"] for s in on_disk if _local(s)}
+    on_disk = [s for s in stages if s["options"].get("persist") == DISK or "scaled" in s]
+    local = {s["name"]: s.get("scaled", -1) + 1 for s in on_disk if _local(s)}
     uppers = {s["name"]: s["life"]["since"] + 1 for s in _stopped(before)}
     still = {s["name"] for s in _stopped(catalog)}
     defined = {}
@@ -71,11 +74,12 @@ def after(
         if log not in known:
             each = Defined(frame)
         elif name in uppers and name not in still:
-            each = Defined(frame, uppers[name], known[log].owed)
+            each = known[log]._replace(frame=frame, before=uppers[name])
         else:
             each = known[log]
         if (each.owed == NEVER) != (name in local):
-            each = each._replace(owed=NEVER if name in local else frame)
+            owed, held = (NEVER, local[name]) if name in local else (frame, each.held)
+            each = each._replace(owed=owed, held=held)
         defined[log] = each
     return defined
 

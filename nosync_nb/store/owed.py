@@ -1,6 +1,7 @@
 """Owed: which files of a log an epoch needs on replicas to be safe there, and which come last.
 
-A stage that is kept on disk is promised nothing on replicas: it is had again by running. What it
+A stage that is kept on disk is promised nothing on replicas: it is had again by running; so is one
+that is scaled back under a backlog, until that falls (session/scaling.py). What such a stage
 alone keeps is *local*: the numbers of its logs and traces, and of parts that no other stage uses.
 A file that local ones alone name is owed last: replicas get it when they have all else, and what
 they acknowledge says nothing of it. Frames are whole: small changes of a local stage ride in them,
@@ -36,7 +37,8 @@ Namers = Mapping[str, AbstractSet[int]]
 def local(catalog: Mapping[str, Stage], graph: Graph) -> frozenset[int]:
     """The numbers of what stages on disk alone keep, and those in memory."""
     # Asked of each stage at each definition: a call takes ten times as long.
-    kept = {n for n, stage in catalog.items() if stage.options.persist == DISK and stage.on_disk}
+    asked = (n for n, s in catalog.items() if s.options.persist == DISK or s.scaled is not None)
+    kept = {name for name in asked if catalog[name].on_disk}
     return graph.only_of(kept | graph.memory) if kept else NONE
 
 
@@ -79,6 +81,35 @@ def owing(payload: Payload) -> Owing | None:
         ):
             raise ValueError("they are no numbers")
         return Owing(frozenset(numbers), files)
+
+
+class Spoken:
+    """What was said of local numbers, as one definition follows the other.
+
+    Attributes:
+        numbers: those of now.
+        since: of those that were local the place in the stream where they are owed again: who has
+            no more of it may lack their files.
+    """
+
+    def __init__(self) -> None:
+        self.since: dict[int, int] = {}
+        self._said: Owing | None = None
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        return NONE if self._said is None else self._said.numbers
+
+    def begin(self, said: Owing | None) -> None:
+        """Takes what a checkpoint says; the newest one is given first."""
+        self._said = self._said or said
+
+    def follow(self, said: Owing, end: int) -> None:
+        """Takes what a frame says that ends at a place in the stream."""
+        self.since.update(dict.fromkeys(self.numbers - said.numbers, end))
+        for number in said.numbers & self.since.keys():
+            del self.since[number]
+        self._said = said
 
 
 def of_checkpoint(payload: Payload) -> Namers:

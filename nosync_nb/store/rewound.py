@@ -28,6 +28,8 @@ def catalog_at(catalog: Mapping[str, Stage], earlier: Earlier) -> dict[str, Stag
 
 def _stage_at(stage: Stage, earlier: Earlier) -> Stage:
     """A stage as it goes on from an epoch; the same object if nothing is other."""
+    if stage.scaled is not None:  # what replicas had is of epochs that are left
+        stage = replace(stage, scaled=None)
     epoch, life = earlier.epoch, stage.life
     if isinstance(life, Stale | Frozen) and life.since > epoch:
         stage = replace(stage, life=replace(life, since=epoch))

@@ -104,6 +104,7 @@ def _stage(data: Any, epoch: int, numbers: int, frozen: AbstractSet[str]) -> tup
     _number(data["version"], f"{what}: its version")
     _number(data["begin"], f"{what}: its begin", epoch)
     _number(data.get("apart", 0), f"{what}: what tells it apart")
+    _number(data.get("scaled", 0), f"{what}: what replicas had of it", epoch)
     check_text(data["uid"], f"{what}: its uid")
     check_text(data["fingerprint"], f"{what}: its fingerprint")
     if not signing.is_key_id(data.get("signer", "")):

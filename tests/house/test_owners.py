@@ -51,6 +51,7 @@ OFFERED = {
     "colors": "likewise",
     "collect_rows": "of a session: users set it",
     "replay_rows": "likewise",
+    "backlog_bytes": "likewise",
     "retain": "likewise",
     "spark_off": "likewise",
     "__cause__": "of exceptions: the language has no other way than `raise`",
@@ -80,6 +81,7 @@ NOTEBOOK_ASSIGNED = {
     "commenters": "likewise",
     "daemon": "of threading.Timer: documented, and no argument of it",
     "replay_rows": "of a session: users set it",
+    "backlog_bytes": "likewise",
     "spark_off": "likewise",
 }
 """The attributes of others that magics and widgets assign."""

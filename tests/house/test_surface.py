@@ -11,6 +11,7 @@ PROMISED = {
     *("compare", "define", "retain", "pin", "unpin", "pins"),
     *("branch", "branches", "drop_branch", "follow", "rewind"),
     *("spark", "spark_rows", "spark_off", "spark_conf", "collect_rows", "replay_rows"),
+    "backlog_bytes",
 }
 """What README and the arguments of `open` and the magics' settings promise of a session."""
 

@@ -1,8 +1,9 @@
 """Levels, held against the plain past: whatever is owed last, what was acknowledged comes back.
 
-A log of stages at levels that change is shipped to a replica that fails at some call, and its disk
-is lost. All that the replica had acknowledged is there again at every epoch, and what is owed by
-level is there as it was, not only computed again.
+A log of stages at levels that change, and that are scaled back and owed again at any moment, is
+shipped to a replica that fails at some call, and its disk is lost. All that the replica had
+acknowledged is there again at every epoch, and what is owed by level is there as it was, not only
+computed again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nosync_nb.dataflow.stage import Options
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Files
 from nosync_nb.session.replication import Replication
+from nosync_nb.session.scaling import candidates
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.folder import FolderReplica
@@ -40,6 +42,7 @@ STEPS = st.lists(
         st.tuples(st.just("feed"), st.integers(1, 40)),
         st.tuples(st.just("ship"), st.integers(0, 12)),
         st.tuples(st.just("checkpoint"), st.just(0)),
+        st.tuples(st.just("scale"), st.integers(0, 3)),
         st.tuples(st.sampled_from(STAGES), st.integers(1, 2)),
     ),
     min_size=2,
@@ -125,9 +128,20 @@ class Shipped:
             inside(session).upkeep.checkpoint()
         elif what == "ship":
             self.ship(how)
+        elif what == "scale":
+            self.scale(how)
         else:
             if not inside(session).catalog[what].in_memory or how == 2:
                 define(session, what, LEVELS[how])
+
+    def scale(self, most: int) -> None:
+        """Scales back so many of those that can be; none: all are owed again."""
+        owners = owners_of(self.session)
+        with owners.gate.lock:
+            if most:
+                owners.scaling.scale_back(sorted(candidates(inside(self.session).snapshot))[:most])
+            else:
+                owners.scaling.owe()
 
     def ship(self, calls: int) -> None:
         """Ships until the replica fails."""
@@ -156,6 +170,10 @@ def nobody_ships(monkeypatch: pytest.MonkeyPatch) -> None:
 @example(["replicas"] * 4, [("feed", 30), ("ship", 99), ("totals", 1), ("checkpoint", 0)])
 @example(["disk"] * 4, [("feed", 30), ("checkpoint", 0), ("feed", 30), ("totals", 2)])
 @example(["memory", "disk", "memory", "memory"], [("feed", 11)] * 3)
+@example(["replicas"] * 4, [("feed", 30), ("ship", 99), ("scale", 2), ("feed", 31), ("ship", 5)])
+@example(
+    ["replicas"] * 4, [("feed", 30), ("scale", 3), ("checkpoint", 0), ("feed", 9), ("ship", 6)]
+)
 @given(st.lists(st.sampled_from(LEVELS), min_size=4, max_size=4), STEPS)
 def test_what_was_acknowledged_comes_back_after_a_lost_disk(
     levels: list[str], steps: list[tuple[str, int]]

@@ -21,7 +21,8 @@ import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, FencedError, OutcomeUnknownError, SchemaError
 from nosync_nb.files.disk import Files
-from nosync_nb.session.replication import ReplicaStatus, Replication
+from nosync_nb.session.behind import ReplicaStatus
+from nosync_nb.session.replication import Replication
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log.segments import HEADER_BYTES

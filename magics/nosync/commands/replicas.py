@@ -14,7 +14,7 @@ from nosync_widgets.tables import Table
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
-    from nosync_nb.session.replication import ReplicaStatus
+    from nosync_nb.session.behind import ReplicaStatus
 
 _COLUMNS = ("replica", "state", "epoch", "epochs behind", "lacks", "since", "sent", "later", "why")
 _TYPES = ("string", "string", "bigint", "bigint", *["string"] * 5)
@@ -50,6 +50,7 @@ def _change(session: Session, arguments: Namespace) -> None:
 
 
 def _table(notebook: Notebook, session: Session) -> Table | None:
+    from nosync_nb.session.behind import scaled_told
     from nosync_nb.session.session import owners_of
 
     replication = owners_of(session).replication
@@ -77,6 +78,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
             ]
             for each in copies
         ],
+        notes=scaled_told(owners_of(session).publisher.snapshot.catalog),
     )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 def _status(notebook: Notebook, _arguments: Namespace) -> Table:
+    from nosync_nb.session.behind import scaled_told
     from nosync_nb.session.session import owners_of
 
     session = notebook.session()
@@ -45,6 +46,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     notes.append(_failures(session))
     notes.append(_taken(session))
     notes += _scrubbed(session)
+    notes += scaled_told(owners_of(session).publisher.snapshot.catalog)
     notes += _not_here(session)
     columns = ("name", "kind", "rows", "epoch", "on disk", "on replicas", "state")
     types = ("string", "string", "bigint", "bigint", "bigint", "bigint", "string")

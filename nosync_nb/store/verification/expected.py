@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from nosync_nb.store import deferred, journal
 from nosync_nb.store.journal import Entry, Payload
+from nosync_nb.store.owed import Spoken
 from nosync_nb.trace.parts import PartRef
 from nosync_nb.trace.past import tree
 
@@ -37,6 +38,13 @@ class Expected(NamedTuple):
     after: int
     current: bool
     framed: bool = False
+
+    def owed(self, spoken: Spoken) -> Expected:
+        """This file, as whoever holds frames has it once it was owed again that came last."""
+        since = [spoken.since[n] for n in self.traces if n in spoken.since]
+        if not since or self.traces - spoken.numbers - spoken.since.keys():
+            return self
+        return self._replace(after=max(since), framed=True) if max(since) > self.after else self
 
     def joined(self, other: Expected) -> Expected:
         """This file, which another place names as well: its rows in another order, or state."""

@@ -48,8 +48,9 @@ class Item(NamedTuple):
 
 def items(surveyed: Survey) -> dict[str, Item]:
     """The files of a log that can be proven, by name: rows, then checkpoints, then segments."""
-    local = surveyed.local
-    named = [_rows(each, local) for each in surveyed.files.values() if each.digest is not None]
+    owed = surveyed.owed
+    known = [each for each in surveyed.files.values() if each.digest is not None]
+    named = [_rows(each.owed(owed), owed.numbers) for each in known]
     states = [each for each in surveyed.held if checkpoint.listed([each.name])]
     named += [
         Item(each.name, each.size, _state(each.name), each.name == surveyed.state, 0)
@@ -61,9 +62,9 @@ def items(surveyed: Survey) -> dict[str, Item]:
         if after.before == one.key:
             size = one.local(after.start.offset)
             named.append(Item(one.name, size, _segment(one, after), False, 0))
-    known = {one.key for one in surveyed.segments}
+    keys = {one.key for one in surveyed.segments}
     for after in surveyed.segments:
-        if after.before is not None and after.before not in known:
+        if after.before is not None and after.before not in keys:
             name = segments.file_name(*after.before)
             if any(each.file == name for each in surveyed.damage):
                 named.append(Item(name, None, _segment(None, after), False, 0))

@@ -50,7 +50,7 @@ class Survey(NamedTuple):
         epoch: the last one.
         ends: the end of the stream after each epoch, or rewind to one, since the newest checkpoint.
         stages: the names of stages by the numbers of their logs and traces.
-        local: the numbers of those whose files replicas get last; see `owed`.
+        owed: whose files replicas get last.
         damage: of segments and checkpoints.
     """
 
@@ -62,7 +62,7 @@ class Survey(NamedTuple):
     epoch: int
     ends: list[tuple[int, int]]
     stages: dict[int, str]
-    local: frozenset[int]
+    owed: owed.Spoken
     damage: list[Damaged]
     notes: list[str]
 
@@ -102,7 +102,7 @@ class _Surveyor:
         self._named: dict[str, Expected] = {}
         self._held: list[Present] = []
         self._stages: dict[int, str] = {}
-        self._said: owed.Owing | None = None
+        self._owed = owed.Spoken()
         self._damage: list[Damaged] = []
         self._notes: list[str] = []
         self._ends: list[tuple[int, int]] = []
@@ -141,7 +141,7 @@ class _Surveyor:
             self._last,
             self._ends,
             self._stages,
-            (self._said or owed.NOTHING).numbers,
+            self._owed,
             self._damage,
             self._notes,
         )
@@ -187,7 +187,7 @@ class _Surveyor:
             with decoding(f"'{name}'"):
                 payload = journal.unpack(state.payload)
                 self._stages = {**stages_of(payload.meta), **self._stages}
-                self._said = self._said or owed.owing(payload)
+                self._owed.begin(owed.owing(payload))
                 named = list(of_checkpoint(payload, state.mark.offset))
         except CorruptLogError as error:
             self._damage.append(Damaged(name, str(error)))
@@ -357,7 +357,7 @@ class _Surveyor:
                 payload = journal.unpack(frame.payload)
                 if (said := owed.owing(payload)) is not None:
                     self._stages.update(stages_of(payload.meta))
-                    self._said = said
+                    self._owed.follow(said, offset)
                 for wrong in self._following.wrong(frame.kind, payload):
                     self._damage.append(self._wrong(segment, frame, wrong))
                 if offset > self._since:
