@@ -16,7 +16,7 @@ class Activity:
     """Something that takes time.
 
     Attributes:
-        what: it, as a person reads it: "waits for replicas".
+        what: it, as a person reads it: "waits for replicas"; it may change while one looks.
         total: how many steps it has; 0 if that is not known.
         done: how many of them are behind it; it changes while one looks.
         since: when it began, by `time.monotonic`.
@@ -27,6 +27,10 @@ class Activity:
         self.total = total
         self.done = 0
         self.since = time.monotonic()
+
+    def say(self, what: str) -> None:
+        """Says anew what it is."""
+        self.what = what
 
     def step(self) -> None:
         """One more step is done."""

@@ -247,8 +247,8 @@ class Commits:
         with doing.of(f"waits for the disk: epoch {epoch}"):
             log.sync(seq)
         if level == "replicas":
-            with doing.of(f"waits for replicas: epoch {epoch}"):
-                self._replication.wait(seq, epoch, timeout)
+            with doing.of(f"waits for replicas: epoch {epoch}") as waiting:
+                self._replication.wait(seq, epoch, timeout, waiting.say)
 
     def _check_level(self, level: str) -> None:
         """Raises if nothing can be waited for there."""

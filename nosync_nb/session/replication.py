@@ -162,8 +162,11 @@ class Replication:
         with self.heard:
             return backlog_of(self._told, self._settings.quorum, end)
 
-    def wait(self, seq: int, epoch: int, timeout: float | None) -> None:
+    def wait(self, seq: int, epoch: int, timeout: float | None, say: Callable[[str], None]) -> None:
         """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.
+
+        Args:
+            say: is told who is waited for, and why, whenever there are news.
 
         Raises:
             DurabilityError: it took longer than `timeout` seconds, or it cannot come about.
@@ -175,6 +178,7 @@ class Replication:
                 lost = [told for told in self._told if told.condition in _LOST]
                 if lost or self._closing.is_set() or (left is not None and left <= 0):
                     raise DurabilityError(self._short(seq, epoch, timeout))
+                say(f"waits: {self._short(seq, epoch, None)}")
                 self.heard.wait(left)
 
     def _short(self, seq: int, epoch: int, timeout: float | None) -> str:

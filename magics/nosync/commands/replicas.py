@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
@@ -35,18 +36,25 @@ def _change(session: Session, arguments: Namespace) -> None:
     from nosync_nb.store.replicas.settings import checked
 
     replication = owners_of(session).replication
-    urls = [address.url for address in replication.settings.replicas]
-    if arguments.act is not None and arguments.url is None:
-        raise UsageError(f"%dd replicas {arguments.act}: name its URL, file:///absolute/folder")
-    if arguments.act == "add":
-        urls = [*urls, arguments.url]
-    elif arguments.act == "remove":
-        if arguments.url not in urls:
-            raise UsageError(
-                f"%dd replicas remove: '{arguments.url}' is none of {formats.listing(urls)}"
-            )
-        urls.remove(arguments.url)
-    replication.change(checked(urls, arguments.quorum, log=session.path))
+    before = [address.url for address in replication.settings.replicas]
+    named = [_url(text) for text in arguments.urls]
+    if arguments.act is not None and not named:
+        raise UsageError(f"%dd replicas {arguments.act}: name its folder, or its URL")
+    missing = [url for url in named if url not in before]
+    if arguments.act == "remove" and missing:
+        known = formats.listing(before)
+        raise UsageError(f"%dd replicas remove: '{missing[0]}' is none of {known}")
+    if arguments.act == "remove":
+        urls = [url for url in before if url not in named]
+    else:  # one that is there stays, so that the line can be run again
+        urls = [*before, *missing]
+    if urls != before or arguments.quorum not in (None, replication.settings.quorum):
+        replication.change(checked(urls, arguments.quorum, log=session.path))
+
+
+def _url(text: str) -> str:
+    """The URL of a replica; a folder may be written as one is on a command line."""
+    return text if ":" in text else Path(text).expanduser().absolute().as_uri()
 
 
 def _table(notebook: Notebook, session: Session) -> Table | None:
@@ -56,7 +64,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
     replication = owners_of(session).replication
     copies, quorum = replication.status(), replication.settings.quorum
     if not copies:
-        notebook.say("the log has no replicas: %dd replicas add file:///absolute/folder")
+        notebook.say("the log has no replicas: %dd replicas add FOLDER")
         return None
     owed = replication.owed
     more = f"; the lower quorum counts when {owed} more of them know it" if owed else ""
@@ -94,7 +102,13 @@ COMMANDS = (
         _replicas,
         [
             (["act"], {"nargs": "?", "choices": ["add", "remove"]}),
-            (["url"], {"nargs": "?", "help": "file:///absolute/folder"}),
+            (
+                ["urls"],
+                {
+                    "nargs": "*",
+                    "help": "a folder, or file:///..., grpc://host:port, s3://bucket/prefix",
+                },
+            ),
             (["--quorum"], {"type": int, "help": "how many make an epoch safe; default: most"}),
         ],
     ),
