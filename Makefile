@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUN = scripts/run
 ARGS ?=
 
-.PHONY: help setup demo lab test check format screenshot bench mutate soak clean
+.PHONY: help setup demo lab test check format reference screenshot bench mutate soak clean
 
 help: ## Lists the commands
 	@sed -n 's/^\([a-z]*\):.*## /make \1 | /p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || true
@@ -33,6 +33,9 @@ format: setup ## Formats the code, drops outputs of notebooks
 	@$(RUN) ruff format
 	@$(RUN) ruff check --fix
 	@$(RUN) nbstripout tutorials/*.ipynb
+
+reference: setup ## Writes docs/reference.md from the code
+	@$(RUN) python scripts/reference.py
 
 screenshot: ## Takes docs/screenshot.png from JupyterLab
 	@$(PYTHON) scripts/setup.py --browser

@@ -59,11 +59,11 @@ def _run(notebook: Notebook, line: str) -> object:
     command = COMMANDS.get(words[0])
     if command is None:
         raise UsageError(_unknown(words[0]))
-    arguments, extra = _parser(command).parse_known_args(words[1:])
+    arguments, extra = parser_of(command).parse_known_args(words[1:])
     if extra:
         raise UsageError(
             f"%dd {command.name}: unrecognized arguments: {' '.join(extra)}. "
-            f"{_parser(command).format_usage().strip()}"
+            f"{parser_of(command).format_usage().strip()}"
         )
     return command.run(notebook, arguments)
 
@@ -99,7 +99,8 @@ def _split(line: str) -> list[str]:
         raise UsageError(f"%dd: {error}") from None
 
 
-def _parser(command: Subcommand) -> _Parser:
+def parser_of(command: Subcommand) -> _Parser:
+    """What reads the arguments of a subcommand."""
     parser = _Parser(prog=f"%dd {command.name}", description=command.summary, add_help=False)
     for names, options in command.arguments:
         parser.add_argument(*names, **options)
@@ -124,7 +125,7 @@ def _help(_notebook: Notebook, arguments: argparse.Namespace) -> _Text:
     command = COMMANDS.get(arguments.subcommand)
     if command is None:
         raise UsageError(_unknown(arguments.subcommand))
-    return _Text(_parser(command).format_help().rstrip())
+    return _Text(parser_of(command).format_help().rstrip())
 
 
 class _Text:
