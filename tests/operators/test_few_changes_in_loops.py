@@ -19,7 +19,7 @@ import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.collections.library import graphs
 from nosync_nb.errors import DivergenceError, NosyncError
-from nosync_nb.operators.iterate import few, mirror
+from nosync_nb.operators.iterate import few, known, mirror, stepped
 from nosync_nb.operators.iterate import loop as loops
 from nosync_nb.session.session import owners_of
 
@@ -82,6 +82,27 @@ def counted(edges: Collection) -> Collection:
     )
 
 
+def winners(edges: Collection) -> Collection:
+    """The first and the last by an order that many share, of values and orders that may be null."""
+    ends = named(edges)
+    return ends.iterate(
+        lambda held: (
+            held.join(ends.rename({"src": "dst", "dst": "next"}), on="dst")
+            .with_columns(half="CAST(length(next) + length(src) AS BIGINT) / 2 > 6")
+            .group_by("dst")
+            .agg(
+                some="min_by(next, src)",
+                other="max_by(next, half)",
+                third="min_by(src, half)",
+                fourth="max_by(src, next)",
+            )
+            .select("coalesce(some, fourth) AS src", "coalesce(other, third) AS dst")
+            .concat(ends)
+        ),
+        rounds=3,
+    )
+
+
 PROGRAMS: dict[str, Any] = {
     "parts": graphs.connected_components,
     "labels": lambda edges: graphs.label_propagation(edges, rounds=3),
@@ -96,6 +117,7 @@ PROGRAMS: dict[str, Any] = {
     "behind": behind,
     "sums": sums,
     "counted": counted,
+    "winners": winners,
 }
 
 
@@ -118,8 +140,9 @@ def test_few_changes_leave_what_batches_leave(
 ) -> None:
     counts = Counts(monkeypatch)
     monkeypatch.setattr("nosync_nb.operators.iterate.effort.FREE_WORK", 1 << 60)
-    for seed, whole in enumerate([mirror.WHOLE_ROWS, 20, 0]):
-        monkeypatch.setattr(mirror, "WHOLE_ROWS", whole)
+    for seed, (whole, most) in enumerate([(known.WHOLE_ROWS, stepped.SUMS_MAX), (20, 8), (0, 0)]):
+        monkeypatch.setattr(known, "WHOLE_ROWS", whole)
+        monkeypatch.setattr(stepped, "SUMS_MAX", most)
         follow(PROGRAMS[name], seed, tmp_path / str(seed), monkeypatch)
     assert counts.tried["rows"] >= 12
     assert counts.tried["traces"] >= 30
@@ -250,7 +273,7 @@ def test_a_mirror_that_knows_too_much_is_forgotten(
 def test_a_mirror_knows_what_was_near_a_change(
     tmp_path: Path, mirrors: list[mirror.Mirror], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror, "WHOLE_ROWS", 0)
+    monkeypatch.setattr(known, "WHOLE_ROWS", 0)
     for count in (20, 200):
         with nosync_nb.open(tmp_path / str(count)) as session:
             edges = session.input("edges", EDGES)
@@ -266,8 +289,8 @@ def test_one_key_of_very_many_rows_is_not_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = Counts(monkeypatch)
-    monkeypatch.setattr(mirror, "WHOLE_ROWS", 0)
-    monkeypatch.setattr(mirror, "ROWS_MAX", 50)
+    monkeypatch.setattr(known, "WHOLE_ROWS", 0)
+    monkeypatch.setattr(known, "ROWS_MAX", 50)
     with nosync_nb.open(tmp_path / "log") as session:
         edges = session.input("edges", EDGES)
         parts = session.stage("parts", graphs.connected_components(edges))

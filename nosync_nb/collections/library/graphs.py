@@ -280,16 +280,18 @@ def label_propagation(
     whole("label_propagation", "rounds", rounds)
     own = all_nodes("label_propagation", edges, nodes)
     both = neighbours("label_propagation", edges).concat(own.select("node AS src", "node AS dst"))
+    # Votes count downwards, so that one aggregate finds most votes and of those the least label.
+    voters = both.select("src", "dst", "CAST(-1 AS BIGINT) AS vote")
 
     def chosen(labels: Collection) -> Collection:
         """The least of the labels with most votes."""
-        votes = labels.join(both, on={"node": "src"}).group_by("dst", "label").agg(votes="count(*)")
-        most = votes.group_by("dst").agg(votes="max(votes)")
         return (
-            votes.join(most, on=["dst", "votes"])
+            labels.join(voters, on={"node": "src"})
+            .group_by("dst", "label")
+            .agg(votes="sum(vote)")
+            .group_by("dst")
+            .agg(label="min_by(label, votes)")
             .select("dst AS node", "label")
-            .group_by("node")
-            .agg(label="min(label)")
         )
 
     return own.select("node", "node AS label").iterate(chosen, rounds=rounds)

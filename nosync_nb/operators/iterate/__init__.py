@@ -1,8 +1,9 @@
 """iterate: loops, nested to any depth, incremental over epochs and rounds.
 
 `plan` says what is inside a loop, `rounds` how its state is kept; `run` runs the rounds, `few` does
-so row by row, if few change, on a `mirror` of the state and by the `shapes` of the nodes; `loop` is
-the operator, and `effort` says what it should do.
+so row by row, if few change, on a `mirror` of the state (what is `known` of keys, and `stepped`
+round by round) and by the `shapes` of the nodes; `loop` is the operator, and `effort` says what it
+should do.
 """
 
 from nosync_nb.operators.base import GROUP, JOIN, PLAIN

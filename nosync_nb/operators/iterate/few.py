@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from nosync_nb.operators.base import GROUP, JOIN, Step
 from nosync_nb.operators.iterate.grouped import from_scratch
-from nosync_nb.operators.iterate.mirror import (
+from nosync_nb.operators.iterate.known import (
     ManyError,
-    Mirror,
     Outside,
     Pairs,
     Pick,
@@ -23,11 +22,13 @@ from nosync_nb.operators.iterate.mirror import (
     pairs_of,
     updates_of,
 )
+from nosync_nb.operators.iterate.mirror import Mirror
 from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, Inner, Reader
 from nosync_nb.operators.iterate.rounds import Time
 from nosync_nb.operators.iterate.run import LoopRun, tagged
 from nosync_nb.operators.iterate.settle import FREE_ROUNDS, Watch
 from nosync_nb.operators.iterate.shapes import COUNT_MAX, GroupShape, Held, JoinShape
+from nosync_nb.operators.iterate.stepped import Stepped
 from nosync_nb.operators.linear import Concat, Consolidate
 from nosync_nb.trace.batch import Updates, concat_updates
 
@@ -297,42 +298,46 @@ class FewRun(LoopRun):
 
         Args:
             bounds: the least upper bounds with `time` that are known; grows.
+
+        Returns:
+            what is not to be changed.
         """
-        counts: Held = {}
+        if isinstance(state, Stepped):
+            counts, after = state.at(key, time)
+            if after is not None:
+                self._wait(number, after, key)  # who is evaluated then waits for the next one
+            return counts
+        counts = {}
         held = state.by_key[key]
         if not held:
             return counts
         late = 0
         later: set[Time] = set()
-        if len(time) == 1:
-            for (row, at), count in held.items():
-                if at <= time:
-                    counts[row] = counts.get(row, 0) + count
-                else:
-                    later.add(at)
-                    late += 1
-        else:
-            for (row, at), count in held.items():
-                least = bounds.get(at)
-                if least is None:
-                    least = bound(time, at)
-                    least = bounds[at] = time if least == time else least
-                if least is time:
-                    counts[row] = counts.get(row, 0) + count
-                else:
-                    later.add(least)
-                    late += 1
+        for (row, at), count in held.items():
+            least = bounds.get(at)
+            if least is None:
+                least = bound(time, at)
+                least = bounds[at] = time if least == time else least
+            if least is time:
+                counts[row] = counts.get(row, 0) + count
+            else:
+                later.add(least)
+                late += 1
         if later:
             self.step.touched += late
             for at in later:
-                waiting = self.waiting.get((number, at))
-                if waiting is None:
-                    waiting = self.waiting[number, at] = set()
-                    self._wake(number, at)
-                waiting.add(key)
+                self._wait(number, at, key)
         if 0 in counts.values():
             return {row: count for row, count in counts.items() if count}
         return counts
+
+    def _wait(self, number: int, time: Time, key: Row) -> None:
+        """Has a key evaluated at a later time."""
+        waiting = self.waiting.get((number, time))
+        if waiting is None:
+            waiting = self.waiting[number, time] = set()
+            self._wake(number, time)
+        waiting.add(key)
 
     def _ask(self, node: Inner, asked: list[Held], change: Held) -> None:
         """Adds the output of the operator over some keys."""

@@ -17,7 +17,8 @@ import numpy as np
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.iterate.effort import Effort
 from nosync_nb.operators.iterate.few import FEW_ROWS, FewRun
-from nosync_nb.operators.iterate.mirror import ROWS_MAX, ManyError, Mirror
+from nosync_nb.operators.iterate.known import ROWS_MAX, ManyError
+from nosync_nb.operators.iterate.mirror import Mirror
 from nosync_nb.operators.iterate.plan import Inner, Scope, readers
 from nosync_nb.operators.iterate.rounds import State
 from nosync_nb.operators.iterate.run import AbandonedError, LoopRun

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.base import GROUP, PLAIN
 from nosync_nb.operators.distinct import Threshold, distinct
-from nosync_nb.operators.iterate.mirror import PLAIN_TYPES, ManyError, Row, key_picker, picker
+from nosync_nb.operators.iterate.known import PLAIN_TYPES, ManyError, Row, key_picker, picker
 from nosync_nb.operators.iterate.plan import LEAVE, Inner
 from nosync_nb.operators.join import Join
 from nosync_nb.operators.linear import Linear, Select
@@ -110,15 +110,15 @@ def _aggregated(operator: Aggregate) -> Result | None:
     """What computes an aggregate of plain columns, None if that is another one."""
     if operator.picked is None or not all(e.is_column for e in operator.arguments):
         return None
-    calls: list[tuple[Callable[[Held, int], Any], int]] = []
+    calls: list[tuple[Callable[..., Any], list[int]]] = []
     for plan in operator.plans:
         call = plan.call
-        if call.distinct or call.more or call.function not in _FUNCTIONS:
+        if call.distinct or call.function not in _FUNCTIONS:
             return None
         if call.function == "sum" and call.argument and call.argument.type not in INTEGERS:
             return None
-        place = -1 if call.argument is None else call.argument.columns[0]
-        calls.append((_FUNCTIONS[call.function], place))
+        places = [argument.columns[0] for argument in call.arguments]
+        calls.append((_FUNCTIONS[call.function], places))
     made = picker([*range(len(operator.keys)), *operator.picked])
 
     def result(key: Row, inputs: list[Held]) -> Held | None:
@@ -127,7 +127,7 @@ def _aggregated(operator: Aggregate) -> Result | None:
             return {}
         if min(held.values()) < 0:
             return None
-        return {made((*key, *[function(held, place) for function, place in calls])): 1}
+        return {made((*key, *[function(held, *places) for function, places in calls])): 1}
 
     return result
 
@@ -140,13 +140,29 @@ def _greatest(held: Held, place: int) -> Any:
     return max(_values(held, place), default=None)
 
 
+def _least_by(held: Held, place: int, order: int) -> Any:
+    least = _least(held, order)
+    if least is None:
+        return None
+    values = [row[place] for row in held if row[order] == least]
+    return None if None in values else min(values)
+
+
+def _greatest_by(held: Held, place: int, order: int) -> Any:
+    greatest = _greatest(held, order)
+    if greatest is None:
+        return None
+    values = [row[place] for row in held if row[order] == greatest]
+    return max((value for value in values if value is not None), default=None)
+
+
 def _values(held: Held, place: int) -> list[Any]:
     """The values of a column that are not null."""
     values = [row[place] for row in held]
     return [value for value in values if value is not None] if None in values else values
 
 
-def _rows_counted(held: Held, place: int) -> int:
+def _rows_counted(held: Held) -> int:
     return sum(held.values())
 
 
@@ -162,10 +178,13 @@ def _sum(held: Held, place: int) -> Any:
     return total
 
 
-_FUNCTIONS: dict[str, Callable[[Held, int], Any]] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "count_star": _rows_counted,
     "count": _values_counted,
     "sum": _sum,
     "min": _least,
     "max": _greatest,
+    "min_by": _least_by,
+    "max_by": _greatest_by,
 }
+"""Each of the rows of a key and the places of its arguments; of equal orders as everywhere."""
