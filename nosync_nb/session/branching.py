@@ -8,15 +8,14 @@ Then it is a log like any other (`store/branches.py`), which is opened as any is
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from nosync_nb.collections.definition import check_name
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.snapshot import named_logs
 from nosync_nb.errors import SchemaError, TrustError
-from nosync_nb.files.disk import Files
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.replication import Replication
@@ -25,7 +24,7 @@ from nosync_nb.store import branches, recent
 from nosync_nb.store.asof import asof
 from nosync_nb.store.branches import Beginning, Branch
 from nosync_nb.store.cut import cut
-from nosync_nb.store.replicas.address import Address
+from nosync_nb.store.replicas.settings import Replicas, checked
 from nosync_nb.store.then import catalog_at, with_catalog
 
 NOW, THEN = "now", "then"
@@ -62,9 +61,9 @@ class Branching:
         Its log lies beside, in `branches/NAME`. It has the rows of then and the stages of now,
         shares the files of both, and is changed without this one, here or in another process. A
         stage that was defined later is computed from what it reads; an input that was declared
-        later is empty. With replicas the branch is kept at each of them, below `branches/NAME`;
-        one that was left by a rewind, or made and not opened here, is on this disk alone until
-        whoever opens it names replicas.
+        later is empty. With replicas the branch is kept at each of them, below `branches/NAME`,
+        from its first opening on; one that was left by a rewind, or made and not opened, is on this
+        disk alone until then.
 
         Args:
             name: an identifier that no other branch has.
@@ -94,7 +93,8 @@ class Branching:
             )
         with self._gate.lock:
             self._gate.turn("branch")
-            beginning = self.beginning(at, then=definitions == THEN)
+            replicas = self._replicas(name)
+            beginning = self.beginning(at, then=definitions == THEN)._replace(replicas=replicas)
             return branches.make(self._publisher.store, name, beginning)
 
     def leave(self, incarnation: int) -> str:
@@ -108,8 +108,27 @@ class Branching:
         while f"before-rewind-{number}" in known:
             number += 1
         name = f"before-rewind-{number}"
-        branches.leave(store, name, incarnation, self.beginning(None))
+        replicas = Replicas()
+        with suppress(SchemaError):  # a bucket's name for it is too long: it is here alone
+            replicas = self._replicas(name)
+        beginning = self.beginning(None)._replace(replicas=replicas)
+        branches.leave(store, name, incarnation, beginning)
         return name
+
+    def _replicas(self, name: str) -> Replicas:
+        """Where a branch is kept when it is opened: where its parent is, below `branches/NAME`.
+
+        A server keeps what it is given by the id of the log, as any does.
+        """
+        settings, store = self._replication.settings, self._publisher.store
+        urls = [
+            each.url
+            if each.kind.startswith("grpc")
+            else f"{each.url.rstrip('/')}/{branches.FOLDER}/{name}"
+            for each in settings.replicas
+        ]
+        asked = checked(urls, settings.quorum, log=branches.place(store.path, name), look=False)
+        return asked._replace(unprepared=bool(urls))
 
     def settle(self) -> None:
         """Shows what rewinds have left as branches, and deletes what one that failed made ready."""
@@ -161,10 +180,7 @@ class Branching:
         known = branches.names(store.files, store.path)
         if name not in known:
             raise branches.unknown(name, known)
-        settings = self._replication.settings
-        urls = [_below(store.files, each, name) for each in settings.replicas]
-        path = branches.place(store.path, name)
-        return self._opens(path, replicas=urls or None, quorum=settings.quorum or None)
+        return self._opens(branches.place(store.path, name))
 
     @property
     def listed(self) -> Mapping[str, Branch]:
@@ -179,15 +195,3 @@ class Branching:
         with self._gate.lock:
             self._gate.turn("dropping a branch")
             branches.drop(self._publisher.store, name)
-
-
-def _below(files: Files, replica: Address, name: str) -> str:
-    """Where a replica of a log keeps a branch of it: below it, or beside it if that has no below.
-
-    A server keeps what it is given by the id of the log, as any does.
-    """
-    if replica.kind.startswith("grpc"):
-        return replica.url
-    if replica.kind == "file" and files.exists(replica.path):
-        files.make_folder(os.path.join(replica.path, branches.FOLDER))
-    return f"{replica.url.rstrip('/')}/{branches.FOLDER}/{name}"

@@ -20,7 +20,7 @@ from nosync_nb.store.replicas import remembered, restoring, settings
 from nosync_nb.store.replicas.fetching import Elsewhere
 from nosync_nb.store.replicas.restoring import MissingError
 from nosync_nb.store.replicas.settings import Replicas
-from nosync_nb.store.replicas.sites import prepare
+from nosync_nb.store.replicas.sites import prepare, prepared
 from nosync_nb.store.store import Store
 
 _open: WeakValueDictionary[str, Session] = WeakValueDictionary()
@@ -137,11 +137,13 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
     session = None
     try:
         replicas, unfit = _replicas(store, wish)
+        replicas, ready = _prepared(store, replicas)
         session = Session(store, replicas, open, spark=wish.spark, spark_rows=wish.spark_rows)
         if anew is not None:
             tell(session.recovery, anew, [*session.inputs, *session.stages])
-        if unfit is not None:
-            session.recovery.note(unfit)
+        for said in (unfit, ready):
+            if said is not None:
+                session.recovery.note(said)
         owners = owners_of(session)
         if owners.behind:
             owners.gate.ready()
@@ -179,6 +181,21 @@ def _replicas(store: Store, wish: _Wish) -> tuple[Replicas, str | None]:
     prepare(asked.replicas, store.files)
     settings.write(store.files, store.path, log.id, asked)
     return asked, None
+
+
+def _prepared(store: Store, replicas: Replicas) -> tuple[Replicas, str | None]:
+    """The replicas of a branch, which it got from its parent, when it is opened first; tells so.
+
+    Those that cannot be reached keep nobody from it, and are tried again at the next opening.
+    """
+    if not replicas.unprepared:
+        return replicas, None
+    urls = ", ".join(each.url for each in replicas.replicas)
+    if not prepared(replicas.replicas, store.files):
+        return replicas, f"it is on this disk alone, as not all of {urls} can be reached"
+    replicas = replicas._replace(unprepared=False)
+    settings.write(store.files, store.path, store.log.id, replicas)
+    return replicas, f"it was on this disk alone, and is kept at {urls} from now on"
 
 
 def _known(where: str) -> Session | None:

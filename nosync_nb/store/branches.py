@@ -33,10 +33,13 @@ from nosync_nb.store.decoding import decoding
 from nosync_nb.store.log import folder, generation
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.log.owner import Owner
+from nosync_nb.store.replicas import settings
+from nosync_nb.store.replicas.layout import BRANCHES
+from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.store import Store
 from nosync_nb.trace.past.history import History
 
-FOLDER = "branches"
+FOLDER = BRANCHES
 MAKING, DROPPED, LEFT = ".making-", ".dropped-", ".left-"
 IN_USE = ".in-use"
 
@@ -79,6 +82,7 @@ class Beginning(NamedTuple):
         unwritten: the logs of which nothing is written.
         meta: for the id of its log, the rest of what its checkpoint says.
         times: when each epoch was committed; see `Ledger.saved`.
+        replicas: where it is kept from its first opening on.
     """
 
     version: Version
@@ -87,6 +91,7 @@ class Beginning(NamedTuple):
     unwritten: frozenset[int]
     meta: Callable[[bytes], Mapping[str, Any]]
     times: bytes
+    replicas: Replicas = Replicas()
 
 
 def fork_of(meta: Mapping[str, Any]) -> Fork | None:
@@ -283,6 +288,8 @@ def _write(
         )
         store.log.write_checkpoint(payload)
         store.log.note(epoch)
+        if beginning.replicas.replicas:
+            settings.write(files, made, store.log.id, beginning.replicas)
     finally:
         store.close()
 

@@ -752,6 +752,50 @@ def test_a_branch_is_kept_at_the_replicas_of_its_parent_and_comes_back_from_them
         assert contents(session, 4) == then
 
 
+def test_a_branch_that_was_made_and_not_opened_goes_to_the_replicas_when_it_is(
+    tmp_path: Path,
+) -> None:
+    url = f"file://{tmp_path / 'copy'}"
+    with nosync_nb.open(tmp_path / "log", replicas=[url]) as session:
+        described(session)
+        committed(session, 5)
+        path = inside(session).branching.make("made", 4)
+        told = session.rewind(to=3)
+        assert not (tmp_path / "copy" / "branches").exists()
+        for name, folder in (("made", path), (told.branch, told.path)):
+            with nosync_nb.open(folder) as branch:
+                (note,) = (text for text in branch.recovery.notes if "kept at" in text)
+                assert note.endswith(f"is kept at {url}/branches/{name} from now on")
+                branch.inputs["edges"].insert([(6, 6)])
+                branch.commit(wait="replicas", timeout=60)
+                was = contents(branch)
+            shutil.rmtree(folder)
+            with nosync_nb.open(folder, replicas=[f"{url}/branches/{name}"]) as again:
+                assert contents(again) == was
+                assert not [text for text in again.recovery.notes if "this disk alone" in text]
+
+
+def test_replicas_that_are_away_keep_nobody_from_a_branch_and_are_prepared_when_they_are_back(
+    tmp_path: Path,
+) -> None:
+    url, away = f"file://{tmp_path / 'disk' / 'copy'}", tmp_path / "away"
+    (tmp_path / "disk").mkdir()
+    with nosync_nb.open(tmp_path / "log", replicas=[url]) as session:
+        described(session)
+        committed(session, 3)
+        session.sync("replicas", timeout=60)
+        (tmp_path / "disk").rename(away)
+        path = inside(session).branching.make("made", 2)
+        with nosync_nb.open(path) as branch:
+            assert [text for text in branch.recovery.notes if "on this disk alone" in text]
+            committed(branch, 1)
+            assert not (tmp_path / "disk").exists()
+        away.rename(tmp_path / "disk")
+        with nosync_nb.open(path) as branch:
+            branch.sync("replicas", timeout=60)
+            assert branch.recovery_frontier("disk") == 3
+
+
 def test_the_first_epoch_near_now_touches_what_it_changes_and_runs_nothing_anew(
     session: Session, frames: bool
 ) -> None:

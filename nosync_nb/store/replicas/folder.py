@@ -53,12 +53,15 @@ class FolderSite:
     def __init__(self, folder: str, files: Files) -> None:
         self._folder, self._files = folder, files
 
-    def prepare(self) -> None:
-        """Makes the folder of copies if the one above is there."""
-        if not self._files.exists(self._folder) and self._files.exists(
-            os.path.dirname(self._folder)
-        ):
-            self._files.make_folder(self._folder)
+    def prepare(self) -> bool:
+        """Makes the folder of copies if the one above is there; that of a branch's with it."""
+        files, above = self._files, os.path.dirname(self._folder)
+        below = os.path.basename(above) == layout.BRANCHES
+        if below and not files.exists(above) and files.exists(os.path.dirname(above)):
+            files.make_folder(above)
+        if not files.exists(self._folder) and files.exists(above):
+            files.make_folder(self._folder)
+        return files.exists(self._folder)
 
     def logs(self, beat: Beat = lambda: None) -> dict[bytes, Promise]:
         """The logs of which it holds something, by their ids."""

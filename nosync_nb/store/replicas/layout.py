@@ -16,6 +16,9 @@ from nosync_nb.store.log import checkpoint, segments
 FOLDERS = names.FOLDERS
 """The inner folders of a log, by the ending of what lies there."""
 
+BRANCHES = "branches"
+"""Below a log, and below each of its copies, the folder of its branches."""
+
 _KNOWN_MAX = 1 << 12  # names are asked for again with every look at a folder
 
 

@@ -44,9 +44,10 @@ class ObjectSite:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
-    def prepare(self) -> None:
+    def prepare(self) -> bool:
         """Asks nobody: there are no folders to be made, and it need not be reached today."""
         self._bucket.check()
+        return True
 
     def logs(self, beat: Beat = lambda: None) -> dict[bytes, Promise]:
         """The logs of which it holds something, by their ids."""

@@ -156,8 +156,9 @@ class ServedSite:
     def __init__(self, address: Address, files: Files) -> None:
         self._address, self._files = address, files
 
-    def prepare(self) -> None:
+    def prepare(self) -> bool:
         """Does nothing: the server made its folder when it was started."""
+        return True
 
     def logs(self, _beat: Beat = lambda: None) -> dict[bytes, Promise]:
         """The logs of which it holds something, by their ids."""

@@ -43,11 +43,14 @@ class Replicas(NamedTuple):
     Attributes:
         former: what they were when it took more of them, until so many know of the change; or when
             it took fewer, until so many as it takes now have what was there then.
+        unprepared: they were taken from the log that this is a branch of, and what has to be there
+            before copies can be was not made yet.
     """
 
     replicas: tuple[Address, ...] = ()
     quorum: int = 0
     former: Former | None = None
+    unprepared: bool = False
 
     @property
     def settled(self) -> Replicas:
@@ -168,6 +171,7 @@ def read(files: Files, folder: str, log_id: bytes) -> Replicas:
     try:
         said = json.loads(text)
         settings = checked(said["replicas"], said["quorum"], log=folder, look=False)
+        settings = settings._replace(unprepared=bool(said.get("unprepared")))
         if "former" not in said:
             return settings
         urls, *numbers = said["former"]
@@ -196,6 +200,8 @@ def write(files: Files, folder: str, log_id: bytes, settings: Replicas) -> None:
     }
     if settings.former is not None:
         said["former"] = settings.former
+    if settings.unprepared:
+        said["unprepared"] = True
     text = json.dumps(said).encode()
     mac = _mac(trust.user_key(files), _identity(files, folder, log_id), text)
     files.replace(os.path.join(folder, FILE), b"\n".join((text, mac, b"")))

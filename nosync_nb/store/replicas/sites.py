@@ -26,8 +26,12 @@ class Site(Protocol):
     Each call raises DurabilityError if the place cannot be reached or refuses.
     """
 
-    def prepare(self) -> None:
-        """Makes what has to be there before copies can be, since the user has named it."""
+    def prepare(self) -> bool:
+        """Makes what has to be there before copies can be, since the user has named it.
+
+        Returns:
+            whether that is there now, as far as it can be told.
+        """
 
     def logs(self, beat: Beat = lambda: None) -> Mapping[bytes, Promise]:
         """The logs of which it holds something, by their ids.
@@ -69,8 +73,16 @@ def prepare(addresses: Iterable[Address], files: Files) -> None:
     Raises:
         DurabilityError: a place refuses.
     """
-    sites = [(each.url, connect(each, files)) for each in addresses]
-    said = ask_all([(url, lambda _, site=site: site.prepare()) for url, site in sites])  # type: ignore[misc]
-    for answer in said:
+    for answer in _prepared(addresses, files):
         if isinstance(answer, NosyncError) and not isinstance(answer, SilentError):
             raise answer
+
+
+def prepared(addresses: Iterable[Address], files: Files) -> bool:
+    """As `prepare` of what nobody named just now; whether all of it is there, without an error."""
+    return all(answer is True for answer in _prepared(addresses, files))
+
+
+def _prepared(addresses: Iterable[Address], files: Files) -> list[bool | NosyncError]:
+    sites = [(each.url, connect(each, files)) for each in addresses]
+    return ask_all([(url, lambda _, site=site: site.prepare()) for url, site in sites])  # type: ignore[misc]
