@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nosync.binding import Binding
 from nosync.cells import Cells, pending_rows
 from nosync.eager import EagerSpark
-from nosync.place import Place, prepare, shown, temporary, use, used
+from nosync.place import Place, fetch, prepare, shown, temporary, use, used
 from nosync.tracebacks import ShortErrors
 from nosync.variables import Memo, Variables, taken
 from nosync.views import OpenViews
@@ -182,6 +182,8 @@ class Notebook:
         __tracebackhide__ = True
         place = self._place()
         before, _ = used(place)
+        if name is not None:
+            fetch(place, name)
         use(place, name)
         try:
             return self.open(force=True, brief=True)

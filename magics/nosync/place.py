@@ -108,6 +108,20 @@ def use(place: Place, name: str | None) -> None:
     branches.use(Files(), str(place.path), name)
 
 
+def fetch(place: Place, name: str) -> None:
+    """Makes a branch anew that is at its replicas alone, from them; it is closed then."""
+    import nosync_nb
+    from nosync_nb.files.disk import Files
+    from nosync_nb.store import branches
+    from nosync_nb.store.replicas import remembered
+
+    log = str(place.path.resolve())
+    had = remembered.below(Files(), log).get(name)
+    if had is not None:
+        path = branches.place(log, name)
+        nosync_nb.open(path, replicas=had[0], quorum=had[1]).close()
+
+
 def prepare(place: Place, *, write: bool = True) -> bool:
     """Makes the folder above the log and admits both; `.nosync` keeps itself out of git.
 

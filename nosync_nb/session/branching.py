@@ -16,6 +16,7 @@ from nosync_nb.collections.definition import check_name
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.snapshot import named_logs
 from nosync_nb.errors import SchemaError, TrustError
+from nosync_nb.session import distant
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.replication import Replication
@@ -184,14 +185,27 @@ class Branching:
 
     @property
     def listed(self) -> Mapping[str, Branch]:
-        """The branches, by name."""
+        """The branches, by name, those that are at replicas alone as well."""
         store = self._publisher.store
-        return branches.listed(store.files, store.path)
+        here = branches.listed(store.files, store.path)
+        return {**distant.listed(store.files, store.path), **here}
 
     def drop(self, name: str) -> None:
-        """Deletes a branch that nobody has open."""
+        """Deletes a branch that nobody has open, and its copies at replicas.
+
+        Of those that cannot be reached a warning tells; the branch is listed as one that is at
+        replicas then, and may be dropped again.
+
+        Raises:
+            SchemaError: there is none, or it has branches itself.
+            FencedError: somebody has it open.
+        """
         if not isinstance(name, str):
             raise SchemaError(f"{name!r:.60} is no name of a branch", hint="name one of .branches")
+        store = self._publisher.store
+        copies, generation = distant.copies_of(store.files, store.path, name), None
         with self._gate.lock:
             self._gate.turn("dropping a branch")
-            branches.drop(self._publisher.store, name)
+            if copies.here or not copies.replicas:
+                generation = branches.drop(store, name)
+        distant.drop(store.files, copies, generation)

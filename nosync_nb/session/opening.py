@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, SchemaError, TrustError
+from nosync_nb.session import distant
 from nosync_nb.session.regaining import OnLoss, Policy, tell
 from nosync_nb.session.session import Session, owners_of
 from nosync_nb.store import retention
@@ -141,9 +142,11 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
         session = Session(store, replicas, open, spark=wish.spark, spark_rows=wish.spark_rows)
         if anew is not None:
             tell(session.recovery, anew, [*session.inputs, *session.stages])
-        for said in (unfit, ready):
-            if said is not None:
+            for said in distant.regained(store.files, where, replicas):
                 session.recovery.note(said)
+        for note in (unfit, ready):
+            if note is not None:
+                session.recovery.note(note)
         owners = owners_of(session)
         if owners.behind:
             owners.gate.ready()

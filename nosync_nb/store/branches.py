@@ -63,6 +63,8 @@ class Branch(NamedTuple):
         now: its last epoch.
         owner: who has it open for writing, None if nobody has.
         damaged: why its log cannot be read; then neither epoch is known.
+        replicas: where its copies are, if it is at replicas alone and not on this disk; then
+            neither epoch is known, and `nosync.open(path, replicas=replicas)` brings it back.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Branch(NamedTuple):
     now: int
     owner: str | None
     damaged: str = ""
+    replicas: tuple[str, ...] = ()
 
 
 class Beginning(NamedTuple):
@@ -294,8 +297,11 @@ def _write(
         store.close()
 
 
-def drop(parent: Store, name: str) -> None:
+def drop(parent: Store, name: str) -> int:
     """Deletes a branch; from the moment on that it is renamed it is not there.
+
+    Returns:
+        its generation, which is that of whoever opened it last and one more.
 
     Raises:
         SchemaError: there is none, or it has branches itself.
@@ -315,12 +321,14 @@ def drop(parent: Store, name: str) -> None:
     gone = os.path.join(parent.path, FOLDER, DROPPED + name)
     lock = generation.opening(files, path)
     try:
-        generation.claim(files, path, Machine(), takeover=False, generation_min=0).close()
+        claimed = generation.claim(files, path, Machine(), takeover=False, generation_min=0)
+        claimed.close()
         files.rename(path, gone)
     finally:
         lock.release()
     files.sync_folder(os.path.dirname(path))
     files.remove_folder(gone)
+    return claimed.number
 
 
 def sweep(parent: Store) -> None:

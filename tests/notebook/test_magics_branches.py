@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,6 +69,22 @@ def test_a_branch_may_have_the_stages_of_then(notebook: Notebook) -> None:
     notebook.ok("%dd switch")
     assert rows(notebook) == [("AA", 30), ("AA", 40)]
     assert "%dd branch NAME --at EPOCH" in notebook.fails("%dd branch --then").text
+
+
+def test_a_branch_whose_disk_was_lost_is_listed_and_switched_to(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
+    notebook.ok(f"%dd replicas add file://{tmp_path}/copy")
+    assert "until then it is on this disk alone" in notebook.ok("%dd branch what_if")
+    assert "is kept at file://" in notebook.ok("%dd switch what_if")
+    notebook.ok('flights.insert([("UA", 99)])')
+    notebook.ok('nosync.session().sync("replicas", timeout=60)')
+    notebook.ok("%dd switch")
+    shutil.rmtree(tmp_path / "log" / "branches" / "what_if")
+    assert "at replicas: `%dd switch what_if`" in notebook.ok("%dd branch")
+    assert "cells go on in branch what_if, at epoch 4" in notebook.ok("%dd switch what_if")
+    assert rows(notebook) == [("AA", 20), ("AA", 30), ("UA", 99)]
 
 
 def test_a_switch_says_where_cells_go_on_and_not_how_a_log_was_opened(notebook: Notebook) -> None:

@@ -13,6 +13,8 @@ from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
+    from nosync_nb import Session
+    from nosync_nb.store.branches import Branch
 
 
 _TOLD = ("lost", "uncertain", "extend", "recompute", "stale", "note")
@@ -46,7 +48,10 @@ def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
     definitions = "then" if arguments.then else "now"
     owners_of(session).branching.make(name, epoch, definitions=definitions)
     cells = " with its definitions" if arguments.then else ""
-    notebook.say(f"branch {name} forked at epoch {epoch}{cells}: `%dd switch {name}` goes on there")
+    notebook.say(
+        f"branch {name} forked at epoch {epoch}{cells}: `%dd switch {name}` goes on there"
+        f"{_alone(session)}"
+    )
     return None
 
 
@@ -59,14 +64,29 @@ def _listed(notebook: Notebook) -> Table | None:
     rows = [
         [
             each.name,
-            formats.value(each.at),
-            formats.value(each.now),
-            "this notebook" if each.name == notebook.branch else each.damaged or each.owner or "",
+            "" if each.replicas else formats.value(each.at),
+            "" if each.replicas else formats.value(each.now),
+            "this notebook" if each.name == notebook.branch else _where(each),
         ]
         for each in branches
     ]
     head = ("branch", "forked at", "last epoch", "open in")
     return Table("branches", head, rows, ("string", "bigint", "bigint", "string"))
+
+
+def _alone(session: Session) -> str:
+    """That a new branch is not at the replicas yet, if its log has some."""
+    from nosync_nb.session.session import owners_of
+
+    has = owners_of(session).replication.settings.replicas
+    return "; until then it is on this disk alone" if has else ""
+
+
+def _where(branch: Branch) -> str:
+    """Who has a branch open, or why nobody can as it is."""
+    if branch.replicas:
+        return f"at replicas: `%dd switch {branch.name}`"
+    return branch.damaged or branch.owner or ""
 
 
 def _switch(notebook: Notebook, arguments: Namespace) -> None:
@@ -93,7 +113,7 @@ def _rewind(notebook: Notebook, arguments: Namespace) -> None:
     undo = told.undo if notebook.branch is not None else f"`%dd switch {told.branch}`"
     notebook.say(
         f"went back from epoch {told.left} to {told.epoch}{rest}; what was left is branch"
-        f" {told.branch}: {undo} goes on there"
+        f" {told.branch}: {undo} goes on there{_alone(session)}"
     )
 
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from nosync_nb.collections.functions import trust
 from nosync_nb.errors import DurabilityError, NosyncError
 from nosync_nb.files.disk import Files
+from nosync_nb.store.replicas.layout import BRANCHES
 from nosync_nb.store.replicas.settings import Replicas, checked
 
 _BYTES_MAX = 1 << 20
@@ -41,6 +42,21 @@ def gone(files: Files, parent: str) -> list[str]:
         for folder in _read(files)
         if os.path.dirname(folder) == parent and not files.exists(folder)
     ]
+
+
+def below(files: Files, folder: str) -> dict[str, tuple[list[str], int]]:
+    """By name, the branches of the log in a folder that had replicas and are not there any more.
+
+    Cost: as `forget`.
+    """
+    where = os.path.join(folder, BRANCHES)
+    if json.dumps(where).encode()[:-1] not in _text(files):
+        return {}
+    return {
+        os.path.basename(each): said
+        for each, said in _read(files).items()
+        if os.path.dirname(each) == where and not files.exists(each)
+    }
 
 
 def remember(files: Files, folder: str, log_id: bytes, settings: Replicas) -> None:
