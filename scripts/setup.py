@@ -169,8 +169,6 @@ def set_up(parts: list[str]) -> None:
     chromium = system.ensure_chromium() if "browser" in parts else system.find_chromium()
     if "bench" in parts:
         install_bench()
-    if not shutil.which("dot"):
-        say("  no `dot`: graphs are shown as text (sudo apt install graphviz)")
     write_env(java, chromium)
     shutil.rmtree(TMP, ignore_errors=True)
     STAMP.write_text(json.dumps({**wanted, "parts": parts, "java": java}))

@@ -7,12 +7,13 @@ Those that show what is now share one pulse, which looks by itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nosync_nb import Session
     from nosync_widgets.frontier import FrontierView
     from nosync_widgets.layering import LayersView
+    from nosync_widgets.panel import Actions, Panel
     from nosync_widgets.pulse import Pulse
     from nosync_widgets.travel import TravelView
 
@@ -24,6 +25,8 @@ class OpenViews:
         self._open: dict[str, TravelView] = {}
         self._layers: dict[str | None, LayersView] = {}
         self._graph: FrontierView | None = None
+        self._panel: Panel | None = None
+        self._side: Any = None
         self._pulse: Pulse | None = None
 
     def travel(
@@ -61,6 +64,22 @@ class OpenViews:
             self._graph = FrontierView(pulse)
         return self._graph
 
+    def panel(self, session: Session, branch: str | None, actions: Actions) -> Panel:
+        """The panel; at the side no more, if it was there."""
+        from nosync_widgets.panel import Panel
+
+        pulse = self._beat(session, branch)
+        self.keep(None)
+        if self._panel is None:
+            self._panel = Panel(pulse, actions)
+        return self._panel
+
+    def keep(self, side: Any) -> None:
+        """Has what shows the panel at the side, to close it with the panel; None: not any more."""
+        if self._side is not None:
+            self._side.close()
+        self._side = side
+
     def _beat(self, session: Session, branch: str | None) -> Pulse:
         """The pulse of all views, up to date."""
         from nosync_widgets.pulse import Pulse
@@ -90,12 +109,14 @@ class OpenViews:
             if view is not None:
                 view.close()
         if not only:
-            for live in self._layers.values():
-                live.close()
-            self._layers.clear()
-            if self._graph is not None:
-                self._graph.close()
-                self._graph = None
-            if self._pulse is not None:
-                self._pulse.close()
-                self._pulse = None
+            self._close_live()
+
+    def _close_live(self) -> None:
+        """Closes those that show what is now."""
+        self.keep(None)
+        live = [*self._layers.values(), self._graph, self._panel, self._pulse]
+        self._layers.clear()
+        self._graph = self._panel = self._pulse = None
+        for each in live:
+            if each is not None:
+                each.close()

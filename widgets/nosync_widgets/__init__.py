@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nosync_widgets.frontier import FrontierView as FrontierView
     from nosync_widgets.layering import LayersView as LayersView
+    from nosync_widgets.panel import Panel as Panel
     from nosync_widgets.pictures import GraphPicture as GraphPicture
     from nosync_widgets.tables import Table as Table
     from nosync_widgets.tables import collection_table as collection_table
@@ -20,12 +21,21 @@ _HOMES = {
     "FrontierView": "frontier",
     "GraphPicture": "pictures",
     "LayersView": "layering",
+    "Panel": "panel",
     "Table": "tables",
     "TravelView": "travel",
     "collection_table": "tables",
 }
 
-__all__ = ["FrontierView", "GraphPicture", "LayersView", "Table", "TravelView", "collection_table"]
+__all__ = [
+    "FrontierView",
+    "GraphPicture",
+    "LayersView",
+    "Panel",
+    "Table",
+    "TravelView",
+    "collection_table",
+]
 
 
 def __getattr__(name: str) -> Any:

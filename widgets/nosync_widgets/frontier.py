@@ -11,6 +11,7 @@ Design
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import traitlets
@@ -29,7 +30,11 @@ _COLUMNS = 200
 
 
 class FrontierView(LiveView):
-    """Shows the graph of all inputs and stages; the front end may select one."""
+    """Shows the graph of all inputs and stages; the front end may select one.
+
+    Args:
+        chosen: told of a stage that is selected there.
+    """
 
     _esm = source("frontier.js")
 
@@ -37,8 +42,9 @@ class FrontierView(LiveView):
         help="The first rows of the selected stage, as strings; empty: none is selected."
     ).tag(sync=True)
 
-    def __init__(self, pulse: Pulse) -> None:
+    def __init__(self, pulse: Pulse, *, chosen: Callable[[str], None] | None = None) -> None:
         self._selected = ""
+        self._chosen = chosen
         super().__init__(pulse)
 
     @property
@@ -61,6 +67,10 @@ class FrontierView(LiveView):
 
     def _answer(self, content: dict[str, Any]) -> None:
         self._selected = str(content.get("select", self._selected))
+
+    def _answered(self) -> None:
+        if self._chosen is not None and self._selected:
+            self._chosen(self._selected)
 
     def _state_now(self) -> dict[str, Any]:
         overview = self._pulse.overview

@@ -25,7 +25,7 @@ class LayersView(LiveView):
     _esm = source("layers.js")
 
     def __init__(self, pulse: Pulse, stage: str | None = None) -> None:
-        self._stage = stage or _first(pulse.overview)
+        self._stage = stage or first(pulse.overview)
         super().__init__(pulse)
 
     @property
@@ -91,8 +91,8 @@ class LayersView(LiveView):
         return table.text(), table.html()
 
 
-def _first(overview: Overview) -> str:
-    """The stage that is shown if none is named: the last one defined."""
+def first(overview: Overview) -> str:
+    """The stage that is shown if none is named: the last one defined; empty: there is none."""
     return overview.collections[-1].name if overview.collections else ""
 
 

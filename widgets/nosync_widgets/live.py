@@ -92,15 +92,20 @@ class LiveView(anywidget.AnyWidget):
     def _answer(self, content: dict[str, Any]) -> None:
         """Does what the front end asks for; `show` follows."""
 
+    def _answered(self) -> None:
+        """Tells others what the front end has chosen; without the lock, as they may have theirs."""
+
     def _dated(self) -> dict[str, Any]:
         overview = self._pulse.overview
         return {"epoch": overview.epoch, "time": formats.moment(overview.committed_at)}
 
     def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        if not isinstance(content, dict) or self._closed:
+            return
         with self._lock:
-            if isinstance(content, dict) and not self._closed:
-                self._answer(content)
+            self._answer(content)
         self.show()
+        self._answered()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """Adds the static form, for front ends without widgets."""

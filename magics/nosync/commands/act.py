@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nosync.commands.form import Subcommand
@@ -43,23 +44,35 @@ def _copy(notebook: Notebook, arguments: Namespace) -> None:
     )
 
 
-def _drop(notebook: Notebook, arguments: Namespace) -> None:
+def drop(notebook: Notebook, names: Sequence[str], *, cascade: bool) -> str:
+    """Forgets stages and their variables; returns what was done."""
     __tracebackhide__ = True
     session = notebook.session()
     before = {*session.inputs, *session.stages}
-    session.drop(*arguments.names, cascade=arguments.cascade)
+    session.drop(*names, cascade=cascade)
     gone = sorted(before - {*session.inputs, *session.stages})
     notebook.forget(*gone)
-    notebook.say(f"dropped {formats.listing(gone)}")
+    return f"dropped {formats.listing(gone)}"
+
+
+def rename(notebook: Notebook, old: str, new: str) -> str:
+    """Gives a stage and its variable another name; returns what was done."""
+    __tracebackhide__ = True
+    session = notebook.session()
+    session.rename(old, new)
+    notebook.forget(old)
+    notebook.variables.set(new, session[new])
+    return f"{old} is now {new}"
+
+
+def _drop(notebook: Notebook, arguments: Namespace) -> None:
+    __tracebackhide__ = True
+    notebook.say(drop(notebook, arguments.names, cascade=arguments.cascade))
 
 
 def _rename(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
-    session = notebook.session()
-    session.rename(arguments.old, arguments.new)
-    notebook.forget(arguments.old)
-    notebook.variables.set(arguments.new, session[arguments.new])
-    notebook.say(f"{arguments.old} is now {arguments.new}")
+    notebook.say(rename(notebook, arguments.old, arguments.new))
 
 
 def _recover(notebook: Notebook, _arguments: Namespace) -> None:

@@ -17,6 +17,7 @@ from nosync.commands.act import COMMANDS as ACTING
 from nosync.commands.branches import COMMANDS as FORKING
 from nosync.commands.form import Quoted, Subcommand
 from nosync.commands.logs import COMMANDS as PLACING
+from nosync.commands.panel import COMMANDS as GATHERING
 from nosync.commands.replicas import COMMANDS as COPYING
 from nosync.commands.retain import COMMANDS as RETAINING
 from nosync.commands.show import COMMANDS as SHOWING
@@ -143,6 +144,7 @@ COMMANDS: dict[str, Subcommand] = {
     for command in (
         *SHOWING,
         *VIEWING,
+        *GATHERING,
         *ACTING,
         *PLACING,
         *COPYING,

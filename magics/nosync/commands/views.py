@@ -30,20 +30,21 @@ def _travel(notebook: Notebook, arguments: Namespace) -> None:
     collection_of(notebook, stage)
     at = epoch_asked(notebook, arguments.at)
     view = notebook.views.travel(session, stage, at, notebook.branch)
-    _display(notebook, view, view.title())
+    display_view(notebook, view, view.title())
 
 
-def _display(notebook: Notebook, view: Any, title: str) -> None:
+def display_view(notebook: Notebook, view: Any, title: str) -> None:
     """Shows a view, and above it what is left of it in a saved notebook."""
     from IPython.display import display
 
     text, html = view.static()
     summary = f"<details><summary>{formats.html(title)}</summary>{html}</details>"
-    notebook.say(text if not _has_widgets(notebook) else title, summary)
+    notebook.say(text if not has_widgets(notebook) else title, summary)
     display(view)
 
 
-def _has_widgets(notebook: Notebook) -> bool:
+def has_widgets(notebook: Notebook) -> bool:
+    """Whether somebody may show them."""
     return hasattr(notebook.shell, "kernel")
 
 
@@ -54,9 +55,9 @@ def _layers(notebook: Notebook, arguments: Namespace) -> Table | None:
     if arguments.stage is not None:
         collection_of(notebook, arguments.stage)
     names = [*session.inputs, *session.stages]
-    if _has_widgets(notebook) and names:
+    if has_widgets(notebook) and names:
         view = notebook.views.layers(session, arguments.stage, notebook.branch)
-        _display(notebook, view, view.title())
+        display_view(notebook, view, view.title())
         return None
     from nosync_widgets.layering import layers_table
 
@@ -69,9 +70,9 @@ def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture | None:
     from nosync_nb.session.session import owners_of
 
     session = notebook.session()
-    if _has_widgets(notebook):
+    if has_widgets(notebook):
         view = notebook.views.graph(session, notebook.branch)
-        _display(notebook, view, view.title())
+        display_view(notebook, view, view.title())
         return None
     names = [*session.inputs, *session.stages]
     details = {name: _node_detail(session, name) for name in names}

@@ -1,0 +1,17 @@
+// Run by tests/notebook/test_widgets_panel.py with `node --test`; VIEW_JS names the view's source.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import test from "node:test";
+
+const source = readFileSync(process.env.VIEW_JS, "utf8");
+const { dated, short } = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
+
+test("a list is dated, and names its branch", () => {
+  assert.equal(dated({ name: "", epoch: 3, time: "12:00" }), "epoch 3 · 12:00");
+  assert.equal(dated({ name: "what_if", epoch: 0, time: "" }), "branch what_if · epoch 0");
+});
+
+test("a long path is told by its end", () => {
+  assert.equal(short("/home/me/work/.nosync/flights"), "…/work/.nosync/flights");
+  assert.equal(short("/tmp/log"), "/tmp/log");
+});
