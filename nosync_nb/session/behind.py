@@ -69,11 +69,13 @@ class Backlog(NamedTuple):
     Attributes:
         owed: of what epochs wait for; last: of files that come last.
         seen: up to where in the stream of frames it was looked at.
+        most: that of the replica that lacks most, whether epochs wait for it or not.
     """
 
     owed: int
     last: int
     seen: int
+    most: int
 
 
 def backlog_of(told: Iterable[Progress], quorum: int, end: int) -> Backlog | None:
@@ -90,7 +92,7 @@ def backlog_of(told: Iterable[Progress], quorum: int, end: int) -> Backlog | Non
         return None
     least = sorted((_lacks(each, end), each.last_bytes, each.offset) for each in known)[:quorum]
     owed, last, seen = zip(*least, strict=True)
-    return Backlog(max(owed), max(last), min(seen))
+    return Backlog(max(owed), max(last), min(seen), max(_lacks(each, end) for each in known))
 
 
 def _lacks(told: Progress, end: int) -> int:

@@ -68,7 +68,8 @@ class Frontiers:
         self._lock = threading.Lock()
         self._known = _UNKNOWN
         self._bounds = {failure: ExactPrefixes(failure) for failure in Failure}
-        self._most: Mapping[str, int] = {}  # of stages that are being scaled back
+        self._holding = threading.RLock()  # a signal's handler may ask in the middle
+        self._most: Mapping[str, int] = {}  # of stages that are being scaled back; with that lock
 
     @property
     def visits(self) -> int:
@@ -82,7 +83,7 @@ class Frontiers:
         One that is scaled back stays where it was: as far as replicas do not keep its files it is
         run again. While files of rows are still with the replicas, the disk alone has nothing.
         """
-        with self._lock:
+        with self._holding:
             disk, safe = self._reached(Failure.POWER), self._reached(Failure.DISK)
             most = self._most
         if self._fetching.left.files:
@@ -136,7 +137,7 @@ class Frontiers:
         2. In between they acknowledge another epoch, and somebody is told. 3. They are told less.
         """
         try:
-            with self._lock:
+            with self._holding:
                 safe = self._reached(Failure.DISK)
                 seen, defined = self._seen()
                 told = ((n, seen.catalog[n]) for n in names)

@@ -101,7 +101,7 @@ class Owners:
         installation = Installation(gate, publisher, link, types, signer, self.upkeep, limits)
         self.retaining = Retaining(gate, publisher, installation, self.upkeep)
         self.scaling = Scaling(
-            gate, publisher, installation, replication, frontiers, self.worker, limits
+            gate, publisher, installation, replication, frontiers, self.upkeep, self.worker, limits
         )
         self.healing = Healing(gate, publisher, installation, self.upkeep, report)
         self.declarations = Declarations(gate, publisher, installation, link)

@@ -15,6 +15,12 @@ What is scaled back stands in the catalog, and each change of it is a definition
 copy that ends at any frame says what it was owed. A replica beyond the quorum has its backlog by
 itself: what it lacks keeps no epoch waiting, so nothing is taken from the others for it.
 
+Before anything is scaled back a checkpoint is written, if it takes enough out of the queue. It
+promotes what it stands for: all of that is on the disk, so the changes go that the past keeps in
+memory, and so do the files that merges have taken the place of: a replica that lacks them is not
+sent them any more. It is on the disk before a byte of that is dropped. This is done for a replica
+beyond the quorum, too, as it takes nothing from anybody.
+
 Failure: files that are sent last are counted as lacking once they are owed again, which scales back
 anew, and so on. Hence they count before that.
 """
@@ -36,10 +42,12 @@ from nosync_nb.session.frontiers import Frontiers
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.installation import Installation
 from nosync_nb.session.limits import Limits
-from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.publisher import Publisher, files_of
 from nosync_nb.session.replication import Replication
+from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.versions import Catalog, kept
 from nosync_nb.session.worker import Worker
+from nosync_nb.store.replicas import layout
 from nosync_nb.trace.epochs import Ranges
 
 
@@ -56,10 +64,12 @@ class Scaling:
         installation: Installation,
         replication: Replication,
         frontiers: Frontiers,
+        upkeep: Upkeep,
         worker: Worker,
         limits: Limits,
     ) -> None:
         self._gate = gate
+        self._upkeep = upkeep
         self._publisher = publisher
         self._installation = installation
         self._replication = replication
@@ -74,8 +84,13 @@ class Scaling:
     def look(self) -> None:
         """Has the worker change what is owed, if it is to be; any thread, without a lock."""
         backlog = self._replication.backlog()
-        if backlog is not None and self._wanted(backlog):
+        if backlog is not None and (self._superseded(backlog) or self._wanted(backlog)):
             self._worker.submit("scaling", self._change)
+
+    def _superseded(self, backlog: Backlog) -> bool:
+        """Whether a replica lacks too much, and files are among it that a checkpoint lets go."""
+        most = self._limits.backlog_bytes
+        return most is not None and backlog.most > most and bool(self._publisher.garbage.retired)
 
     def _wanted(self, backlog: Backlog) -> int:
         """Whether more stages are to be scaled back (1), or all to be owed again (-1)."""
@@ -97,7 +112,7 @@ class Scaling:
         with self._gate.lock:
             self._gate.finish()
             backlog = self._replication.backlog()
-            if self._gate.closing or backlog is None:
+            if self._gate.closing or backlog is None or self._promoted(backlog):
                 return
             self._gate.ready()
             wanted = self._wanted(backlog)
@@ -105,6 +120,20 @@ class Scaling:
                 self._scale_back()
             elif wanted < 0:
                 self.owe()
+
+    def _promoted(self, backlog: Backlog) -> bool:
+        """Whether a checkpoint is written first, as it takes enough out of the queue."""
+        publisher, store = self._publisher, self._publisher.store
+        if not self._superseded(backlog) or store.log.head.seq < self._upkeep.patience:
+            return False
+        needed = store.history.files() | files_of(publisher.snapshot.version)
+        gone = publisher.garbage.retired - needed
+        paths = [layout.path_of(store.path, name) for name in gone]
+        size = sum(store.files.status(path).st_size for path in filter(store.files.exists, paths))
+        if not size or size < (self._limits.backlog_bytes or 0) // 4:
+            return False
+        self._upkeep.plan_checkpoint()
+        return True
 
     def _scale_back(self) -> None:
         """Scales back some more stages, those that are had again by the fewest rows."""

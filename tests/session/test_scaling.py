@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import files_with, inside
+from inside import files_with, inside, tails_of
 
 import nosync_nb
 from nosync_nb import Session
+from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Files
-from nosync_nb.session.behind import scaled
+from nosync_nb.session.behind import ReplicaStatus, scaled
 from nosync_nb.session.scaling import Scaling, candidates
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import journal
@@ -24,6 +25,7 @@ from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.source import Source
+from nosync_nb.trace.past.packing import Encoded, Filed
 
 WAIT_S = 120.0
 
@@ -242,6 +244,90 @@ def test_a_backlog_scales_back_what_is_had_again_by_the_fewest_rows_until_it_has
     assert {each.replicas for each in replicated.frontiers.values()} == {replicated.now}
     (copy,) = owners_of(replicated).replication.status()
     assert (copy.behind_bytes, copy.last_bytes) == (0, 0)
+
+
+def test_a_checkpoint_takes_from_memory_and_from_the_queue_of_a_laggard_what_it_promotes(
+    opened: Callable[..., Session], tmp_path: Path
+) -> None:
+    session = opened()
+    priced(session)
+    session.sync()
+    owners_of(session).worker.settle()
+    shipper, replica = shipper_to(session, tmp_path / "r")
+    while shipper.ship():
+        pass
+    reprice(session)
+    (tmp_path / "r").rename(tmp_path / "away")
+    (tmp_path / "r").write_text("")  # nothing can be made there
+    with pytest.raises(DurabilityError):
+        shipper.ship()
+    lacks, remembers = shipper.backlog_bytes, in_memory(session)
+    publisher = owners_of(session).publisher
+    superseded = publisher.garbage.retired - publisher.store.history.files()
+    expected = {name: past(session, name) for name in ("prices", "cheap")}
+    assert superseded
+    inside(session).upkeep.checkpoint()
+    with pytest.raises(DurabilityError):
+        shipper.ship()
+    assert shipper.backlog_bytes < lacks
+    assert in_memory(session) < remembers
+    assert {name: past(session, name) for name in expected} == expected
+    (tmp_path / "r").unlink()
+    (tmp_path / "away").rename(tmp_path / "r")
+    sent = shipper.bytes_sent
+    while shipper.ship():
+        pass
+    assert shipper.bytes_sent - sent < lacks
+    assert not superseded & replica.held().files.keys()
+
+
+def test_a_laggard_beyond_the_quorum_has_a_checkpoint_written(
+    tmp_path: Path,
+) -> None:
+    urls = [f"file://{tmp_path}/{name}" for name in ("r", "late")]
+    with nosync_nb.open(tmp_path / "log", replicas=urls, quorum=1) as session:
+        priced(session)
+        until(session, lambda: all(c.behind == 0 for c in copies(session)))
+        (tmp_path / "late").rename(tmp_path / "away")
+        (tmp_path / "late").write_text("")  # nothing can be made there
+        before = session.stats["checkpoints"]
+        reprice(session)
+        owners_of(session).worker.settle()
+        assert session.stats["checkpoints"] == before
+        session.backlog_bytes = 1
+        reprice(session)
+        until(session, lambda: session.stats["checkpoints"] > before)
+        session.sync("replicas", timeout=WAIT_S)
+        assert session.recovery_frontier("disk") == session.now
+
+
+def copies(session: Session) -> list[ReplicaStatus]:
+    return owners_of(session).replication.status()
+
+
+def priced(session: Session) -> None:
+    """Something of which each epoch takes the place of the one before."""
+    session.input("notes", "said int")
+    prices = session.input("prices", "item int, price int", key="item")
+    session.stage("cheap", prices.filter("price < 1900").distinct())
+    reprice(session)
+
+
+def reprice(session: Session) -> None:
+    """Epochs that say other prices of everything; what can be merged is."""
+    prices = session.inputs["prices"]
+    for _ in range(16):
+        prices.upsert([(item, item + session.now) for item in range(1000)])
+        session.inputs["notes"].insert([(each,) for each in range(9)])
+        session.commit(wait="disk")
+    owners_of(session).worker.settle()
+
+
+def in_memory(session: Session) -> int:
+    """The bytes of changes that the past keeps in this process, and not in files."""
+    changes = [c for tail in tails_of(inside(session).store.history).values() for _, c in tail]
+    batches = (c.data if isinstance(c, Encoded) else c for c in changes if not isinstance(c, Filed))
+    return sum(column.nbytes for batch in batches for column in batch.columns)
 
 
 def test_what_is_not_had_again_as_it_was_is_never_scaled_back(
