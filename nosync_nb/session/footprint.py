@@ -44,7 +44,12 @@ class Footprint(NamedTuple):
     @property
     def total(self) -> int:
         """All of them."""
-        return self.live + self.history + self.log + self.branches + self.garbage
+        return self.own + self.branches + self.garbage
+
+    @property
+    def own(self) -> int:
+        """Those that the log itself needs: what a budget bounds."""
+        return self.live + self.history + self.log
 
 
 def measured(publisher: Publisher) -> Footprint:
@@ -66,6 +71,18 @@ def measured(publisher: Publisher) -> Footprint:
         sizes[purpose] += status.st_size
         sizes["files"] += 1
     return Footprint(**sizes)
+
+
+def least(publisher: Publisher) -> int:
+    """The bytes that a log needs though its past were gone: the state of now, and its tail."""
+    taken = measured(publisher)
+    return taken.live + taken.log
+
+
+def excess(publisher: Publisher) -> int:
+    """How many bytes a log needs beyond its budget; 0 if it has none."""
+    budget = publisher.retention.budget
+    return 0 if budget is None else max(0, measured(publisher).own - budget)
 
 
 def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat_result]]:

@@ -41,6 +41,7 @@ def open(
     on_loss: OnLoss = "refuse",
     timeout: float | None = None,
     retain: int | str | None = None,
+    budget: int | str | None = None,
 ) -> Session:
     """Opens a session's folder: creates it, or recovers what is there.
 
@@ -61,7 +62,7 @@ def open(
         on_loss: if the folder is gone and too few replicas can be read to be sure that nothing
             safe is lost: "refuse" raises, "wait" waits for more of them, "gap" takes what there is;
             `recovery.uncertain` says what may be missing then.
-        retain: as `Session.retain`, and "all" for good; None: as it was.
+        retain, budget: as those of a session, and "all", "none" for no bound; None: as it was.
         timeout: how many seconds "wait" waits at most; None: until it is interrupted.
 
     Raises:
@@ -70,10 +71,7 @@ def open(
         FencedError: somebody else writes it; the notes say what can be done.
         CorruptLogError: something that was on disk is damaged.
     """
-    if retain is not None:
-        retention.parsed(retain)
-        if mode == "r":
-            raise SchemaError("retain is said by who writes", hint='leave out mode="r"')
+    _refuse_kept(mode, retain, budget)
     _refuse(bulk, mode, named=replicas is not None or quorum is not None)
     where = os.path.realpath(path)
     asked = None if replicas is None else settings.checked(replicas, quorum, log=where)
@@ -84,6 +82,8 @@ def open(
             session = _one(wish, gap=policy.gap)
             if retain is not None:
                 owners_of(session).retaining.set(retain)
+            if budget is not None:
+                owners_of(session).retaining.bound(budget)
             return session
         except MissingError as missing:
             policy.wait(missing)
@@ -218,6 +218,15 @@ def _register(where: str, session: Session) -> None:
         owners_of(replaced).link.close()  # its views would tell what it saw last
     _open[where] = session
     atexit.register(session.close)
+
+
+def _refuse_kept(mode: str, retain: int | str | None, budget: int | str | None) -> None:
+    """Raises if what is to be kept of the past is nothing known, or said by who only reads."""
+    retention.parsed(retain)
+    retention.parsed_size(budget)
+    for name, said in (("retain", retain), ("budget", budget)):
+        if said is not None and mode == "r":
+            raise SchemaError(f"{name} is said by who writes", hint='leave out mode="r"')
 
 
 def _refuse(bulk: str | None, mode: str, *, named: bool) -> None:

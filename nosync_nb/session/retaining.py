@@ -11,6 +11,7 @@ from typing import Any
 
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import SchemaError, TimeError
+from nosync_nb.session import footprint
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.installation import Installation
 from nosync_nb.session.publisher import Publisher
@@ -64,6 +65,40 @@ class Retaining:
         epochs, seconds = retention.parsed(asked)
         said = f"retain is {asked!r} from now on"
         self._say(lambda before: before._replace(epochs=epochs, seconds=seconds), said)
+
+    def bound(self, asked: Any) -> None:
+        """Bounds the bytes that the log takes on its disk; the past gives way, in the background.
+
+        A size or a number of bytes, None: as many as it takes. Counted is what the log needs, not
+        what its branches have for themselves. Where it is not enough the epochs that are longest
+        ago become coarser first; pins stay. If the state of now grows beyond it commits go on.
+
+        Raises:
+            SchemaError: it is no size, or the state of now and the log's tail take more; then all
+                is as it was.
+
+        Cost: a checkpoint.
+        """
+        size = retention.parsed_size(asked)
+        if size is not None:
+            with self._gate.lock:
+                self._gate.turn("budget")
+                log = self._publisher.store.log
+                grown = log.head.seq > log.checkpoint_seq
+            if grown:  # the tail is what it has to be then
+                self._upkeep.checkpoint()
+
+        def bounded(before: Retention) -> Retention:
+            if size is not None and size < (least := footprint.least(self._publisher)):
+                own, need = retention.said_size(size), retention.said_size(least)
+                raise SchemaError(
+                    f"budget={asked!r}, {own}, is less than the state of now and the log's tail"
+                    f" take: {need}",
+                    hint=f"give at least {need} and some for the past, or drop stages",
+                )
+            return before._replace(budget=size)
+
+        self._say(bounded, f"budget is {asked!r} from now on")
 
     def pin(self, at: Any, name: str) -> int:
         """Keeps an epoch as it is; see `Session.pin`."""

@@ -248,14 +248,16 @@ class Session:
         """The epochs readable for all live stages, with time and label."""
         return self._owners.retaining.epochs()
 
-    @property
-    def retain(self) -> int | str | None:
-        """For how long single epochs are kept, as `"30 days"`; None: all. See `Retaining.set`."""
-        return self._owners.retaining.retention.asked
-
-    @retain.setter
-    def retain(self, asked: int | str | None) -> None:
-        self._owners.retaining.set(asked)
+    retain = property(
+        lambda session: owners_of(session).retaining.retention.asked,
+        lambda session, asked: owners_of(session).retaining.set(asked),
+        doc='For how long single epochs are kept, as `"30 days"`; None: all; see `Retaining.set`.',
+    )
+    budget = property(
+        lambda session: owners_of(session).retaining.retention.budget,
+        lambda session, asked: owners_of(session).retaining.bound(asked),
+        doc='The bytes on disk, set as `"2 GB"`, beyond which less of the past is kept; None: all.',
+    )
 
     def pin(self, at: Any, name: str) -> int:
         """Keeps an epoch exactly, whatever is retained, under a name; gives its number.
@@ -310,8 +312,6 @@ class Session:
     def verify(self) -> Verified:
         """Reads every byte of the log; tells which files are damaged. Commits go on meanwhile."""
         return self._owners.verification.verify()
-
-    # -- the rest of the public surface --------------------------------------------------------
 
     @property
     def path(self) -> str:

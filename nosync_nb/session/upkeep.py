@@ -14,6 +14,7 @@ from nosync_nb.dataflow.delta import Held, row_bytes
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.session import footprint
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.limits import Limits
 from nosync_nb.session.publisher import Publisher, files_of
@@ -21,6 +22,7 @@ from nosync_nb.session.sealing import Signer
 from nosync_nb.session.worker import Worker
 from nosync_nb.store import owed
 from nosync_nb.store import traces as restoring
+from nosync_nb.store.retention import Retention
 from nosync_nb.store.store import SPILL_ROWS
 from nosync_nb.trace import Layer, adopt, plan
 from nosync_nb.trace.batch import Layout
@@ -32,6 +34,9 @@ from nosync_nb.trace.past.thinning import Keep
 
 HASH_BYTES = 8
 """What each row in memory has beside its values: a hash, and a count."""
+
+CLEARING = 3
+"""So many checkpoints, the one that names less of the past among them, until files are deleted."""
 
 PATIENCE_FRAMES = 256
 """Frames after which a checkpoint that failed is tried again."""
@@ -54,6 +59,8 @@ class Upkeep:
         self._signer = signer
         self._worker = worker
         self._checkpointing = threading.Lock()
+        self._clearing = 0  # with `_checkpointing`, as what follows
+        self._fitted: Retention | None = None
 
     def plan_merges(self, numbers: Iterable[int]) -> None:
         """Queues a merge for each of some traces whose layers are out of proportion."""
@@ -72,8 +79,12 @@ class Upkeep:
         return _layers(self._publisher.snapshot, name, self._publisher.durable)
 
     def plan_due(self) -> None:
-        """Queues a checkpoint, if the log has grown enough for one."""
-        if self._publisher.store.log.checkpoint_due:
+        """Queues a checkpoint, if the log has grown enough for one, or files wait to be deleted.
+
+        One after another frame alone: two of one frame would be one, and none the one before.
+        """
+        log = self._publisher.store.log
+        if log.checkpoint_due or (self._clearing and log.head.seq > log.checkpoint_seq):
             self.plan_checkpoint()
 
     def plan_checkpoint(self) -> None:
@@ -154,6 +165,7 @@ class Upkeep:
             if version is None:
                 return
             self._publisher.works.count("checkpoints")
+            self._clearing = max(0, self._clearing - 1)
             with self._gate.lock:
                 self._gate.finish()
                 expired = self._publisher.garbage.expired()
@@ -185,11 +197,13 @@ class Upkeep:
             self._adopt(plan.perform())
         self._shorten()
         before, keep = store.history.files(), self._kept(snapshot)
-        while (tidy := store.history.tidy(keep)) is not None and self._adopt(tidy.perform()):
+        needed = files_of(version)
+        while (tidy := store.history.tidy(keep, needed)) and self._adopt(tidy.perform()):
             keep = self._kept(publisher.snapshot)
+        bounded = self._fit(needed)
         # Packs that are thinned out now: the checkpoint before this one names them still.
         meta["retired"] = sorted({*meta["retired"], *(before - store.history.files())})
-        version = self._settled(version, graph, thinned=keep is not None)
+        version = self._settled(version, graph, thinned=keep is not None or bounded)
         past = self._past(incarnation)
         if past is None:
             return self._checkpointed()
@@ -198,6 +212,29 @@ class Upkeep:
         store.log.write_checkpoint(payload, position)
         store.log.trim()
         return version
+
+    def _fit(self, needed: set[str]) -> bool:
+        """Thins out the past as long as the log takes more than its budget; whether it has one.
+
+        It is looked at once for a checkpoint that is due: those that follow only to have files
+        deleted let it be.
+
+        Cost: a pack is written at most twice for each factor of 16 that it becomes coarser.
+        """
+        publisher, history = self._publisher, self._publisher.store.history
+        said = publisher.retention
+        if said.budget is None or (self._clearing and said == self._fitted):
+            return said.budget is not None
+        fitted = False
+        while footprint.excess(publisher):
+            keep = self._least(publisher.snapshot)
+            plan = None if keep is None else history.tidy(keep, needed, more=True)
+            if plan is None or not self._adopt(plan.perform(), bounded=True):
+                break
+            fitted = True
+        self._fitted = said
+        self._clearing = CLEARING if fitted else 0
+        return True
 
     def _shorten(self) -> None:
         """Lets go of the past of stages in memory that is more than a restart would bring back.
@@ -222,13 +259,20 @@ class Upkeep:
         return any(s.reason is not None and s.last(seen.epoch) < epoch for s in catalog)
 
     def _kept(self, seen: Snapshot) -> Keep | None:
-        """Which epochs are to be told apart as they are; None: all of them.
-
-        Where a stage has stopped what it reads stays readable: it goes on from there.
-        """
-        stopped = [s.last(seen.epoch) for s in seen.catalog.values() if s.reason is not None]
+        """Which epochs are to be told apart as they are; None: all of them."""
         said, ledger = self._publisher.retention, self._publisher.ledger
-        return said.keep(seen.epoch, ledger.since, stopped)
+        return said.keep(seen.epoch, ledger.since, self._held(seen))
+
+    def _least(self, seen: Snapshot) -> Keep | None:
+        """Which epochs are to be told apart whatever the log takes; None: it has no budget."""
+        said, keep = self._publisher.retention, self._kept(seen)
+        if said.budget is None or keep is not None:
+            return None if said.budget is None else keep
+        return Keep(seen.epoch + 1, said.pinned(self._held(seen)))
+
+    def _held(self, seen: Snapshot) -> list[int]:
+        """Where stages have stopped: what they read stays readable, as they go on from there."""
+        return [s.last(seen.epoch) for s in seen.catalog.values() if s.reason is not None]
 
     def _past(self, incarnation: int) -> Mapping[str, Any] | None:
         """What a checkpoint says of the history; None if the session has gone back since."""
@@ -251,14 +295,19 @@ class Upkeep:
                 self._replaced(number, (layer,), filed)
         return Version(version.epoch, traces)
 
-    def _adopt(self, packed: Packed) -> bool:
+    def _adopt(self, packed: Packed, *, bounded: bool = False) -> bool:
         """Puts a pack in place; the files of what it replaces are retired.
 
         One that was thinned out while somebody said to keep more is not taken.
+
+        Args:
+            bounded: it was thinned out for the budget, whatever its age.
         """
         with self._gate.lock:
             self._gate.finish()
-            history, keep = self._publisher.store.history, self._kept(self._publisher.snapshot)
+            seen, history = self._publisher.snapshot, self._publisher.store.history
+            least = self._least(seen) if bounded else None
+            keep = self._kept(seen) if least is None else least._replace(single=1)
             if history.loses(packed, keep):
                 self._publisher.garbage.retire(packed.files)
                 return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import SchemaError
@@ -19,6 +20,9 @@ KEY = "retention"
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _LONGEST = 2**40
+_SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_SIZES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_LARGEST = 2**60
 
 
 class Retention(NamedTuple):
@@ -26,11 +30,13 @@ class Retention(NamedTuple):
 
     Attributes:
         pins: epochs that stay as they are, by name.
+        budget: the bytes on disk from which on less is kept; None: as many as it takes.
     """
 
     epochs: int | None = None
     seconds: int | None = None
     pins: Mapping[str, int] = {}
+    budget: int | None = None
 
     @property
     def asked(self) -> int | str | None:
@@ -45,7 +51,10 @@ class Retention(NamedTuple):
 
     def to_json(self) -> dict[str, Any] | None:
         """As a catalog has it; None if all is kept and nothing pinned."""
-        return self._asdict() if self != Retention() else None
+        data = self._asdict()
+        if self.budget is None:  # as releases had it that knew no budget
+            del data["budget"]
+        return data if self != Retention() else None
 
     def upto(self, epoch: int) -> Retention:
         """The same without pins of later epochs."""
@@ -64,7 +73,11 @@ class Retention(NamedTuple):
             single = self.epochs
         else:
             return None
-        return Keep(max(single, 1), frozenset([*self.pins.values(), *held]))
+        return Keep(max(single, 1), self.pinned(held))
+
+    def pinned(self, held: Iterable[int]) -> frozenset[int]:
+        """The epochs that stay as they are: pins, and what somebody else needs."""
+        return frozenset([*self.pins.values(), *held])
 
 
 def of(catalog: Mapping[str, Any]) -> Retention:
@@ -78,13 +91,15 @@ def well_formed(data: Any, epoch: int) -> bool:
     try:
         said = Retention(**data)
         whole = type(said.pins) is dict and all(isinstance(name, str) for name in said.pins)
-        numbers = [*said.pins.values(), said.epochs or 1, said.seconds or 1]
+        numbers = [*said.pins.values(), said.epochs or 1, said.seconds or 1, said.budget or 1]
     except (TypeError, AttributeError):
         return False
     if not whole or not all(type(number) is int for number in numbers):
         return False
-    return all(0 <= at <= epoch for at in said.pins.values()) and all(
-        1 <= number <= _LONGEST for number in numbers[-2:]
+    return (
+        all(0 <= at <= epoch for at in said.pins.values())
+        and all(1 <= number <= _LONGEST for number in numbers[-3:-1])
+        and 1 <= numbers[-1] <= _LARGEST
     )
 
 
@@ -107,3 +122,32 @@ def parsed(asked: Any) -> tuple[int | None, int | None]:
         f"retain={asked!r} is neither a number of epochs, from 1 on, nor a time",
         hint='write retain=1000, retain="30 days" (seconds to weeks), or retain="all"',
     )
+
+
+def parsed_size(asked: Any) -> int | None:
+    """Bytes, as a user says them; None: as many as it takes.
+
+    Raises:
+        SchemaError: it is neither a number of bytes nor a size; says how it is written.
+    """
+    if asked is None or asked == "none":
+        return None
+    size = asked if type(asked) is int else 0
+    if isinstance(asked, str):
+        written = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*", asked)
+        if written and written[2].lower() in _SIZES:
+            size = int(Decimal(written[1]) * _SIZES[written[2].lower()])
+    if 1 <= size <= _LARGEST:
+        return size
+    raise SchemaError(
+        f"budget={asked!r} is neither a number of bytes, from 1 on, nor a size",
+        hint='write budget="2 GB" (B, kB, MB, GB, TB, or KiB to TiB), or budget="none"',
+    )
+
+
+def said_size(size_bytes: int) -> str:
+    """A size as it is written in messages: `812 B`, `1.4 MB`; never less than it is."""
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    unit = next((u for u in ("kB", "MB", "GB") if size_bytes < 1000 * _SIZES[u.lower()]), "TB")
+    return f"{-(-10 * size_bytes // _SIZES[unit.lower()]) / 10} {unit}"

@@ -8,7 +8,7 @@ PROMISED = {
     *("input", "commit", "epoch", "pending", "discard", "sync", "iterate"),
     *("stage", "stages", "inputs", "drop", "rename"),
     *("epochs", "now", "frontiers", "recovery_frontier", "recovery", "stats", "close", "verify"),
-    *("compare", "define", "retain", "pin", "unpin", "pins"),
+    *("compare", "define", "retain", "budget", "pin", "unpin", "pins"),
     *("branch", "branches", "drop_branch", "follow", "rewind"),
     *("spark", "spark_rows", "spark_off", "spark_conf", "collect_rows", "replay_rows"),
     "backlog_bytes",

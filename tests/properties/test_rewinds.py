@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +20,11 @@ from inside import inside
 from soak import SOAK
 
 import nosync_nb
-from nosync_nb import Session, TimeError
+from nosync_nb import SchemaError, Session, TimeError
+from nosync_nb.session import footprint
 from nosync_nb.session.worker import Worker
 from nosync_nb.store import store
+from nosync_nb.store.log import writer
 
 Rows = list[tuple[Any, ...]]
 
@@ -167,6 +170,14 @@ class World:
         """Less of the past is kept, or all of it again."""
         self.session.retain = self.chance.choice([None, 1, 3, 10])
 
+    def budget(self) -> None:
+        """Less of the past is kept for the sake of the disk, or as much as it takes."""
+        least = footprint.least(inside(self.session).publisher)
+        asked = self.chance.choice([None, 1, least + self.chance.randrange(40_000)])
+        with suppress(SchemaError):
+            self.session.budget = asked
+        assert self.session.budget != 1
+
     def pin(self) -> None:
         """One epoch that can be read stays as it is, whatever is retained."""
         epoch = self.chance.choice([*self.readable("data")])
@@ -263,6 +274,7 @@ STEPS: dict[str, Callable[[World], None]] = {
     "then": World.then,
     "rewind": World.rewind,
     "retain": World.retain,
+    "budget": World.budget,
     "pin": World.pin,
     "copy": World.copy,
     "checkpoint": World.checkpoint,
@@ -279,6 +291,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path_factory.mktemp("home") / "key"))
     monkeypatch.setattr(store, "SPILL_BYTES", 200)
     monkeypatch.setattr(store, "SETTLED_BYTES", 100)
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 4096)
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
     monkeypatch.setattr(Worker, "submit", lambda *_: False)  # the steps merge and checkpoint
 

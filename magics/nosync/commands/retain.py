@@ -21,6 +21,8 @@ def _retain(notebook: Notebook, arguments: Namespace) -> None:
     from nosync_nb.session.session import owners_of
 
     session = notebook.session()
+    if arguments.budget:
+        owners_of(session).retaining.bound(" ".join(arguments.budget))
     if arguments.asked:
         owners_of(session).retaining.set(" ".join(arguments.asked))
     notebook.say(_kept(session))
@@ -30,6 +32,8 @@ def _kept(session: Session) -> str:
     """What is kept, for people."""
     asked, pins = session.retain, len(session.pins)
     pinned = f"; {formats.count(pins, 'epoch')} pinned" if pins else ""
+    if session.budget is not None:
+        pinned += f"; less, if the log takes more than {formats.size(session.budget)}"
     if asked is None:
         return f"every epoch of the past is kept{pinned}"
     long = asked if isinstance(asked, str) else formats.count(asked, "epoch")
@@ -63,7 +67,10 @@ COMMANDS = (
         "retain",
         "for how long single epochs of the past are kept",
         _retain,
-        [(["asked"], {"nargs": "*", "help": "a number of epochs, `30 days`, or `all`"})],
+        [
+            (["asked"], {"nargs": "*", "help": "a number of epochs, `30 days`, or `all`"}),
+            (["--budget"], {"nargs": "+", "metavar": "SIZE", "help": "`2 GB` on disk, or `none`"}),
+        ],
     ),
     Subcommand(
         "pin",

@@ -71,13 +71,20 @@ def _taken(session: Session) -> str:
     from nosync_nb.session.footprint import measured
     from nosync_nb.session.session import owners_of
 
-    found = measured(owners_of(session).publisher)
+    taken = measured(owners_of(session).publisher)
     purposes = ("live", "history", "log", "branches", "garbage")
     parts = [
-        f"{formats.size(getattr(found, name))} {name}" for name in purposes if getattr(found, name)
+        f"{formats.size(getattr(taken, name))} {name}" for name in purposes if getattr(taken, name)
     ]
-    kept = formats.count(found.files, "file")
-    return f"on this disk {formats.size(found.total)} in {kept}: {', '.join(parts)}"
+    kept = formats.count(taken.files, "file")
+    bound = ""
+    if session.budget is not None:
+        over = ": from the next checkpoint on less of the past is kept, if there is some"
+        bound = (
+            f"; {formats.size(taken.own)} count for the budget of {formats.size(session.budget)}"
+        )
+        bound += over if taken.own > session.budget else ""
+    return f"on this disk {formats.size(taken.total)} in {kept}: {', '.join(parts)}{bound}"
 
 
 def _failures(session: Session) -> str:

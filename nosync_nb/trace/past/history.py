@@ -334,15 +334,15 @@ class History:
         return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, view.cuts)
 
     def tidy(
-        self, keep: Keep | None = None, needed: AbstractSet[str] = frozenset()
+        self, keep: Keep | None = None, needed: Iterable[str] = (), *, more: bool = False
     ) -> SumPlan | RecutPlan | None:
         """Plans the next sum over packs, or to thin some out as `keep` lets; None: all is done.
 
         Args:
-            needed: files that somebody else needs.
+            needed: of others; `more`: what frees most, also if `keep` lets it stay, but for pins.
         """
         view = self._view
-        return tidying(self._archive, view.tree, view.packed - 1, keep, needed)
+        return tidying(self._archive, view.tree, view.packed - 1, keep, {*needed}, more=more)
 
     def adopt(self, packed: Packed) -> bool:
         """Puts a written file in place; False if what it replaces is not there any more."""
@@ -373,7 +373,7 @@ class History:
         tail = view.tails.get(trace, [])
         if tail is not of._view.tails.get(trace):
             return
-        later = (each for each in view.hidden.get(trace, ()) if each[1] > epoch)
+        later = [each for each in view.hidden.get(trace, ()) if each[1] > epoch]
         hidden = {**view.hidden, trace: ((0, epoch), *later)}
         tails = {**view.tails, trace: [(epoch, batch), *tail[_end(tail, epoch) :]]}
         self._view = view._replace(tails=tails, hidden=hidden)

@@ -16,8 +16,17 @@ from nosync_nb.trace.merging import merge_ranges
 from nosync_nb.trace.parts import PartRef, write_parts
 from nosync_nb.trace.past.archive import Archive, added
 from nosync_nb.trace.past.packs import write_pack
-from nosync_nb.trace.past.sections import LARGE, Large, Section, Share, build, recut, summed
-from nosync_nb.trace.past.thinning import Fragment, Keep, Recut, elsewhere, leaves, to_recut
+from nosync_nb.trace.past.sections import (
+    LARGE,
+    Large,
+    Section,
+    Share,
+    build,
+    recut,
+    size_at,
+    summed,
+)
+from nosync_nb.trace.past.thinning import Fragment, Keep, Recut, elsewhere, leaves, relief, to_recut
 from nosync_nb.trace.past.tree import PackNode, to_sum
 
 _REST_S = 0.0002
@@ -243,11 +252,8 @@ class RecutPlan(NamedTuple):
         self, layout: Layout, large: list[Large], trace: int, shift: int
     ) -> tuple[list[Large], list[Section]]:
         """Large changes with those of one group of epochs as one, in files or in a section."""
-        groups: dict[int, list[Large]] = {}
-        for each in large:
-            groups.setdefault(each[0] >> shift, []).append(each)
         kept, small = [], []
-        for some in groups.values():
+        for some in _groups(large, shift):
             refs = [ref for _, refs in some for ref in refs]
             if len(some) < 2 or not self.others.isdisjoint(ref.path for ref in refs):
                 kept += some
@@ -271,15 +277,68 @@ def tidying(
     now: int,
     keep: Keep | None,
     needed: AbstractSet[str],
+    *,
+    more: bool,
 ) -> SumPlan | RecutPlan | None:
     """The next sum over packs, or the next to be thinned out; see `History.tidy`."""
     children = to_sum(tree)
     if children is not None:
         return SumPlan(archive, children)
-    coarser = None if keep is None else to_recut(tree, now, keep)
+    coarser = None
+    if keep is not None and more:
+        coarser = relief(tree, now, keep, lambda recut: _gain(archive, tree, recut, needed))
+    elif keep is not None:
+        coarser = to_recut(tree, now, keep)
     if coarser is None:
         return None
     return RecutPlan(archive, coarser, needed | elsewhere(tree, coarser.old))
+
+
+def _gain(
+    archive: Archive, tree: Sequence[PackNode], recut: Recut, needed: AbstractSet[str]
+) -> float:
+    """The bytes that are freed by writing a part of the past anew, by those that are written.
+
+    It is estimated: what large changes have in common is not known, and taken for a half.
+
+    Cost: packs are opened, and stay so.
+    """
+    if recut.as_it_is:
+        return 0.0
+    others = needed | elsewhere(tree, recut.old)
+    shift = max(piece.grain for piece in recut.pieces).bit_length() - 1
+    before = sum(node.size_bytes for node in recut.old.walk())
+    after = 1.0
+    freed: dict[str, int] = {}
+    for node in recut.old.walk():
+        pack = archive.pack(node)
+        sections = [section for trace in pack.numbers for section in pack.sections(trace)]
+        if node.children:
+            summed_up = (ref for s in sections for _, own in s.large for ref in own)
+            freed.update((ref.path, ref.size_bytes) for ref in summed_up if ref.path not in others)
+            continue
+        now, then = (sum(size_at(each, at) for each in sections) for at in (0, shift))
+        after += node.size_bytes * then / max(now, 1)
+    for leaf in leaves(recut.old):
+        pack = archive.pack(leaf)
+        for section in (each for trace in pack.numbers for each in pack.sections(trace)):
+            for some in _groups(section.large, shift):
+                refs = [ref for _, own in some for ref in own]
+                mergeable = len(some) > 1 and others.isdisjoint(ref.path for ref in refs)
+                for ref in refs:
+                    freed.pop(ref.path, None)
+                if mergeable:
+                    size = sum(ref.size_bytes for ref in refs)
+                    before, after = before + size, after + size / 2
+    return (before + sum(freed.values()) - after) / after
+
+
+def _groups(large: Iterable[Large], shift: int) -> Iterable[list[Large]]:
+    """Large changes by groups of `2**shift` epochs."""
+    groups: dict[int, list[Large]] = {}
+    for each in large:
+        groups.setdefault(each[0] >> shift, []).append(each)
+    return groups.values()
 
 
 def _sections(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -> Iterable[Section]:

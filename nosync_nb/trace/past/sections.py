@@ -82,6 +82,12 @@ class Section(NamedTuple):
         return Updates(columns, np.concatenate(diff).astype(np.int64, copy=False))
 
 
+def size_at(section: Section, shift: int) -> int:
+    """About how many bytes a section takes if it tells only groups of `2**shift` epochs apart."""
+    counts = [len(level.diff) for level in section.levels if level.shift >= shift]
+    return 8 * len(section.columns) * max(counts, default=0) + 4 * sum(counts)
+
+
 def build(
     layout: Layout,
     start: int,

@@ -10,14 +10,17 @@ by thinning is bounded by twice what was packed, for each factor of 16, however 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from nosync_nb.trace.past.tree import PackNode
 
 FACTOR = 16
+WORTH = 0.1
+"""So much of what is written has to be freed by it."""
 GRAIN_MAX = FACTOR**10
 
 
@@ -93,6 +96,29 @@ def recuts(nodes: Iterable[PackNode], now: int, keep: Keep) -> Iterator[Recut]:
             yield recut
         else:
             yield from recuts(node.children, now, keep)
+
+
+def relief(
+    nodes: Sequence[PackNode], now: int, keep: Keep, gain: Callable[[Recut], float]
+) -> Recut | None:
+    """What is to be written anew so that the past takes less, whatever its age; None: nothing.
+
+    As few epochs as possible are touched: those that would be old if single ones were kept half as
+    long, and half of that again, until there is one that is worth it. Of these that which frees
+    most bytes for each that is written.
+
+    Args:
+        keep: for how long single epochs were to be kept, and those that stay.
+        gain: the bytes that are freed by those that are written.
+    """
+    single = min(keep.single, now + 1)
+    while single:
+        gains = [(gain(each), each) for each in recuts(nodes, now, keep._replace(single=single))]
+        best = max(gains, key=itemgetter(0), default=None)
+        if best is not None and best[0] > WORTH:
+            return best[1]
+        single //= 2
+    return None
 
 
 def elsewhere(nodes: Iterable[PackNode], node: PackNode) -> set[str]:

@@ -1,0 +1,212 @@
+"""Budgets: a log that needs more bytes than it may have thins out its past, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inside import inside
+
+import nosync_nb
+from nosync_nb import SchemaError, Session
+from nosync_nb.files.disk import Files
+from nosync_nb.session import footprint
+from nosync_nb.session.footprint import Footprint
+from nosync_nb.store import retention
+from nosync_nb.store.log import writer
+from nosync_nb.trace.past.packing import RecutPlan
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Session]]:
+    """Opens a log whose segments are small, so that the past is most of it."""
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 16 << 10)
+    sessions: list[Session] = []
+
+    def again(**options: Any) -> Session:
+        sessions.append(nosync_nb.open(tmp_path / "log", **options))
+        return sessions[-1]
+
+    yield again
+    for each in sessions:
+        each.close()
+
+
+def filled(session: Session, epochs: int, *, every: int = 100) -> Session:
+    """Each epoch brings ten rows, and takes away those of before."""
+    numbers = session.input("numbers", "x bigint, e bigint")
+    for epoch in range(session.now + 1, epochs + 1):
+        numbers.insert(rows_at(epoch))
+        if epoch > 1:
+            numbers.remove(rows_at(epoch - 1))
+        session.commit()
+        if epoch % every == 0:
+            checkpoint(session)
+    return session
+
+
+def rows_at(epoch: int) -> list[tuple[int, int]]:
+    return [(each, epoch) for each in range(10)] if epoch else []
+
+
+def checkpoint(session: Session) -> None:
+    inside(session).worker.drain()
+    inside(session).upkeep.checkpoint()
+
+
+def taken(session: Session) -> Footprint:
+    inside(session).worker.drain()
+    return footprint.measured(inside(session).publisher)
+
+
+def readable(session: Session) -> list[int]:
+    """The epochs that can be read, each of which is right."""
+    epochs = [e for each in session["numbers"].history() for e in each]
+    for epoch in epochs:
+        assert sorted(map(tuple, session["numbers"].rows(at=epoch))) == rows_at(epoch)
+    return epochs
+
+
+def test_a_log_beyond_its_budget_keeps_less_of_its_past(opened: Callable[..., Session]) -> None:
+    session = filled(opened(), 1000)
+    session.pin(123, "mine")
+    before = taken(session)
+    assert before.history > 2 * (before.live + before.log)
+    budget = before.live + before.log + before.history // 4
+    session.budget = budget
+    assert session.budget == budget
+    assert taken(session).own <= budget
+    assert len(readable(session)) < 500
+    assert {123, 1000} <= {*readable(session)}
+    session.close()
+    again = opened()
+    assert again.budget == budget
+    assert {123, 1000} <= {*readable(again)}
+    assert again.verify().whole
+
+
+def test_what_is_let_go_is_gone_from_the_disk_after_a_few_epochs(
+    opened: Callable[..., Session],
+) -> None:
+    session = filled(opened(), 1000)
+    before = taken(session)
+    session.budget = before.live + before.log + before.history // 2
+    for epoch in range(1001, 1006):
+        filled(session, epoch)
+        inside(session).worker.drain()
+    after = taken(session)
+    assert after.garbage == 0
+    assert after.total <= session.budget + after.log
+
+
+def test_the_oldest_past_gives_way_first(opened: Callable[..., Session]) -> None:
+    session = filled(opened(), 1000)
+    before = taken(session)
+    session.budget = before.live + before.history * 4 // 5
+    assert taken(session).own <= session.budget
+    epochs = readable(session)
+    assert {*range(850, 1001)} <= {*epochs}
+    assert len([epoch for epoch in epochs if epoch < 500]) < 450
+
+
+def test_a_budget_below_the_state_of_now_is_refused_and_nothing_is_let_go(
+    opened: Callable[..., Session],
+) -> None:
+    session = filled(opened(), 300)
+    session.budget = "1 GB"
+    with pytest.raises(SchemaError, match="is less than the state of now") as error:
+        session.budget = "2 kB"
+    need = retention.said_size(footprint.least(inside(session).publisher))
+    assert "'2 kB', 2.0 kB" in str(error.value)
+    assert need in str(error.value)
+    assert f"at least {need}" in str(error.value.hint)
+    assert session.budget == 10**9
+    assert readable(session) == list(range(301))
+    session.budget = None
+    assert session.budget is None
+
+
+@pytest.mark.parametrize("asked", [0, -1, 1.5, True, "", "much", "3 parrots", "0 MB", "-2 GB", []])
+def test_what_is_no_size_is_refused(opened: Callable[..., Session], asked: Any) -> None:
+    session = opened()
+    with pytest.raises(SchemaError, match="budget=") as error:
+        session.budget = asked
+    assert "2 GB" in str(error.value.hint)
+    assert session.budget is None
+
+
+def test_a_size_is_read_as_it_is_written() -> None:
+    for asked, size in (("2 GB", 2 * 10**9), ("1.5 MiB", 3 << 19), ("7", 7), (12, 12)):
+        assert retention.parsed_size(asked) == size
+    assert [retention.said_size(n) for n in (999, 1000, 1001, 10**9)] == [
+        "999 B",
+        "1.0 kB",
+        "1.1 kB",
+        "1.0 GB",
+    ]
+
+
+def test_a_budget_is_said_when_a_log_is_opened_by_who_writes(
+    opened: Callable[..., Session],
+) -> None:
+    assert opened(budget="2 GB").budget == 2 * 10**9
+    assert opened(budget="none").budget is None
+    with pytest.raises(SchemaError, match="who writes"):
+        opened(mode="r", budget="2 GB")
+
+
+@pytest.mark.parametrize("said", ["pin", "budget"])
+def test_what_is_said_while_the_past_gives_way_holds(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    session = filled(opened(), 600)
+    before = taken(session)
+    real, performed = RecutPlan.perform, []
+
+    def perform(self: RecutPlan, *arguments: Any) -> Any:
+        made = real(self, *arguments)
+        if not performed:
+            performed.append(self)
+            if said == "pin":
+                session.pin(20, "mine")
+            else:
+                session.budget = None
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RecutPlan, "perform", perform)
+        session.budget = before.live + before.log + before.history // 8
+        taken(session)
+    epochs = readable(session)
+    assert 20 in epochs
+    assert (epochs == list(range(601))) == (said == "budget")
+
+
+def test_a_kill_while_the_past_gives_way_leaves_all_that_is_said_to_be_there(
+    tmp_path: Path, opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = filled(opened(), 300)
+    before = taken(session)
+    copies: list[Path] = []
+    real = Files.replace
+
+    def replace(self: Files, *arguments: Any, **options: Any) -> Any:
+        result = real(self, *arguments, **options)
+        copies.append(tmp_path / f"copy{len(copies)}")
+        shutil.copytree(tmp_path / "log", copies[-1])
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "replace", replace)
+        session.budget = before.live + before.log + before.history // 4
+        for epoch in (301, 302, 303):
+            filled(session, epoch)
+            inside(session).worker.drain()
+    assert len(copies) >= 3
+    for copy in copies:
+        with nosync_nb.open(copy, takeover=True) as again:
+            assert again.now in readable(again)
+        shutil.rmtree(copy)
