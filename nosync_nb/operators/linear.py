@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.errors import ExpressionError
+from nosync_nb.errors import ExpressionError, one_line
 from nosync_nb.expressions import Expression, Types
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import PLAIN, Operator, Row, Step
@@ -33,6 +33,17 @@ from nosync_nb.operators.spec import (
 )
 from nosync_nb.rows import Column, Schema, bridge
 from nosync_nb.trace.batch import Layout, Updates, concat_updates
+
+SHOWN_MAX = 40
+"""The most letters of an expression in a line that tells where it ran."""
+
+
+def _shown(expressions: Sequence[Expression]) -> str:
+    """What Spark alone knows of some expressions."""
+    first, *more = (e.sql for e in expressions if not e.local)
+    text = one_line(first)
+    text = text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX - 3]}..."
+    return f"{text} and {len(more)} more" if more else text
 
 
 def evaluate(
@@ -53,7 +64,9 @@ def evaluate(
                 f"only Spark can evaluate {unknown}, and there is no Spark session",
                 hint="open with spark=..., or install the extra nosync[spark]",
             )
-        return step.evaluate(expressions, schema, updates.columns, n)
+        values = step.evaluate(expressions, schema, updates.columns, n)
+        step.ran_at(f"in process, {_shown(expressions)} by Spark")
+        return values
     except ExpressionError as error:
         if step.stage and f"'{step.stage}'" not in str(error):
             raise ExpressionError(f"stage '{step.stage}': {error}", hint=error.hint) from error
