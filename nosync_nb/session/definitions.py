@@ -159,16 +159,18 @@ class Definitions:
                 redone = replay.lacking(snapshot, trees, first)
             decision = self._decision(trees, options, redone)
             copied = bool(self._replication.settings.replicas)
-            if self._rise(levels.moved(snapshot.catalog, decision, copied=copied)):
-                decision = self._decision(trees, options, redone)
-            snapshot, status = self._publisher.snapshot, decision.status
+            moved = levels.moved(snapshot.catalog, decision, copied=copied)
+            risen = {n: stage for n, stage in moved.items() if snapshot.catalog[n].in_memory}
+            decision = levels.held(decision, {n: snapshot.catalog[n] for n in risen})
+            status = decision.status
             names = {definition: name for name, definition in described.items()}
             changes = decision.changes(snapshot.catalog)
-            if changes:
+            if changes or moved.keys() - risen.keys():
                 self._decided(decision, first, names=names, outcome=outcome)
             else:
                 for definition, name in names.items():
                     self._names.call(definition, name)
+            self._rise(risen)
         seconds = time.perf_counter() - start
         self._say(decision.notices if changes else ())
         self._link.follow()
@@ -183,15 +185,16 @@ class Definitions:
         catalog = versions.asked(seen, trees, options, again=again)
         return versions.decided(seen, self._types, catalog, trees.keys(), again=again)
 
-    def _rise(self, moved: Mapping[str, Stage]) -> bool:
-        """Brings stages to another level; those that were in memory alone are computed again."""
-        for name, stage in moved.items():
+    def _rise(self, risen: Mapping[str, Stage]) -> None:
+        """Brings stages to their level that were in memory alone: they are computed once more.
+
+        They come last, as what they run has run before, and what else is defined may fail.
+        """
+        for name, stage in risen.items():
             catalog = self._publisher.snapshot.catalog
-            risen = catalog[name].in_memory
-            afresh = Afresh(name, first=stage.begin if risen else None)
             placed = replace(catalog[name], options=stage.options)
+            afresh = Afresh(name, first=stage.begin)
             self._installation.install(versions.kept({**catalog, name: placed}), afresh=afresh)
-        return bool(moved)
 
     def resume(self, *, extend: bool, differs: bool) -> None:
         """Writes which stages go on after a recovery and which do not.

@@ -100,6 +100,18 @@ def moved(before: Mapping[str, Stage], decision: Decision, *, copied: bool) -> d
     return stages
 
 
+def held(decision: Decision, before: Mapping[str, Stage]) -> Decision:
+    """A decision under which some stages stay at the level that they have.
+
+    Args:
+        before: those stages as they are.
+    """
+    catalog = dict(decision.catalog)
+    for name, stage in before.items():
+        catalog[name] = replace(catalog[name], options=stage.options)
+    return decision._replace(catalog=catalog)
+
+
 class Woken(NamedTuple):
     """Stages that go on: their names, a catalog in which they do, and what is computed for them."""
 

@@ -190,6 +190,34 @@ def test_a_stage_may_rise_and_is_in_the_log_with_its_past(opened: Opened) -> Non
     assert {name: past(session, name) for name in expected} == expected
 
 
+@pytest.mark.parametrize("level", ["memory", "disk"])
+def test_no_stage_rises_if_another_one_of_its_cell_fails(
+    opened: Opened, tmp_path: Path, level: str
+) -> None:
+    def refuses(row: dict[str, Any]) -> bool:
+        raise ArithmeticError(f"not {row['customer']}")
+
+    (tmp_path / "copies").mkdir()
+    session = opened(replicas=[f"file://{tmp_path}/copies"])
+    define(session, level)
+    feed(session)
+    expected = past(session, "totals")
+    before, head = inside(session).catalog, inside(session).store.log.head
+    totals = session["orders"].group_by("customer").agg(total="sum(amount)")
+    failing = {"totals": totals, "worse": session["orders"].filter(refuses)}
+    higher = "replicas" if level == "disk" else "disk"
+    with pytest.raises(StageError, match="worse"):
+        owners_of(session).definitions.define(failing, persist=higher)
+    assert inside(session).catalog == before
+    assert inside(session).store.log.head == head
+    assert "worse" not in session
+    working = {"totals": totals, "better": session["orders"].distinct()}
+    owners_of(session).definitions.define(working, persist=higher)
+    assert values(session, "better") == values(session, "orders")
+    assert inside(session).catalog["totals"].options.persist == higher
+    assert past(session, "totals") == expected
+
+
 def test_a_stage_on_disk_does_not_fall_and_nothing_changes(opened: Opened) -> None:
     session = opened()
     define(session, None)
