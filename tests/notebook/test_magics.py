@@ -516,6 +516,12 @@ def test_replicas_are_added_listed_and_removed(notebook: Notebook, tmp_path: Pat
     assert "level" in shown
     assert "nothing if the disk is lost" in notebook.ok("%dd status").text
     assert "is none of" in str(notebook.fails(f"%dd replicas remove {url}x"))
+    stricter = "2 of the 3 replicas have to answer; with --quorum 3 it is 1"
+    assert "have to answer" not in notebook.ok(f"%dd replicas add {url}-b").text
+    assert stricter in notebook.ok(f"%dd replicas add {url}-c").text
+    assert "have to answer" not in notebook.ok("%dd replicas --quorum 3").text
+    for other in ("b", "c"):
+        notebook.ok(f"%dd replicas remove {url}-{other}")
     assert "no replicas" in notebook.ok(f"%dd replicas remove {url}").text
 
 

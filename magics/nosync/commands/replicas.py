@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
     from nosync_nb.session.behind import ReplicaStatus
+    from nosync_nb.store.replicas.settings import Replicas
 
 _COLUMNS = ("replica", "state", "epoch", "epochs behind", "lacks", "since", "sent", "later", "why")
 _TYPES = ("string", "string", "bigint", "bigint", *["string"] * 5)
@@ -25,11 +26,11 @@ def _replicas(notebook: Notebook, arguments: Namespace) -> Table | None:
     __tracebackhide__ = True
     session = notebook.session()
     if arguments.act is not None or arguments.quorum is not None:
-        _change(session, arguments)
+        _change(notebook, session, arguments)
     return _table(notebook, session)
 
 
-def _change(session: Session, arguments: Namespace) -> None:
+def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
     """Adds a replica, removes one, or asks for another quorum."""
     __tracebackhide__ = True
     from nosync_nb.session.session import owners_of
@@ -49,7 +50,24 @@ def _change(session: Session, arguments: Namespace) -> None:
     else:  # one that is there stays, so that the line can be run again
         urls = [*before, *missing]
     if urls != before or arguments.quorum not in (None, replication.settings.quorum):
+        was = replication.settings
         replication.change(checked(urls, arguments.quorum, log=session.path))
+        if before:
+            _tell(notebook, was, replication.settings)
+
+
+def _tell(notebook: Notebook, before: Replicas, now: Replicas) -> None:
+    """Says if more replicas have to answer than before to read what is safe."""
+    from nosync_nb.store.replicas.settings import readers
+
+    count, least = len(now.replicas), readers(len(before.replicas), before.quorum)
+    needed = readers(count, now.quorum)
+    if count and needed > least:
+        keeping = count - least + 1
+        notebook.say(
+            f"if the disk is lost, {needed} of the {count} replicas have to answer; with --quorum"
+            f" {keeping} it is {least} as before, and an epoch is safe when {keeping} have it"
+        )
 
 
 def _url(text: str) -> str:
