@@ -59,6 +59,25 @@ def bucket(server: ObjectServer, tmp_path: Path) -> Bucket:
     return Bucket("s3", "bucket", tmp_path.name)
 
 
+def test_folders_are_listed_page_by_page_and_no_more_than_a_bucket_of_copies_has(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a", "a!", "a!0", "a0", "a00", "b", "b0"]
+    for name in names:
+        for key in range(7):
+            bucket.put(f"{name}/{key}/x", b"1")
+    for key in range(5):
+        bucket.put(f"a{key}", b"1")
+    assert bucket.folders() == sorted(names)
+    monkeypatch.setattr(buckets, "_PAGE", 3)
+    before = bucket.requests
+    assert bucket.folders() == sorted(names)
+    assert bucket.requests - before <= len(names) + 5
+    monkeypatch.setattr(buckets, "_FOLDERS_MAX", 4)
+    with pytest.raises(DurabilityError, match="more than 4 folders"):
+        bucket.folders()
+
+
 class Late:
     """A request that nobody waits for any more; it is done so many requests later, or never."""
 

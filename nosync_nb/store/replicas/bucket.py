@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from nosync_nb.errors import DurabilityError
@@ -31,6 +32,9 @@ TIMEOUT_S, _CONNECT_S = 6, 3
 
 _RETRIES = 2
 _LISTED_MAX = 1_000_000
+_FOLDERS_MAX = 10_000
+_PAGE = 1000
+_AFTER_SLASH = "0"
 _CHUNK_BYTES = 1 << 16
 _LARGE_BYTES, _LARGEST_BYTES = 1 << 16, 8 << 20
 SLOWEST_BYTES_PER_S = 32_000
@@ -176,9 +180,26 @@ class Bucket:
         return sorted(known)
 
     def folders(self) -> list[str]:
-        """What comes after the bucket's own prefix, up to a slash."""
-        known = self._ask(lambda client: client.list_with_delimiter())
-        return sorted(path.rstrip("/").rpartition("/")[2] for path in known["common_prefixes"])
+        """What comes after the bucket's own prefix, up to a slash.
+
+        Cost: one request for each of them, or for so many objects; memory for so many objects.
+
+        Raises:
+            DurabilityError: so many requests were not enough as a bucket of copies ever takes.
+        """
+        known: set[str] = set()
+        after: str | None = None
+        for _ in range(_FOLDERS_MAX):
+            page = self._ask(partial(_page, after=after))
+            if not page:
+                return sorted(known)
+            known.update(key.partition("/")[0] for key in page if "/" in key)
+            last, inside, _ = page[-1].partition("/")
+            after = last + _AFTER_SLASH if inside else last  # nothing more of that folder
+        raise DurabilityError(
+            f"'{self.where}' has more than {_FOLDERS_MAX} folders beside each other",
+            hint="keep copies of logs under a prefix of their own: s3://bucket/prefix",
+        )
 
     def delete(self, keys: Iterable[str]) -> None:
         """Deletes objects; those that are not there are none."""
@@ -298,6 +319,12 @@ def _taken(got: GetResult, most: int) -> bytes:
         if len(data) > most:
             return b""
     return bytes(data)
+
+
+def _page(client: ObjectStore, after: str | None) -> list[str]:
+    """The next keys after one, ascending; none if there are no more."""
+    pages = client.list(offset=after, chunk_size=_PAGE)
+    return [each["path"] for each in next(iter(pages), ())]
 
 
 def _listed(client: ObjectStore, prefix: str) -> list[ObjectName]:
