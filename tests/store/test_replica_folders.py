@@ -162,4 +162,20 @@ def test_power_leaves_no_later_acknowledgement_than_the_last(tmp_path: Path) -> 
             replica.sync(FIRST, seq)
         files.lose_power(str(root))
         seen.add(again(root, Files()).acknowledged())
-    assert seen <= {0, 3}
+    assert seen == {3}
+
+
+@pytest.mark.fault(8, 11, 31)
+def test_power_does_not_take_that_a_replica_has_acknowledged(tmp_path: Path) -> None:
+    seen = set()
+    for seed in SEEDS:
+        root, files = tmp_path / f"{seed}", Watched(seed=seed)
+        replica = begun(root, files)
+        for seq in (0, 5, 9):
+            replica.sync(FIRST, seq)
+        files.lose_power(str(root))
+        seen.add(again(root, Files()).acknowledged())
+    assert seen == {5, 9}
+    note = root / ID.hex() / "acknowledged"
+    note.write_bytes(note.read_bytes()[:8] + bytes(8))  # torn
+    assert again(root, Files()).acknowledged() == 1

@@ -16,13 +16,18 @@ from faults import Crash
 from replica_world import World
 
 from nosync_nb import open as open_session
-from nosync_nb.errors import FencedError
+from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.session.session import owners_of
+from nosync_nb.store import journal
+from nosync_nb.store.log import Log
+from nosync_nb.store.replicas import restoring
 from nosync_nb.store.replicas.folder import FolderReplica
-from nosync_nb.store.replicas.polling import Poll, UndecidedError, Vote
-from nosync_nb.store.replicas.replica import Name
+from nosync_nb.store.replicas.polling import AheadError, Poll, UndecidedError, Vote
+from nosync_nb.store.replicas.replica import Name, Term
 from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.source import Source
+
+NAME = Name("/logs/x.nosync", "me")
 
 
 def begun() -> World:
@@ -121,6 +126,86 @@ def test_frames_that_cannot_be_read_back_hold_no_log_up_for_ever() -> None:
         world.level()
         assert world.announced == len(world.appended)
     assert unread
+
+
+@pytest.mark.fault(31, 33, 34)
+def test_a_replica_that_is_filled_again_counts_for_what_was_safe_when_it_acknowledges() -> None:
+    def prepared() -> World:
+        world = begun()
+        world.ship(0)
+        world.append_file()
+        world.append()
+        world.sync()
+        for number in (0, 1):
+            world.ship(number)
+        assert world.announced == 8
+        emptied(world, 0)
+        return world
+
+    half = 0
+    for world in cut_at_each_step(prepared):
+        named = tuple(each._replace(log_id=world.log.id) for each in world.replicas.replicas)
+        there, known = bool(world.segments(0)), world.acknowledged(0)
+        half += there and not known
+        world.tree.put(world.path, None)
+        with world.hidden([1]):
+            if known:
+                restored = world.restored(world.replicas._replace(replicas=named))
+                assert restored is not None
+                assert restored.seq == 8
+            else:
+                with pytest.raises(restoring.MissingError, match="1 of its 3 replicas"):
+                    world.restored(world.replicas._replace(replicas=named))
+    assert half
+
+
+class Unsure(FolderReplica):
+    """A replica that dies when it has one segment."""
+
+    def sync(self, term: Term, seq: int | None) -> None:
+        if self.held().files:
+            raise DurabilityError("it has died")
+        super().sync(term, seq)
+
+
+@pytest.mark.fault(27, 32)
+def test_an_emptied_replica_is_no_witness_before_it_acknowledges_again(tmp_path: Path) -> None:
+    path, backup = tmp_path / "x.nosync", tmp_path / "backup"
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place in places:
+        place.mkdir()
+
+    def ship(log: Log, poll: Poll, number: int, kind: type[FolderReplica] = FolderReplica) -> None:
+        source = Source(str(path), log.generation)
+        replica = kind(str(places[number]), source.log_id)
+        Shipper(source, replica, NAME, lambda vote: poll.ask(number, vote)).ship()
+
+    def write(log: Log, label: str) -> None:
+        log.append(journal.EPOCH, journal.pack(1, 0.0, {"label": label}, []))
+        log.sync()
+
+    with Log.open(path) as log:
+        write(log, "one")
+    shutil.copytree(path, backup)
+    with Log.open(path) as log:
+        write(log, "two")
+        for number in (0, 1):
+            ship(log, Poll(1, 1), number)
+        shutil.rmtree(places[1])
+        places[1].mkdir()
+        with pytest.raises(DurabilityError, match="has died"):
+            ship(log, Poll(1, 1), 1, Unsure)
+    assert len(list(places[1].glob("*/segment-*"))) == 1  # of two
+    shutil.rmtree(path)
+    os.rename(backup, path)
+    Log.open(path).close()  # of a generation that the replicas have promised themselves to
+    with Log.open(path) as log:
+        write(log, "another")
+        poll = Poll(2, 2)
+        with pytest.raises(UndecidedError):
+            ship(log, poll, 1)
+        with pytest.raises(AheadError):
+            ship(log, poll, 0)
 
 
 @pytest.mark.fault(14, 32)

@@ -339,6 +339,11 @@ class World:
             assert replica.read(name, 0, len(written) + 1) == written
         return copy.end.seq
 
+    def acknowledged(self, number: int) -> int:
+        """Up to which frame a replica has acknowledged the log."""
+        place = self.replicas.replicas[number].path
+        return FolderReplica(place, self.log.id, files=self.quiet).acknowledged()
+
     def whole(self, number: int) -> bool:
         """Whether a log can be read back from a replica, as it can where something is held."""
         try:
@@ -591,8 +596,8 @@ class World:
         self.copy = None
 
     def unfit(self) -> set[int] | None:
-        """The replicas that cannot be read back; None if it takes one of them to lose nothing."""
-        unfit = {n for n in range(COUNT) if not self.whole(n)}
+        """The replicas that tell nothing; None if it takes one of them to lose nothing."""
+        unfit = {n for n in range(COUNT) if not self.whole(n) or not self.acknowledged(n)}
         nothing = not any(self.segments(n) for n in range(COUNT)) and not self.announced
         return unfit if len(unfit) < QUORUM or nothing else None
 

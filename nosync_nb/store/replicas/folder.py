@@ -212,9 +212,10 @@ class FolderReplica:
             raise
 
     def _acknowledge(self, seq: int) -> None:
-        """Notes a frame in place; after a loss of power it may be an earlier one, or none.
+        """Notes a frame in place; after a loss of power it may be an earlier one.
 
         It must not be a later one, of a history that was left: that would make the copy damaged.
+        Nor none if there was one: it would be no witness of what it has (voting.py).
         """
         before = self._seq if self._seq >= 0 else self.acknowledged()
         path = os.path.join(self._folder, "acknowledged")
@@ -226,21 +227,21 @@ class FolderReplica:
             file = self._files.open(path, write=True)
             try:
                 file.write_at(0, data)
-                if seq < before:
+                if seq < before or not before:
                     file.sync()
             finally:
                 file.close()
         self._seq = seq
 
     def acknowledged(self) -> int:
-        """The frame up to which it can be read for sure; 0 if that is not known."""
+        """The frame up to which it can be read for sure, 1 if that is torn; 0 if it had none."""
         path = os.path.join(self._folder, "acknowledged")
         if not self._files.exists(path):
             return 0
         data = self._files.read(path, most=promises.BYTES_MAX)
         word = data[:8]
         whole = len(data) == 16 and data[8:] == bytes(byte ^ 0xFF for byte in word)
-        return int.from_bytes(word, "little") if whole else 0
+        return int.from_bytes(word, "little") if whole else 1
 
     def digest(self, name: str, size: int) -> bytes:
         """The digest of the first bytes of a file."""

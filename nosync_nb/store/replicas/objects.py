@@ -171,7 +171,7 @@ class ObjectReplica:
             self._account.clear()
 
     def acknowledged(self) -> int:
-        """The frame up to which it can be read for sure; 0 if that is not known."""
+        """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
         state = self._account.look()
         return state.seq if state else 0
 

@@ -49,7 +49,7 @@ class Patient:
         return self._asked(lambda _: self.inner.read(name, offset, size))
 
     def acknowledged(self) -> int:
-        """The frame up to which it can be read for sure; 0 if that is not known."""
+        """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
         return self._asked(lambda _: self.inner.acknowledged())
 
     def examined(self, files: Files, others: Sequence[Mapping[str, int]]) -> Copy:

@@ -52,7 +52,7 @@ class ReadableCopy(Protocol):
         """What it holds."""
 
     def acknowledged(self) -> int:
-        """The frame up to which it can be read for sure; 0 if that is not known."""
+        """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Some bytes of a file; fewer only at its end."""

@@ -164,7 +164,7 @@ def _apart(replicas: Sequence[Patient], promised: Term) -> tuple[list[Held], lis
 def _copies(
     files: Files, replicas: Sequence[Patient], promised: Term
 ) -> tuple[list[Copy], list[str]]:
-    """What can be read back of those that have promised; and why some cannot."""
+    """What can be read back of those that have promised; and why some cannot, or tell nothing."""
     copies = []
     held, why = _apart(replicas, promised)
     there = [sizes for _, sizes in held]
@@ -172,6 +172,8 @@ def _copies(
         try:
             others = [each for each in there if each is not sizes]
             copies.append(replica.examined(files, others))
+            if not replica.acknowledged():
+                why.append(f"{replica.url}: it has acknowledged nothing, and may have held more")
         except (CorruptLogError, DurabilityError) as error:
             why.append(f"{replica.url}: {error}")
     return copies, why

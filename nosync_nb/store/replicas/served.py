@@ -241,7 +241,7 @@ class ServedReplica:
             self._ask("sync", term=term, seq=seq)
 
     def acknowledged(self) -> int:
-        """The frame up to which it can be read for sure; 0 if that is not known."""
+        """The frame up to which it can be read for sure; 0 if it has acknowledged none."""
         said = decoded(self._ask("acknowledged"), self._url)
         if type(said) is not int or said < 0:
             raise senseless(self._url)

@@ -227,8 +227,9 @@ class Shipper:
         if begun is None or begun.before is not None or self._source.generation > 1:
             vote = voting.vote(self._source, self._replica, view, held)
             self._ask(vote)
-            if vote.ahead:  # what it acknowledged of another history counts no more
-                self._replica.sync(self._source.term, 0)
+            if vote.ahead:
+                # What it acknowledged of another history counts no more, but that it ever did.
+                self._replica.sync(self._source.term, min(1, self._replica.acknowledged()))
                 self.acknowledged = Acknowledged()
         self._stamp = None
         for name, size in list(held.items()):

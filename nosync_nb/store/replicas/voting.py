@@ -9,6 +9,9 @@ name, and who ships dies before the checkpoint is sent. 2. The disk is lost, and
 anew of what can be read back, which ends before those frames. 3. The replica holds frames that the
 log lacks, for ever: nobody can read them. Hence it is ahead with what can be read back from it
 alone: it has acknowledged no more, and what it acknowledged was shipped by an owner who had that.
+
+Failure: a replica comes back empty, and who fills it dies. It holds little, and held more. Hence it
+is no witness that nothing is lacking before it has acknowledged anything, as if it was empty still.
 """
 
 from __future__ import annotations
@@ -46,14 +49,15 @@ def vote(source: Source, replica: Replica, view: View, held: Mapping[str, int]) 
     own = _own(source, replica, held)
     begun = any(e.segment.generation == source.generation for e in view.extents)
     why = _ahead(source, replica, own) if begun else ""
+    generation = own[0][0].generation if own else 0
     if why:
         # What is damaged below what was acknowledged cannot tell how much that was: it is ahead.
         with suppress(CorruptLogError):
             copy = examined(source.files, "the replica", replica)
             heads = (one for one, _ in own if one.generation == copy.generation)
             here = source.holds(copy.end, next(heads, None))
-            return Vote("" if here else why, copy.generation)
-    return Vote(why, own[0][0].generation if own else int(any(map(layout.is_frames, held))))
+            why, generation = "" if here else why, copy.generation
+    return Vote(why, generation if why or replica.acknowledged() else 0)
 
 
 def _ahead(source: Source, replica: Replica, own: Own) -> str:
