@@ -136,6 +136,10 @@ class Cells(ast.NodeTransformer):
         self._new = [each.name for each in reports if each.status == "new"]
         self._edited = [each.name for each in reports if each.status == "changed"]
 
+    def heard(self, epoch: int) -> None:
+        """Hears up to which epoch somebody else tells what the cell has committed."""
+        self._told = max(epoch, self._told)
+
     def visit(self, tree: ast.AST) -> ast.AST:
         """Lets the last expression of the cell pass through `end`."""
         if not self._awaits_tree or not isinstance(tree, ast.Module):

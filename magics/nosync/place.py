@@ -108,6 +108,16 @@ def use(place: Place, name: str | None) -> None:
     branches.use(Files(), str(place.path), name)
 
 
+def branches_of(place: Place) -> list[str]:
+    """The names of the branches of a log, those at replicas alone as well; opens none."""
+    from nosync_nb.files.disk import Files
+    from nosync_nb.store import branches
+    from nosync_nb.store.replicas import remembered
+
+    log = str(place.path.resolve())
+    return [*branches.names(Files(), log), *remembered.below(Files(), log)]
+
+
 def fetch(place: Place, name: str) -> None:
     """Makes a branch anew that is at its replicas alone, from them; it is closed then."""
     import nosync_nb

@@ -21,10 +21,11 @@ from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.sealing import Signer
-from nosync_nb.store import branches, recent
+from nosync_nb.store import branches, listing, recent
 from nosync_nb.store.asof import asof
-from nosync_nb.store.branches import Beginning, Branch
+from nosync_nb.store.branches import Beginning
 from nosync_nb.store.cut import cut
+from nosync_nb.store.listing import Branch
 from nosync_nb.store.replicas.settings import Replicas, checked
 from nosync_nb.store.then import catalog_at, with_catalog
 
@@ -187,7 +188,7 @@ class Branching:
     def listed(self) -> Mapping[str, Branch]:
         """The branches, by name, those that are at replicas alone as well."""
         store = self._publisher.store
-        here = branches.listed(store.files, store.path)
+        here = listing.listed(store.files, store.path)
         return {**distant.listed(store.files, store.path), **here}
 
     def drop(self, name: str) -> None:

@@ -12,6 +12,7 @@ import os
 
 from nosync_nb.errors import DurabilityError, SchemaError
 from nosync_nb.session.opening import open as opened
+from nosync_nb.session.opening import plain_path
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import branches
 from nosync_nb.store.store import Store
@@ -36,7 +37,7 @@ def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
 
     Cost: a hard link for each file on one file system, else their bytes; nothing of the owner's.
     """
-    target = os.path.realpath(to) if "\0" not in os.fspath(to) else os.fspath(to)
+    target = os.path.realpath(plain_path(to, "copy"))
     with opened(path, mode="r") as reader:
         owners = owners_of(reader)
         _free(owners.publisher.store, target)
@@ -56,8 +57,6 @@ def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
 def _free(store: Store, target: str) -> None:
     """Raises SchemaError if nothing can be made there."""
     files, within = store.files, os.path.join(store.path, "")
-    if "\0" in target:
-        raise SchemaError(f"copy: {target!r} is no path", hint="name a folder")
     why = ""
     if target.startswith(within):
         why = "lies in the log itself"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, TrustError, warn
 from nosync_nb.files.disk import Files
 from nosync_nb.store import branches
-from nosync_nb.store.branches import Branch
+from nosync_nb.store.listing import Branch
 from nosync_nb.store.replicas import dropping, remembered, settings
 from nosync_nb.store.replicas.address import Address, parse
 from nosync_nb.store.replicas.below import Distant, branches_at

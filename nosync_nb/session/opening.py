@@ -73,7 +73,7 @@ def open(
     """
     _refuse_kept(mode, retain, budget)
     _refuse(bulk, mode, named=replicas is not None or quorum is not None)
-    where = os.path.realpath(path)
+    where = os.path.realpath(plain_path(path, "open"))
     asked = None if replicas is None else settings.checked(replicas, quorum, log=where)
     wish = _Wish(where, mode, takeover, spark, spark_rows, asked, quorum)
     policy = Policy(on_loss, timeout)
@@ -87,6 +87,18 @@ def open(
             return session
         except MissingError as missing:
             policy.wait(missing)
+
+
+def plain_path(path: str | os.PathLike[str], what: str) -> str:
+    """A path as text.
+
+    Raises:
+        SchemaError: no file can be called so.
+    """
+    text = os.fsdecode(path)
+    if not text or "\0" in text:
+        raise SchemaError(f"{what}: {text!r:.80} is no path", hint="name a folder")
+    return text
 
 
 class _Wish(NamedTuple):

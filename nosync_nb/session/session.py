@@ -32,9 +32,9 @@ from nosync_nb.session.owners import Owners
 from nosync_nb.session.report import StageReport
 from nosync_nb.session.rewinding import RewindReport
 from nosync_nb.session.transactions import InputChanges
-from nosync_nb.store.branches import Branch
 from nosync_nb.store.frontier import FailureName, Frontier
 from nosync_nb.store.ledger import Epochs
+from nosync_nb.store.listing import Branch
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.store import Store
 from nosync_nb.store.verification.findings import Verified

@@ -25,14 +25,12 @@ from uuid import uuid4
 
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.errors import CorruptLogError, DurabilityError, SchemaError, TrustError
+from nosync_nb.errors import DurabilityError, FencedError, SchemaError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import FOLDERS
-from nosync_nb.store import journal
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.log import folder, generation
 from nosync_nb.store.log.machine import Machine
-from nosync_nb.store.log.owner import Owner
 from nosync_nb.store.replicas import settings
 from nosync_nb.store.replicas.layout import BRANCHES
 from nosync_nb.store.replicas.settings import Replicas
@@ -45,6 +43,9 @@ IN_USE = ".in-use"
 
 _NAME_BYTES_MAX = 1 << 10
 
+NAME_BYTES_MAX = 255 - len(DROPPED)
+"""The name of a branch has so many bytes at most: it is dropped under a longer one."""
+
 
 class Fork(NamedTuple):
     """Whose branch a log is: the id of that log, its own name there, and where it forked."""
@@ -52,28 +53,6 @@ class Fork(NamedTuple):
     of: str
     name: str
     at: int
-
-
-class Branch(NamedTuple):
-    """A branch as it is listed.
-
-    Attributes:
-        path: of its folder, to be opened.
-        at: the epoch at which it forked.
-        now: its last epoch.
-        owner: who has it open for writing, None if nobody has.
-        damaged: why its log cannot be read; then neither epoch is known.
-        replicas: where its copies are, if it is at replicas alone and not on this disk; then
-            neither epoch is known, and `nosync.open(path, replicas=replicas)` brings it back.
-    """
-
-    name: str
-    path: str
-    at: int
-    now: int
-    owner: str | None
-    damaged: str = ""
-    replicas: tuple[str, ...] = ()
 
 
 class Beginning(NamedTuple):
@@ -137,12 +116,18 @@ def make(parent: Store, name: str, beginning: Beginning) -> str:
         its folder.
 
     Raises:
-        SchemaError: there is one of that name.
+        SchemaError: there is one of that name, or no folder can have it.
         DurabilityError: the disk refuses, or has no hard links.
 
     Cost: a hard link for each file, and a checkpoint of what is in memory alone.
     """
     files = parent.files
+    size_bytes = len(os.fsencode(name))
+    if size_bytes > NAME_BYTES_MAX:
+        raise SchemaError(
+            f"branch '{name:.40}...': a name of {size_bytes} bytes is too long for a folder",
+            hint=f"name it with at most {NAME_BYTES_MAX} bytes",
+        )
     target = place(parent.path, name)
     if files.exists(target):
         raise taken(name, target)
@@ -321,7 +306,7 @@ def drop(parent: Store, name: str) -> int:
     gone = os.path.join(parent.path, FOLDER, DROPPED + name)
     lock = generation.opening(files, path)
     try:
-        claimed = generation.claim(files, path, Machine(), takeover=False, generation_min=0)
+        claimed = _claimed(files, path, name)
         claimed.close()
         files.rename(path, gone)
     finally:
@@ -331,6 +316,17 @@ def drop(parent: Store, name: str) -> int:
     return claimed.number
 
 
+def _claimed(files: Files, path: str, name: str) -> generation.Lease:
+    """The right to write a branch that is to go; while its lock is held."""
+    try:
+        return generation.claim(files, path, Machine(), takeover=False, generation_min=0)
+    except FencedError as error:
+        raise FencedError(
+            f"branch '{name}' is open: {error}",
+            hint="close it where it is open (`session.close()`, `%dd switch`), and drop it then",
+        ) from error
+
+
 def sweep(parent: Store) -> None:
     """Deletes what somebody who died left half made, or half deleted."""
     where = os.path.join(parent.path, FOLDER)
@@ -338,18 +334,6 @@ def sweep(parent: Store) -> None:
     for name in parent.files.names(where):
         if name.startswith((MAKING, DROPPED)):
             parent.files.remove_folder(os.path.join(where, name))
-
-
-def listed(files: Files, log: str) -> dict[str, Branch]:
-    """The branches of the log in a folder, by name. Cost: each is opened for reading."""
-    found = {}
-    for name in names(files, log):
-        path = place(log, name)
-        try:
-            found[name] = _listed(path, name)
-        except (CorruptLogError, DurabilityError, TrustError) as error:
-            found[name] = Branch(name, path, 0, 0, None, str(error))
-    return found
 
 
 def used(files: Files, log: str) -> str | None:
@@ -373,27 +357,3 @@ def use(files: Files, log: str, name: str | None) -> None:
         raise unknown(name, known)
     if known:
         files.replace(os.path.join(log, FOLDER, IN_USE), (name or "").encode())
-
-
-def _listed(path: str, name: str) -> Branch:
-    store = Store.open(path, mode="r")
-    try:
-        fork = fork_of(store.meta)
-        if fork is None:
-            raise CorruptLogError(
-                f"'{path}' is no branch: its log says of nothing where it forked",
-                hint="move the folder elsewhere and open it there",
-            )
-        kinds = journal.EPOCH, journal.REWIND
-        epochs = [store.epoch, *(told.payload.epoch for told in store.tail if told.kind in kinds)]
-        owner = store.log.owner
-        return Branch(name, path, fork.at, epochs[-1], _open_by(owner))
-    finally:
-        store.close()
-
-
-def _open_by(owner: Owner | None) -> str | None:
-    """Who has a log open, as far as can be seen; None: nobody."""
-    if owner is None or owner.released or Machine().alive(owner.identity) is False:
-        return None
-    return str(owner)

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.completer import provisionalcompleter
 from jupyter.shell import Notebook
 
 import nosync
 import nosync_nb
+from nosync_nb.collections.functions import trust
 
 FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
 DELAYS = '%%dd\nslow = flights.filter("delay > 10")'
@@ -175,9 +177,38 @@ def test_a_branch_follows_the_main_log(notebook: Notebook) -> None:
     notebook.ok('%%dd\nslow = flights.filter("delay > 25")')
     assert "1 epoch of the main log taken, now at 2" in notebook.ok("%dd follow --upto 2")
     assert rows(notebook) == []
-    assert "1 epoch of the main log taken, now at 3" in notebook.ok("%dd follow")
+    told = notebook.ok("%dd follow").text
+    assert told.strip() == "1 epoch of the main log taken, now at 3"
     assert rows(notebook) == [("AA", 30)]
-    assert "0 epochs of the main log" in notebook.ok("%dd follow")
+    told = notebook.ok("%dd follow").text
+    assert told.strip() == "0 epochs of the main log taken, now at 3"
+
+
+def test_names_of_branches_are_completed_where_a_branch_is_named(notebook: Notebook) -> None:
+    def words(text: str) -> set[str]:
+        with provisionalcompleter():
+            return {item.text for item in notebook.shell.Completer.completions(text, len(text))}
+
+    notebook.ok("%dd branch what_if --at 2")
+    assert words("%dd switch wh") == {"what_if"}
+    assert words("%dd branch --drop wh") == {"what_if"}
+    assert "what_if" not in words("%dd branch wh")
+    assert words("%dd compare what_if/s") == {"what_if/slow"}
+    assert {"main/slow", "main/flights"} == words("%dd compare main/")
+
+
+def test_a_copy_says_what_it_is_of_and_takes_the_home_for_a_tilde(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOSYNC_KEY_FILE", trust.key_path())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "~/whole has all of the log up to epoch 3" in notebook.ok("%dd copy ~/whole")
+    notebook.ok("%dd branch what_if --at 2")
+    notebook.ok("%dd switch what_if")
+    said = notebook.ok("%dd copy ~/part").text.replace("\n", " ")
+    assert "~/part has all of branch what_if up to epoch 2" in said
+    with nosync_nb.open(tmp_path / "part") as copied:
+        assert [tuple(row) for row in copied["slow"].rows()] == [("AA", 20)]
 
 
 def test_what_cannot_be_is_told_and_cells_go_on_where_they_did(

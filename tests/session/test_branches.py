@@ -425,8 +425,9 @@ def test_a_dropped_branch_is_gone_and_its_name_free(session: Session, tmp_path: 
 def test_a_branch_that_is_open_or_has_branches_is_not_dropped(session: Session) -> None:
     committed(session, 3)
     one = session.branch("one")
-    with pytest.raises(FencedError, match="this process"):
+    with pytest.raises(FencedError, match=r"branch 'one' is open: .*this process") as raised:
         session.drop_branch("one")
+    assert "close it where it is open" in str(raised.value.hint)
     one.branch("two").close()
     one.close()
     with pytest.raises(SchemaError, match="branches of its own: two"):
@@ -435,6 +436,17 @@ def test_a_branch_that_is_open_or_has_branches_is_not_dropped(session: Session) 
         again.drop_branch("two")
     session.drop_branch("one")
     assert not session.branches
+
+
+@pytest.mark.parametrize("letter", ["x", "\u00e4"])
+def test_every_name_that_can_be_made_can_be_dropped(session: Session, letter: str) -> None:
+    longest = 246 // len(letter.encode()) * letter
+    session.branch(longest).close()
+    session.drop_branch(longest)
+    with pytest.raises(SchemaError, match="bytes is too long") as raised:
+        session.branch(longest + letter)
+    assert "at most 246 bytes" in str(raised.value.hint)
+    assert session.branches == {}
 
 
 def test_names_and_epochs_that_cannot_be_are_refused_and_nothing_is_left(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -37,10 +38,12 @@ def _copy(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
     from nosync_nb import copy
 
-    epoch = copy(notebook.session().path, arguments.folder)
+    session, folder = notebook.session(), os.path.expanduser(arguments.folder)
+    epoch = copy(session.path, folder)
+    which = "the log" if notebook.branch is None else f"branch {notebook.branch}"
     notebook.say(
-        f"{arguments.folder} has all of the log up to epoch {epoch}, and is a log of its own:"
-        f" nosync.open({arguments.folder!r})"
+        f"{arguments.folder} has all of {which} up to epoch {epoch}, and is a log of its own:"
+        f" nosync.open({folder!r})"
     )
 
 

@@ -14,7 +14,7 @@ from nosync_widgets.tables import Table
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Session
-    from nosync_nb.store.branches import Branch
+    from nosync_nb.store.listing import Branch
 
 
 _TOLD = ("lost", "uncertain", "extend", "recompute", "stale", "note")
@@ -124,6 +124,7 @@ def _follow(notebook: Notebook, arguments: Namespace) -> None:
     with notebook.main("r") as main:
         upto = None if arguments.upto is None else epoch_of(main, arguments.upto)
         now = session.follow(main, upto)
+    notebook.cells.heard(now)
     notebook.say(f"{formats.count(now - before, 'epoch')} of the main log taken, now at {now}")
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from nosync.place import branches_of
+
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
 
@@ -35,7 +37,20 @@ def candidates(notebook: Notebook, line: str) -> list[str]:
         return list(COMMANDS)
     session = notebook.opened
     names = [] if session is None else [*session.stages, *session.inputs]
-    return [*names, *options_of(words[0])]
+    return [*_branches(notebook, words, names), *names, *options_of(words[0])]
+
+
+def _branches(notebook: Notebook, words: list[str], stages: list[str]) -> list[str]:
+    """The branches, where a command takes one; for `compare`, with the stages in each."""
+    command, before = words[0], words[-2]
+    if notebook.place is None or not (
+        command in ("switch", "compare") or (command == "branch" and before == "--drop")
+    ):
+        return []
+    known = branches_of(notebook.place)
+    if command != "compare":
+        return known
+    return [f"{branch}/{stage}" for branch in ("main", *known) for stage in stages]
 
 
 def _matcher(notebook: Notebook) -> Any:

@@ -1,0 +1,75 @@
+"""Listing: the branches of a log as people see them: where each forked, its last epoch, who has it.
+
+It is read from the logs themselves, each of which is opened for reading: nothing else says it, so
+nothing can say otherwise. One that is damaged is listed as such, beside the others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
+from nosync_nb.files.disk import Files
+from nosync_nb.store import journal
+from nosync_nb.store.branches import fork_of, names, place
+from nosync_nb.store.log.machine import Machine
+from nosync_nb.store.log.owner import Owner
+from nosync_nb.store.store import Store
+
+
+class Branch(NamedTuple):
+    """A branch as it is listed.
+
+    Attributes:
+        path: of its folder, to be opened.
+        at: the epoch at which it forked.
+        now: its last epoch.
+        owner: who has it open for writing, None if nobody has.
+        damaged: why its log cannot be read; then neither epoch is known.
+        replicas: where its copies are, if it is at replicas alone and not on this disk; then
+            neither epoch is known, and `nosync.open(path, replicas=replicas)` brings it back.
+    """
+
+    name: str
+    path: str
+    at: int
+    now: int
+    owner: str | None
+    damaged: str = ""
+    replicas: tuple[str, ...] = ()
+
+
+def listed(files: Files, log: str) -> dict[str, Branch]:
+    """The branches of the log in a folder, by name. Cost: each is opened for reading."""
+    found = {}
+    for name in names(files, log):
+        path = place(log, name)
+        try:
+            found[name] = _listed(path, name)
+        except (CorruptLogError, DurabilityError, TrustError) as error:
+            found[name] = Branch(name, path, 0, 0, None, str(error))
+    return found
+
+
+def _listed(path: str, name: str) -> Branch:
+    store = Store.open(path, mode="r")
+    try:
+        fork = fork_of(store.meta)
+        if fork is None:
+            raise CorruptLogError(
+                f"'{path}' is no branch: its log says of nothing where it forked",
+                hint="move the folder elsewhere and open it there",
+            )
+        kinds = journal.EPOCH, journal.REWIND
+        epochs = [store.epoch, *(told.payload.epoch for told in store.tail if told.kind in kinds)]
+        owner = store.log.owner
+        return Branch(name, path, fork.at, epochs[-1], _open_by(owner))
+    finally:
+        store.close()
+
+
+def _open_by(owner: Owner | None) -> str | None:
+    """Who has a log open, as far as can be seen; None: nobody."""
+    if owner is None or owner.released or Machine().alive(owner.identity) is False:
+        return None
+    return str(owner)
