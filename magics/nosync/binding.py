@@ -57,19 +57,24 @@ class Binding:
         news, self._news = self._news, ""
         return news
 
-    def adopt(self, place: Place) -> None:
-        """Notes beside a log, which is open for writing, that it is this notebook's from now on."""
+    def adopt(self, place: Place) -> bool:
+        """Notes beside a log, which is open for writing, that it is this notebook's from now on.
+
+        Returns:
+            whether it was before.
+        """
         self._news = ""
         if place.temporary:
-            return
+            return True
         here = self._evidence()
-        known = read_record(place.path) or Record()
+        known = read_record(place.path) or Record(here.notebook)
+        own = same(here, known)
         self._record = (
             place.path,
             Record(
                 here.notebook,
                 here.file,
-                known.cells if same(here, known) else (),
+                known.cells if own else (),
                 here.kernel,
                 str(place.path),
                 time.time(),
@@ -77,6 +82,7 @@ class Binding:
         )
         enlist(place.path)
         self.ran(write=True)
+        return own
 
     def ran(self, *, write: bool = False) -> None:
         """Notes the cell that runs, or has run, if the log has not seen it; or `write` anyway."""

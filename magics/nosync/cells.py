@@ -25,6 +25,7 @@ import builtins
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nosync.again import Again
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class Cells(ast.NodeTransformer):
         self._cell: object = _LOADING
         self._message: str | None = None
         self._awaits_tree = False
-        self._told = 0
+        self._told = self._start = 0
+        self._again = Again()
         self._new: list[str] = []
         self._edited: list[str] = []
         self.transaction: Transaction | None = None
@@ -78,10 +80,23 @@ class Cells(ast.NodeTransformer):
             delattr(builtins, _END)
 
     @property
+    def source(self) -> str:
+        """The text of the running cell; empty between cells."""
+        text = getattr(self._cell, "raw_cell", None)
+        if text is None and self._cell is _LOADING:
+            sources = self._shell.user_ns.get("In") or [""]
+            text = (self._request.get("content") or {}).get("code", sources[-1])
+        return text if isinstance(text, str) else ""
+
+    @property
+    def _request(self) -> dict[str, Any]:
+        """What the front end asked for; empty outside a kernel."""
+        return getattr(self._shell, "get_parent", dict)() or {}
+
+    @property
     def hidden(self) -> bool:
         """Whether the running cell is one that a front end runs by itself, and does not show."""
-        request: dict[str, Any] = getattr(self._shell, "get_parent", dict)() or {}
-        return (request.get("content") or {}).get("store_history") is False
+        return (self._request.get("content") or {}).get("store_history") is False
 
     @property
     def number(self) -> int:
@@ -112,7 +127,7 @@ class Cells(ast.NodeTransformer):
         ready = not session.closed and self._owner.settings.autocommit
         if ready and self._commit_between(session):
             self.transaction = owners_of(session).commits.begin()
-        self._told = session.now
+        self._told = self._start = session.now
 
     def _commit_between(self, session: Session) -> bool:
         """Commits what was inserted outside of cells; tells whether nothing of it is left."""
@@ -130,6 +145,11 @@ class Cells(ast.NodeTransformer):
             return False
         self._owner.say(_committed(epoch, pending), progress=True)
         return True
+
+    def hear(self, notice: str) -> None:
+        """Says a notice of the session; those of loads that are there already at the cell's end."""
+        if self._cell is None or not self._again.hear(notice):
+            self._owner.say(f"NoSync: {notice}")
 
     def defined(self, reports: Sequence[StageReport]) -> None:
         """Hears what the running cell has defined."""
@@ -191,6 +211,8 @@ class Cells(ast.NodeTransformer):
                 self._commit_late(result)
             if session is not None and session is self._owner.opened:
                 self._tell_blocks()
+                if failure is None:
+                    self._tell_again(session)
                 owners_of(session).commits.tell_absent()
             self._owner.after_cell(result)
         finally:
@@ -222,11 +244,22 @@ class Cells(ast.NodeTransformer):
     def _tell_blocks(self, upto: int | None = None) -> None:
         """Tells the epochs that the cell committed by itself, in blocks or by `commit`."""
         done = self._blocks(upto)
-        if done:
-            self._owner.say(f"{done} committed", progress=True)
+        line = f"{done} committed" if done else ""
+        if skipped := self._again.skipped(line):
+            self._owner.say(skipped)
+        elif line:
+            self._owner.say(line, progress=True)
         session = self._owner.opened
         if session is not None:
             self._told = max(session.now if upto is None else upto, self._told)
+
+    def _tell_again(self, session: Session) -> None:
+        """Tells at once that the cell has inserted what it had inserted before."""
+        if session.mode == "r" or session.closed:
+            return
+        told = self._again.committed(session, self.source, self._start)
+        if told:
+            self._owner.say(told)
 
     def _blocks(self, upto: int | None = None) -> str:
         """The epochs of the cell that were not told yet; those that a reader sees are none."""

@@ -152,7 +152,7 @@ def same(here: Evidence, record: Record) -> bool:
     known = _shared(here, record) > 0
     if known or (record.cells and here.cells is not None):
         return known
-    return bool(here.notebook) and record.notebook == here.notebook
+    return record.notebook == here.notebook
 
 
 def may_be(here: Evidence, log: Path, record: Record) -> bool:

@@ -19,17 +19,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from nosync.binding import Binding
 from nosync.cells import Cells, pending_rows
 from nosync.eager import EagerSpark
-from nosync.place import Place, fetch, prepare, shown, temporary, use, used
+from nosync.memo import Memo
+from nosync.place import Place, fetch, prepare, regained, shown, temporary, use, used
+from nosync.recollection import Recollection
+from nosync.sources import read_cell
 from nosync.tracebacks import ShortErrors
-from nosync.variables import Memo, Variables, taken
+from nosync.variables import Variables, taken
 from nosync.views import OpenViews
 from nosync_widgets import formats
-from nosync_widgets.tables import collection_table, report_html
+from nosync_widgets.recovery import report_html
+from nosync_widgets.tables import collection_table
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
     from nosync.protocols import Settings
+    from nosync.sources import CellSource
     from nosync_nb import Collection, Session
 
 _SAFE_MODE = 2
@@ -51,7 +56,7 @@ class Notebook:
         self.errors = ShortErrors(shell, settings, self._named)
         self.cells = Cells(self)
         self.variables = Variables(shell)
-        self.memo = Memo()
+        self.recollection = Recollection(self.variables)
         self.binding = Binding(shell)
         self.views = OpenViews()
         self.undoing = ExitStack()
@@ -106,12 +111,11 @@ class Notebook:
         if memo.attempts >= _SAFE_MODE and not force:
             raise _safe_mode_error(place)
         import nosync_nb
-        from nosync_nb.session.session import owners_of
 
         self.errors.install()
         branch, where = used(place) if write else (None, place.path)
         self._refuse_pending(where, options)
-        offered = self._regained(place, options) if write and not place.has_log else ""
+        offered = regained(place, options) if write and not place.has_log else ""
         known = prepare(place, write=write) and write
         with memo.attempt(place.path, write=known):
             try:
@@ -127,14 +131,10 @@ class Notebook:
         before = self.opened if named is None else None
         news = self.binding.news()
         self.close(views=named is not None)
-        if write:
-            self.binding.adopt(place)
-        self.opened, self.place, self.memo, self._looked = session, place, memo, True
+        self._use(session, place, memo if write else None)
         self.branch = branch
-        owners_of(session).listeners.hear(lambda text: self.say(f"NoSync: {text}"))
-        self.configure()
-        self.cells.begin()
         self._announce(session, place, brief)
+        self._begin(session)
         if before is not None:
             self.views.move(session, branch)
             if left := self.variables.lead(before, session):
@@ -148,19 +148,17 @@ class Notebook:
             self.say(f"NoSync: {line}")
         return session
 
-    def _regained(self, place: Place, options: dict[str, Any]) -> str:
-        """Takes the replicas of a log that lay here and is gone; what to offer if none did."""
-        from nosync_nb.files.disk import Files
-        from nosync_nb.store.replicas import remembered
+    def _use(self, session: Session, place: Place, memo: Memo | None) -> None:
+        """The session is the notebook's from now on; without a memo it is read, and no more."""
+        from nosync_nb.session.session import owners_of
 
-        files, where = Files(), os.path.realpath(place.path)
-        if "replicas" not in options and (had := remembered.look(files, where)) is not None:
-            options["replicas"], options["quorum"] = had
-            return ""
-        for lost in remembered.gone(files, os.path.dirname(where)):
-            path = shown(Path(lost))
-            return f"the log {path} is gone, and its replicas have it: `%dd open {path}`"
-        return ""
+        own = memo is None or self.binding.adopt(place)
+        kept, there = None if memo is None else place.path, self.shell.user_ns
+        self.recollection.take(memo or Memo.read(place.path), kept, own=own, there=there)
+        self.opened, self.place, self._looked = session, place, True
+        owners_of(session).listeners.hear(self.cells.hear)
+        self.configure()
+        self.cells.begin()
 
     def reset(self) -> Path:
         """Closes the session and forgets the replicas of its log; returns where that lies."""
@@ -225,40 +223,55 @@ class Notebook:
             self.views.close()
         self.variables.drop()
         self.binding.release()
+        self.recollection.release()
         session, self.opened = self.opened, None
         if session is not None:
             session.close()
 
     def before_cell(self) -> None:
         """Recovers in the first cell of a new kernel, if there is something to recover."""
-        if self._due and not self.cells.hidden:
-            self.show_report()
-        if self._looked or self.opened is not None:
-            return
         try:
-            place = self.binding.look()
-            if place is None:  # VS Code tells the name in a cell of its own
-                return
-            self._looked = True
-            if place.has_log:
-                self.open()
-            elif news := self.binding.news():
-                self.say(f"NoSync: {news}")
+            if self.opened is None and not self._looked:
+                self._look()
+            elif self._due and not self.cells.hidden:
+                self.show_report()
         except Exception as error:
             self._looked = True
             self.show(error)
+        if self.opened is not None:
+            self._begin(self.opened)
+
+    def _look(self) -> None:
+        """Opens the notebook's log if there is one."""
+        place = self.binding.look()
+        if place is None:  # VS Code tells the name in a cell of its own
+            return
+        self._looked = True
+        if place.has_log:
+            self.open()
+        elif news := self.binding.news():
+            self.say(f"NoSync: {news}")
+
+    def _cell(self) -> CellSource:
+        """The running cell, read."""
+        return read_cell(self.cells.source, self.shell.transform_cell)
+
+    def _begin(self, session: Session) -> None:
+        """Notes which cell runs, and brings back the modules that it mentions."""
+        if self.cells.hidden:
+            return
+        cell = self._cell()
+        self.recollection.begin(session, cell, self.cells.number)
+        self.variables.bring_back(self.recollection.memo, cell, self.say)
 
     def after_cell(self, result: ExecutionResult | None) -> None:
         """Remembers the cell's names, follows commits in open views."""
-        if self.opened is None or self.place is None:
-            return
-        self.views.refresh()
-        self.variables.bind_spark(self.opened.spark or self._eager.spark)
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
-        self.binding.ran()
-        changed = self.variables.remember(self.memo, source, self.cells.number)
-        if changed and self.opened.mode == "w":
-            self.memo.write(self.place.path)
+        if self.opened is not None:
+            self.views.refresh()
+            self.variables.bind_spark(self.opened.spark or self._eager.spark)
+            self.binding.ran()
+        self.recollection.end(self.opened, source, self.cells.number)
 
     def cancel_spark(self) -> None:
         """Cancels the Spark jobs of an interrupted cell: Ctrl-C alone leaves them running."""
@@ -295,12 +308,12 @@ class Notebook:
         self._due = self.cells.hidden
         if self._due:
             return
-        report = self.session().recovery
-        report.lacks(self.variables.not_restored(self.memo))
-        self.say(str(report), report_html(report))
+        session = self.session()
+        self.recollection.tell(session, self._cell())
+        self.say(str(session.recovery), report_html(session.recovery))
 
     def _announce(self, session: Session, place: Place, brief: bool) -> None:
-        unbound = self.variables.bind(session, self.memo)
+        unbound = self.variables.bind(session, self.recollection.memo)
         if session.recovery.fresh:
             if place.temporary:
                 self.say(

@@ -7,6 +7,7 @@ notebook's is decided by `identity`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -164,3 +165,25 @@ def prepare(place: Place, *, write: bool = True) -> bool:
             file.append(b"*\n")
             file.close()
     return known
+
+
+def regained(place: Place, options: dict[str, Any]) -> str:
+    """Takes the replicas of a log that lay at a place and is gone.
+
+    Args:
+        options: of the opening; gets the replicas.
+
+    Returns:
+        what to offer if it had none, but another log that lay beside it had.
+    """
+    from nosync_nb.files.disk import Files
+    from nosync_nb.store.replicas import remembered
+
+    files, where = Files(), os.path.realpath(place.path)
+    if "replicas" not in options and (had := remembered.look(files, where)) is not None:
+        options["replicas"], options["quorum"] = had
+        return ""
+    for lost in remembered.gone(files, os.path.dirname(where)):
+        path = shown(Path(lost))
+        return f"the log {path} is gone, and its replicas have it: `%dd open {path}`"
+    return ""

@@ -1,99 +1,32 @@
 """The variables of the notebook: those a session brings back, and those it cannot.
 
 Inputs, stages and their other names come back after a restart, never over a value of the user.
-Plain variables do not; their names and cells are remembered so that the report can say so. Of a
-cell that binds what sounds like a secret, nothing but names is written to the disk.
-
-What is remembered across kernels lies beside the log in `notebook.json`, with how often recovery
-has ended the kernel. It is not part of the log: without it nothing is lost but words of the report.
+Modules, and what is imported out of them, come back when a cell mentions them: importing them all
+at once would make recovery as slow as the slowest of them. Other variables do not come back; which
+ones, and which cell made them, is remembered (see `memo`).
 """
 
 from __future__ import annotations
 
 import builtins
-import json
 import keyword
-import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nosync.place import MEMO
+from nosync.memo import Memo
+from nosync.sources import CellSource, read_cell
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nosync_nb import Session
 
-_MOST_NAMES = 200
-_MOST_BYTES = 1 << 20
 _SHELL = ("In", "Out", "get_ipython", "exit", "quit", "open", "nosync")
-
-_SECRET = re.compile(
-    r"pass|pwd|(?<![a-z])pw(?![a-z])|secret|token|credential|bearer|cookie|private|(?<![a-z])"
-    r"(?:auth[a-z]*|api|access|sas|pin|dsn|(?:[a-z0-9]+_)?keys?)(?![a-z])|apikey|://[^/\s]*@",
-    re.IGNORECASE,
-)
-"""What is found in the names of secrets, and in lines that hold some."""
-
-
-@dataclass
-class Memo:
-    """What `notebook.json` says.
-
-    attempts: recoveries begun and not finished; two mean safe mode.
-    names: plain variables -> the cell that bound them.
-    aliases: other names of stages and inputs -> their names.
-    """
-
-    attempts: int = 0
-    names: dict[str, str] = field(default_factory=dict)
-    aliases: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, folder: Path) -> Memo:
-        """Reads the file; a missing or damaged one, or what is no file, is an empty memo."""
-        from nosync_nb.files.disk import Files
-
-        with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
-            known = json.loads(Files().read(str(folder / MEMO), most=_MOST_BYTES))
-            names, aliases = (
-                {str(name): str(told) for name, told in dict(known[each]).items()}
-                for each in ("names", "aliases")
-            )
-            return cls(int(known["attempts"]), names, aliases)
-        return cls()
-
-    def write(self, folder: Path) -> None:
-        """Replaces the file; whole or not at all. A folder that refuses is left alone.
-
-        IMPORTANT: only after the folder was admitted (`place.prepare`).
-        """
-        from nosync_nb.files.disk import Files
-
-        self.names = dict(list(self.names.items())[-_MOST_NAMES:])
-        with suppress(OSError):
-            text = json.dumps(asdict(self)).encode()
-            Files().replace(str(folder / MEMO), text, sync=False)
-
-    @contextmanager
-    def attempt(self, folder: Path, *, write: bool) -> Iterator[None]:
-        """Notes a recovery while it runs: only a dead kernel leaves its attempt behind.
-
-        An error that can be shown is no crash. Nothing is written unless `write`.
-        """
-        self.attempts += 1
-        if write:
-            self.write(folder)
-        try:
-            yield
-        finally:
-            self.attempts = 0
-            if write:
-                self.write(folder)
+_LOOKED_BACK = 200
+"""Cells that are searched for the one that bound a name."""
 
 
 class Variables:
@@ -177,31 +110,90 @@ class Variables:
         changed = False
         for name in [name for name in self._seen if name not in self._shell.user_ns]:
             del self._seen[name]
-            changed |= memo.names.pop(name, None) is not None
-            changed |= memo.aliases.pop(name, None) is not None
-        new = list(self._new())
-        secret = any(_SECRET.search(name) for name, _ in new)
-        for name, value in new:
+            known = name in memo.names or name in memo.aliases or name in memo.imports
+            memo.bound(name)
+            changed |= known
+        new = dict(self._new())
+        if not new:
+            return changed
+        before = self._cells_before(number)
+        cells = [(number, read_cell(source, self._shell.transform_cell))]
+        for name, value in new.items():
             self._seen[name] = id(value)
             registered = registered_name(value)
-            if registered is None:
-                memo.names.pop(name, None)
-                memo.names[name] = f"In[{number}]"
-                line = "" if secret else _binding_line(name, source)
-                if line and not _SECRET.search(line):
-                    memo.names[name] += f": {line if len(line) <= 44 else line[:43] + '…'}"
-                memo.aliases.pop(name, None)
-            else:
-                memo.names.pop(name, None)
+            if registered is not None:
+                memo.bound(name)
                 if registered != name:
                     memo.aliases[name] = registered
-            changed = True
-        return changed
+                continue
+            while not any(name in cell.bound for _, cell in cells):
+                earlier = next(before, None)
+                if earlier is None:
+                    break
+                cells.append(earlier)
+            made = next(((n, c) for n, c in cells if name in c.bound), cells[0])
+            self._note(
+                memo, name, value, *made, [n for n in new if registered_name(new[n]) is None]
+            )
+        return True
 
-    def not_restored(self, memo: Memo) -> dict[str, str]:
-        """Names that earlier kernels bound and this one lacks -> `In[3]: total = 5`."""
+    def _note(
+        self,
+        memo: Memo,
+        name: str,
+        value: Any,
+        number: int,
+        cell: CellSource,
+        plain: list[str],
+    ) -> None:
+        """Notes a plain variable: how it is imported, or the cell that made it."""
+        if name in memo.imports and name not in cell.bound:
+            return  # brought back
+        memo.bound(name)
+        if name in cell.imports:
+            memo.imports[name] = cell.imports[name]
+        elif isinstance(value, ModuleType):
+            memo.imports[name] = f"import {value.__name__} as {name}"
+        elif name not in cell.loops:
+            made = cell.bound - cell.imports.keys() - cell.loops
+            memo.names[name] = label(cell, number, [each for each in plain if each in made])
+
+    def _cells_before(self, number: int) -> Iterator[tuple[int, CellSource]]:
+        """The cells of this kernel before one, the latest first."""
+        sources = self._shell.user_ns.get("In")
+        if not isinstance(sources, list):
+            return
+        for earlier in range(min(number, len(sources)) - 1, max(0, number - _LOOKED_BACK), -1):
+            yield earlier, read_cell(str(sources[earlier]), self._shell.transform_cell)
+
+    def bring_back(self, memo: Memo, cell: CellSource, say: Callable[[str], None]) -> None:
+        """Repeats the imports of names that a cell mentions and that are not there."""
         names = self._shell.user_ns
-        return {name: cell for name, cell in memo.names.items() if name not in names}
+        for name, statement in [*memo.imports.items()]:
+            if name in names or taken(name) or name in cell.bound or not cell.mentions(name):
+                continue
+            found: dict[str, Any] = {}
+            try:
+                exec(compile(statement, f"<{statement}>", "exec"), found)
+            except Exception as error:
+                memo.bound(name)
+                say(f"NoSync: `{statement}` failed: {error}")
+                continue
+            with suppress(KeyError):
+                names[name] = found[name]
+
+    def not_restored(self, memo: Memo, cell: CellSource) -> dict[str, str]:
+        """Names that earlier kernels bound and this one lacks -> `In[3]: total = 5`.
+
+        Args:
+            cell: the running one; what it binds is not missed.
+        """
+        names = self._shell.user_ns
+        return {
+            name: made
+            for name, made in memo.names.items()
+            if name not in names and name not in cell.bound
+        }
 
     def _new(self) -> Iterator[tuple[str, Any]]:
         hidden = self._shell.user_ns_hidden
@@ -230,7 +222,7 @@ def registered_name(value: Any) -> str | None:
     return value.name
 
 
-def _binding_line(name: str, source: str) -> str:
-    """The first line of a cell that mentions a name."""
-    pattern = re.compile(rf"\b{re.escape(name)}\b")
-    return next((line.strip() for line in source.splitlines() if pattern.search(line)), "")
+def label(cell: CellSource, number: int, names: list[str] | tuple[str, ...] = ()) -> str:
+    """A cell for people: `In[3]: total = 5`."""
+    line = cell.line(names)
+    return f"In[{number}]: {line}" if line else f"In[{number}]"

@@ -41,6 +41,9 @@ BLOCK = "epoch:"
 EPOCHS_MAX = 64
 """Epochs after a recovery in which inserts are compared."""
 
+ALREADY = "is there already, nothing to do"
+"""With this the notice of a load ends that was skipped."""
+
 COMPARED_MAX = 128
 """Epochs at either end of the recovered history that they are compared with."""
 
@@ -176,6 +179,22 @@ class Loads:
                 warn(_told(name, calls, epoch), stacklevel=_CALLER)
                 return
 
+    def alike(self, before: int, now: int) -> list[str]:
+        """The inputs without key to which two epochs added the same rows, and took none away.
+
+        Cost: O(rows of those epochs).
+        """
+        snapshot, history = self._publisher.snapshot, self._publisher.store.history
+        same = []
+        for name, stage in snapshot.catalog.items():
+            number = snapshot.graph.named[name].log if stage.is_input else None
+            if number is None or stage.key is not None:
+                continue
+            rows = _of_epoch(history, number, now)
+            if rows is not None and rows == _of_epoch(history, number, before):
+                same.append(name)
+        return same
+
     def skip(self, what: str, once: Any, mark: str, load: str, *, stacklevel: int) -> None:
         """Says that a load is there, or warns if what it would load now is something else."""
         before = self._publisher.ledger.load(mark) or self._transactions.current.once.get(mark, "")
@@ -186,7 +205,7 @@ class Loads:
                 stacklevel=stacklevel,
             )
         else:
-            self._listeners.say(f"{what} {once!r} is there already, nothing to do")
+            self._listeners.say(f"{what} {once!r} {ALREADY}")
 
     def note(self, name: str, mark: str) -> None:
         """Records the call on an input that was just taken: equal for equal rows in any order."""

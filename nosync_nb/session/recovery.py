@@ -125,6 +125,7 @@ def _report(recovered: Recovered, lost: range) -> RecoveryReport:
         resumed_at=version.epoch,
         stages=stages,
         reasons=reasons,
+        inputs=sorted(name for name, stage in catalog.items() if stage.is_input),
         lost=list(lost),
         notes=[*log.notes],
     )

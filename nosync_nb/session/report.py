@@ -19,6 +19,9 @@ READ, EXTEND, RECOMPUTE, STALE = "read", "extend", "recompute", "stale"
 NAMES_MAX = 12
 """Names in a line; the rest is counted."""
 
+CELLS_MAX = 8
+"""Cells of which it is told what is not back; the rest is counted."""
+
 
 @dataclass
 class RecoveryReport:
@@ -34,6 +37,9 @@ class RecoveryReport:
         stages: how each stage came back: read, extend, recompute or stale.
         reasons: why stages are stale, were extended or recomputed.
         recomputed: stage-epochs that were executed to get here.
+        running: the cell of a notebook that ran when its kernel ended, and what stands of it.
+        spark: what becomes of the Spark session that a notebook used.
+        inputs: the inputs that came back.
         not_restored: plain names of the notebook, with the cells that bound them.
         seconds: time by phase.
         notes: what else is worth telling, such as a torn last frame.
@@ -47,6 +53,9 @@ class RecoveryReport:
     stages: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     recomputed: int = 0
+    running: str = ""
+    spark: str = ""
+    inputs: list[str] = field(default_factory=list)
     not_restored: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -55,9 +64,14 @@ class RecoveryReport:
         """Notes what else is worth telling."""
         self.notes.append(text)
 
-    def lacks(self, names: dict[str, str]) -> None:
-        """Notes the plain names of the notebook that are not back, with their cells."""
-        self.not_restored = names
+    def lacks(self, names: dict[str, str], *, running: str = "", spark: str = "") -> None:
+        """Notes the plain names of the notebook that are not back, with their cells.
+
+        Args:
+            running: the cell that ran when the kernel ended, and what to do about it.
+            spark: what becomes of its Spark session.
+        """
+        self.not_restored, self.running, self.spark = names, running, spark
 
     def gap(self, stages: Iterable[str]) -> None:
         """Notes that epochs after the last one may be lost of these stages and inputs."""
@@ -127,28 +141,39 @@ class RecoveryReport:
         """What there is to tell below the title: (what, text)."""
         if self.fresh:
             return [("note", each) for each in self.notes]
-        facts = []
+        facts = [("running", self.running)]
         if self.lost:
             first, last = self.lost[0], self.lost[-1]
             which = f"epoch {first}" if first == last else f"epochs {first} to {last}"
             facts.append(("lost", f"{which}: committed, but not yet on disk when the power went"))
         facts.append(("uncertain", self.doubt))
+        for name, kind in self.stages.items():
+            if kind == STALE:
+                facts.append((STALE, f"{name}: {self.reasons.get(name, 'run its cell')}"))
+        facts += [("not back", text) for text in self._missed()]
         for kind in (READ, EXTEND, RECOMPUTE):
-            names = [name for name, each in self.stages.items() if each == kind]
+            names = [*self.inputs] if kind == READ else []
+            names += [name for name, each in self.stages.items() if each == kind]
             plain = [name for name in names if name not in self.reasons]
             if plain:
                 facts.append((kind, listed(plain)))
             facts += [(kind, f"{n}: {self.reasons[n]}") for n in names if n in self.reasons]
-        for name, kind in self.stages.items():
-            if kind == STALE:
-                facts.append((STALE, f"{name}: {self.reasons.get(name, 'run its cell')}"))
+        facts.append(("Spark", self.spark))
         facts.append(("recomputed", counted(self.recomputed, "stage-epoch")))
-        if self.not_restored:
-            bound = [f"{name} ({cell})" for name, cell in self.not_restored.items()]
-            facts.append(("not restored", listed(bound)))
         facts += [("note", each) for each in self.notes]
         facts.append(("time", ", ".join(f"{k} {_time(v)}" for k, v in self.seconds.items())))
         return [(what, text) for what, text in facts if text]
+
+    def _missed(self) -> list[str]:
+        """What is not back by the cell that made it: `a, b — In[3]: a, b = 1, 2`."""
+        cells: dict[str, list[str]] = {}
+        for name, cell in self.not_restored.items():
+            cells.setdefault(cell, []).append(name)
+        told = [f"{listed(names)} — {cell}" for cell, names in cells.items()]
+        more = len(told) - CELLS_MAX
+        if more <= 0:
+            return told
+        return [*told[-CELLS_MAX:], f"and what {counted(more, 'cell')} before made"]
 
     def __str__(self) -> str:
         lines = [f"NoSync: {self.title}"]

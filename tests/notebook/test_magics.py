@@ -762,7 +762,7 @@ def test_a_cell_that_binds_a_secret_is_remembered_by_its_names_alone(notebook: N
     current = nosync.extension.current()
     assert current is not None
     assert current.place is not None
-    names = current.memo.names
+    names = current.recollection.memo.names
     assert {"password", "db_pwd", "other_x", "plain_name", "derived", "client"} <= set(names)
     assert names["password"].startswith("In[")
     assert harmless in names["monkeys"]
@@ -780,8 +780,8 @@ def test_a_spark_session_that_we_bound_is_not_missed(notebook: Notebook) -> None
     current.variables.bind_spark(Bound.spark)
     notebook.ok("mine = 1")
     assert "spark" in notebook.names
-    assert "mine" in current.memo.names
-    assert "spark" not in current.memo.names
+    assert "mine" in current.recollection.memo.names
+    assert "spark" not in current.recollection.memo.names
 
 
 def test_the_name_of_a_spark_session_that_we_bound_follows_the_next_one(
@@ -811,7 +811,7 @@ def test_values_of_the_user_are_never_replaced(notebook: Notebook) -> None:
 
 
 def test_two_crashes_in_recovery_lead_to_safe_mode(notebook: Notebook, tmp_path: Path) -> None:
-    from nosync.variables import Memo
+    from nosync.memo import Memo
 
     notebook.close()
     dataclasses.replace(Memo.read(tmp_path / "log"), attempts=2).write(tmp_path / "log")
@@ -916,3 +916,34 @@ def test_the_line_of_a_commit_tells_what_came_from_what_went(notebook: Notebook)
         notebook.ok('flights.remove([("nobody", 1)])')
     assert "there -1 times" in notebook.fails("flights.rows()")
     assert "nobody" not in notebook.ok("delays")
+
+
+def test_loads_that_are_there_are_one_line(notebook: Notebook) -> None:
+    cell = (
+        "for day in range({}):\n    with nosync.epoch(once=day):\n"
+        '        flights.insert([("AA", day)])'
+    )
+    assert "already" not in notebook.ok(cell.format(3))
+    shown = notebook.ok(cell.format(5)).text
+    assert shown.count("already") == 1
+    assert "3 loads were there already; epochs 5 to 6 committed" in shown
+    assert "5 loads were there already, nothing to do" in notebook.ok(cell.format(5))
+    failed = notebook.fails(cell.format(6) + "\n1 / 0")
+    assert "5 loads were there already; epoch 7 committed" in failed
+    once = 'flights.insert([("AA", 1)], once="key")'
+    notebook.ok(once)
+    assert "input 'flights': 'key' is there already, nothing to do" in notebook.ok(once)
+
+
+def test_a_cell_that_inserts_the_same_rows_again_is_pointed_out(notebook: Notebook) -> None:
+    again = notebook.ok(LOAD)
+    assert "the same rows as in epoch 1: flights has them twice now; `%dd rewind 1`" in again
+    assert "the same rows as in epoch 2" in notebook.ok(LOAD)
+    notebook.ok("%dd rewind 1")
+    assert "the same rows" not in notebook.ok("row = ('DL', 7)\nflights.insert([row])")
+    loop = 'for n in (1, 2):\n    with nosync.epoch():\n        flights.insert([("AA", n + {})])'
+    notebook.ok("k = 0")
+    notebook.ok(loop.format("k"))
+    assert "the same rows as in epochs 3 to 4" in notebook.ok(loop.format("k"))
+    notebook.ok("k = 9")
+    assert "the same rows" not in notebook.ok(loop.format("k"))

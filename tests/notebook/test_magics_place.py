@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nosync.memo import Memo
 from nosync.place import MEMO, Place, chosen, natural, notebook_path, prepare, temporary
-from nosync.variables import Memo
 from nosync_nb.errors import DurabilityError, TrustError
 
 _UUID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"

@@ -15,7 +15,8 @@ import nosync_widgets
 from nosync_nb import RecoveryReport
 from nosync_widgets import formats
 from nosync_widgets.pictures import GraphPicture
-from nosync_widgets.tables import Table, report_html
+from nosync_widgets.recovery import report_html
+from nosync_widgets.tables import Table
 from nosync_widgets.timeline import Timeline
 
 SCRIPT = Path(__file__).parents[1] / "support" / "jupyter" / "travel.test.mjs"

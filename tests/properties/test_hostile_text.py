@@ -34,7 +34,8 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.store import wellformed
 from nosync_widgets import formats
 from nosync_widgets.pictures import GraphPicture
-from nosync_widgets.tables import Table, report_html
+from nosync_widgets.recovery import report_html
+from nosync_widgets.tables import Table
 from nosync_widgets.travel import TravelView
 
 HOSTILE = (
@@ -390,6 +391,9 @@ def test_reports_tables_and_pictures_are_harmless_by_themselves() -> None:
         stages={HOSTILE: "stale", "b" + HOSTILE: "read", "c" + HOSTILE: "extend"},
         reasons={HOSTILE: HOSTILE},
         not_restored={HOSTILE: HOSTILE},
+        running=f"{HOSTILE} — {HOSTILE}",
+        inputs=[HOSTILE],
+        spark=HOSTILE,
         seconds={HOSTILE: 1.0},
         notes=[HOSTILE],
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
-    from nosync_nb import Collection, RecoveryReport
+    from nosync_nb import Collection
 
 _WIDEST = 40
 _RIGHT = ' style="text-align:right"'
@@ -140,25 +140,3 @@ def collection_title(collection: Collection, *, at: Any = None) -> str:
     if at is None:
         return name
     return f"{name} at epoch {at}" if isinstance(at, int) else f"{name} at {at!r}"
-
-
-def report_html(report: RecoveryReport) -> str:
-    """Shows what opening a session found as a table, with a mark whether anything is amiss."""
-    bad = bool(report.lost or report.uncertain or report.notes) or "stale" in report.stages.values()
-    color = "var(--jp-warn-color1, #b26a00)" if bad else "var(--jp-success-color1, #2e7d32)"
-    cell = "padding:1px 12px 1px 0;text-align:left;vertical-align:top"
-    rows = "".join(
-        f'<tr><td style="{cell};opacity:.65">{formats.html(what)}</td>'
-        f'<td style="{cell}">{formats.html(text)}</td></tr>'
-        for what, text in report.facts()
-    )
-    return (
-        f'<div class="nosync-recovery"><p style="margin:0">'
-        f'<span style="color:{color}">&#9679;</span> <b>NoSync</b> {formats.html(report.title)}'
-        f'</p><table style="border:0;margin:2px 0 0 14px">{rows}</table></div>'
-    )
-
-
-def report_bundle(report: RecoveryReport) -> dict[str, str]:
-    """What a recovery report shows as a value of a cell."""
-    return {"text/plain": str(report), "text/html": report_html(report)}

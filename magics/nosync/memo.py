@@ -1,0 +1,187 @@
+"""Memo: what a notebook remembers across kernels, in `notebook.json` beside its log.
+
+Plain variables do not come back; their names and cells are here, so that the report can say so. Of
+a cell that binds what sounds like a secret nothing but names is written. Imports do come back, when
+a cell mentions them: these are code, so they are signed with the user's key and for this folder;
+what another one wrote is not believed. It is no part of the log: without it nothing is lost but
+words of the report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nosync.place import MEMO
+from nosync.sources import is_import
+
+_MOST_NAMES = 200
+_MOST_BYTES = 1 << 20
+_TELLINGS_MAX = 2
+
+
+class Running(NamedTuple):
+    """A cell that runs.
+
+    Attributes:
+        cell: which one, for people.
+        epoch: the last one before it.
+        repeatable: it may be run again without inserting anything twice, as far as can be seen.
+    """
+
+    cell: str
+    epoch: int
+    repeatable: bool
+
+    def told(self, now: int) -> str:
+        """What became of it, as the session goes on from epoch `now`, and what to do."""
+        stand = now - self.epoch
+        if stand <= 0:
+            return f"{self.cell} — nothing of it was committed: run it again"
+        which = f"epoch {now}" if stand == 1 else f"epochs {self.epoch + 1} to {now}"
+        again = "run it again" if self.repeatable else "run it again, but its inserts have no once="
+        return f"{self.cell} — {which} of it stand{'s' if stand == 1 else ''}: {again}"
+
+
+@dataclass
+class Memo:
+    """What `notebook.json` says.
+
+    attempts: recoveries begun and not finished; two mean safe mode.
+    names: plain variables -> the cell that bound them.
+    aliases: other names of stages and inputs -> their names.
+    imports: names of modules, or out of them -> the statement that imports each.
+    told: plain variables -> in how many reports they were missed already.
+    running: the cell that runs, the epoch before it, and whether it may be run again.
+    spark: a Spark session was in use.
+    """
+
+    attempts: int = 0
+    names: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)
+    running: Running | None = None
+    spark: bool = False
+
+    @classmethod
+    def read(cls, folder: Path) -> Memo:
+        """Reads the file; a missing or damaged one, or what is no file, is an empty memo."""
+        from nosync_nb.files.disk import Files
+
+        with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
+            known = json.loads(Files().read(str(folder / MEMO), most=_MOST_BYTES))
+            names, aliases, imports = (
+                {str(name): str(told) for name, told in dict(known.get(each, {})).items()}
+                for each in ("names", "aliases", "imports")
+            )
+            told = {str(name): int(times) for name, times in dict(known.get("told", {})).items()}
+            if not _believed(folder, imports, known.get("signed")):
+                imports = {}
+            running = known.get("running")
+            if running is not None:
+                running = Running(str(running[0]), int(running[1]), bool(running[2]))
+            spark = bool(known.get("spark"))
+            return cls(int(known["attempts"]), names, aliases, imports, told, running, spark)
+        return cls()
+
+    def write(self, folder: Path) -> None:
+        """Replaces the file; whole or not at all. A folder that refuses is left alone.
+
+        IMPORTANT: only after the folder was admitted (`place.prepare`).
+        """
+        from nosync_nb.files.disk import Files
+
+        for names in (self.names, self.aliases, self.imports):
+            while len(names) > _MOST_NAMES:
+                del names[next(iter(names))]
+        with suppress(OSError):
+            signed = _signature(folder, self.imports)
+            text = json.dumps({**asdict(self), "signed": signed}).encode()
+            Files().replace(str(folder / MEMO), text, sync=False)
+
+    @contextmanager
+    def attempt(self, folder: Path, *, write: bool) -> Iterator[None]:
+        """Notes a recovery while it runs: only a dead kernel leaves its attempt behind.
+
+        An error that can be shown is no crash. Nothing is written unless `write`.
+        """
+        self.attempts += 1
+        if write:
+            self.write(folder)
+        try:
+            yield
+        finally:
+            self.attempts = 0
+            if write:
+                self.write(folder)
+
+    def forget(self) -> None:
+        """What was remembered was another notebook's."""
+        for names in (self.names, self.aliases, self.imports, self.told):
+            names.clear()
+        self.running = None
+
+    def begins(self, cell: Running) -> None:
+        """A cell begins."""
+        self.running = cell
+
+    def ends(self) -> Running | None:
+        """No cell runs any more; the one that did."""
+        ran, self.running = self.running, None
+        return ran
+
+    def used_spark(self) -> bool:
+        """A Spark session is in use; tells whether that is news."""
+        before, self.spark = self.spark, True
+        return not before
+
+    def join(self, other: Memo, there: Collection[str]) -> None:
+        """Takes what cells of this kernel bound, those names that are still there."""
+        for name, text in other.names.items():
+            if name in there:
+                self.bound(name)
+                self.names[name] = text
+        for name, text in other.imports.items():
+            if name in there:
+                self.bound(name)
+                self.imports[name] = text
+
+    def bound(self, name: str) -> None:
+        """A name is something else by now."""
+        for names in (self.names, self.aliases, self.imports, self.told):
+            names.pop(name, None)
+
+    def missed(self, names: Mapping[str, Any]) -> None:
+        """Names were told as missing. Those that nobody bound again after that are let go."""
+        for name in names:
+            self.told[name] = self.told.get(name, 0) + 1
+            if self.told[name] > _TELLINGS_MAX:
+                self.bound(name)
+
+
+def _signature(folder: Path, imports: Mapping[str, str]) -> str:
+    """What only this user can say of imports: for their folder; empty if there is no key."""
+    from nosync_nb.collections.functions import trust
+    from nosync_nb.errors import NosyncError
+
+    try:
+        key = trust.known_key() if imports else None
+    except NosyncError:
+        key = None
+    if key is None:
+        return ""
+    text = json.dumps([str(folder), sorted(imports.items())]).encode()
+    return hashlib.blake2b(text, key=key[:64], person=b"nosync imports").hexdigest()
+
+
+def _believed(folder: Path, imports: Mapping[str, str], signed: object) -> bool:
+    own = _signature(folder, imports)
+    same = bool(own) and isinstance(signed, str) and hmac.compare_digest(own, signed)
+    return same and all(map(is_import, imports.values()))

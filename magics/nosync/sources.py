@@ -1,0 +1,128 @@
+"""What the source of a cell tells: the names that it binds, those it imports, a line to know it by.
+
+Pure: nothing is run. A cell that is no Python binds nothing that can be told.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import symtable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
+
+LINE_MAX = 44
+
+_SECRET = re.compile(
+    r"pass|pwd|(?<![a-z])pw(?![a-z])|secret|token|credential|bearer|cookie|private|(?<![a-z])"
+    r"(?:auth[a-z]*|api|access|sas|pin|dsn|(?:[a-z0-9]+_)?keys?)(?![a-z])|apikey|://[^/\s]*@",
+    re.IGNORECASE,
+)
+"""What is found in the names of secrets, and in lines that hold some."""
+
+_PLAIN = re.compile(r"\s*(#|%|!|import\s|from\s|$)")
+"""How a line begins that says little of its cell."""
+
+
+class CellSource(NamedTuple):
+    """What a cell's source tells.
+
+    Attributes:
+        text: the cell.
+        bound: names that it binds at its top level.
+        loops: those among them that only walk through something.
+        imports: those that it imports, each with a statement that does so again.
+        repeatable: it may be run again without inserting anything twice, as far as can be seen.
+    """
+
+    text: str
+    bound: frozenset[str] = frozenset()
+    loops: frozenset[str] = frozenset()
+    imports: Mapping[str, str] = {}
+    repeatable: bool = True
+
+    def line(self, names: Collection[str] = ()) -> str:
+        """The line to know the cell by: one with a name, or the first that says something.
+
+        Empty if it sounds like a secret, or one of the names does.
+        """
+        lines = [line for line in self.text.splitlines() if not _PLAIN.match(line)]
+        if names:
+            word = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+            lines = [line for line in lines if word.search(line)] or lines
+        line = lines[0].strip() if lines else self.text.strip().partition("\n")[0]
+        if _SECRET.search(line) or any(map(_SECRET.search, names)):
+            return ""
+        return line if len(line) <= LINE_MAX else line[: LINE_MAX - 1] + "…"
+
+    def mentions(self, name: str) -> bool:
+        """Whether a name stands in the cell, as a word."""
+        return re.search(rf"(?<![\w.]){re.escape(name)}\b", self.text) is not None
+
+
+def read_cell(source: str, transform: Callable[[str], str]) -> CellSource:
+    """Reads the source of a cell.
+
+    Args:
+        transform: turns IPython's own syntax into Python.
+    """
+    body = source
+    if source.lstrip().startswith("%%"):  # the body of most cell magics is code
+        body = source.lstrip().partition("\n")[2]
+    repeatable = not re.search(r"\.insert\(", body) or "once" in body
+    try:
+        code = transform(body)
+        tree = ast.parse(code)
+        table = symtable.symtable(code, "<cell>", "exec")
+    except (SyntaxError, ValueError, RecursionError):
+        return CellSource(source, repeatable=repeatable)
+    bound = frozenset(
+        each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()
+    )
+    imports = {name: text for name, text in _imports(tree) if name in bound}
+    walked, stored = _stored(tree)
+    return CellSource(source, bound, frozenset(walked - stored), imports, repeatable)
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Each name that statements at the top of a cell import, with one for it alone."""
+    for node in tree.body:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        for each in node.names:
+            name = (each.asname or each.name).partition(".")[0]
+            if each.name == "*" or getattr(node, "module", "") == "__future__":
+                continue
+            if isinstance(node, ast.Import):
+                yield name, ast.unparse(ast.Import([each]))
+            else:
+                yield name, ast.unparse(ast.ImportFrom(node.module, [each], node.level))
+
+
+def _stored(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """Names that loops at the top of a cell walk with, and those that are bound otherwise."""
+    walked: set[str] = set()
+    stored: set[str] = set()
+    todo: list[ast.AST] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            stored.add(node.name)
+            continue
+        if isinstance(node, ast.For):
+            walked |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+            todo += [*node.body, *node.orelse]
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            stored.add(node.id)
+        todo += ast.iter_child_nodes(node)
+    return walked, stored
+
+
+def is_import(text: str) -> bool:
+    """Whether a statement imports one name and does nothing else."""
+    try:
+        (node,) = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return isinstance(node, ast.Import | ast.ImportFrom) and len(node.names) == 1

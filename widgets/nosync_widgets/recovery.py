@@ -1,0 +1,74 @@
+"""What a notebook shows of a recovery: first what a person wants to know, then the rest.
+
+A static picture, as a cell's output stays in the notebook: escaped text, no script, no style sheet.
+What is to be done stands in a frame of its own, so no meaning is carried by colour alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nosync_widgets import formats
+
+if TYPE_CHECKING:
+    from nosync_nb import RecoveryReport
+
+_WARN, _GOOD = "var(--jp-warn-color1, #b26a00)", "var(--jp-success-color1, #2e7d32)"
+_ROW = "border:0;background:none;padding:1px 14px 1px 0;text-align:left;vertical-align:top"
+_FIRST = ("running", "lost", "uncertain")
+"""What stands above everything else, in the frame."""
+
+_WORDS = {"running": "this cell was running", "read": "back", "recomputed": "computed anew"}
+"""What the facts are called here, if not as in the text."""
+
+
+def report_html(report: RecoveryReport) -> str:
+    """Shows what opening a session found, with a mark whether anything is amiss."""
+    stale = "stale" in report.stages.values()
+    bad = bool(report.lost or report.uncertain or report.notes or report.running) or stale
+    facts = report.facts()
+    framed = "".join(_framed(what, text) for what, text in facts if what in _FIRST)
+    rows, last = "", ""
+    for what, text in facts:
+        if what not in _FIRST:
+            rows += _row("" if what == last else what, text)
+            last = what
+    return (
+        f'<div class="nosync-recovery" style="line-height:1.45"><p style="margin:0">'
+        f'<span style="color:{_WARN if bad else _GOOD}">&#9679;</span>'
+        f" <b>NoSync</b> {formats.html(report.title)}</p>{framed}"
+        f'<table style="border:0;margin:2px 0 0 14px">{rows}</table></div>'
+    )
+
+
+def _framed(what: str, text: str) -> str:
+    """A fact that asks for something to be done."""
+    style = f"border-left:3px solid {_WARN};padding:2px 10px;margin:4px 0 4px 14px"
+    head, dash, rest = text.partition(" — ")
+    shown = formats.html(head if dash else text)
+    if dash:
+        shown = f"{_code(head)}<div>{formats.html(rest)}</div>"
+    word = formats.html(_WORDS.get(what, what))
+    return f'<div style="{style}"><span style="opacity:.7">{word}:</span> {shown}</div>'
+
+
+def _row(what: str, text: str) -> str:
+    head, dash, rest = text.partition(" — ")
+    shown = formats.html(text)
+    if dash:
+        shown = f"<b>{formats.html(head)}</b> &ensp;{_code(rest)}"
+    word = formats.html(_WORDS.get(what, what))
+    return (
+        f'<tr style="background:none"><td style="{_ROW};opacity:.7;white-space:nowrap">{word}</td>'
+        f'<td style="{_ROW}">{shown}</td></tr>'
+    )
+
+
+def _code(text: str) -> str:
+    style = "font-family:var(--jp-code-font-family, monospace);font-size:.92em"
+    return f'<span style="{style}">{formats.html(text)}</span>'
+
+
+def report_bundle(report: RecoveryReport) -> dict[str, str]:
+    """What a recovery report shows as a value of a cell."""
+    return {"text/plain": str(report), "text/html": report_html(report)}
