@@ -370,6 +370,24 @@ def test_branches_are_listed_with_where_they_forked_and_who_has_them(session: Se
 
 
 @pytest.mark.parametrize("back", ["branch", "rewind"])
+def test_of_whom_a_branch_may_be_open_in_this_process_is_asked_once(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two", "three"):
+        inside(session).branching.make(name)
+    list(session.branches)
+    asked, read = list[str](), Files.read
+
+    def reads(files: Files, path: str, **more: Any) -> bytes:
+        asked.append(path)
+        return read(files, path, **more)
+
+    monkeypatch.setattr(Files, "read", reads)
+    assert [each.owner for each in session.branches.values()] == [None] * 3
+    assert asked
+    assert not [path for path in asked if path.startswith("/proc")]
+
+
 def test_what_operators_remember_is_had_again_and_nothing_of_the_past_is_said_twice(
     session: Session, back: str
 ) -> None:
