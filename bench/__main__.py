@@ -2,9 +2,9 @@
 
 make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
-make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, loops,
-                                    long, pairs, persist, lost, objects, snapshots, kills, branches;
-                                    faults is those of replicas
+make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, views,
+                                    loops, long, pairs, persist, lost, objects, snapshots, kills,
+                                    branches; faults is those of replicas
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 make bench ARGS="pairs --kind server"     replicas at servers instead of in folders
 """
@@ -29,6 +29,7 @@ from bench.persist import persist
 from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
 from bench.servers import KINDS
 from bench.snapshots import snapshots
+from bench.views import views
 from nosync_nb.spark import costs
 
 MILLION = 1_000_000
@@ -385,6 +386,7 @@ SECTIONS = {
     "recovery": recovery,
     "history": history,
     "reads": reads,
+    "views": views,
     "loops": loops,
     "long": long,
     "pairs": pairs,

@@ -353,7 +353,9 @@ class Notebook:
         except Exception as error:
             self.show(error)
             return {}
-        return {"text/plain": table.text(), "text/html": table.html()}
+        bundle = {"text/plain": table.text(), "text/html": table.html()}
+        grid = self.views.grid_of(collection, self) if hasattr(self.shell, "kernel") else None
+        return bundle if grid is None else {**grid, **bundle}
 
     def _place(self) -> Place:
         """The place of the session that was closed by hand, else the notebook's own."""

@@ -7,19 +7,34 @@ Those that show what is now share one pulse, which looks by itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nosync_widgets import formats
 
 if TYPE_CHECKING:
-    from nosync_nb import Session
+    from nosync.protocols import Settings
+    from nosync_nb import Collection, Session
     from nosync_widgets.frontier import FrontierView
+    from nosync_widgets.grid import GridView
     from nosync_widgets.layering import LayersView
     from nosync_widgets.panel import Actions, Panel
     from nosync_widgets.pulse import Pulse
     from nosync_widgets.travel import TravelView
 
 
+class Shown(Protocol):
+    """What a view asks of the notebook that shows it."""
+
+    opened: Session | None
+    branch: str | None
+    settings: Settings
+
+    def say(self, text: str, html: str | None = None) -> None:
+        """Shows a text in the running cell, or HTML made of it."""
+
+
 class OpenViews:
-    """The open views, by stage."""
+    """The open views, by kind and stage."""
 
     def __init__(self) -> None:
         self._open: dict[str, TravelView] = {}
@@ -28,6 +43,7 @@ class OpenViews:
         self._panel: Panel | None = None
         self._side: Any = None
         self._pulse: Pulse | None = None
+        self._grids: dict[str, GridView] = {}
 
     def travel(
         self, session: Session, stage: str, at: int | None, branch: str | None
@@ -90,24 +106,51 @@ class OpenViews:
             self._pulse.refresh(always=True)
         return self._pulse
 
+    def grid_of(self, collection: Collection, notebook: Shown) -> dict[str, Any] | None:
+        """What shows a stage or input of the notebook's session as a grid; None for others.
+
+        Wherever it is displayed, it is one grid. In a notebook that is opened again without its
+        kernel no widget is there, and nothing is shown in its place: so the rows of now are said
+        before it, folded up.
+        """
+        from nosync_nb.collections.host import host_of
+        from nosync_nb.session.session import owners_of
+        from nosync_widgets.grid import GridView
+
+        session, name = notebook.opened, collection.name
+        if session is None or name is None or host_of(collection) is not owners_of(session).host:
+            return None
+        grid = self._grids.get(name)
+        if grid is None:
+            limit, branch = notebook.settings.limit, notebook.branch
+            grid = self._grids[name] = GridView(session, name, limit=limit, branch=branch)
+        else:
+            grid.refresh()
+        title, (text, rows) = formats.html(grid.title()), grid.static()
+        notebook.say(text, f"<details><summary>{title}</summary>{rows}</details>")
+        return grid.bundle()
+
     def refresh(self) -> None:
         """Looks for new epochs, and for those that are gone."""
         for view in self._open.values():
             view.refresh()
+        for grid in self._grids.values():
+            grid.follow()
 
     def move(self, session: Session, branch: str | None) -> None:
         """Goes on with another session of the same log, that of a branch or of the log itself."""
-        for view in self._open.values():
+        for view in (*self._open.values(), *self._grids.values()):
             view.move(session, branch)
         if self._pulse is not None:
             self._pulse.move(session, branch)
 
     def close(self, *only: str) -> None:
-        """Closes the sliders of some stages; of none: all views."""
-        for stage in only or [*self._open]:
-            view = self._open.pop(stage, None)
-            if view is not None:
-                view.close()
+        """Closes the sliders and grids of some stages; of none: all views."""
+        for views in (self._open, self._grids):
+            for stage in only or [*views]:
+                view = views.pop(stage, None)
+                if view is not None:
+                    view.close()
         if not only:
             self._close_live()
 

@@ -34,6 +34,7 @@ from nosync_nb.session.limits import Limits
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.loads import Loads, Repeats
 from nosync_nb.session.names import Names
+from nosync_nb.session.paging import Paging
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.reader import SnapshotReader
 from nosync_nb.session.recovery import Opening
@@ -98,6 +99,7 @@ class Owners:
         seen = publisher, reader, follower, frames
         self.host = SessionHost(*seen, names, listeners, types, limits)
         self.comparing = Comparing(publisher, self.host)
+        self.paging = Paging(publisher, reader, follower, names, types)
         installation = Installation(gate, publisher, link, types, signer, self.upkeep, limits)
         self.retaining = Retaining(gate, publisher, installation, self.upkeep)
         self.scaling = Scaling(

@@ -64,8 +64,8 @@ class SnapshotReader:
         if at is None:
             self.refuse_pending(seen, definition, name)
         if name is None:
-            return self._scratch(seen, definition, number)
-        stage = _known(seen, name, definition.schema)
+            return self.scratch(seen, definition, number)
+        stage = known(seen, name, definition.schema)
         if at is None and stage.frozen:
             number = seen.last(stage)
         return state(seen, name, number)
@@ -77,7 +77,7 @@ class SnapshotReader:
         self.refuse_pending(seen, definition, name)
         if name is None:
             return None
-        stage = _known(seen, name, definition.schema)
+        stage = known(seen, name, definition.schema)
         if not stage.frozen and (seen.last(stage) != seen.epoch or stage.in_memory):
             return None  # it has stopped: reading it says why
         numbers = seen.graph.named[name].traces.values()
@@ -92,7 +92,7 @@ class SnapshotReader:
             raise StageError(
                 "an unnamed collection has no history", hint="name it: session.stage('name', c)"
             )
-        stage, node = _known(seen, name, definition.schema), seen.graph.named[name]
+        stage, node = known(seen, name, definition.schema), seen.graph.named[name]
         assert node.log is not None
         last = seen.last(stage) if upto is None else self.epoch(upto, seen)
         first = None if after is None else self.epoch(after, seen)
@@ -139,10 +139,10 @@ class SnapshotReader:
             if stage is not None and stage.definition is not None:
                 names |= set(stage.definition.references) - reached
 
-    def _scratch(self, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
+    def scratch(self, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
         """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
         read = {ref.name: ref.schema for ref in definition.refs}
-        catalog = {n: Stage(n, _known(seen, n, schema).schema) for n, schema in read.items()}
+        catalog = {n: Stage(n, known(seen, n, schema).schema) for n, schema in read.items()}
         existing = Compiler(Graph(), self._types).compile(catalog)
         traces = {}
         for name in catalog:
@@ -199,7 +199,7 @@ class SnapshotReader:
         return "\n".join(lines)
 
 
-def _known(seen: Snapshot, name: str, schema: Schema) -> Stage:
+def known(seen: Snapshot, name: str, schema: Schema) -> Stage:
     """A named collection, if it still has the columns that the reader knows.
 
     Raises:

@@ -32,6 +32,15 @@ def test_a_measurement_gives_the_right_rows_and_a_figure_for_each_epoch(
         assert found["bytes"] > 0
 
 
+def test_pages_and_epochs_beside_an_open_grid_are_measured() -> None:
+    pages = run("-m", "bench.views", "pages", "--rows", 9000)["views"]
+    assert len(pages) == 11
+    assert min(first for first, _ in pages.values()) > 0
+    small = ("--rows", 500, "--epochs", 5, "--blocks", 2)
+    blocks = run("-m", "bench.views", "r1", *small)["views"]["edges"]
+    assert [len(blocks[kind]) for kind in ("open", "closed")] == [2, 2]
+
+
 SMALLEST = argparse.Namespace(kind="folder", quick=True, pairs=1, edges=500, epochs=20)
 
 

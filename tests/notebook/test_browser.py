@@ -185,3 +185,80 @@ def _travel_while_a_cell_runs(notebook: LabPage) -> None:
     notebook.page.keyboard.press("ArrowLeft")
     expect(view.get_by_role("status")).to_contain_text("epoch 11 of 12 · 2013-11")
     notebook.interrupt(WAIT)
+
+
+GRID_CELLS = [
+    'flights = nosync.input("flights", "carrier string, delay int, origin string")\n'
+    'flights.insert([(("UA", "AA", "B6")[i % 3], None if i % 50 == 7 else i % 97, "JFK")'
+    " for i in range(1500)])",
+    '%%dd\nlate = flights.filter("delay > 60 or delay is null")',
+    "late",
+    'flights.insert([("ZZ", 999, "<b>EWR</b>")])',
+]
+
+
+@pytest.mark.browser
+def test_a_grid_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: Path) -> None:
+    """Sorted by a click, paged by keys, filtered, follows a commit, frozen, downloaded."""
+    page = opened[0]
+    notebook = notebook_of(opened, folder, "grid.ipynb", GRID_CELLS)
+    for cell in (0, 1, 2):
+        notebook.run(cell)
+    grid = notebook.cell(2).locator(".nosync-grid")
+    grid.wait_for(timeout=30_000)
+    rows, status = grid.locator("tbody tr"), grid.get_by_role("status")
+    expect(status).to_have_text("epoch 1, the latest · rows 1 to 20 of 558")
+    summaries = grid.locator(".nosync-summary td")
+    expect(summaries.first).to_contain_text("3 different", timeout=30_000)
+    expect(summaries.nth(1)).to_contain_text("30 nulls")
+
+    delay = grid.get_by_role("columnheader").nth(1)
+    delay.get_by_role("button").click()
+    expect(delay).to_have_attribute("aria-sort", "ascending")
+    expect(rows.first.locator("td").nth(1)).to_have_text("null")
+    delay.get_by_role("button").click()
+    expect(rows.first.locator("td").nth(1)).to_have_text("96")
+    grid.get_by_role("region").focus()
+    page.keyboard.press("PageDown")
+    expect(status).to_contain_text("rows 21 to 40 of 558")
+    page.keyboard.press("End")
+    expect(status).to_contain_text("rows 541 to 558 of 558")
+    expect(grid.get_by_role("button", name="Next")).to_be_disabled()
+    page.keyboard.press("Home")
+    expect(status).to_contain_text("rows 1 to 20")
+
+    notebook.run(3)
+    expect(status).to_contain_text("epoch 2, the latest · rows 1 to 20 of 559")
+    assert rows.first.locator("td").all_inner_texts() == ["ZZ", "999", "<b>EWR</b>"]
+    expect(summaries.first).to_contain_text("4 different", timeout=30_000)
+    page.screenshot(path=tmp_path / "grid.png")
+    grid.get_by_role("button", name="Freeze").click()
+    expect(grid.get_by_role("button", name="Follow")).to_have_attribute("aria-pressed", "true")
+    notebook.run(3)
+    expect(status).to_contain_text("epoch 2, 1 behind")
+
+    grid.get_by_role("searchbox").fill("carrier = 'ZZ'")
+    page.keyboard.press("Enter")
+    expect(status).to_contain_text("1 row")
+    with page.expect_download() as download:
+        grid.get_by_role("button", name="CSV").click()
+    assert download.value.suggested_filename == "late-epoch-2.csv"
+    file = tmp_path / "late.csv"
+    download.value.save_as(file)
+    assert file.read_text() == '"carrier","delay","origin"\n"ZZ",999,"<b>EWR</b>"\n'
+    grid.get_by_role("searchbox").fill("carier = 'ZZ'")
+    page.keyboard.press("Enter")
+    expect(grid.get_by_role("alert")).to_contain_text("carier")
+    assert rows.count() == 1
+    folded = notebook.cell(2).locator("details")
+    assert "late at epoch 1: rows 1 to 20 of 558" in folded.inner_text()
+    page.emulate_media(color_scheme="dark")
+    page.evaluate(
+        "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
+    )
+    expect(page.locator("body[data-jp-theme-light=false]")).to_have_count(1)
+    page.screenshot(path=tmp_path / "grid-dark.png")
+    page.emulate_media(color_scheme="light")
+    page.evaluate(
+        "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Light'})"
+    )
