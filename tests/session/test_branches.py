@@ -369,7 +369,6 @@ def test_branches_are_listed_with_where_they_forked_and_who_has_them(session: Se
     assert session.branches["one"].owner is None
 
 
-@pytest.mark.parametrize("back", ["branch", "rewind"])
 def test_of_whom_a_branch_may_be_open_in_this_process_is_asked_once(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +387,7 @@ def test_of_whom_a_branch_may_be_open_in_this_process_is_asked_once(
     assert not [path for path in asked if path.startswith("/proc")]
 
 
+@pytest.mark.parametrize("back", ["branch", "rewind"])
 def test_what_operators_remember_is_had_again_and_nothing_of_the_past_is_said_twice(
     session: Session, back: str
 ) -> None:
