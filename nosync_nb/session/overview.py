@@ -33,6 +33,7 @@ class Outline(NamedTuple):
         rows: how many it has, copies counted; None: they cannot be read, and `why` tells.
         size_bytes: of its layers; in memory about so many.
         last: its last epoch.
+        live: whether it goes on with the next one.
         why: why it has stopped, or cannot be read; empty if neither.
         work: what it did when it ran last, here; None: it has not.
         frontier: its last epoch at each level.
@@ -49,6 +50,7 @@ class Outline(NamedTuple):
     rows: int | None
     size_bytes: int
     last: int
+    live: bool
     why: str
     work: Work | None
     frontier: Frontier
@@ -143,6 +145,7 @@ def overview(owners: Owners) -> Overview:
                 rows,
                 size,
                 seen.last(stage),
+                stage.goes_on,
                 stage.held or stage.reason or why,
                 publisher.works.last(name),
                 of_stages[name],

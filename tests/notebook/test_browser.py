@@ -1,5 +1,6 @@
-"""In JupyterLab and Chromium: the story of the README (load, define, travel, die, recover), and a
-what-if (branch, edit, follow, compare, drop; rewind and undo), whose view follows the cells.
+"""In JupyterLab and Chromium: the story of the README (load, define, travel, die, recover), a
+what-if (branch, edit, follow, compare, drop; rewind and undo), whose view follows the cells, and
+the views of layers, graph and panel, which follow commits, merges and replicas while a cell runs.
 """
 
 from __future__ import annotations
@@ -52,6 +53,22 @@ WHAT_IF = [
     "%dd switch before-rewind-1",
 ]
 STAGES, VIEW, BRANCH, EDIT, FOLLOW, COMPARE, BACK, DROP, REWIND, UNDO = range(1, 11)
+
+
+LIVE = [
+    'flights = nosync.input("flights", "id bigint, carrier string, delay int", key="id")\n'
+    "def day(number, count=10):\n"
+    "    with nosync.epoch():\n"
+    '        flights.upsert([(number * count + i, "UA", i) for i in range(count)])\n'
+    "day(0)",
+    '%%dd --replay 0\nlate = flights.filter("delay > 5")\n'
+    'counts = late.group_by("carrier").agg(n="count(*)")',
+    "%dd layers flights",
+    "%dd graph",
+    "%dd panel",
+    "for number in range(1, 100_000):\n    day(number, 2000)",
+]
+REPLICA, FLIGHTS, LATE, LAYERS, LIVE_GRAPH, PANEL, COMMIT = range(7)
 
 
 @pytest.fixture(scope="module")
@@ -262,3 +279,52 @@ def test_a_grid_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: P
     page.evaluate(
         "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Light'})"
     )
+
+
+@pytest.mark.browser
+def test_views_follow_commits_merges_and_replicas_in_a_browser(
+    folder: Path, opened: tuple[Page, str], tmp_path: Path
+) -> None:
+    copy = (folder / "copy").as_uri()
+    cells = [f"%dd replicas add {copy}", *LIVE]
+    notebook = notebook_of(opened, folder, "live.ipynb", cells)
+    page = notebook.page
+    for cell in (REPLICA, FLIGHTS, LATE, LAYERS, LIVE_GRAPH, PANEL):
+        notebook.run(cell)
+    layers = notebook.cell(LAYERS).locator(".nosync-layers")
+    graph = notebook.cell(LIVE_GRAPH).locator(".nosync-frontier")
+    layers.wait_for(timeout=30_000)
+    expect(layers.locator(".nosync-layer")).to_have_count(1)
+
+    notebook.begin(COMMIT)
+    expect(layers.get_by_role("status")).to_contain_text("layers became one", timeout=60_000)
+    replica = layers.locator(".nosync-note").nth(2)
+    expect(replica).to_contain_text(re.compile(r"epoch [1-9]"), timeout=60_000)
+    expect(layers.locator(".nosync-is-copied.nosync-layer").first).to_be_attached()
+    graph.get_by_role("button", name="stage counts").click()
+    caption = graph.locator("caption")
+    expect(caption).to_have_text(re.compile(r"1 rows? at epoch \d+"), timeout=30_000)
+    before = caption.inner_text()
+    expect(caption).not_to_have_text(before, timeout=30_000)
+    page.screenshot(path=tmp_path / "live.png")
+    notebook.interrupt(COMMIT)
+
+    page.keyboard.press("Tab")
+    graph.get_by_role("button", name="stage counts").focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    expect(graph.locator(".nosync-chosen")).to_contain_text("late: id bigint, carrier string")
+    _drop_in_panel(page, tmp_path)
+    expect(graph.get_by_role("button", name="stage counts")).to_have_count(0)
+
+
+def _drop_in_panel(page: Page, tmp_path: Path) -> None:
+    """Selects a stage in the panel at the side, and drops it with a second click."""
+    side = page.locator(".jupyterlab-sidecar")
+    side.get_by_role("button", name="counts", exact=True).click()
+    side.get_by_role("button", name="Drop", exact=True).click()
+    sure = side.get_by_role("button", name="Drop counts for good")
+    expect(sure).to_be_enabled(timeout=30_000)
+    page.screenshot(path=tmp_path / "panel.png")
+    sure.click()
+    expect(side.get_by_role("status").filter(has_text="dropped counts")).to_be_visible()

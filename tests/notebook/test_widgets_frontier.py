@@ -129,6 +129,30 @@ def test_rows_are_few_and_read_again_for_another_epoch_alone(
     inside(session).worker.drain()
 
 
+def test_after_a_rewind_the_rows_are_those_that_the_epoch_has_now(
+    view: FrontierView, pulse: Pulse, session: Any
+) -> None:
+    view.select("late")
+    assert view.page["rows"] == [["UA", "5"], ["UA", "9"]]
+    session.rewind(to=1)
+    session["flights"].insert([("DL", 70)])
+    assert session.commit() == 2
+    pulse.refresh()
+    assert (view.page["epoch"], view.page["rows"]) == (2, [["DL", "70"], ["UA", "5"]])
+
+
+def test_rows_are_dated_with_the_epoch_that_they_are_of(
+    view: FrontierView, pulse: Pulse, session: Any
+) -> None:
+    """Also where it moves on between two looks, as it does while a cell commits."""
+    view.select("late")
+    session["flights"].insert([("DL", 70)])
+    session.commit()
+    view.show()
+    assert (view.state["epoch"], view.page["epoch"]) == (2, 3)
+    assert view.page["rows"] == [["DL", "70"], ["UA", "5"], ["UA", "9"]]
+
+
 def test_a_stage_that_has_stopped_says_why_and_its_last_rows(
     view: FrontierView, pulse: Pulse, session: Any
 ) -> None:

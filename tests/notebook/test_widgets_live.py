@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar, copy_context
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -274,3 +275,26 @@ def test_what_the_browser_gets_is_plain_and_offline(name: str) -> None:
     for word in ("innerHTML", "http", "import "):
         assert word not in source
     assert len(source.splitlines()) <= 400
+
+
+def test_what_is_told_is_told_where_the_front_end_was_answered_last(
+    view: LayersView, pulse: Pulse, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its next message waits for the cell that runs."""
+    where: ContextVar[str] = ContextVar("where", default="a cell")
+    told: list[str] = []
+    monkeypatch.setattr(view.comm, "send", lambda *_args, **_more: told.append(where.get()))
+
+    def ask() -> None:
+        where.set("a subshell")
+        asked(view, {"stage": "worst"})
+
+    fly(session, ("DL", 1))
+    pulse.refresh()
+    copy_context().run(ask)
+    fly(session, ("DL", 2))
+    thread = threading.Thread(target=pulse.refresh)
+    thread.start()
+    thread.join()
+    assert told[0] == "a cell"
+    assert told[1:] == ["a subshell"] * 3, "the answer, another stage, a commit"

@@ -22,10 +22,12 @@ from nosync_widgets.pictures import GraphPicture
 from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
+    from nosync_nb import Session
     from nosync_nb.session.overview import Cost, Outline, Overview
     from nosync_widgets.pulse import Pulse
 
 _ROWS = 20
+_TRIES = 3
 _COLUMNS = 200
 
 
@@ -65,7 +67,7 @@ class FrontierView(LiveView):
             if not self._closed:
                 self.page = self._page() if self._selected else {}
 
-    def _answer(self, content: dict[str, Any]) -> None:
+    def _take(self, content: dict[str, Any]) -> None:
         self._selected = str(content.get("select", self._selected))
 
     def _answered(self) -> None:
@@ -87,19 +89,23 @@ class FrontierView(LiveView):
 
     def _page(self) -> dict[str, Any]:
         """The first rows; only those of another epoch, or another stage, are read."""
-        overview = self._pulse.overview
-        shown = overview.named(self._selected)
+        overview, session = self._pulse.overview, self._pulse.session
+        name = self._selected
+        shown = overview.named(name)
         if shown is None:
             return {}
-        name = self._selected
-        page = {"stage": name, "epoch": overview.epoch, "version": shown.version}
         branch = self._pulse.branch or ""
-        if all(self.page.get(key) == page[key] for key in page) and branch == self.page["branch"]:
+        page = {
+            "stage": name,
+            "epoch": session.now if shown.live else shown.last,
+            "version": shown.version,
+            "branch": branch,
+            "incarnation": self._pulse.owners.publisher.ledger.incarnation,
+        }
+        if all(self.page.get(key) == page[key] for key in page):
             return dict(self.page)
-        page["branch"] = branch
         try:
-            at = None if shown.last == overview.epoch else shown.last
-            rows = self._pulse.session[name].rows(at=at, limit=_ROWS + 1)
+            page["epoch"], rows = _read(session, shown)
         except Exception as error:
             return {**page, "error": told(error), "columns": [], "rows": [], "more": False}
         return {
@@ -125,6 +131,24 @@ class FrontierView(LiveView):
         details = {each.name: _detail(each) for each in overview.collections}
         picture = GraphPicture(reads, details=details)
         return picture.text(), overview_table(overview).html()
+
+
+def _read(session: Session, shown: Outline) -> tuple[int, list[Any]]:
+    """The first rows of a stage, and the epoch that they are of.
+
+    Those of now are read at once, and are of an epoch if none was committed meanwhile; after some
+    tries in vain they are read as of one, which takes longer.
+    """
+    collection = session[shown.name]
+    for _ in range(_TRIES):
+        if not shown.live:
+            break
+        epoch = session.now
+        rows = collection.rows(limit=_ROWS + 1)
+        if session.now == epoch:
+            return epoch, rows
+    epoch = session.now if shown.live else shown.last
+    return epoch, collection.rows(at=epoch, limit=_ROWS + 1)
 
 
 def overview_table(overview: Overview) -> Table:

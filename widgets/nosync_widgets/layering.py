@@ -44,7 +44,7 @@ class LayersView(LiveView):
             self._stage = stage
         self.show()
 
-    def _answer(self, content: dict[str, Any]) -> None:
+    def _take(self, content: dict[str, Any]) -> None:
         self._stage = str(content.get("stage", self._stage))
 
     def _state_now(self) -> dict[str, Any]:

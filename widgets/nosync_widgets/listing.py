@@ -43,7 +43,7 @@ class ListView(LiveView):
             self._selected = stage
         self.show()
 
-    def _answer(self, content: dict[str, Any]) -> None:
+    def _take(self, content: dict[str, Any]) -> None:
         self._selected = str(content.get("select", self._selected))
 
     def _answered(self) -> None:

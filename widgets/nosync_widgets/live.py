@@ -17,10 +17,10 @@ import threading
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import anywidget
 import traitlets
 
 from nosync_widgets import formats
+from nosync_widgets.replies import Answering
 
 if TYPE_CHECKING:
     from nosync_widgets.pulse import Pulse
@@ -37,10 +37,10 @@ def source(name: str) -> str:
     return (_STATIC / name).read_text("utf-8")
 
 
-class LiveView(anywidget.AnyWidget):
+class LiveView(Answering):
     """A view of a session that follows it.
 
-    Subclasses say what `_state_now` is, and answer messages in `_answer`.
+    Subclasses say what `_state_now` is, and take messages in `_take`.
     """
 
     _css = source("live.css")
@@ -89,7 +89,7 @@ class LiveView(anywidget.AnyWidget):
     def _state_now(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _answer(self, content: dict[str, Any]) -> None:
+    def _take(self, content: dict[str, Any]) -> None:
         """Does what the front end asks for; `show` follows."""
 
     def _answered(self) -> None:
@@ -102,8 +102,9 @@ class LiveView(anywidget.AnyWidget):
     def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if not isinstance(content, dict) or self._closed:
             return
+        self.answer()
         with self._lock:
-            self._answer(content)
+            self._take(content)
         self.show()
         self._answered()
 

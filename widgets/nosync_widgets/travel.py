@@ -17,11 +17,11 @@ import threading
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import anywidget
 import traitlets
 
 from nosync_widgets import formats
 from nosync_widgets.pages import page_table, page_title, read_page
+from nosync_widgets.replies import Answering
 from nosync_widgets.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _STATIC = files("nosync_widgets") / "static"
 _REFRESH_SECONDS = 0.2
 
 
-class TravelView(anywidget.AnyWidget):
+class TravelView(Answering):
     """Shows a stage at any readable epoch; grows with new epochs without leaving the one shown."""
 
     # IMPORTANT: strings, not paths: anywidget keeps a closure on paths and never frees the widget.
@@ -136,6 +136,7 @@ class TravelView(anywidget.AnyWidget):
 
     def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
         """Answers the front end."""
+        self.answer()
         self._show(int(content["epoch"]))
 
     def _show(self, asked: int) -> None:

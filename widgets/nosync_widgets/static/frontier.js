@@ -224,7 +224,8 @@ function box() {
 /** The rows of a page. @param {Page} page */
 function table(page) {
   const node = make("table");
-  const first = page.more ? `the first ${page.rows.length} rows` : `${page.rows.length} rows`;
+  const count = `${page.rows.length} row${page.rows.length === 1 ? "" : "s"}`;
+  const first = page.more ? `the first ${count}` : count;
   node.append(make("caption", {}, `${first} at epoch ${page.epoch}`));
   const head = make("tr");
   for (const { name, type, right } of page.columns)
@@ -366,6 +367,8 @@ function render({ model, el }) {
   model.on("change:page", showPage);
   show();
   showPage();
+  // Clicks are handled where the kernel has answered before: while a cell runs, too.
+  model.send({});
 
   return () => {
     stop.abort();

@@ -25,6 +25,7 @@ const LEGEND = [
   ["some", "on a replica too"],
   ["copied", "on enough replicas"],
 ];
+const ROOM = 10;
 const HEIGHT_MIN = 10;
 const HEIGHT_MAX = 26;
 
@@ -177,8 +178,8 @@ export function ticks(bounds, at) {
   const chosen = [];
   for (const end of ends) {
     const before = chosen[chosen.length - 1];
-    if (before !== undefined && at(end) - at(before) < 7) continue;
-    if (end !== last && 100 - at(end) < 7) continue;
+    if (before !== undefined && at(end) - at(before) < ROOM) continue;
+    if (end !== last && 100 - at(end) < ROOM) continue;
     chosen.push(end);
   }
   if (chosen[chosen.length - 1] !== last && last !== undefined) chosen.push(last);
@@ -322,6 +323,8 @@ function render({ model, el }) {
   }
   model.on("change:state", show);
   show();
+  // Clicks are handled where the kernel has answered before: while a cell runs, too.
+  model.send({});
 
   return () => {
     stop.abort();

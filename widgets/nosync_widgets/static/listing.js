@@ -140,6 +140,8 @@ function render({ model, el }) {
   }, { signal: stop.signal });
   model.on("change:state", show);
   show();
+  // Clicks are handled where the kernel has answered before: while a cell runs, too.
+  model.send({});
 
   return () => {
     stop.abort();
