@@ -2,7 +2,8 @@
 
 Two states are one difference: what one has more often counts above 0, what the other has below.
 Rows of one key that are on both sides are one that was changed. So are two collections compared,
-two versions of one, one at two epochs, or in two sessions.
+two versions of one, one at two epochs, or in two sessions. Two that go on in one session have their
+difference as a collection, too.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nosync_nb import rows
+from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.results import changes_table
-from nosync_nb.errors import one_line
+from nosync_nb.errors import StageError, one_line
 from nosync_nb.operators.functions import tuples
 from nosync_nb.rows import Schema
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
@@ -52,6 +54,7 @@ class Comparison:
         difference: the rows of b, less those of a.
         count: how many rows a has.
         by: the places of the columns that say which row became which; None: rows are equal or not.
+        live: both sides with the columns that are compared, if they go on in one session.
 
     Attributes:
         a, b: the two sides.
@@ -69,7 +72,9 @@ class Comparison:
         difference: Batch,
         count: int,
         by: Sequence[int] | None = None,
+        live: tuple[Collection, Collection] | None = None,
     ) -> None:
+        self._live = live
         self.a, self.b, self.schema = a, b, schema
         self.by = tuple(schema.names[place] for place in by or ())
         self._difference = difference
@@ -91,6 +96,30 @@ class Comparison:
     def equal(self) -> bool:
         """Whether both sides have the same rows, each as often."""
         return not len(self._difference)
+
+    @property
+    def collection(self) -> Collection:
+        """The rows that differ, as a collection that goes on with both sides.
+
+        It has the columns that are compared and last `side`: "a" for a row that the first has more
+        often, "b" for the second. `session.stage("changed", told.collection)` keeps and maintains
+        it, at a cost in proportion to what changes.
+
+        Raises:
+            StageError: a side is of an epoch, or of another session: nothing of it goes on here.
+        """
+        if self._live is None:
+            raise StageError(
+                f"{self.a.title} and {self.b.title} do not both go on in one session",
+                hint="compare stages or versions of this session, without at=; rows of another one"
+                " come in by an input: insert(theirs.to_arrow())",
+            )
+        one, other = self._live
+        name = "side"
+        while name in self.schema.names:
+            name += "_"
+        more = one.except_all(other).with_columns({name: "'a'"})
+        return more.concat(other.except_all(one).with_columns({name: "'b'"}))
 
     def rows(self, limit: int | None = None) -> list[Pair]:
         """What differs as pairs of named tuples, by key, or else in canonical order.

@@ -76,7 +76,10 @@ class Comparing:
             made = difference(_rows(one, schema), _rows(two, schema), schema.types)
         count = a.count(one.side.epoch)
         own = one if one.host is self._host else two
-        return Comparison(one.side, two.side, schema, made, count, self._keys(own, schema, by))
+        here = epochs == (None, None) and one.host is two.host is self._host
+        live = (_only(a, schema), _only(other, schema)) if here else None
+        by_key = self._keys(own, schema, by)
+        return Comparison(one.side, two.side, schema, made, count, by_key, live)
 
     def _keys(self, one: _Compared, schema: Schema, by: str | Sequence[str] | None) -> Key:
         """The places of the columns that say which row became which.
@@ -109,6 +112,13 @@ def _common(a: Schema, b: Schema, columns: Sequence[str] | None) -> Schema:
             hint=only or "bring both to the same columns with select('...')",
         )
     return sides[0]
+
+
+def _only(collection: Collection, schema: Schema) -> Collection:
+    """A collection with the columns that are compared alone."""
+    if collection.schema.names == schema.names:
+        return collection
+    return collection.select(*("`" + name.replace("`", "``") + "`" for name in schema.names))
 
 
 def _read(collection: Collection, at: Any, schema: Schema) -> _Compared:

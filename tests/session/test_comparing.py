@@ -171,3 +171,47 @@ def test_counts_and_rows_are_those_of_the_multisets(
     assert told.only_b == more.total() - changed
     assert told.same == (Counter(one) & Counter(other)).total()
     assert told.equal == (Counter(one) == Counter(other))
+
+
+def test_a_difference_goes_on_as_a_collection(session: Session) -> None:
+    late = session.stage("late", session["flights"].filter("delay > 60"))
+    session.stage("early", session["flights"].filter("delay < 80"))
+    told = session.compare("late", "early")
+    session.stage("changed", told.collection)
+    assert session["changed"].schema.names == ("carrier", "tail", "delay", "side")
+    flights = session.inputs["flights"]
+    for delay in (65.0, 10.0, 95.0, 95.0):
+        flights.insert([("B6", "N4", delay)])
+        session.commit()
+        flights.remove([("UA", "N3", 90.0)]) if delay == 10.0 else None
+        session.commit()
+        now = session.compare("late", "early")
+        rows = Counter(map(tuple, session["changed"].rows()))
+        wanted: Counter[tuple[Any, ...]] = Counter()
+        for a, b in pairs(now):
+            wanted[(*a, "a") if b is None else (*b, "b")] += 1
+        assert rows == wanted
+    session.drop("changed")
+    assert late.count() == 4
+
+
+def test_a_version_and_some_columns_are_compared_as_a_collection(session: Session) -> None:
+    flights = session["flights"]
+    session.stage("some", flights.filter("delay > 60").rename({"tail": "side"}))
+    session.stage("more", flights.filter("delay > 40").rename({"tail": "side"}))
+    made = session.compare("some", "more", columns=["side"]).collection
+    assert made.schema.names == ("side", "side_")
+    assert [tuple(row) for row in made.rows()] == [("N1", "b")]
+    session.stage("some", flights.filter("delay > 80").rename({"tail": "side"}))
+    again = session.compare("some@1", "some").collection
+    assert [row[-1] for row in again.rows()] == ["a"]
+
+
+def test_what_does_not_go_on_here_is_no_collection(session: Session, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="do not both go on") as error:
+        _ = session.compare("delays", at=(1, 2)).collection
+    assert "without at=" in str(error.value.hint)
+    with nosync_nb.open(tmp_path / "other") as other:
+        theirs = other.input("flights", "carrier string, tail string, delay double")
+        with pytest.raises(StageError, match="do not both go on"):
+            _ = session.compare(session["flights"], theirs).collection
