@@ -9,7 +9,7 @@ difference as a collection, too.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
@@ -47,6 +47,15 @@ class Pair(NamedTuple):
     b: Any
 
 
+class Counts(NamedTuple):
+    """How many rows differ at an epoch."""
+
+    epoch: int
+    only_a: int
+    only_b: int
+    changed: int
+
+
 class Comparison:
     """Two states beside each other; as of their epochs, whatever is committed later.
 
@@ -55,6 +64,7 @@ class Comparison:
         count: how many rows a has.
         by: the places of the columns that say which row became which; None: rows are equal or not.
         live: both sides with the columns that are compared, if they go on in one session.
+        over: the same at so many epochs at most, up to that of both.
 
     Attributes:
         a, b: the two sides.
@@ -73,8 +83,9 @@ class Comparison:
         count: int,
         by: Sequence[int] | None = None,
         live: tuple[Collection, Collection] | None = None,
+        over: Callable[[int], Iterable[Comparison]] | None = None,
     ) -> None:
-        self._live = live
+        self._live, self._over = live, over
         self.a, self.b, self.schema = a, b, schema
         self.by = tuple(schema.names[place] for place in by or ())
         self._difference = difference
@@ -120,6 +131,19 @@ class Comparison:
             name += "_"
         more = one.except_all(other).with_columns({name: "'a'"})
         return more.concat(other.except_all(one).with_columns({name: "'b'"}))
+
+    def counts(self, most: int = 48) -> list[Counts]:
+        """How many rows differed at epochs up to that of both, at equal distances.
+
+        None if the sides are of two epochs, or of no name, as these have no past.
+
+        Args:
+            most: so many epochs at most.
+
+        Cost: one comparison of the first epoch, and what changed since in both.
+        """
+        every = () if self._over is None else self._over(most)
+        return [Counts(c.a.epoch, c.only_a, c.only_b, c.changed) for c in every]
 
     def rows(self, limit: int | None = None) -> list[Pair]:
         """What differs as pairs of named tuples, by key, or else in canonical order.

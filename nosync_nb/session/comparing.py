@@ -6,8 +6,11 @@ them; of two collections both states are read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import partial
 from graphlib import TopologicalSorter
+from itertools import chain
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.collection import Collection
@@ -21,6 +24,8 @@ from nosync_nb.operators.specs import key_of
 from nosync_nb.rows import Schema
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.trace.batch import Batch, Updates, no_updates
+from nosync_nb.trace.past import grid
+from nosync_nb.trace.past.archive import added
 
 
 class _Compared(NamedTuple):
@@ -79,7 +84,12 @@ class Comparing:
         here = epochs == (None, None) and one.host is two.host is self._host
         live = (_only(a, schema), _only(other, schema)) if here else None
         by_key = self._keys(own, schema, by)
-        return Comparison(one.side, two.side, schema, made, count, by_key, live)
+        over = None
+        if name and two.host.name_of(two.definition) and one.side.epoch == two.side.epoch:
+            over = partial(
+                _over, one, two, schema, by_key, grid.common(a.history(), other.history())
+            )
+        return Comparison(one.side, two.side, schema, made, count, by_key, live, over)
 
     def _keys(self, one: _Compared, schema: Schema, by: str | Sequence[str] | None) -> Key:
         """The places of the columns that say which row became which.
@@ -146,6 +156,40 @@ def _changes(one: _Compared, other: _Compared, schema: Schema) -> Batch:
     none = no_updates(schema.types)
     sides = (none, changed) if first == one.side.epoch else (changed, none)
     return difference(*sides, schema.types)
+
+
+def _over(
+    one: _Compared, two: _Compared, schema: Schema, by: Key, known: list[range], most: int
+) -> Iterator[Comparison]:
+    """The comparison at epochs that both can be read at, each out of the one before."""
+    upto = one.side.epoch
+    epochs = [each[: bisect_right(each, upto)] for each in known]
+    many = sum(map(len, epochs))
+    every = chain.from_iterable(epochs)
+    gaps = max(1, most - 1)
+    picked = {many - 1 - i * (many - 1) // gaps for i in range(most)} if many else set()
+    made, last = None, 0
+    for epoch in (epoch for place, epoch in enumerate(every) if place in picked):
+        if made is None:
+            a, b = (_at(each, epoch, schema) for each in (one, two))
+        else:
+            a, b = (_between(each, last, epoch, schema) for each in (one, two))
+        step = difference(a, b, schema.types)
+        made = step if made is None else added(made.layout, [made.updates, step.updates])
+        last = epoch
+        here, there = (each.side._replace(epoch=epoch) for each in (one, two))
+        yield Comparison(here, there, schema, made, 0, by)
+
+
+def _at(read: _Compared, epoch: int, schema: Schema) -> Updates:
+    """The rows of a side at an epoch."""
+    return narrowed(read.host.read(read.definition, epoch), read.places, schema.types)
+
+
+def _between(read: _Compared, after: int, upto: int, schema: Schema) -> Updates:
+    """What changed in a side."""
+    changed = read.host.changes(read.definition, after, upto)
+    return narrowed(changed, read.places, schema.types)
 
 
 def _key(seen: Snapshot, definition: Definition) -> Key:

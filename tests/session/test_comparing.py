@@ -215,3 +215,21 @@ def test_what_does_not_go_on_here_is_no_collection(session: Session, tmp_path: P
         theirs = other.input("flights", "carrier string, tail string, delay double")
         with pytest.raises(StageError, match="do not both go on"):
             _ = session.compare(session["flights"], theirs).collection
+
+
+def test_counts_over_epochs_are_those_of_each_epoch(session: Session) -> None:
+    session.stage("late", session["flights"].group_by("tail").agg(n="count(*)"))
+    session.stage(
+        "early", session["flights"].filter("delay < 80").group_by("tail").agg(n="count(*)")
+    )
+    for number in range(60):
+        session.inputs["flights"].insert([("B6", f"N{number % 7}", float(number + 40))])
+        session.commit()
+    for at, most in ((None, 48), (None, 5), (30, 100)):
+        told = session.compare("late", "early", at=at).counts(most)
+        assert len(told) <= most
+        assert told[-1].epoch == (at or session.now)
+        for epoch, *counts in told:
+            each = session.compare("late", "early", at=epoch)
+            assert counts == [each.only_a, each.only_b, each.changed]
+    assert session.compare("late", at=(3, 9)).counts() == []

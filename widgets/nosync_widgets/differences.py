@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nosync_widgets import formats
+from nosync_widgets.counts import ChartedTable, counts_chart
 from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ CHANGED = "changed"
 def comparison_table(comparison: Comparison, *, limit: int) -> Table:
     """Shows the first pairs of rows that differ, and counts all of them.
 
-    Cost: `limit` pairs; see `Comparison.rows`.
+    Cost: `limit` pairs, and the past of both; see `Comparison.rows` and `counts`.
     """
     schema, titles = comparison.schema, _titles(comparison)
     pairs = comparison.rows(limit)
@@ -28,7 +29,8 @@ def comparison_table(comparison: Comparison, *, limit: int) -> Table:
     notes = [f"rows are told apart by {', '.join(comparison.by)}"] if comparison.by else []
     if len(pairs) < total:
         notes.append(f"the first {len(pairs)} of {formats.count(total, 'difference')}")
-    return Table(
+    return ChartedTable(
+        chart=counts_chart(comparison.counts(), titles),
         caption=_caption(comparison, titles),
         columns=("", *schema.names),
         types=("string", *schema.types),

@@ -178,8 +178,8 @@ def _compare(notebook: Notebook, arguments: Namespace) -> Table:
         ]
         sides, by, columns = (one[1], other[1]), arguments.by, arguments.columns
         compared = session.compare(*sides, at=tuple(epochs), by=by, columns=columns)
-    compared = compared.called(arguments.a, arguments.b or arguments.a)
-    return comparison_table(compared, limit=_limit(notebook, arguments))
+        compared = compared.called(arguments.a, arguments.b or arguments.a)
+        return comparison_table(compared, limit=_limit(notebook, arguments))
 
 
 def _side(notebook: Notebook, name: str, opened: ExitStack) -> tuple[Session, Collection]:
