@@ -79,8 +79,9 @@ def read_cell(source: str, transform: Callable[[str], str]) -> CellSource:
     bound = frozenset(
         each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()
     )
-    imports = {name: text for name, text in _imports(tree) if name in bound}
     walked, stored = _stored(tree)
+    again = walked | stored  # what is imported, and then made something else of
+    imports = {name: text for name, text in _imports(tree) if name not in again}
     return CellSource(source, bound, frozenset(walked - stored), imports, repeatable)
 
 

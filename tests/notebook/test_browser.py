@@ -1,6 +1,7 @@
 """In JupyterLab and Chromium: the story of the README (load, define, travel, die, recover), a
-what-if (branch, edit, follow, compare, drop; rewind and undo), whose view follows the cells, and
-the views of layers, graph and panel, which follow commits, merges and replicas while a cell runs.
+what-if (branch, edit, follow, compare, drop; rewind and undo), whose view follows the cells, a log
+that follows its notebook (renamed while it runs, a new one of the old name, a copy), and the views
+of layers, graph and panel, which follow commits, merges and replicas while a cell runs.
 """
 
 from __future__ import annotations
@@ -70,6 +71,25 @@ LIVE = [
 ]
 REPLICA, FLIGHTS, LATE, LAYERS, LIVE_GRAPH, PANEL, COMMIT = range(7)
 
+IDENTITY = [
+    'orders = nosync.input("orders", "id int, amount double")\n'
+    'orders.insert([(1, 5.0), (2, 7.0)], once="first")\n'
+    "import math, signal\nrate = 1.2",
+    '%%dd\nlarge = orders.filter("amount > 6")',
+    "import os; print('PID', os.getpid())",
+    "for day in range(9):\n    with nosync.epoch(once=day):\n"
+    "        orders.insert([(day, 9.0)])\n    if day == 4:\n        signal.pause()",
+    "print(large.count(), math.floor(2.5))",
+]
+ORDERS, LARGE, IDS, LOOP, COUNTS = range(5)
+_RENAME = """async (name) => {
+    const context = window.jupyterapp.shell.currentWidget.context;
+    await context.save();
+    await context.rename(name);
+}"""
+_COPY = "name => window.jupyterapp.serviceManager.contents.copy(name, '')"
+_THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', { theme: name })"
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -132,6 +152,40 @@ def test_a_what_if_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     notebook.run(UNDO)
     expect(title).to_have_text("before-rewind-1/by_carrier")
     expect(status).to_contain_text("epoch 4, the latest · day 4")
+
+
+@pytest.mark.browser
+def test_a_log_follows_its_notebook_in_a_browser(
+    folder: Path, opened: tuple[Page, str], tmp_path: Path
+) -> None:
+    page = opened[0]
+    notebook = notebook_of(opened, folder, "Untitled.ipynb", IDENTITY)
+    assert "new log .nosync/Untitled" in notebook.run(ORDERS)
+    notebook.run(LARGE)
+    page.evaluate(_RENAME, "quick.ipynb")
+    found = re.search(r"PID (\d+)", notebook.run(IDS))
+    assert found is not None
+    notebook.begin(LOOP)
+    notebook.kill_kernel(int(found.group(1)))
+    shown = notebook.run(COUNTS)
+    assert "this cell was running" in shown
+    assert "epochs 2 to 6 of it stand: run it again" in shown
+    assert "rate" in shown
+    assert "6 2" in shown
+    notebook.cell(COUNTS).scroll_into_view_if_needed()
+    page.screenshot(path=tmp_path / "report.png")
+    page.evaluate(_THEME, "JupyterLab Dark")
+    page.locator('body[data-jp-theme-light="false"]').wait_for(state="attached")
+    page.screenshot(path=tmp_path / "report-dark.png")
+    page.evaluate(_THEME, "JupyterLab Light")
+
+    page.evaluate(_RENAME, "quick.ipynb")
+    fresh = notebook_of(opened, folder, "Untitled.ipynb", ["x = 1"])
+    assert "is the log of quick.ipynb" in fresh.run(0)
+    assert not (folder / "root" / ".nosync" / "Untitled-2").exists()
+    page.evaluate(_COPY, "quick.ipynb")
+    copy = LabPage(page, opened[1], "quick-Copy1.ipynb")
+    assert "a copy of quick.ipynb" in copy.run(IDS)
 
 
 @pytest.mark.browser
