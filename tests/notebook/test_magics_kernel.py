@@ -141,6 +141,14 @@ def test_travel_displays_a_widget_and_a_static_copy(shared: Kernel) -> None:
     assert "epoch 1" in reply
 
 
+def test_a_stage_that_is_displayed_is_one_grid_with_its_rows_beside_it(shared: Kernel) -> None:
+    first, second = shared.run("delays"), shared.run("delays")
+    assert first.models == second.models
+    assert len(first.models) == 1
+    assert "<details><summary>delays at epoch 1: 2 rows</summary>" in first.html
+    assert "AA" in first
+
+
 @pytest.mark.fault(23)
 def test_a_second_kernel_of_one_notebook_is_refused_with_the_remedy(
     shared: Kernel, folder: Path

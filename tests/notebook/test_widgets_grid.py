@@ -11,10 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from inside import asked, inside
+from nbconvert import HTMLExporter
 from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
@@ -317,6 +319,15 @@ def test_the_fallback_is_a_table_with_its_epoch(grid: GridView) -> None:
     assert "application/vnd.jupyter.widget-view+json" in data
     assert "late at epoch 1: rows 1 to 2 of 5 by delay desc</caption>" in data["text/html"]
     assert data["text/plain"].splitlines()[2:] == ["UA          90", "AA          70"]
+
+
+def test_a_notebook_converted_to_html_has_the_table(grid: GridView) -> None:
+    output = nbformat.v4.new_output("execute_result", data=grid.bundle(), execution_count=1)
+    cell = nbformat.v4.new_code_cell("late", outputs=[output])
+    page, _ = HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
+    assert "late at epoch 1: rows 1 to 2 of 5</caption>" in page
+    assert ">70</td>" in page
+    assert "widget-view" not in page
 
 
 def test_a_pace_acts_once_for_all_who_asked_and_once_more_for_who_asked_meanwhile() -> None:
