@@ -106,6 +106,17 @@ class OpenViews:
             self._pulse.refresh(always=True)
         return self._pulse
 
+    def grid(self, session: Session, stage: str, limit: int, branch: str | None) -> GridView:
+        """The grid of a stage, up to date; that which is open."""
+        from nosync_widgets.grid import GridView
+
+        grid = self._grids.get(stage)
+        if grid is None:
+            grid = self._grids[stage] = GridView(session, stage, limit=limit, branch=branch)
+        else:
+            grid.refresh()
+        return grid
+
     def grid_of(self, collection: Collection, notebook: Shown) -> dict[str, Any] | None:
         """What shows a stage or input of the notebook's session as a grid; None for others.
 
@@ -115,17 +126,11 @@ class OpenViews:
         """
         from nosync_nb.collections.host import host_of
         from nosync_nb.session.session import owners_of
-        from nosync_widgets.grid import GridView
 
         session, name = notebook.opened, collection.name
         if session is None or name is None or host_of(collection) is not owners_of(session).host:
             return None
-        grid = self._grids.get(name)
-        if grid is None:
-            limit, branch = notebook.settings.limit, notebook.branch
-            grid = self._grids[name] = GridView(session, name, limit=limit, branch=branch)
-        else:
-            grid.refresh()
+        grid = self.grid(session, name, notebook.settings.limit, notebook.branch)
         title, (text, rows) = formats.html(grid.title()), grid.static()
         notebook.say(text, f"<details><summary>{title}</summary>{rows}</details>")
         return grid.bundle()

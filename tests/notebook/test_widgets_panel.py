@@ -142,15 +142,18 @@ def test_another_selection_takes_the_question_back(panel: Panel) -> None:
     assert "late" in nosync.session()
 
 
-def test_travel_opens_the_slider_of_a_stage_in_the_panel(panel: Panel) -> None:
+def test_rows_and_time_travel_of_a_stage_open_in_the_panel(panel: Panel) -> None:
     panel.choose("late")
-    click(panel.travel)
     tabs = panel.children[-1]
-    assert tabs.selected_index == 2
-    (view,) = tabs.children[2].children
-    assert (view.stage, view.epoch) == ("late", 1)
+    shown = []
+    for button, tab in ((panel.rows, 2), (panel.travel, 3)):
+        click(button)
+        assert tabs.selected_index == tab, panel.said.value
+        (view,) = tabs.children[tab].children
+        assert (view.stage, view.epoch) == ("late", 1)
+        shown.append(view)
     panel.close()
-    assert view.comm is not None, "it is its notebook's"
+    assert [view.comm is None for view in shown] == [False, False], "they are the notebook's"
 
 
 def test_a_stage_that_a_cell_drops_is_selected_no_more(panel: Panel, notebook: Notebook) -> None:

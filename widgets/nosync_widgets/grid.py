@@ -21,7 +21,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-import anywidget
 import traitlets
 
 from nosync_widgets import formats
@@ -36,6 +35,7 @@ from nosync_widgets.grid_pages import (
 )
 from nosync_widgets.live import source, told
 from nosync_widgets.pace import Pace
+from nosync_widgets.replies import Answering
 
 if TYPE_CHECKING:
     from nosync_nb import Session
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 22
 
 
-class GridView(anywidget.AnyWidget):
+class GridView(Answering):
     """Shows a page of a stage or input, at the last epoch or, frozen, at one it was left at."""
 
     _esm = source("grid.js")
@@ -181,6 +181,7 @@ class GridView(anywidget.AnyWidget):
 
     def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
         """Answers the front end."""
+        self.answer()
         kind = content.get("kind")
         if kind == "show":
             width = len(self._look.schema) if self._look is not None else 0

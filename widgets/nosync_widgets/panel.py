@@ -27,7 +27,7 @@ from nosync_widgets.live import told
 if TYPE_CHECKING:
     from nosync_widgets.pulse import Pulse
 
-_TABS = ("Graph", "Layers", "Time travel")
+_TABS = ("Graph", "Layers", "Rows", "Time travel")
 
 
 class Actions(Protocol):
@@ -39,8 +39,11 @@ class Actions(Protocol):
     def rename(self, old: str, new: str) -> str:
         """Gives a stage another name."""
 
+    def rows(self, name: str) -> ipywidgets.Widget:
+        """The rows of a stage as a grid; not the panel's to close, no more than the next."""
+
     def travel(self, name: str) -> ipywidgets.Widget:
-        """The view of a stage through time; not the panel's to close."""
+        """The view of a stage through time."""
 
 
 class Panel(ipywidgets.VBox):
@@ -50,7 +53,7 @@ class Panel(ipywidgets.VBox):
         pulse: what tells its views.
         listing, graph, layers: its views.
         name: the text field with the new name of a stage.
-        rename, drop, keep, travel: its buttons.
+        rows, travel, rename, drop, keep: its buttons.
         cascade: whether what reads a stage is dropped with it.
         said: the line with what was done, or why it was not.
     """
@@ -67,6 +70,7 @@ class Panel(ipywidgets.VBox):
         self.listing = ListView(pulse, chosen=self.choose)
         self.graph = FrontierView(pulse, chosen=self.choose)
         self.layers = LayersView(pulse)
+        self.rows = _button("Rows", "the rows of this stage: sort, filter, pages, download")
         self.travel = _button("Time travel", "the rows of this stage at any epoch")
         self.name = ipywidgets.Text(
             placeholder="another name",
@@ -80,14 +84,21 @@ class Panel(ipywidgets.VBox):
             description="and those that read it", indent=False, layout={"width": "auto"}
         )
         self.said = ipywidgets.HTML()
-        self._slot = ipywidgets.VBox([ipywidgets.HTML("select a stage, and press Time travel")])
-        self._tabs = ipywidgets.Tab([self.graph, self.layers, self._slot], titles=_TABS)
+        self._slots = {
+            tab: ipywidgets.VBox([ipywidgets.HTML(f"select a stage, and press {tab}")])
+            for tab in _TABS[2:]
+        }
+        parts = [self.graph, self.layers, *self._slots.values()]
+        self._tabs = ipywidgets.Tab(parts, titles=_TABS)
         row = ipywidgets.Layout(flex_flow="row wrap", align_items="center")
-        controls = [self.travel, self.name, self.rename, self.drop, self.cascade, self.keep]
+        controls = [
+            *(self.rows, self.travel, self.name, self.rename, self.drop, self.cascade, self.keep)
+        ]
         self._controls = ipywidgets.Box(controls, layout=row)
         super().__init__([self.listing, self._controls, self.said, self._tabs])
         for button, act in (
-            (self.travel, self._travel),
+            (self.rows, lambda stage: self._put("Rows", self._actions.rows(stage))),
+            (self.travel, lambda stage: self._put("Time travel", self._actions.travel(stage))),
             (self.rename, self._rename),
             (self.drop, self._drop),
             (self.keep, self._keep),
@@ -125,10 +136,16 @@ class Panel(ipywidgets.VBox):
     def close(self) -> None:
         """Frees the panel, its views and controls; a second call does nothing."""
         self._leave()
-        self._slot.set_trait("children", ())  # a slider is its notebook's
+        self._clear()
         for view in (self.listing, self.graph, self.layers):
             view.close()
-        for part in (*self._controls.children, self._controls, self.said, self._slot, self._tabs):
+        for part in (
+            *self._controls.children,
+            self._controls,
+            self.said,
+            *self._slots.values(),
+            self._tabs,
+        ):
             part.layout.close()
             part.close()
         self.layout.close()
@@ -165,7 +182,7 @@ class Panel(ipywidgets.VBox):
     def _label(self) -> None:
         """Writes what the buttons would do now; with the lock."""
         stage, none = self._stage, not self._stage
-        for control in (self.travel, self.name, self.rename, self.drop, self.cascade):
+        for control in (self.rows, self.travel, self.name, self.rename, self.drop, self.cascade):
             control.set_trait("disabled", none)
         self.drop.set_trait("description", f"Drop {stage} for good" if self._sure else "Drop")
         self.drop.set_trait("button_style", "danger" if self._sure else "")
@@ -196,17 +213,23 @@ class Panel(ipywidgets.VBox):
         line = f'<span role="{role}" style="{color}">{formats.html(text)}</span>'
         self.said.set_trait("value", line)
 
-    def _travel(self, stage: str) -> str:
-        self._slot.set_trait("children", (self._actions.travel(stage),))
-        self._tabs.set_trait("selected_index", _TABS.index("Time travel"))
+    def _put(self, tab: str, view: ipywidgets.Widget) -> str:
+        """Shows a view, which is the notebook's, in a tab."""
+        self._slots[tab].set_trait("children", (view,))
+        self._tabs.set_trait("selected_index", _TABS.index(tab))
         return ""
+
+    def _clear(self) -> None:
+        """Shows none of them any more: they may be gone, and are not the panel's to close."""
+        for slot in self._slots.values():
+            slot.set_trait("children", ())
 
     def _rename(self, stage: str) -> str:
         new = self.name.value.strip()
         if not new:
             return "write another name first"
         done = self._actions.rename(stage, new)
-        self._slot.set_trait("children", ())
+        self._clear()
         self.name.set_trait("value", "")
         self.pulse.refresh()
         self.choose(new)
@@ -220,7 +243,7 @@ class Panel(ipywidgets.VBox):
             read = f"; it is read by {formats.listing(readers)}" if readers else ""
             return f"{stage} and its past would be gone{read}"
         done = self._actions.drop(stage, cascade=self.cascade.value)
-        self._slot.set_trait("children", ())
+        self._clear()
         self.pulse.refresh()
         self.choose("")
         return done

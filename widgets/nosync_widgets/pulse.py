@@ -3,8 +3,8 @@
 Design
     Nobody tells it anything: commits, merges and replicas do not know that they are watched, and
     pay nothing. A thread looks five times a second whether there is something new (some us), and
-    only then makes an overview. It rests 25 times as long as that took, so all views together
-    take 4 % of a core at most, however many stages there are.
+    only then makes an overview. It rests 50 times as long as that took, so all views together
+    take 2 % of a core at most, however many stages there are.
 
 Failure
     A session that is closed, or a folder that is gone, is an error in the views, and no other: the
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 """How long it waits between two looks."""
 
-_REST = 25
+_REST = 50
 
 
 class Pulse:

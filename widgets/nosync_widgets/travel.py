@@ -137,7 +137,8 @@ class TravelView(Answering):
     def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
         """Answers the front end."""
         self.answer()
-        self._show(int(content["epoch"]))
+        if "epoch" in content:
+            self._show(int(content["epoch"]))
 
     def _show(self, asked: int) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ from nosync_widgets import formats
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
+    from nosync_widgets.grid import GridView
     from nosync_widgets.travel import TravelView
 
 _TITLE = "NoSync"
@@ -33,6 +34,12 @@ class PanelActions:
     def rename(self, old: str, new: str) -> str:
         """Gives a stage and its variable another name."""
         return act.rename(self._notebook, old, new)
+
+    def rows(self, name: str) -> GridView:
+        """The grid of a stage, which cells may show, too."""
+        notebook = self._notebook
+        limit = notebook.settings.limit
+        return notebook.views.grid(notebook.session(), name, limit, notebook.branch)
 
     def travel(self, name: str) -> TravelView:
         """The view of a stage through time, which cells may have open, too."""

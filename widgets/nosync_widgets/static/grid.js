@@ -356,6 +356,8 @@ function render({ model, el }) {
   model.on("change:summary", showSummary);
   model.on("change:latest change:frozen", showStatus);
   showPage();
+  // Clicks are handled where the kernel has answered before: while a cell runs, too.
+  model.send({});
 
   return () => {
     clearTimeout(patience);

@@ -268,6 +268,8 @@ function render({ model, el }) {
   model.on("change:page", showPage);
   model.on("change:steps", showSlider);
   showPage();
+  // Clicks are handled where the kernel has answered before: while a cell runs, too.
+  model.send({});
 
   return () => {
     setPlaying(false);
