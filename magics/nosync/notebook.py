@@ -262,7 +262,7 @@ class Notebook:
             return
         cell = self._cell()
         self.recollection.begin(session, cell, self.cells.number)
-        self.variables.bring_back(self.recollection.memo, cell, self.say)
+        self.recollection.bring_back(session, cell, self.say)
 
     def after_cell(self, result: ExecutionResult | None) -> None:
         """Remembers the cell's names, follows commits in open views."""

@@ -14,7 +14,7 @@ from nosync.variables import Variables, label
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from nosync.sources import CellSource
     from nosync_nb import Session
@@ -52,6 +52,21 @@ class Recollection:
             self._began = Running(label(cell, number), session.now, cell.repeatable)
             self.memo.begins(self._began)
             self.memo.write(self._folder)
+
+    def bring_back(self, session: Session, cell: CellSource, say: Callable[[str], None]) -> None:
+        """Brings back what a cell uses: modules, and the Spark session that the log has used."""
+        self._variables.bring_back(self.memo, cell, say)
+        if not self._variables.lacks_spark(self.memo, cell):
+            return
+        from nosync_nb.errors import NosyncError
+        from nosync_nb.session.session import owners_of
+
+        try:
+            link = owners_of(session).link
+            self._variables.bind_spark(link.require("`spark`"))
+            link.follow()
+        except NosyncError as error:
+            say(f"NoSync: {error}")
 
     def end(self, session: Session | None, source: str, number: int) -> None:
         """A cell has ended: what it bound is remembered, and that it does not run any more."""

@@ -32,6 +32,7 @@ class CellSource(NamedTuple):
         bound: names that it binds at its top level.
         loops: those among them that only walk through something.
         imports: those that it imports, each with a statement that does so again.
+        names: those that stand in its code.
         repeatable: it may be run again without inserting anything twice, as far as can be seen.
     """
 
@@ -39,6 +40,7 @@ class CellSource(NamedTuple):
     bound: frozenset[str] = frozenset()
     loops: frozenset[str] = frozenset()
     imports: Mapping[str, str] = {}
+    names: frozenset[str] = frozenset()
     repeatable: bool = True
 
     def line(self, names: Collection[str] = ()) -> str:
@@ -82,7 +84,8 @@ def read_cell(source: str, transform: Callable[[str], str]) -> CellSource:
     walked, stored = _stored(tree)
     again = walked | stored  # what is imported, and then made something else of
     imports = {name: text for name, text in _imports(tree) if name not in again}
-    return CellSource(source, bound, frozenset(walked - stored), imports, repeatable)
+    names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return CellSource(source, bound, frozenset(walked - stored), imports, names, repeatable)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:

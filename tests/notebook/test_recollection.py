@@ -216,3 +216,19 @@ def test_the_cell_that_was_killed_is_named_with_what_stands_of_it(
         assert "running" not in shown
     finally:
         kernel.close()
+
+
+@pytest.mark.spark
+def test_after_a_kill_a_cell_that_uses_spark_finds_it_with_its_views(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path)
+    try:
+        kernel.run(FLIGHTS)
+        kernel.run("%%dd --on spark\nlate = flights.filter('delay > 5')", timeout=180)
+        show = "print(spark.table('late').collect())"
+        assert "delay=10" in kernel.run(show, timeout=60)
+        kernel.kill()
+        shown = kernel.run(f"# no spark here\n{show}", timeout=180)
+        assert "starts again when a cell needs it" in shown
+        assert "delay=10" in shown
+    finally:
+        kernel.close()
