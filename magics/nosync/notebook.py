@@ -9,7 +9,6 @@ Failure
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nosync.binding import Binding
 from nosync.cells import Cells, pending_rows
 from nosync.eager import EagerSpark
+from nosync.ending import Ending
 from nosync.memo import Memo
 from nosync.place import Place, fetch, prepare, regained, shown, temporary, use, used
 from nosync.recollection import Recollection
@@ -61,13 +61,14 @@ class Notebook:
         self.views = OpenViews()
         self.undoing = ExitStack()
         self._eager = EagerSpark(shell.user_ns)
+        self._ending = Ending(self._exit, busy=lambda: bool(self.cells.source))
         self._looked = False
         self._due = False  # a report that no cell has shown
 
     def attach(self) -> None:
         """Starts to follow the cells of the shell; recovers at once if one of them runs."""
         self.cells.register()
-        atexit.register(self._exit)
+        self._ending.await_end()
         if self.shell.display_trap.is_active:
             self.before_cell()
 
@@ -76,7 +77,7 @@ class Notebook:
         self.cells.unregister()
         self.close()
         self.errors.remove()
-        atexit.unregister(self._exit)
+        self._ending.forget()
         self.undoing.close()
 
     def session(self) -> Session:

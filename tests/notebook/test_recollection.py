@@ -219,15 +219,16 @@ def test_the_cell_that_was_killed_is_named_with_what_stands_of_it(
 
 
 @pytest.mark.spark
-def test_after_a_kill_a_cell_that_uses_spark_finds_it_with_its_views(tmp_path: Path) -> None:
+def test_after_a_restart_a_cell_that_uses_spark_finds_it_with_its_views(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path)
     try:
         kernel.run(FLIGHTS)
         kernel.run("%%dd --on spark\nlate = flights.filter('delay > 5')", timeout=180)
         show = "print(spark.table('late').collect())"
         assert "delay=10" in kernel.run(show, timeout=60)
-        kernel.kill()
+        kernel.restart()
         shown = kernel.run(f"# no spark here\n{show}", timeout=180)
+        assert "(closed properly)" in shown
         assert "starts again when a cell needs it" in shown
         assert "delay=10" in shown
     finally:
