@@ -73,8 +73,10 @@ class Host(Protocol):
     def read(self, definition: Definition, at: Any) -> Batch:
         """The consolidated rows at an epoch; counts below 0 are among them."""
 
-    def glance(self, definition: Definition, look: Callable[[Trace], Seen | None]) -> Seen | None:
-        """What a look at the layers whose sum is there now gives; None if there are none."""
+    def glance(
+        self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None
+    ) -> Seen | None:
+        """What a look at the layers whose sum is there gives; None if there are none."""
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Net changes of the epochs in `(after, upto]`, consolidated."""

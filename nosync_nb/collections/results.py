@@ -67,11 +67,11 @@ class Readable(Hosted, ArrowStream):
             NegativeMultiplicityError: if a row is there fewer than 0 times, among the first
                 `limit` or not.
 
-        Cost: O(n log n). With `limit`, now: one pass in vectors at the first call, 2 to 15 ns a
-        row; then what has changed since.
+        Cost: O(n log n). With `limit`: one pass in vectors, 2 to 15 ns a row; now, and after the
+        first call, only what has changed since.
         """
-        if at is None and limit is not None:
-            first = self._first(max(limit, 0), ())
+        if limit is not None:
+            first = self._first(max(limit, 0), (), at)
             if first is not None:
                 return first
         batch = self._read(at)
@@ -119,9 +119,10 @@ class Readable(Hosted, ArrowStream):
         order = self._copies(order, batch.diff[order], n)
         return tuples([rows.take(c, order) for c in batch.columns], self.schema, len(order))
 
-    def _first(self, n: int, ordering: Ordering) -> list[Any] | None:
+    def _first(self, n: int, ordering: Ordering, at: Any = None) -> list[Any] | None:
         """The first `n` rows in an order; None if all rows have to be added up for them."""
-        batch = self._host.glance(self._definition, lambda trace: glance.first(trace, n, ordering))
+        host, definition = self._host, self._definition
+        batch = host.glance(definition, lambda trace: glance.first(trace, n, ordering), at)
         if batch is None:
             return None
         order = self._copies(np.arange(len(batch.diff)), batch.diff, n)

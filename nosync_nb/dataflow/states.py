@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, TimeError
-from nosync_nb.trace import Trace, empty_batch
+from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.epochs import Ranges, check_readable
 from nosync_nb.trace.past.archive import total
@@ -19,10 +22,18 @@ def state(seen: Snapshot, name: str, epoch: int) -> Batch:
         CorruptLogError: names the file that is missing or damaged, and whose rows it holds.
     """
     stage = seen.stage(name)
-    try:
+    with _naming(stage):
         return _state(seen, name, stage, epoch)
+
+
+@contextmanager
+def _naming(stage: Stage) -> Iterator[None]:
+    """Has the error of a file say whose rows it holds."""
+    try:
+        yield
     except CorruptLogError as error:
-        error.add_note(f"It holds rows of {'input' if stage.is_input else 'stage'} '{name}'.")
+        kind = "input" if stage.is_input else "stage"
+        error.add_note(f"It holds rows of {kind} '{stage.name}'.")
         raise
 
 
@@ -53,6 +64,24 @@ def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
                 return epoch, trace
     batch = state(seen, name, epoch)
     return epoch, Trace.of(batch, epoch)
+
+
+def layers_at(seen: Snapshot, name: str, epoch: int) -> Trace | None:
+    """What a named collection is the sum of at an epoch; None if it is not kept in one order.
+
+    Raises, and costs, as `state` does, but nothing is added up.
+    """
+    stage, node = seen.stage(name), seen.graph.named[name]
+    if epoch == seen.last(stage) and stage.has(epoch):
+        return trace_at(seen, name, epoch)[1]
+    assert node.log is not None
+    check_epoch(seen, stage, epoch)
+    with _naming(stage):
+        batches = seen.history.state(node.log, epoch)
+    layout = node.log_layout
+    if any(batch.layout != layout for batch in batches):
+        return None
+    return Trace(layout, tuple(Layer(i, i + 1, (batch,)) for i, batch in enumerate(batches)))
 
 
 def is_forgotten(stage: Stage, epoch: int) -> bool:

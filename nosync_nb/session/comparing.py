@@ -13,6 +13,7 @@ from graphlib import TopologicalSorter
 from itertools import chain
 from typing import Any, NamedTuple
 
+from nosync_nb.collections.changed import FirstChanges, changes_of
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.comparison import Comparison, Side, difference, narrowed
 from nosync_nb.collections.definition import Definition
@@ -90,6 +91,22 @@ class Comparing:
                 _over, one, two, schema, by_key, grid.common(a.history(), other.history())
             )
         return Comparison(one.side, two.side, schema, made, count, by_key, live, over)
+
+    def changes(self, collection: Collection, after: Any, upto: Any, *, limit: int) -> FirstChanges:
+        """The first changes of a stage or input in `(after, upto]`, by its key if it has one.
+
+        Args:
+            after: None: from the beginning.
+
+        Raises:
+            TimeError: an epoch is not readable.
+
+        Cost: one pass over what changed, in vectors.
+        """
+        definition, host = definition_of("changes", collection), host_of(collection)
+        made = host.changes(definition, after, upto)
+        key = _key(self._publisher.snapshot, definition) if host is self._host else None
+        return changes_of(made, collection.schema, key or (), limit)
 
     def _keys(self, one: _Compared, schema: Schema, by: str | Sequence[str] | None) -> Key:
         """The places of the columns that say which row became which.

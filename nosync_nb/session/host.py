@@ -82,12 +82,15 @@ class SessionHost:
         loops.refuse_reading(definition)
         return self._following(lambda: self._reader.read(definition, at))
 
-    def glance(self, definition: Definition, look: Callable[[Trace], Seen | None]) -> Seen | None:
-        """What a look at the layers whose sum is there now gives; None if there are none."""
+    def glance(
+        self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None
+    ) -> Seen | None:
+        """What a look at the layers whose sum is there gives; None if there are none."""
         loops.refuse_reading(definition)
+        reader = self._reader
 
         def glanced() -> Seen | None:
-            trace = self._reader.now(definition)
+            trace = reader.now(definition) if at is None else reader.then(definition, at)
             return None if trace is None else look(trace)
 
         return self._following(glanced)

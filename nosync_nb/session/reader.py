@@ -15,7 +15,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.dataflow.states import check_epoch, state
+from nosync_nb.dataflow.states import check_epoch, layers_at, state
 from nosync_nb.errors import StageError, one_line
 from nosync_nb.expressions import kept
 from nosync_nb.operators import Evaluate
@@ -83,6 +83,15 @@ class SnapshotReader:
         numbers = seen.graph.named[name].traces.values()
         found = (seen.version.traces.get(number) for number in numbers)
         return next((trace for trace in found if trace is not None), None)
+
+    def then(self, definition: Definition, at: Any) -> Trace | None:
+        """The trace of a named collection at an epoch, not added up; None if it has to be."""
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        if name is None:
+            return None
+        known(seen, name, definition.schema)
+        return layers_at(seen, name, self.epoch(at, seen))
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Net changes in `(after, upto]`, consolidated; see `Readable.changes`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError, TimeError
+from nosync_nb.session.session import owners_of
 
 
 @pytest.fixture
@@ -233,3 +235,41 @@ def test_counts_over_epochs_are_those_of_each_epoch(session: Session) -> None:
             each = session.compare("late", "early", at=epoch)
             assert counts == [each.only_a, each.only_b, each.changed]
     assert session.compare("late", at=(3, 9)).counts() == []
+
+
+def test_the_first_changes_of_an_epoch_are_paired_by_key(session: Session) -> None:
+    changes = owners_of(session).comparing.changes(session["delays"], 1, 2, limit=10)
+    assert changes.by == ("carrier",)
+    assert [tuple(each) for each in changes.first] == [
+        (("AA", 10.0, 1), None, 1),
+        (None, ("DL", 5.0, 1), 1),
+        (("UA", 60.0, 2), ("UA", 70.0, 3), 1),
+    ]
+    assert (changes.came, changes.went, changes.more) == (2, 2, False)
+    assert changes.arrived == [("DL", 5.0, 1), ("UA", 70.0, 3)]
+    with pytest.raises(TimeError):
+        owners_of(session).comparing.changes(session["delays"], 1, 9, limit=10)
+
+
+def test_the_first_changes_are_the_first_of_all(session: Session) -> None:
+    choose, nan = Random(7), float("nan")
+    keyed = session.input("keyed", "number int, value double", key="number")
+    held: dict[int, float] = {}
+    for _ in range(6):
+        rows = {n: choose.choice([0.5, nan, 2.0]) for n in choose.sample(range(30), 15)}
+        keyed.remove([(n, value) for n, value in held.items() if n not in rows])
+        keyed.upsert(list(rows.items()))
+        session.commit()
+        every = session.compare(keyed, at=(session.now - 1, session.now)).rows()
+        came = [pair.b for pair in every if pair.b is not None]
+        for limit in (0, 1, 5, 99):
+            changes = owners_of(session).comparing.changes(
+                keyed, session.now - 1, session.now, limit=limit
+            )
+            first = [each[:2] for each in changes.first]
+            assert repr(first) == repr([tuple(pair) for pair in every[:limit]])
+            assert changes.more == (len(every) > limit)
+            assert repr(changes.arrived) == repr(came[:limit])
+            assert changes.came == len(came)
+            assert changes.went == sum(pair.a is not None for pair in every)
+        held = rows

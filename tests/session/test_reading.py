@@ -341,3 +341,15 @@ def test_closing_waits_for_a_refresh(
     assert ended.is_set()
     commit(session)
     assert owners_of(reader).follower.refresh() == 5
+
+
+def test_the_first_rows_of_the_past_are_those_of_all(session: Session) -> None:
+    many = session.input("many", "number int, name string")
+    for epoch in range(20):
+        many.insert([(number, f"n{epoch}") for number in range(epoch, 3000, 7)])
+        many.remove([(number, f"n{epoch - 1}") for number in range(epoch - 1, 40, 7)] * (epoch > 0))
+        session.commit()
+    for at in range(session.now - 19, session.now + 1):
+        assert many.rows(at=at, limit=30) == many.rows(at=at)[:30]
+    with pytest.raises(TimeError):
+        many.rows(at=session.now + 1, limit=3)

@@ -16,28 +16,36 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nosync_nb import Collection
+    from nosync_nb.collections.changed import RowChange
+    from nosync_nb.session.comparing import Comparing
 
 _SORTED_AT_MOST = 50_000
 
 
 def read_page(
-    collection: Collection, timeline: Timeline, epoch: int, *, limit: int
+    collection: Collection,
+    comparing: Comparing,
+    timeline: Timeline,
+    epoch: int,
+    *,
+    limit: int,
 ) -> dict[str, Any]:
     """Reads a collection at `epoch`.
 
     Returns:
-        `epoch before columns rows more fresh changes changes_more added removed`; a row is a list
-        of strings with None for null, `fresh` tells which rows came with this epoch.
+        `epoch before columns rows more fresh by changes changes_more added removed`; a row is a
+        list of strings with None for null, `fresh` tells which rows came with this epoch. Changes
+        are of rows that came, that went, or (if there is a key, `by`) whose cells changed.
 
-    Cost: `limit + 1` rows and the changes of one epoch.
+    Cost: one pass over the rows and the changes of one epoch, in vectors.
     """
     before = timeline.before(epoch)
     schema = collection.schema
     rows = [
         [formats.value(item) for item in row] for row in collection.rows(at=epoch, limit=limit + 1)
     ]
-    changes, added, removed = changed_rows(collection, before, epoch, limit)
-    arrived = [row for diff, row in changes if diff > 0]
+    changed = comparing.changes(collection, before, epoch, limit=limit)
+    arrived = {_shown(row) for row in changed.arrived}
     return {
         "epoch": epoch,
         "before": before,
@@ -51,12 +59,35 @@ def read_page(
         ],
         "rows": rows[:limit],
         "more": len(rows) > limit,
-        "fresh": [row in arrived for row in rows[:limit]],
-        "changes": [[diff, row] for diff, row in changes],
-        "changes_more": added + removed > sum(abs(diff) for diff, _ in changes),
-        "added": added,
-        "removed": removed,
+        "fresh": [tuple(row) in arrived for row in rows[:limit]],
+        "by": [formats.one_line(name) for name in changed.by],
+        "changes": [_change(each) for each in changed.first],
+        "changes_more": changed.more,
+        "added": changed.came,
+        "removed": changed.went,
     }
+
+
+def _shown(row: Any) -> tuple[str | None, ...]:
+    return tuple(map(formats.value, row))
+
+
+def _change(change: RowChange) -> list[Any]:
+    """How often, and the row's cells; one that differs is a pair: what it was, what it is.
+
+    A count below 0 is of a row that went; 0 stands before the copies of one that changed.
+    """
+    if change.a is None:
+        return [change.copies, list(_shown(change.b))]
+    if change.b is None:
+        return [-change.copies, list(_shown(change.a))]
+    pairs = zip(change.a, change.b, _shown(change.a), _shown(change.b), strict=True)
+    # Two values may be shown alike, as long ones are cut short: it is said that they differ.
+    cells = [
+        b if one == other or (one != one and other != other) else [a, b]
+        for one, other, a, b in pairs
+    ]
+    return [0, cells, change.copies]
 
 
 def changed_rows(

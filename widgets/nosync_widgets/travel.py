@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 _STATIC = files("nosync_widgets") / "static"
 _REFRESH_SECONDS = 0.2
+_ROWS_MAX = 100
+"""So many rows, and so many changes, are sent at most."""
 
 
 class TravelView(Answering):
-    """Shows a stage at any readable epoch; grows with new epochs without leaving the one shown."""
+    """Shows a stage at any readable epoch; who stands at the latest follows new ones."""
 
     # IMPORTANT: strings, not paths: anywidget keeps a closure on paths and never frees the widget.
     _esm = (_STATIC / "travel.js").read_text("utf-8")
@@ -61,7 +63,7 @@ class TravelView(Answering):
         self._session = session
         self._branch = branch
         self._incarnation = 0
-        self._limit = min(limit, 200)
+        self._limit = min(limit, _ROWS_MAX)
         # A commit must never wait for a page that is being read: the timer has a lock of its own.
         self._timer_lock = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -86,9 +88,10 @@ class TravelView(Answering):
             self._show(epoch if epoch is not None else timeline.latest or 0)
 
     def refresh(self, *, reload: bool = False) -> None:
-        """Looks for new epochs; stays where it is unless that epoch is gone.
+        """Looks for new epochs; who stands at the latest goes on to the new one, others stay.
 
-        After a rewind the rows are read again: an epoch of that number may be another one.
+        An epoch that is gone is left for the one before it. After a rewind the rows are read again:
+        an epoch of that number may be another one.
 
         Args:
             reload: read the rows again too, after a new version of the stage.
@@ -99,13 +102,16 @@ class TravelView(Answering):
             incarnation = _owners(self._session).publisher.ledger.incarnation
             reload |= incarnation != self._incarnation
             self._incarnation = incarnation
+            ends = bool(self.page) and self.epoch == Timeline(self.steps).latest
             try:
                 timeline = Timeline(self._session[self.stage].history())
             except Exception:
                 timeline = Timeline(self.steps)  # the stage is gone: reading a page will say so
             self.steps = [list(step) for step in timeline.steps]
-            if self.page and (reload or timeline.nearest(self.epoch) != self.epoch):
-                self._show(self.epoch)
+            goal = timeline.latest if ends else None
+            goal = self.epoch if self.page and goal is None else goal
+            if self.page and goal is not None and (reload or timeline.nearest(goal) != self.epoch):
+                self._show(goal)
 
     def move(self, session: Session, branch: str | None) -> None:
         """Goes on with another session of the same log: at its last epoch if that was shown."""
@@ -163,7 +169,9 @@ class TravelView(Answering):
         return self.stage if self._branch is None else f"{self._branch}/{self.stage}"
 
     def _read(self, timeline: Timeline, epoch: int) -> dict[str, Any]:
-        page = read_page(self._session[self.stage], timeline, epoch, limit=self._limit)
+        comparing = _owners(self._session).comparing
+        stage = self._session[self.stage]
+        page = read_page(stage, comparing, timeline, epoch, limit=self._limit)
         info = epoch_info(self._session, epoch)
         label = info and info.label
         page["label"] = label and formats.one_line(label)

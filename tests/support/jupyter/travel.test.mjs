@@ -5,7 +5,7 @@ import test from "node:test";
 
 const source = readFileSync(process.env.TRAVEL_JS, "utf8");
 const view = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
-const { count, epochAt, plural, positionOf, sign, status } = view;
+const { count, epochAt, pace, plural, positionOf, sign, status } = view;
 
 const THINNED = [[0, 32, 16], [40, 40, 1], [43, 46, 1]];
 const PAGE = { epoch: 45, before: 44, columns: [], rows: [], more: false, fresh: [], changes: [],
@@ -53,4 +53,19 @@ test("signs do not rely on colour", () => {
 
 test("the view offers render and nothing touches the page on import", () => {
   assert.equal(typeof view.default.render, "function");
+});
+
+test("play has a choice of speed, and never asks more than ten times a second", () => {
+  assert.deepEqual(pace("1 a second", 336), { pause: 1000, stride: 1 });
+  assert.deepEqual(pace("10 a second", 336), { pause: 100, stride: 1 });
+  const { pause, stride } = pace("all in 20 s", 336);
+  assert.ok(pause >= 100 && (Math.ceil(336 / stride) * pause) / 1000 <= 21);
+  assert.deepEqual(pace("all in 20 s", 0), { pause: 1000, stride: 1 });
+});
+
+test("rows that changed are counted as such, not as one that came and one that went", () => {
+  const page = { ...PAGE, added: 3, removed: 1, changes: [[0, ["a", ["1", "2"]], 1], [2, ["b", "3"]]] };
+  assert.match(status(page, THINNED), /1 row changed · 2 rows came, 0 went$/);
+  assert.equal(sign(0, 1), "→");
+  assert.equal(sign(0, 4), "→ ×4");
 });

@@ -17,11 +17,31 @@
  * @property {(string | null)[][]} rows
  * @property {boolean} more
  * @property {boolean[]} fresh
- * @property {[number, (string | null)[]][]} changes
+ * @property {string[]=} by the columns that say which row became which
+ * @property {Change[]} changes
  * @property {boolean} changes_more
  * @property {number} added
  * @property {number} removed
  */
+
+/** @typedef {string | null} Item */
+/** @typedef {Item | [Item, Item]} Cell what it is, or what it was and what it is */
+/** @typedef {[number, Cell[], number?]} Change how often (0: a row changed, the third says how often), cells */
+
+/** How fast it plays: epochs a second, or all of them in so many seconds. */
+const SPEEDS = ["1 a second", "2 a second", "5 a second", "10 a second", "all in 20 s"];
+
+/**
+ * The pause between two steps in ms, and how many epochs a step is; never more than 10 a second.
+ * @param {string} speed @param {number} total
+ */
+export function pace(speed, total) {
+  const [first, ...rest] = speed.split(" ");
+  if (first !== "all") return { pause: 1000 / Number(first), stride: 1 };
+  const seconds = Number(rest[1]);
+  const stride = Math.max(1, Math.ceil(total / (10 * seconds)));
+  return { pause: Math.max(100, Math.min(1000, (1000 * seconds * stride) / Math.max(1, total))), stride };
+}
 
 const NO_ANSWER =
   "no answer: the kernel is busy, or it was restarted; then run this cell again";
@@ -65,7 +85,9 @@ export function status(page, steps) {
   if (page.time) parts.push(page.time);
   const first = page.before === null ? page.epoch : page.before + 1;
   if (first < page.epoch) parts.push(`epochs ${first} to ${page.epoch} are kept as one`);
-  parts.push(`${plural(page.added, "row")} came, ${page.removed.toLocaleString("en")} went`);
+  const changed = page.changes_more ? 0 : page.changes.reduce((sum, [n, , copies]) => sum + (n === 0 ? copies ?? 1 : 0), 0);
+  if (changed) parts.push(`${plural(changed, "row")} changed`);
+  parts.push(`${plural(page.added - changed, "row")} came, ${(page.removed - changed).toLocaleString("en")} went`);
   return parts.join(" · ");
 }
 
@@ -74,10 +96,26 @@ export function plural(number, noun) {
   return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-/** The sign and number of copies of a change. @param {number} diff */
-export function sign(diff) {
-  const copies = Math.abs(diff) === 1 ? "" : ` ×${Math.abs(diff).toLocaleString("en")}`;
-  return (diff > 0 ? "+" : "−") + copies;
+/** The sign and number of copies of a change. @param {number} diff @param {number=} changed */
+export function sign(diff, changed = 1) {
+  const many = diff === 0 ? changed : Math.abs(diff);
+  const copies = many === 1 ? "" : ` ×${many.toLocaleString("en")}`;
+  return (diff > 0 ? "+" : diff < 0 ? "−" : "→") + copies;
+}
+
+/** @param {HTMLElement} cell @param {Item} item */
+function put(cell, item) {
+  if (item === null) cell.classList.add("nosync-null");
+  cell.textContent = item ?? "null";
+  return cell;
+}
+
+/** Fills a cell; one that changed reads `was → is`. @param {HTMLElement} cell @param {Cell} item */
+function fill(cell, item) {
+  if (!Array.isArray(item)) return put(cell, item);
+  cell.classList.add("nosync-changed");
+  cell.append(put(make("del"), item[0]), " → ", put(make("ins"), item[1]));
+  return cell;
 }
 
 /**
@@ -96,7 +134,7 @@ function make(tag, attributes = {}, text = "") {
  * A table whose first column holds signs.
  * @param {string} caption
  * @param {Page["columns"]} columns
- * @param {{mark: string, kind: string, row: (string | null)[]}[]} rows
+ * @param {{mark: string, kind: string, row: Cell[]}[]} rows
  */
 function table(caption, columns, rows) {
   const node = make("table");
@@ -115,9 +153,7 @@ function table(caption, columns, rows) {
     line.append(make("td", { class: "nosync-mark" }, mark));
     row.forEach((item, i) => {
       const side = columns[i].right ? "nosync-right" : "nosync-left";
-      const cell = make("td", { class: side }, item ?? "null");
-      if (item === null) cell.classList.add("nosync-null");
-      line.append(cell);
+      line.append(fill(make("td", { class: side }), item));
     });
     body.append(line);
   }
@@ -140,14 +176,15 @@ function rowsTable(page) {
 
 /** The changes of a page. @param {Page} page */
 function changesTable(page) {
-  const rows = page.changes.map(([diff, row]) => ({
-    mark: sign(diff),
-    kind: diff > 0 ? "nosync-came" : "nosync-went",
+  const rows = page.changes.map(([diff, row, changed]) => ({
+    mark: sign(diff, changed),
+    kind: diff > 0 ? "nosync-came" : diff < 0 ? "nosync-went" : "",
     row,
   }));
   const since = page.before === null ? "from the beginning" : `since epoch ${page.before}`;
   const more = page.changes_more ? ", the first of them" : "";
-  return table(`changed ${since}${more}`, page.columns, rows);
+  const by = page.by?.length ? `, by ${page.by.join(", ")}` : "";
+  return table(`changed ${since}${by}${more}`, page.columns, rows);
 }
 
 /** @param {any} model @param {HTMLElement} root */
@@ -159,7 +196,7 @@ function build(model, root) {
     bar.append(node);
     return node;
   };
-  const play = button("Play", "step through the epochs, one a second");
+  const play = button("Play", "step through the epochs");
   play.setAttribute("aria-pressed", "false");
   const previous = button("Previous", "the epoch before");
   const slider = /** @type {HTMLInputElement} */ (
@@ -168,6 +205,11 @@ function build(model, root) {
   bar.append(slider);
   const next = button("Next", "the epoch after");
   const latest = button("Latest", "the newest epoch");
+  const speed = /** @type {HTMLSelectElement} */ (
+    make("select", { "aria-label": "speed of play", title: "epochs that play steps through" })
+  );
+  for (const each of SPEEDS) speed.append(make("option", {}, each));
+  bar.append(speed);
   const line = make("div", { role: "status", "aria-live": "polite", class: "nosync-status" });
   const tables = make("div", { class: "nosync-tables" });
   const title = make("div", { class: "nosync-title" }, model.get("stage"));
@@ -175,7 +217,7 @@ function build(model, root) {
   // The notebook's shortcuts (arrows, a, b, ...) look at the element that has the focus: there they
   // must be refused, or an arrow key moves between cells instead of epochs.
   for (const control of bar.children) control.setAttribute("data-lm-suppress-shortcuts", "true");
-  return { play, previous, slider, next, latest, line, tables, title };
+  return { play, previous, slider, next, latest, speed, line, tables, title };
 }
 
 /** @param {{model: any, el: HTMLElement}} context */
@@ -217,14 +259,14 @@ function render({ model, el }) {
   /** @param {boolean} on */
   const setPlaying = (on) => {
     clearInterval(playing);
-    playing = on ? setInterval(tick, 1000) : undefined;
+    playing = on ? setInterval(tick, pace(view.speed.value, count(steps())).pause) : undefined;
     view.play.textContent = on ? "Pause" : "Play";
     view.play.setAttribute("aria-pressed", String(on));
   };
   const tick = () => {
     if (asked !== null) return; // the kernel is still reading
     if (position() >= last()) setPlaying(false);
-    else go(position() + 1);
+    else go(position() + pace(view.speed.value, count(steps())).stride);
   };
 
   const showSlider = () => {
@@ -265,6 +307,7 @@ function render({ model, el }) {
     if (playing === undefined && position() >= last()) go(0);
     setPlaying(playing === undefined);
   }, on);
+  view.speed.addEventListener("change", () => { if (playing !== undefined) setPlaying(true); }, on);
   model.on("change:page", showPage);
   model.on("change:steps", showSlider);
   showPage();
