@@ -12,6 +12,7 @@ from inside import asked, inside, timer_of
 
 import nosync_nb
 from nosync_widgets import travel
+from nosync_widgets.course import Course
 from nosync_widgets.tables import collection_table
 from nosync_widgets.timeline import Timeline
 from nosync_widgets.travel import TravelView
@@ -287,4 +288,47 @@ def test_a_large_update_shows_its_first_pairs(session: Any) -> None:
         [0, [str(item), [str(item), str(-item)]], 1] for item in (1, 2, 3)
     ]
     assert (view.page["added"], view.page["removed"]) == (29_999, 29_999)
+    view.close()
+
+
+def test_the_line_counts_the_rows_at_each_epoch(view: TravelView, session: Any) -> None:
+    assert view.course == {}, "nobody asked for it"
+    asked(view, {"course": True})
+    worst = session["worst"]
+    expected = [[epoch, worst.count(epoch)] for epoch in range(4)]
+    assert view.course == {"points": expected, "every": 1, "marks": [], "past": ""}
+    session.branch("what_if", at=2).close()
+    session.stage("worst", session["flights"].filter("delay > 5"))
+    view.refresh(reload=True)
+    assert [epoch for epoch, _ in view.course["marks"]] == [2, 3]
+    assert view.course["marks"][0][1] == "branch what_if forked"
+    assert "version 1 of worst ended" in view.course["marks"][1][1]
+
+
+def test_a_long_past_is_counted_coarsely_and_each_epoch_once(session: Any) -> None:
+    flights, course = session["flights"], Course()
+    for number in range(450):
+        flights.insert([("AA", number)])
+        session.commit()
+    timeline = Timeline(flights.history())
+    counted = course.points(flights, timeline)
+    points = counted["points"]
+    assert len(points) <= 200
+    assert counted["every"] == 4
+    assert [epoch for epoch, _ in points][:3] == [0, 4, 8]
+    assert points[-1] == [session.now, flights.count()]
+    assert all(rows == flights.count(epoch) for epoch, rows in points[::40])
+    session.drop("worst")
+    assert course.points(flights, timeline) == counted
+
+
+def test_a_stage_that_was_defined_late_says_how_to_compute_its_past(session: Any) -> None:
+    session.stage("late", session["flights"].filter("delay > 3"))
+    view = TravelView(session, "late")
+    asked(view, {"course": True})
+    assert view.course["past"].startswith("late begins at epoch 3")
+    session.define({"late": session["flights"].filter("delay > 3")}, replay=0)
+    view.refresh(reload=True)
+    assert view.course["past"] == ""
+    assert len(view.course["points"]) == 4
     view.close()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from nosync_widgets import formats
+from nosync_widgets.course import Course, marks_of, past_of
 from nosync_widgets.pages import page_table, page_title, read_page
 from nosync_widgets.replies import Answering
 from nosync_widgets.timeline import Timeline
@@ -39,12 +40,15 @@ class TravelView(Answering):
     """Shows a stage at any readable epoch; who stands at the latest follows new ones."""
 
     # IMPORTANT: strings, not paths: anywidget keeps a closure on paths and never frees the widget.
-    _esm = (_STATIC / "travel.js").read_text("utf-8")
+    _esm = "".join((_STATIC / name).read_text("utf-8") for name in ("course.js", "travel.js"))
     _css = (_STATIC / "travel.css").read_text("utf-8")
 
     stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
     steps: Any = traitlets.List(
         help="Readable epochs as [first, last, step], ascending; empty by default."
+    ).tag(sync=True)
+    course = traitlets.Dict(
+        help="Rows over epochs, marks, and how to compute a past; empty until it is asked for."
     ).tag(sync=True)
     page = traitlets.Dict(
         help="Rows and changes of the epoch shown, as strings; `asked` is the epoch asked for."
@@ -69,6 +73,9 @@ class TravelView(Answering):
         self._timer: threading.Timer | None = None
         self._closed = False
         self._pages = 0
+        self._course = Course()
+        self._course_lock = threading.Lock()  # of counting, for which no page waits
+        self._drawn = False
         super().__init__(stage=stage)
         self.travel(at)
         self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
@@ -110,6 +117,8 @@ class TravelView(Answering):
             self.steps = [list(step) for step in timeline.steps]
             goal = timeline.latest if ends else None
             goal = self.epoch if self.page and goal is None else goal
+            if reload and self._drawn:
+                self.draw(again=True)
             if self.page and goal is not None and (reload or timeline.nearest(goal) != self.epoch):
                 self._show(goal)
 
@@ -145,6 +154,28 @@ class TravelView(Answering):
         self.answer()
         if "epoch" in content:
             self._show(int(content["epoch"]))
+        if "course" in content:
+            self._drawn = True
+            self.draw()
+
+    def draw(self, *, again: bool = False) -> None:
+        """Counts the rows over epochs, what is new of them, for who shows a line of it.
+
+        Args:
+            again: epochs may be other ones by now.
+        """
+        with self._course_lock:
+            if again:
+                self._course.forget()
+            try:
+                stage = self._session[self.stage]
+                course = self._course.points(stage, Timeline(stage.history()))
+                course["marks"] = marks_of(self._session, self.stage)
+                course["past"] = past_of(self._session, self.stage)
+            except Exception:
+                course = {}  # the page says why the stage cannot be read
+            if not self._closed:
+                self.course = course
 
     def _show(self, asked: int) -> None:
         with self._lock:
@@ -190,6 +221,8 @@ class TravelView(Answering):
         with self._timer_lock:
             self._timer = None
         self.refresh()
+        if self._drawn:
+            self.draw()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """Adds the table of the epoch shown, for front ends without widgets."""

@@ -3,9 +3,10 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
-const source = readFileSync(process.env.TRAVEL_JS, "utf8");
+const read = (name) => readFileSync(process.env.TRAVEL_JS.replace("travel.js", name), "utf8");
+const source = read("course.js") + read("travel.js");
 const view = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
-const { count, epochAt, pace, plural, positionOf, sign, status } = view;
+const { across, count, epochAt, pace, path, plural, positionOf, sign, status, told } = view;
 
 const THINNED = [[0, 32, 16], [40, 40, 1], [43, 46, 1]];
 const PAGE = { epoch: 45, before: 44, columns: [], rows: [], more: false, fresh: [], changes: [],
@@ -68,4 +69,13 @@ test("rows that changed are counted as such, not as one that came and one that w
   assert.match(status(page, THINNED), /1 row changed · 2 rows came, 0 went$/);
   assert.equal(sign(0, 1), "→");
   assert.equal(sign(0, 4), "→ ×4");
+});
+
+test("the line of rows goes in steps from epoch to epoch, in words as well", () => {
+  const course = { points: [[0, 0], [1, 50], [2, 100]], every: 4, marks: [], past: "" };
+  assert.equal(across(0, 2), 4);
+  assert.equal(across(2, 2), 596);
+  assert.equal(path(course.points, (epoch) => epoch, 2), "M4 50H300V28H596V6");
+  assert.equal(told(course), "rows over epochs, one of 4 epochs: 0 at epoch 0, 0 to 100, now 100");
+  assert.equal(path([], (epoch) => epoch, 0), "");
 });

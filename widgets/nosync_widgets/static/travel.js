@@ -213,11 +213,13 @@ function build(model, root) {
   const line = make("div", { role: "status", "aria-live": "polite", class: "nosync-status" });
   const tables = make("div", { class: "nosync-tables" });
   const title = make("div", { class: "nosync-title" }, model.get("stage"));
-  root.append(title, bar, line, tables);
+  const figure = make("figure", { class: "nosync-course" });
+  figure.hidden = true;
+  root.append(title, figure, bar, line, tables);
   // The notebook's shortcuts (arrows, a, b, ...) look at the element that has the focus: there they
   // must be refused, or an arrow key moves between cells instead of epochs.
   for (const control of bar.children) control.setAttribute("data-lm-suppress-shortcuts", "true");
-  return { play, previous, slider, next, latest, speed, line, tables, title };
+  return { play, previous, slider, next, latest, speed, figure, line, tables, title };
 }
 
 /** @param {{model: any, el: HTMLElement}} context */
@@ -279,6 +281,7 @@ function render({ model, el }) {
     view.slider.setAttribute("aria-valuetext", said);
     if (view.line.textContent !== said) view.line.textContent = said;
     root.setAttribute("aria-busy", String(waiting));
+    drawCourse(view.figure, model.get("course"), (epoch) => positionOf(steps(), epoch), last(), at);
     view.previous.disabled = at <= 0;
     view.next.disabled = view.latest.disabled = at >= last();
   };
@@ -310,6 +313,8 @@ function render({ model, el }) {
   view.speed.addEventListener("change", () => { if (playing !== undefined) setPlaying(true); }, on);
   model.on("change:page", showPage);
   model.on("change:steps", showSlider);
+  model.on("change:course", showSlider);
+  model.send({ course: true });
   showPage();
   // Clicks are handled where the kernel has answered before: while a cell runs, too.
   model.send({});
@@ -320,6 +325,7 @@ function render({ model, el }) {
     stop.abort();
     model.off("change:page", showPage);
     model.off("change:steps", showSlider);
+    model.off("change:course", showSlider);
     root.remove();
   };
 }
