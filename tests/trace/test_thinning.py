@@ -31,6 +31,7 @@ def tidied(history: History, keep: Keep | None) -> int:
     written = 0
     while (plan := history.tidy(keep)) is not None:
         packed = plan.perform(lambda: None)
+        assert not history.loses(packed, keep)  # it was planned to keep that
         written += sum(node.size_bytes for node in packed.new if node.name in packed.files)
         assert history.adopt(packed)
     return written
@@ -220,3 +221,18 @@ def test_what_is_to_be_kept_since_is_not_lost() -> None:
     again = Recut(coarse, (thinning.Fragment(0, 100, 256),))
     assert not thinning.loses(again, 20_000, Keep(10, frozenset([50])))
     assert thinning.loses(again, 20_000, Keep(10, frozenset([31])))
+
+
+def test_what_came_late_of_epochs_that_a_rewind_has_left_is_thinned_out(tmp_path: Path) -> None:
+    model = long(tmp_path, 100, 100)
+    model.advance(1)
+    model.catch_up()
+    packed(model.history, model.now)
+    model.rewind(100)
+    model.check()
+    model.advance(400)
+    packed(model.history, model.now)
+    tidied(model.history, Keep(10))
+    tidied(model.history, Keep(1))
+    tidied(model.history, Keep(300))
+    model.check()

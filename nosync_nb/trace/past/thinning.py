@@ -210,8 +210,12 @@ def loses(recut: Recut, now: int, keep: Keep | None) -> bool:
 
 def _allowed(piece: Fragment, below: Iterable[PackNode], now: int, keep: Keep) -> int:
     """The grain that the epochs of a piece may have now; never finer than they had."""
-    had = [leaf.grain for leaf in below if leaf.lower < piece.upper and piece.lower < leaf.upper]
-    return max(keep.grain(piece.upper, now), *had)
+    lower, upper = piece.lower, piece.upper
+    if lower == upper:  # what a trace got for epochs before, where a rewind has left nothing else
+        had = [leaf.grain for leaf in below if leaf.lower <= lower <= leaf.upper]
+    else:
+        had = [leaf.grain for leaf in below if leaf.lower < upper and lower < leaf.upper]
+    return max([keep.grain(upper, now), *had])
 
 
 def _told(pieces: Iterable[Fragment], epoch: int) -> bool:
