@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nosync_widgets.layering import LayersView
     from nosync_widgets.panel import Actions, Panel
     from nosync_widgets.pulse import Pulse
-    from nosync_widgets.travel import TravelView
+    from nosync_widgets.travel import Forks, TravelView
 
 
 class Shown(Protocol):
@@ -46,14 +46,19 @@ class OpenViews:
         self._grids: dict[str, GridView] = {}
 
     def travel(
-        self, session: Session, stage: str, at: int | None, branch: str | None
+        self,
+        session: Session,
+        stage: str,
+        at: int | None,
+        branch: str | None,
+        forks: Forks | None = None,
     ) -> TravelView:
         """The view of a stage at an epoch, None: the last; opened, or moved if it is open."""
         from nosync_widgets.travel import TravelView
 
         view = self._open.get(stage)
         if view is None:
-            view = self._open[stage] = TravelView(session, stage, at=at, branch=branch)
+            view = self._open[stage] = TravelView(session, stage, at=at, branch=branch, forks=forks)
         else:
             view.refresh(reload=True)
             view.travel(at)

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import asked
 from IPython.core.completer import provisionalcompleter
 from jupyter.shell import Notebook
 
 import nosync
 import nosync_nb
 from nosync_nb.collections.functions import trust
+from nosync_widgets.travel import TravelView
 
 FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
 DELAYS = '%%dd\nslow = flights.filter("delay > 10")'
@@ -134,6 +136,36 @@ def test_open_views_follow_a_switch_and_a_rewind(notebook: Notebook) -> None:
     assert view.page["rows"] == [["AA", "20"]]
     notebook.ok("%dd drop slow")
     assert view.comm is None
+
+
+def test_the_buttons_of_a_slider_do_what_the_commands_do(notebook: Notebook) -> None:
+    notebook.ok("%dd travel slow")
+    views = notebook.shell.find_line_magic("dd").__self__.notebook.views
+    view = views.travel(nosync.session(), "slow", None, None)
+    assert view.forks
+    asked(view, {"course": True})
+    asked(view, {"branch": "  ", "at": 2})
+    assert view.said == {"text": "write a name for the branch first", "bad": True, "number": 1}
+    asked(view, {"branch": "what_if", "at": 2})
+    assert view.said["text"].startswith("branch what_if forked at epoch 2: `%dd switch what_if`")
+    assert [2, "branch what_if forked"] in view.course["marks"]
+    asked(view, {"branch": "no name", "at": 2})
+    assert view.said["bad"]
+    assert "no name" in view.said["text"]
+    asked(view, {"rewind": 2})
+    assert "went back from epoch 3 to 2" in view.said["text"]
+    assert not view.said["bad"]
+    assert (nosync.session().now, view.epoch) == (2, 2)
+    asked(view, {"rewind": 77})
+    assert view.said["bad"]
+    assert nosync.session().now == 2
+
+
+def test_a_slider_without_a_notebook_has_no_such_buttons(notebook: Notebook) -> None:
+    view = TravelView(nosync.session(), "slow")
+    asked(view, {"rewind": 1})
+    assert (view.forks, view.said, nosync.session().now) == (False, {}, 3)
+    view.close()
 
 
 def test_a_rewind_says_how_it_is_undone(notebook: Notebook) -> None:

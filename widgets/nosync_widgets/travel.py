@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import threading
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import traitlets
 
 from nosync_widgets import formats
 from nosync_widgets.course import Course, marks_of, past_of
+from nosync_widgets.live import told
 from nosync_widgets.pages import page_table, page_title, read_page
 from nosync_widgets.replies import Answering
 from nosync_widgets.timeline import Timeline
@@ -36,11 +37,23 @@ _ROWS_MAX = 100
 """So many rows, and so many changes, are sent at most."""
 
 
+class Forks(Protocol):
+    """What can be done at an epoch; each says in a line what was done."""
+
+    def rewind(self, epoch: int) -> str:
+        """Goes back to an epoch."""
+
+    def branch(self, name: str, epoch: int) -> str:
+        """Forks a branch at an epoch."""
+
+
 class TravelView(Answering):
     """Shows a stage at any readable epoch; who stands at the latest follows new ones."""
 
     # IMPORTANT: strings, not paths: anywidget keeps a closure on paths and never frees the widget.
-    _esm = "".join((_STATIC / name).read_text("utf-8") for name in ("course.js", "travel.js"))
+    _esm = "".join(
+        (_STATIC / name).read_text("utf-8") for name in ("course.js", "forks.js", "travel.js")
+    )
     _css = (_STATIC / "travel.css").read_text("utf-8")
 
     stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
@@ -49,6 +62,10 @@ class TravelView(Answering):
     ).tag(sync=True)
     course = traitlets.Dict(
         help="Rows over epochs, marks, and how to compute a past; empty until it is asked for."
+    ).tag(sync=True)
+    forks = traitlets.Bool(help="Whether it can go back and fork; not by default.").tag(sync=True)
+    said = traitlets.Dict(
+        help="What was done last, or why not: `text`, `bad`, `number`; empty by default."
     ).tag(sync=True)
     page = traitlets.Dict(
         help="Rows and changes of the epoch shown, as strings; `asked` is the epoch asked for."
@@ -62,6 +79,7 @@ class TravelView(Answering):
         at: int | None = None,
         limit: int = 100,
         branch: str | None = None,
+        forks: Forks | None = None,
     ) -> None:
         self._lock = threading.RLock()
         self._session = session
@@ -76,7 +94,8 @@ class TravelView(Answering):
         self._course = Course()
         self._course_lock = threading.Lock()  # of counting, for which no page waits
         self._drawn = False
-        super().__init__(stage=stage)
+        self._forks = forks
+        super().__init__(stage=stage, forks=forks is not None)
         self.travel(at)
         self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
         self.on_msg(self._asked)
@@ -157,6 +176,25 @@ class TravelView(Answering):
         if "course" in content:
             self._drawn = True
             self.draw()
+        if self._forks is not None and ("branch" in content or "rewind" in content):
+            self._fork(self._forks, content)
+
+    def _fork(self, forks: Forks, content: Any) -> None:
+        """Goes back or forks, without the lock: who is told of it may ask for what has one."""
+        try:
+            if "rewind" in content:
+                text, bad = forks.rewind(int(content["rewind"])), False
+            elif name := str(content["branch"]).strip():
+                text, bad = forks.branch(name, int(content["at"])), False
+            else:
+                text, bad = "write a name for the branch first", True
+        except Exception as error:
+            text, bad = told(error), True
+        self.refresh()
+        if self._drawn:
+            self.draw()
+        number = self.said.get("number", 0) + 1
+        self.said = {"text": formats.visible(text), "bad": bad, "number": number}
 
     def draw(self, *, again: bool = False) -> None:
         """Counts the rows over epochs, what is new of them, for who shows a line of it.
@@ -187,9 +225,7 @@ class TravelView(Answering):
             try:
                 page = self._read(timeline, epoch)
             except Exception as error:
-                hints = " ".join(getattr(error, "__notes__", ()))
-                said = f"{type(error).__name__}: {error}. {hints}".strip()
-                page = {"error": formats.visible(said)}
+                page = {"error": told(error)}
             self._pages += 1
             own = {"name": formats.one_line(self._name), "epoch": epoch, "asked": asked}
             self.page = {**page, **own, "number": self._pages}

@@ -34,6 +34,19 @@ def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
         if arguments.at is not None or arguments.then:
             raise UsageError("%dd branch: write `%dd branch NAME --at EPOCH`")
         return _listed(notebook)
+    session = notebook.session()
+    epoch = None if arguments.at is None else epoch_of(session, arguments.at)
+    notebook.say(fork(notebook, arguments.name, epoch, then=arguments.then))
+    return None
+
+
+def fork(notebook: Notebook, given: str, at: int | None, *, then: bool = False) -> str:
+    """Forks a branch at an epoch, None: now; returns what was done.
+
+    Args:
+        then: with the definitions of that epoch.
+    """
+    __tracebackhide__ = True
     from nosync_nb.collections.definition import check_name
     from nosync_nb.session.session import owners_of
 
@@ -41,18 +54,17 @@ def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
     if notebook.branch is not None:
         raise UsageError(
             f"%dd branch: cells go on in branch {notebook.branch}; `%dd switch` first, or fork it:"
-            f" nosync.session().branch({arguments.name!r})"
+            f" nosync.session().branch({given!r})"
         )
-    name = check_name(arguments.name, "branch")
-    epoch = session.now if arguments.at is None else epoch_of(session, arguments.at)
-    definitions = "then" if arguments.then else "now"
+    name = check_name(given, "branch")
+    epoch = session.now if at is None else at
+    definitions = "then" if then else "now"
     owners_of(session).branching.make(name, epoch, definitions=definitions)
-    cells = " with its definitions" if arguments.then else ""
-    notebook.say(
+    cells = " with its definitions" if then else ""
+    return (
         f"branch {name} forked at epoch {epoch}{cells}: `%dd switch {name}` goes on there"
         f"{_alone(session)}"
     )
-    return None
 
 
 def _listed(notebook: Notebook) -> Table | None:
@@ -102,19 +114,42 @@ def _switch(notebook: Notebook, arguments: Namespace) -> None:
 
 def _rewind(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
-    session = notebook.session()
     at = arguments.epoch
-    told = session.rewind(to=at if isinstance(at, int) else epoch_of(session, at))
+    epoch = at if isinstance(at, int) else epoch_of(notebook.session(), at)
+    notebook.say(rewind(notebook, epoch))
+
+
+def rewind(notebook: Notebook, epoch: int) -> str:
+    """Goes back to an epoch; returns what was done."""
+    __tracebackhide__ = True
+    session = notebook.session()
+    told = session.rewind(to=epoch)
     if not told.branch:
-        notebook.say(f"the session is at epoch {told.epoch} already")
-        return
+        return f"the session is at epoch {told.epoch} already"
     made = {"computed from its inputs": told.computed, "not known there": told.unknown}
     rest = "".join(f"; {what}: {', '.join(names)}" for what, names in made.items() if names)
     undo = told.undo if notebook.branch is not None else f"`%dd switch {told.branch}`"
-    notebook.say(
+    return (
         f"went back from epoch {told.left} to {told.epoch}{rest}; what was left is branch"
         f" {told.branch}: {undo} goes on there{_alone(session)}"
     )
+
+
+class NotebookForks:
+    """What the buttons of a slider do: the same as the commands of their names."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self._notebook = notebook
+
+    def rewind(self, epoch: int) -> str:
+        """Goes back to an epoch; all views show it."""
+        done = rewind(self._notebook, epoch)
+        self._notebook.views.refresh()
+        return done
+
+    def branch(self, name: str, epoch: int) -> str:
+        """Forks a branch at an epoch."""
+        return fork(self._notebook, name, epoch)
 
 
 def _follow(notebook: Notebook, arguments: Namespace) -> None:

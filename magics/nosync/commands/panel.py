@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from IPython.core.error import UsageError
 
 from nosync.commands import act
+from nosync.commands.branches import NotebookForks
 from nosync.commands.form import Subcommand
 from nosync.commands.views import display_view, has_widgets
 from nosync_widgets import formats
@@ -44,7 +45,9 @@ class PanelActions:
     def travel(self, name: str) -> TravelView:
         """The view of a stage through time, which cells may have open, too."""
         notebook = self._notebook
-        return notebook.views.travel(notebook.session(), name, None, notebook.branch)
+        return notebook.views.travel(
+            notebook.session(), name, None, notebook.branch, NotebookForks(notebook)
+        )
 
 
 def _panel(notebook: Notebook, arguments: Namespace) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from nosync.commands.branches import NotebookForks
 from nosync.commands.form import Subcommand
 from nosync.commands.show import AT, collection_of, epoch_asked, rows_now
 from nosync_widgets import formats
@@ -29,7 +30,7 @@ def _travel(notebook: Notebook, arguments: Namespace) -> None:
         raise UsageError("%dd travel: there is no stage yet; define one in a %%dd cell")
     collection_of(notebook, stage)
     at = epoch_asked(notebook, arguments.at)
-    view = notebook.views.travel(session, stage, at, notebook.branch)
+    view = notebook.views.travel(session, stage, at, notebook.branch, NotebookForks(notebook))
     display_view(notebook, view, view.title())
 
 

@@ -4,9 +4,9 @@ import { readFileSync } from "node:fs";
 import test from "node:test";
 
 const read = (name) => readFileSync(process.env.TRAVEL_JS.replace("travel.js", name), "utf8");
-const source = read("course.js") + read("travel.js");
+const source = read("course.js") + read("forks.js") + read("travel.js");
 const view = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
-const { across, count, epochAt, pace, path, plural, positionOf, sign, status, told } = view;
+const { across, count, epochAt, pace, path, plural, positionOf, rewindLabel, sign, status, told } = view;
 
 const THINNED = [[0, 32, 16], [40, 40, 1], [43, 46, 1]];
 const PAGE = { epoch: 45, before: 44, columns: [], rows: [], more: false, fresh: [], changes: [],
@@ -78,4 +78,10 @@ test("the line of rows goes in steps from epoch to epoch, in words as well", () 
   assert.equal(path(course.points, (epoch) => epoch, 2), "M4 50H300V28H596V6");
   assert.equal(told(course), "rows over epochs, one of 4 epochs: 0 at epoch 0, 0 to 100, now 100");
   assert.equal(path([], (epoch) => epoch, 0), "");
+});
+
+test("going back asks once more, for the epoch that is shown", () => {
+  assert.equal(rewindLabel(5, null), "Rewind here");
+  assert.equal(rewindLabel(5, 5), "Go back to epoch 5: sure?");
+  assert.equal(rewindLabel(6, 5), "Rewind here");
 });

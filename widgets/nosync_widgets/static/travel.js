@@ -232,6 +232,7 @@ function render({ model, el }) {
   el.append(root);
   const view = build(model, root);
   const stop = new AbortController();
+  buildForks(model, root, stop.signal);
   /** @type {ReturnType<typeof setInterval> | undefined} */
   let playing;
 
