@@ -37,6 +37,17 @@ def _naming(stage: Stage) -> Iterator[None]:
         raise
 
 
+def rows_count(seen: Snapshot, name: str, epoch: int) -> int:
+    """How many rows a named collection has at its last epoch, copies counted.
+
+    0 for a stage that has stopped, if a rewind went behind all that was known of it.
+    """
+    try:
+        return int(state(seen, name, epoch).diff.sum())
+    except TimeError:
+        return 0
+
+
 def _state(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
     node = seen.graph.named[name]
     if epoch == seen.last(stage) and stage.has(epoch):

@@ -178,11 +178,24 @@ class Commits:
                 )
             meta["label"] = label
         if transaction.once:
+            self._check_once(transaction)
             meta["once"] = dict(transaction.once)
         draft = self._gate.run(
             lambda: publisher.runner.epoch(version, inputs, version.epoch + 1), self._cleanup
         )
         return draft, meta
+
+    def _check_once(self, transaction: Transaction) -> None:
+        """Raises for a load that was not there when it was taken, and is now.
+
+        Failure: two threads look for a key, find none, and both commit its rows.
+        """
+        ledger = self._publisher.ledger
+        if any(map(ledger.loaded, transaction.once)):
+            raise StageError(
+                "another thread has committed a load of the same key meanwhile",
+                hint="session.discard() what waits and load again: what is there is skipped",
+            )
 
     def _after(self, draft: Draft) -> None:
         """Plans background work and tells who wants to hear; outside the lock."""

@@ -19,7 +19,7 @@ from nosync_nb.collections.definition import Definition, check_name, reference, 
 from nosync_nb.collections.host import Host, definition_of
 from nosync_nb.dataflow.snapshot import unknown
 from nosync_nb.dataflow.stage import Options, Stage
-from nosync_nb.dataflow.states import state
+from nosync_nb.dataflow.states import rows_count
 from nosync_nb.errors import CorruptLogError, StageError, enough_memory
 from nosync_nb.session import levels, renaming, replay, versions
 from nosync_nb.session.gate import Gate, Outcome
@@ -278,7 +278,7 @@ class Definitions:
         return StageReport(
             name,
             status,
-            int(state(snapshot, name, last).diff.sum()),
+            rows_count(snapshot, name, last),
             last,
             (work.seconds if work else seconds) if computed else 0.0,
             work.placement if work and computed else "nothing to do",

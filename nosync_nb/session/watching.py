@@ -192,15 +192,16 @@ class FolderWatch:
         key, kind = f"{own} {digest}", "upsert" if into.key else "insert"
         recorded = mark_of(watches.inputs.stage(name).uid, kind, key)
         epoch = None
-        if not watches.loads.seen(recorded):
-            table = tables.table_of(data, path, into.schema)
-            with watches.blocks.epoch(None, None) as block:
-                if kind == "insert":
-                    into.insert(table, once=key)
-                else:
-                    into.upsert(table)
-                    watches.loads.note(name, recorded)
-            epoch = block.number
+        with watches.loading:  # a file may be of two patterns
+            if not watches.loads.seen(recorded):
+                table = tables.table_of(data, path, into.schema)
+                with watches.blocks.epoch(None, None) as block:
+                    if kind == "insert":
+                        into.insert(table, once=key)
+                    else:
+                        into.upsert(table)
+                        watches.loads.note(name, recorded)
+                epoch = block.number
         self._done[path] = mark
         return epoch
 
@@ -220,6 +221,7 @@ class Watches:
 
     Attributes:
         listeners, publisher, blocks, inputs, loads: what a watch needs of the session.
+        loading: held while a file is looked for among the loads and becomes one; after a look's.
     """
 
     def __init__(
@@ -233,6 +235,7 @@ class Watches:
     ) -> None:
         self.publisher, self.listeners = publisher, listeners
         self.blocks, self.inputs, self.loads = blocks, inputs, loads
+        self.loading = threading.RLock()
         self._gate = gate
         self._lock = threading.Lock()
         self._watches: dict[tuple[str, str], FolderWatch] = {}

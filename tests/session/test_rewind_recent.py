@@ -273,3 +273,20 @@ def test_a_process_that_dies_has_gone_behind_the_checkpoint_or_has_not(
         at += 1
     assert at > 20
     assert gone == {21, 25}
+
+
+def test_a_stage_of_which_a_rewind_left_nothing_stops_no_definition(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        data = session.input("data", "k int, v int")
+        for epoch in range(1, 6):
+            data.insert([(epoch % 2, epoch)])
+            session.commit()
+        session.stage("some", data.select("k", "v"))
+        session.stage("sums", session["some"].group_by("k").agg(total="sum(v)"))
+        session.stage("some", data.select("k"))
+        session.rewind(to=2)
+        assert "sums" in session.stale
+        session.stage("many", session["data"].filter("v > 1"))
+        assert [tuple(row) for row in session["many"].rows()] == [(0, 2)]
+        session.stage("some", session["data"].select("k", "v"))
+        assert sorted(tuple(row) for row in session["sums"].rows()) == [(0, 2), (1, 1)]

@@ -299,6 +299,28 @@ def test_a_load_with_a_key_happens_once(session: Session) -> None:
     )
 
 
+def test_a_load_that_two_threads_look_for_at_once_happens_once(session: Session) -> None:
+    looked = threading.Barrier(2, timeout=60)
+    refused: list[str] = []
+
+    def load() -> None:
+        try:
+            with session.epoch():
+                session.inputs["numbers"].insert([(1,)], once="january")
+                looked.wait()
+        except StageError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert session.now == 1
+    assert values(session["numbers"]) == [1]
+    assert refused == ["another thread has committed a load of the same key meanwhile"]
+
+
 def test_a_key_may_be_a_number_a_date_or_made_of_them(session: Session) -> None:
     numbers = session.inputs["numbers"]
     days = (date(2024, 1, 1), datetime(2024, 1, 1), np.int64(3), Decimal(1), ["a", {"b": None}])

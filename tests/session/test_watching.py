@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pyarrow import parquet
 import nosync_nb
 from nosync_nb import FencedError, SchemaError, Session, StageError
 from nosync_nb.session import watching
+from nosync_nb.session.loads import Loads
 from nosync_nb.session.session import owners_of
 
 
@@ -114,6 +116,33 @@ def test_a_file_is_loaded_once_by_name_and_digest(session: Session, folder: Path
     with nosync_nb.watch(folder / "*.csv", session["flights"]) as again:
         assert again.loaded == {}
     assert values(session) == [("AA", 70), ("AA", 70), ("AA", 71)]
+
+
+def test_a_file_of_two_patterns_is_loaded_once(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted, note = threading.Barrier(2, timeout=0.5), Loads.note
+
+    def both(loads: Loads, name: str, mark: str) -> None:
+        note(loads, name, mark)
+        with suppress(threading.BrokenBarrierError):  # nobody else is that far
+            noted.wait()
+
+    monkeypatch.setattr(Loads, "note", both)
+    into = session["flights"]
+    with (
+        nosync_nb.watch(folder / "*.csv", into, every=3600) as one,
+        nosync_nb.watch(folder / "**/*.csv", into, every=3600) as other,
+    ):
+        put(folder / "1.csv", ("AA", 70))
+        looks = [threading.Thread(target=each.look) for each in (one, other)]
+        for each in looks:
+            each.start()
+        for each in looks:
+            each.join()
+        assert {**one.loaded, **other.loaded} == {str(folder / "1.csv"): 1}
+    assert session.now == 1
+    assert values(session) == [("AA", 70)]
 
 
 def test_a_folder_that_was_moved_is_not_loaded_again(session: Session, folder: Path) -> None:
