@@ -28,11 +28,13 @@ all, passes `visible`, which spells such characters (`\x1b`, `\u202e`), and on i
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from html import escape
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 Given = ParamSpec("Given")
@@ -60,9 +62,28 @@ def html(text: str) -> str:
     return escape(visible(text))
 
 
-def warn(text: str, *, stacklevel: int) -> None:
-    """Warns of something; `stacklevel` as `warnings.warn` has it where this is called."""
-    warnings.warn(visible(text), stacklevel=stacklevel + 1)
+def warn(text: str, *, stacklevel: int | None) -> None:
+    """Warns of something.
+
+    Args:
+        stacklevel: as `warnings.warn` has it where this is called; None: of the caller's code that
+            is nearest, for what is reached by ways of several lengths.
+    """
+    level = _outside() if stacklevel is None else stacklevel
+    warnings.warn(visible(text), stacklevel=level + 1)
+
+
+def _outside() -> int:
+    """How many frames the nearest code that is none of ours is from the caller of `warn`."""
+    frame, level = inspect.currentframe(), -1
+    while frame is not None and (level < 1 or _between(frame)):
+        frame, level = frame.f_back, level + 1
+    return max(level, 1)
+
+
+def _between(frame: FrameType) -> bool:
+    """Whether a frame is ours, or that of a `with` block's end."""
+    return str(frame.f_globals.get("__name__")).startswith(("nosync", "contextlib"))
 
 
 def _spelled(found: re.Match[str]) -> str:

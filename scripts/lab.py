@@ -37,7 +37,7 @@ def main() -> None:
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         command.append("--no-browser")
         print("No display here: open the address with ?token=... that follows, in a browser.")
-        print("Over ssh: ssh -L 8888:127.0.0.1:8888 <this machine>, then the same address.")
+        print("Over ssh, with its port: ssh -L PORT:127.0.0.1:PORT <this machine>, then the same.")
     sys.stdout.flush()
     os.execv(sys.executable, [*command, *others])
 

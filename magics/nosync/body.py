@@ -14,6 +14,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from nosync.tracebacks import BODY, Place
+from nosync_widgets import formats
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -42,6 +43,7 @@ class Body:
             setattr(error, BODY, True)
             raise
         self.names = list(dict.fromkeys(n for part in self._parts for n in bound_names(part)))
+        self._ran = False
 
     def _compiled(self, code: str, file: str) -> Iterator[CodeType]:
         """The statements, and apart from them the expression at their end."""
@@ -61,6 +63,7 @@ class Body:
         value = None
         for part in self._parts:
             value = eval(part, self._shell.user_global_ns, self._shell.user_ns)
+        self._ran = True
         return value
 
     def bound(self, error: Exception, named: Iterable[str]) -> Place | None:
@@ -79,13 +82,21 @@ class Body:
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
-        """Gives the body's names their old values back if the block raises."""
+        """Gives the body's names their old values back if the block raises.
+
+        An error that the body raised half-way has a note that tells which names had new ones.
+        """
         __tracebackhide__ = True
         names = self._shell.user_ns
         before = {name: names.get(name, _MISSING) for name in self.names}
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            undone = [n for n in self.names if names.get(n, _MISSING) is not before[n]]
+            if undone and not self._ran:
+                error.add_note(
+                    "The cell defines no stage; as before it: " + formats.listing(undone)
+                )
             for name, value in before.items():
                 if value is _MISSING:
                     names.pop(name, None)

@@ -119,7 +119,10 @@ class NoSync(Magics):
             from nosync.commands.run import run
 
             return shown(self.notebook.shell, run(self.notebook, line))
-        arguments = vars(parse_argstring(self.dd, line))
+        try:
+            arguments = vars(parse_argstring(self.dd, line))
+        except UsageError as error:
+            raise UsageError(f"%%dd: {error}; `%%dd?` lists the options") from None
         if not cell.strip():
             raise UsageError("%%dd: the cell is empty; write definitions below the first line")
         options = {name: value for name, value in arguments.items() if value is not None}

@@ -41,6 +41,7 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
             notebook.say(
                 "NoSync: no stage: no top-level name of this cell was bound to a collection"
             )
+            _tell_hidden(notebook, body.names)
             return value
         session = notebook.session()
         definitions = owners_of(session).definitions
@@ -56,8 +57,24 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
         notebook.variables.set(name, session[name], over=True)
         if value is collection:
             value = session[name]
+    _tell_hidden(notebook, body.names)
     _show(notebook, reports, aliases)
     return value
+
+
+def _tell_hidden(notebook: Notebook, names: Sequence[str]) -> None:
+    """Tells which names of the log the body has bound to something else."""
+    from nosync_nb import Collection
+
+    session = notebook.opened
+    known = () if session is None else {**session.inputs, **session.stages}
+    values = notebook.shell.user_ns
+    for name in names:
+        if name in known and name in values and not isinstance(values[name], Collection):
+            notebook.say(
+                f"NoSync: {name} holds a value of type {type(values[name]).__name__}; the log's is"
+                f" still there: {name} = nosync.session()[{name!r}]"
+            )
 
 
 def _named(

@@ -84,5 +84,5 @@ def _tell_absent_of(stage: Stage, parts: list[Updates], snapshot: Snapshot) -> N
         f"input '{name}': row {row!r} was removed and was not there: it is there now"
         f" {int(lacking.diff[0])} times{others}\n"
         f"Hint: reading '{name}' raises until {name}.insert([...]) brings it; its stages go on",
-        stacklevel=6,
+        stacklevel=None,
     )

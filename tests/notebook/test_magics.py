@@ -947,3 +947,46 @@ def test_a_cell_that_inserts_the_same_rows_again_is_pointed_out(notebook: Notebo
     assert "the same rows as in epochs 3 to 4" in notebook.ok(loop.format("k"))
     notebook.ok("k = 9")
     assert "the same rows" not in notebook.ok(loop.format("k"))
+
+
+def test_a_dd_cell_that_fails_half_way_says_what_it_has_left(notebook: Notebook) -> None:
+    cell = '%%dd\nslow = delays.filter("worst > 20")\nraise ValueError("half")\nlate = 1'
+    shown = notebook.fails(cell)
+    assert "ValueError: half" in shown
+    assert "The cell defines no stage; as before it: slow" in shown
+    assert "slow" not in notebook.names
+    assert "defines no stage" not in notebook.fails('%%dd\nslow = delays.filter("wrst > 20")')
+
+
+def test_a_dd_cell_that_hides_a_stage_says_so(notebook: Notebook) -> None:
+    shown = notebook.ok("%%dd\ndelays = 5\nother = flights.distinct()")
+    assert "delays holds a value of type int" in shown
+    assert "delays = nosync.session()['delays']" in shown
+    assert "flights holds" in notebook.ok("%%dd\nflights = None")
+
+
+def test_an_unknown_option_of_a_dd_cell_says_where_the_options_are(notebook: Notebook) -> None:
+    shown = notebook.fails("%%dd --frobnicate\nslow = delays.distinct()")
+    assert "%%dd: unrecognized arguments: --frobnicate; `%%dd?` lists the options" in str(
+        shown.error
+    )
+
+
+def test_status_tells_of_replicas_where_there_are_some(notebook: Notebook, tmp_path: Path) -> None:
+    assert "on replicas" not in notebook.ok("%dd status")
+    notebook.ok(f"%dd replicas add {tmp_path / 'copies'}")
+    assert "on replicas" in notebook.ok("%dd status")
+
+
+def test_a_stage_is_shown_with_its_epoch(notebook: Notebook) -> None:
+    assert f"delays at epoch {nosync.session().now}" in notebook.ok("%dd show delays")
+
+
+def test_a_removal_of_what_is_not_there_is_told_of_the_line_of_the_cell(notebook: Notebook) -> None:
+    with pytest.warns(UserWarning, match="was removed and was not there") as caught:
+        notebook.ok('x = 1\nflights.remove([("nobody", 1)])')
+    told = next(each for each in caught if "was removed" in str(each.message))
+    assert (notebook.shell.compile.format_code_name(told.filename), told.lineno) == (
+        ("Cell", f"In[{notebook.shell.execution_count - 1}]"),
+        2,
+    )

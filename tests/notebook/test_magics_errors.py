@@ -152,7 +152,7 @@ def test_few_labels_are_listed_of_many(notebook: Notebook) -> None:
 def test_lines_of_dd_are_shown_wherever_they_stand(notebook: Notebook) -> None:
     shown = notebook.ok("%dd show customers\nfor _ in range(2):\n    %dd layers totals\nx = 1")
     assert "ann" in shown.text
-    assert shown.text.count("layers: each holds") == 2
+    assert shown.text.count("each holds the net changes") == 2
     taken = notebook.ok("table = %dd show customers\nx = 2")
     assert "ann" not in taken.text
     assert "ann" in notebook.ok("print(table)").text

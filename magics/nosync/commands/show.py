@@ -30,6 +30,9 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
 
     session = notebook.session()
     frontiers, upkeep = session.frontiers, owners_of(session).upkeep
+    levels_shown = ["epoch", "on disk", "on replicas"]
+    if not owners_of(session).replication.settings.replicas:
+        levels_shown.pop()
     rows = []
     for name in [*session.inputs, *session.stages]:
         frontier = frontiers[name]
@@ -37,7 +40,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
         count, state = rows_now(session, name)
         if state == "live" and {each["persistence"] for each in upkeep.layers(name)} == {"memory"}:
             state = "live, in memory alone"
-        levels = (frontier.memory, frontier.disk, frontier.replicas)
+        levels = (frontier.memory, frontier.disk, frontier.replicas)[: len(levels_shown)]
         rows.append([name, kind, count, *map(formats.value, levels), state])
     branch = f"branch {notebook.branch} of " if notebook.branch else ""
     caption = f"epoch {session.now} · {branch}log {notebook.place.path if notebook.place else ''}"
@@ -48,8 +51,8 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     notes += _scrubbed(session)
     notes += scaled_told(owners_of(session).publisher.snapshot.catalog)
     notes += _not_here(session)
-    columns = ("name", "kind", "rows", "epoch", "on disk", "on replicas", "state")
-    types = ("string", "string", "bigint", "bigint", "bigint", "bigint", "string")
+    columns = ("name", "kind", "rows", *levels_shown, "state")
+    types = ("string", "string", "bigint", *["bigint"] * len(levels_shown), "string")
     return Table(caption=caption, columns=columns, rows=rows, types=types, notes=notes)
 
 
@@ -133,7 +136,10 @@ def rows_now(session: Session, name: str) -> tuple[str | None, str]:
 def _show(notebook: Notebook, arguments: Namespace) -> Table:
     collection = collection_of(notebook, arguments.stage)
     at, most = epoch_asked(notebook, arguments.at), _limit(notebook, arguments)
-    return collection_table(collection, at=at, limit=most)
+    dated = None
+    if at is None and collection.name is not None:
+        dated = f"{collection.name} at epoch {notebook.session().now}"
+    return collection_table(collection, at=at, limit=most, caption=dated)
 
 
 def _diff(notebook: Notebook, arguments: Namespace) -> Table:
