@@ -532,6 +532,8 @@ def ring(*_: Any) -> None:
 def struck(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """Lets a signal come as soon as the next frame is written."""
     write, alarm = inside(session).store.write_epoch, signal.signal(signal.SIGALRM, ring)
+    # Who is started in the background of a shell ignores it.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def arm(number: int) -> None:
         def written(*arguments: Any) -> Any:
@@ -544,6 +546,7 @@ def struck(session: Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
     yield arm
     signal.signal(signal.SIGALRM, alarm)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 SIGNALS = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, TimeIsUpError)]
