@@ -183,8 +183,27 @@ def test_every_error_is_told_apart_by_its_kind_and_survives_pickle() -> None:
         assert copy.__notes__ == ["Hint: do this"]
 
 
-def test_the_readme_tells_of_every_public_name() -> None:
-    text = (TOP / "README.md").read_text()
+def told() -> str:
+    """What README and the pages say that people wrote."""
+    pages = ("recovery", "notebook", "api", "spark", "limits")
+    paths = [TOP / "README.md", *(TOP / "docs" / f"{name}.md" for name in pages)]
+    return "\n".join(path.read_text() for path in paths)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [*TOP.glob("*.md"), *(TOP / "docs").glob("*.md")]
+    links = [
+        (page, link)
+        for page in pages
+        for link in re.findall(r"\]\(([^)#\s]+)", page.read_text())
+        if "://" not in link
+    ]
+    assert len(links) > 5
+    assert [(p.name, link) for p, link in links if not (p.parent / link).exists()] == []
+
+
+def test_the_pages_tell_of_every_public_name() -> None:
+    text = told()
     engine, notebook = import_module("nosync_nb"), import_module("nosync")
     missing = [
         n for n in {*engine.__all__, *notebook.__all__} if f"`{n}" not in text.replace(".", "`")
@@ -192,8 +211,8 @@ def test_the_readme_tells_of_every_public_name() -> None:
     assert sorted(missing) == []
 
 
-def test_the_readme_tells_of_every_setting_and_subcommand() -> None:
-    text = (TOP / "README.md").read_text()
+def test_the_pages_tell_of_every_setting_and_subcommand() -> None:
+    text = told()
     magic, commands = import_module("nosync.magic"), import_module("nosync.commands.run")
     settings = magic.NoSync.class_trait_names(config=True)
     assert [name for name in settings if f"`{name}`" not in text] == []
