@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 NAME = "nosync"
+LOGOS = Path(__file__).parent / "logos"
+"""What launchers show of the kernel; `scripts/logo.py` draws them."""
 
 
 def kernel_spec(executable: str = sys.executable) -> dict[str, Any]:
@@ -36,6 +39,8 @@ def install(*, user: bool = False, prefix: str | None = None) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         text = json.dumps(kernel_spec(), indent=1)
+        for logo in LOGOS.iterdir():
+            shutil.copyfile(logo, Path(folder) / logo.name)
         (Path(folder) / "kernel.json").write_text(text, "utf-8")
         manager = KernelSpecManager()
         place: str = manager.install_kernel_spec(folder, NAME, user=user, prefix=prefix)
