@@ -4,7 +4,8 @@ make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, views,
                                     loops, long, pairs, persist, lost, objects, snapshots, kills,
-                                    branches; faults is those of replicas
+                                    branches, tpch; faults is those of replicas
+make bench ARGS="tpch --sf 1"       TPC-H at another scale factor than 0.1
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 make bench ARGS="pairs --kind server"     replicas at servers instead of in folders
 """
@@ -26,6 +27,7 @@ from bench.kills import kills
 from bench.objects import objects
 from bench.pairs import pairs
 from bench.persist import persist
+from bench.plans import tpch
 from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, percentiles, run
 from bench.servers import KINDS
 from bench.snapshots import snapshots
@@ -396,6 +398,7 @@ SECTIONS = {
     "kills": kills,
     "snapshots": snapshots,
     "branches": branches,
+    "tpch": tpch,
 }
 GROUPS = {"faults": ("pairs", "persist", "lost", "kills")}
 
@@ -409,6 +412,8 @@ def main() -> int:
     parser.add_argument("--million", action="store_true", help=text)
     text = "of replicas: where they are"
     parser.add_argument("--kind", choices=KINDS, default="folder", help=text)
+    text = "of TPC-H: the scale factor; 1 is about a gigabyte of text"
+    parser.add_argument("--sf", type=float, default=0.1, help=text)
     text = "of replicas: how many pairs of runs, edges and epochs; 0: as many as the figure needs"
     for name in ("--pairs", "--edges", "--epochs"):
         parser.add_argument(name, type=int, default=0, help=text)

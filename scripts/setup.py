@@ -132,7 +132,7 @@ def install_bench() -> None:
 
     extras = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     make_venv(BENCH)
-    with Step("peers of the benchmark: Pathway (about 1.5 GB installed)", BENCH) as step:
+    with Step("peers of the benchmark: Pathway (about 1.5 GB installed), and data", BENCH) as step:
         python = str(BENCH / "bin" / "python")
         step.need([python, "-m", "pip", "install", *extras["bench"]], env=pip_env())
 
