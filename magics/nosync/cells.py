@@ -186,6 +186,11 @@ class Cells(ast.NodeTransformer):
         self._commit()
         return value
 
+    def settle_first(self) -> None:
+        """Commits what the cell has changed that loads the extension: no `end` is in its tree."""
+        if self._cell is _LOADING:
+            self._commit()
+
     def settle(self) -> None:
         """Commits now, before its session is closed, what the running cell and others changed."""
         __tracebackhide__ = True

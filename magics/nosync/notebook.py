@@ -350,6 +350,7 @@ class Notebook:
         From here an exception would reach no handler of ours, but IPython's, with every frame.
         """
         try:
+            self.cells.settle_first()
             table = collection_table(collection, limit=self.settings.limit)
         except Exception as error:
             self.show(error)

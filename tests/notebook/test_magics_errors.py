@@ -174,3 +174,21 @@ def test_a_plan_reads_as_lines(notebook: Notebook) -> None:
 
 def test_the_version_is_told() -> None:
     assert nosync.__version__.count(".") == 2
+
+
+def test_a_first_cell_that_loads_the_extension_shows_what_it_has_inserted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOSYNC_SESSION", "log")
+    notebook = Notebook()
+    try:
+        shown = notebook.ok(
+            '%load_ext nosync\nnumbers = nosync.input("numbers", "n int")\n'
+            "numbers.insert([(41,)]);\nnumbers"
+        )
+        assert "41" in shown.text
+        assert "epoch 1: numbers 1 row" in shown.text
+        assert nosync.session().now == 1
+    finally:
+        notebook.close()
