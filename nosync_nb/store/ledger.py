@@ -385,8 +385,9 @@ class Ledger:
     def _labelled(self, label: str, now: int) -> int:
         with self._mutex:
             self._enter()
-            epoch, known = self._labels.get(label), list(self._labels)
-        if epoch is None or epoch > now:
-            hint = likely(label, known, "labels")
-            raise TimeError(f"no epoch is labelled '{label}'", hint=hint)
-        return epoch
+            epoch = self._labels.get(label)
+            if epoch is not None and epoch <= now:
+                return epoch
+            known = [each for each, epoch in self._labels.items() if epoch <= now]
+        hint = likely(label, known, "labels")
+        raise TimeError(f"no epoch is labelled '{label}'", hint=hint)

@@ -198,6 +198,8 @@ def test_every_subcommand_shows_a_hostile_text_as_text(notebook: Watched) -> Non
         ["travel", HOSTILE],
         ["travel", "Y" + HOSTILE, "--at", HOSTILE],
         ["layers"],
+        ["logs"],
+        ["panel"],
         ["graph"],
         ["help"],
         ["help", "show"],

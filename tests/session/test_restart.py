@@ -681,7 +681,7 @@ def test_the_report_tells_what_happened(opened: Callable[..., Session], restart:
     assert set(report.seconds) == {"fence and verify", "read", "restore"}
     title, *lines = str(report).splitlines()
     assert title.startswith("NoSync: recovered at epoch 1 in ")
-    assert lines[0] == "  read          odd"
+    assert lines[0] == "  read          numbers, odd"
     assert lines[1] == "  recomputed    0 stage-epochs"
 
 

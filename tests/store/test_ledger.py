@@ -202,7 +202,7 @@ def test_a_moment_is_a_number_a_label_or_a_time() -> None:
     assert ledger.resolve(moments[-1], 2) == 2
     with pytest.raises(TimeError, match="no epoch is labelled 'evening'") as late:
         ledger.resolve("evening", 2)
-    assert late.value.__notes__ == ["Hint: labels: morning, noon, evening"]
+    assert late.value.__notes__ == ["Hint: labels: morning, noon"]
     for at, why in ((4, "epoch 4 is not readable"), (True, "True is not"), (None, "None is not")):
         with pytest.raises(TimeError, match=why):
             ledger.resolve(at, 3)

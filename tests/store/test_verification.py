@@ -15,7 +15,7 @@ import pytest
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import DurabilityError, TrustError
-from nosync_nb.files.disk import Files
+from nosync_nb.files.disk import File, Files
 from nosync_nb.session import upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
@@ -310,6 +310,32 @@ def test_files_that_go_between_a_survey_and_a_look_are_no_damage(
 
         found = verify(session.path, pause=pause)
         assert before - {path.name for path in files_of(tmp_path)}, "nothing was deleted"
+        assert found.whole, found
+        assert found.epoch == 59
+
+
+@pytest.mark.fault(41)
+def test_a_segment_that_goes_right_before_it_is_opened_is_no_damage(
+    tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_files(monkeypatch)
+    with nosync_nb.open(tmp_path / "x.nosync") as session:
+        edges = session.input("edges", "src int, dst int")
+        session.stage("degrees", edges.group_by("src").agg(n="count(*)"))
+        grow(session, range(1, 9))
+        looks: list[str] = []
+
+        class Meanwhile(Files):
+            def open(self, path: str, *, write: bool = False) -> File:
+                if path.endswith(".log") and path in looks and "gone" not in looks:
+                    looks.append("gone")
+                    grow(session, range(9, 60))
+                    assert not os.path.exists(path), "it was not deleted"
+                looks.append(path)
+                return super().open(path, write=write)
+
+        found = verify(session.path, files=Meanwhile())
+        assert "gone" in looks
         assert found.whole, found
         assert found.epoch == 59
 

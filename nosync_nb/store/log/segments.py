@@ -12,6 +12,7 @@ predecessor still holds.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
@@ -227,9 +228,12 @@ def back(
 def header_of(files: Files, folder: str, which: tuple[int, int]) -> Segment | None:
     """Reads the header of a segment; None if it is missing, damaged or under a wrong name."""
     path = os.path.join(folder, file_name(*which))
-    if not files.exists(path):
-        return None
-    file = files.open(path)
+    try:
+        file = files.open(path)
+    except DurabilityError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
     try:
         segment = decode(file.read_at(0, HEADER_BYTES))
     finally:
