@@ -5,8 +5,9 @@ Design
     2. The cell's tree is changed so that its last expression passes through `end`, which commits
        and hands the value on: after it is evaluated, before it is displayed. An error of the commit
        is an error of the cell; from `post_run_cell` it would vanish.
-    3. `post_run_cell` discards what a failed cell left, and commits what no `end` saw (a cell that
-       loads the extension was parsed before we were there).
+    3. `post_run_cell` discards what a failed cell left, and commits what no `end` saw. (A cell that
+       loads the extension was parsed before we were there: its value ends it on the way to the
+       display, if it has one.)
     Code run from inside a cell (`%run`, `%%time`, `%timeit`) belongs to it: only the first tree
     after the outermost `pre_run_cell` is changed.
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +64,20 @@ class Cells(ast.NodeTransformer):
         self._shell.events.register("post_run_cell", self.after)
         self._shell.ast_transformers.append(self)
         setattr(builtins, _END, self.end)
+
+    def await_value(self) -> None:
+        """Ends the running cell, which loads the extension, before its value is displayed.
+
+        IPython puts back what displays values when the cell ends.
+        """
+        shown = sys.displayhook
+
+        def ended(value: Any) -> None:
+            __tracebackhide__ = True
+            shown(self.end(value))
+
+        if self._shell.ast_node_interactivity != "all":  # there each line has a value
+            sys.displayhook = ended
 
     def unregister(self) -> None:
         """Commits what the running cell has pending and leaves the shell as it was."""

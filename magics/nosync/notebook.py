@@ -70,6 +70,7 @@ class Notebook:
         self.cells.register()
         self._ending.await_end()
         if self.shell.display_trap.is_active:
+            self.cells.await_value()
             self.before_cell()
 
     def detach(self) -> None:

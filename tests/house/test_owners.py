@@ -75,6 +75,7 @@ NOTEBOOK_ASSIGNED = {
     "setattr(error, BODY)": "a mark on Python's SyntaxError, which is raised as it is",
     "setattr(builtins, _END)": "what the lines that IPython appends to a cell call by name",
     "delattr(builtins, _END)": "and taken off again",
+    "displayhook": "of sys, documented; IPython puts its own back when the cell ends",
     "error_in_exec": "of IPython's result: a cell that fails at its end has failed",
     "_render_traceback_": "what IPython asks an error for, set and taken off",
     "whitespace_split": "of shlex: documented",

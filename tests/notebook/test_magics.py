@@ -137,6 +137,20 @@ def test_loading_and_inserting_in_one_cell_commits(empty: Notebook) -> None:
     assert nosync.session().now == 1
 
 
+def test_the_cell_that_loads_commits_before_it_displays(empty: Notebook) -> None:
+    empty.ok("%unload_ext nosync")
+    hook = sys.displayhook
+    shown = empty.ok(f"%load_ext nosync\n{FLIGHTS}\n{LOAD}\naa = flights.select('carrier')\naa")
+    assert "UA" in shown
+    assert "epoch 1: flights 3 rows" in shown
+    assert "not committed" not in shown
+    assert sys.displayhook is hook
+    empty.ok("%unload_ext nosync")
+    failed = empty.fails(f"%load_ext nosync\n{LOAD}\n1 / 0")
+    assert "3 pending rows (flights) discarded" in failed
+    assert nosync.session().now == 1
+
+
 def test_reading_downstream_of_pending_changes_raises_with_a_hint(notebook: Notebook) -> None:
     shown = notebook.fails('flights.insert([("UA", 50)])\nx = delays.rows()')
     assert "Hint" in shown.text
