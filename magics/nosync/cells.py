@@ -234,6 +234,7 @@ class Cells(ast.NodeTransformer):
                 self._tell_blocks()
                 if failure is None:
                     self._tell_again(session)
+                    self._tell_without_rows(session)
                 owners_of(session).commits.tell_absent()
             self._owner.after_cell(result)
         finally:
@@ -281,6 +282,19 @@ class Cells(ast.NodeTransformer):
         told = self._again.committed(session, self.source, self._start)
         if told:
             self._owner.say(told)
+
+    def _tell_without_rows(self, session: Session) -> None:
+        """Tells the inputs that were made from data, and took its columns alone."""
+        from nosync_nb.session.session import owners_of
+
+        declared = owners_of(session).declarations.from_data()
+        for name in declared:
+            held = session.inputs.get(name)
+            if held is not None and name not in session.pending and not held.count():
+                self._owner.say(
+                    f"NoSync: {name} has the columns of what it was given, and none of its rows;"
+                    f" `{name}.insert(...)` adds them"
+                )
 
     def _blocks(self, upto: int | None = None) -> str:
         """The epochs of the cell that were not told yet; those that a reader sees are none."""

@@ -22,7 +22,7 @@ from nosync_nb.spark.link import Link
 
 
 class Declarations:
-    """Declares the inputs of a session; owns nothing."""
+    """Declares the inputs of a session; owns the names of those made from data."""
 
     def __init__(
         self, gate: Gate, publisher: Publisher, installation: Installation, link: Link
@@ -31,6 +31,12 @@ class Declarations:
         self._publisher = publisher
         self._installation = installation
         self._link = link
+        self._from_data: list[str] = []
+
+    def from_data(self) -> list[str]:
+        """The inputs made from data that has rows, since this was asked last: they took none."""
+        names, self._from_data = self._from_data, []
+        return names
 
     def declare(self, name: str, schema: Any, key: Any) -> None:
         """Sees to it that an input is there, with these columns and this key; or raises."""
@@ -53,6 +59,8 @@ class Declarations:
         outcome = Outcome()
         try:
             self._make(name, wanted, key, places, outcome)
+            if _has_rows(schema):
+                self._from_data.append(name)
             self._link.follow()
         except BaseException as error:
             self._gate.settle(error, outcome, f"input '{name}' is defined and stands")
@@ -106,6 +114,20 @@ def _schema(schema: Any) -> Schema | None:
     if hasattr(schema, "__arrow_c_schema__") and not hasattr(schema, "__arrow_c_stream__"):
         return Schema.from_arrow(_arrow_schema(schema))
     return infer_schema(schema)
+
+
+def _has_rows(schema: Any) -> bool:
+    """Whether the columns were taken from data with rows; as far as that is known."""
+    if isinstance(schema, str | Schema | pa.Schema):
+        return False
+    if hasattr(schema, "__arrow_c_schema__") and not hasattr(schema, "__arrow_c_stream__"):
+        return False
+    if type(schema).__module__.startswith("pyspark.sql"):
+        return hasattr(schema, "schema")  # a DataFrame; a StructType has none
+    try:
+        return len(schema) > 0
+    except TypeError:  # a stream: nobody knows before it is read
+        return True
 
 
 def _arrow_schema(given: Any) -> pa.Schema:

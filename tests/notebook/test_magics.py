@@ -151,6 +151,22 @@ def test_the_cell_that_loads_commits_before_it_displays(empty: Notebook) -> None
     assert nosync.session().now == 1
 
 
+def test_an_input_made_from_data_says_that_it_took_no_rows(empty: Notebook) -> None:
+    empty.ok("import pyarrow as pa\ntable = pa.table({'n': [1, 2]})")
+    line = "ts has the columns of what it was given, and none of its rows; `ts.insert(...)` adds"
+    assert line in empty.ok("ts = nosync.input('ts', table)")
+    assert "none of its rows" not in empty.ok("ts = nosync.input('ts', table)")
+    fed = (
+        "a = nosync.input('a', table)\na.insert(table)",
+        "b = nosync.input('b', table)\nwith nosync.epoch():\n    b.insert(table)",
+        "c = nosync.input('c', table.schema)",
+        "d = nosync.input('d', table.slice(0, 0))",
+        "e = nosync.input('e', 'n int')",
+    )
+    for cell in fed:
+        assert "none of its rows" not in empty.ok(cell)
+
+
 def test_reading_downstream_of_pending_changes_raises_with_a_hint(notebook: Notebook) -> None:
     shown = notebook.fails('flights.insert([("UA", 50)])\nx = delays.rows()')
     assert "Hint" in shown.text
