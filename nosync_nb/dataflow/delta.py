@@ -22,8 +22,8 @@ from nosync_nb.trace.batch import (
     concat_updates,
     merge,
     no_updates,
-    unordered,
 )
+from nosync_nb.trace.hashed import Hashed
 from nosync_nb.trace.parts import PartRef, frame_rows
 
 OBJECT_BYTES = 50
@@ -58,7 +58,16 @@ class Delta:
         from_frame: how many of its rows came as a Spark DataFrame, if its own files do not say.
     """
 
-    __slots__ = ("_from_frame", "_hashed", "_updates", "held", "later", "loose", "types")
+    __slots__ = (
+        "_from_frame",
+        "_hashed",
+        "_hashes",
+        "_updates",
+        "held",
+        "later",
+        "loose",
+        "types",
+    )
 
     def __init__(
         self,
@@ -74,6 +83,7 @@ class Delta:
         self._updates = updates
         self.held = held if held is not None else {}
         self._hashed: dict[Layout, Batch | None] = {}
+        self._hashes: Hashed | None = None
         self.loose = loose
         self.later = later
         self._from_frame = from_frame
@@ -144,17 +154,25 @@ class Delta:
         if other is not None and len(other.parts) == 1:
             known = other.parts[0]
             batch = arrange(layout, known.updates, rhash=known.rhash)
+        elif len(self.updates.diff) <= SMALL_ROWS:
+            batch = self._marked().arranged(layout)
         else:
-            batch = arrange(layout, self.updates)
+            batch = arrange(layout, self.updates)  # hashes of many rows are not kept with them
         self.held[layout] = Held((batch,))
         return batch
+
+    def _marked(self) -> Hashed:
+        """The updates of a small change with their hashes, as far as they are known."""
+        if self._hashes is None:
+            self._hashes = Hashed(self.types, self.updates)
+        return self._hashes
 
     def hashed(self, layout: Layout) -> Batch:
         """The change with the hashes that a layout asks for, in no order if it is small."""
         if self.held or self.loose is not None or len(self) > SMALL_ROWS:
             return self.batch(layout)
         if layout not in self._hashed:
-            self._hashed[layout] = unordered(layout, self.updates)
+            self._hashed[layout] = self._marked().unordered(layout)
         return self._hashed[layout] or self.batch(layout)
 
     def layer(self, layout: Layout, epoch: int) -> Layer:

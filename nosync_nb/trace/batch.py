@@ -199,30 +199,6 @@ NO_HASHES: Hashes = np.zeros(0, np.uint64)
 """The hashes of such a batch that nobody will ask for them."""
 
 
-def unordered(layout: Layout, updates: Updates) -> Batch | None:
-    """Updates of few distinct rows as a batch in no order, with the hashes that a layout asks for.
-
-    None if two rows are equal, or might be: then sorting them is the way.
-
-    Cost: that of hashing the keys; the sort of `arrange` is saved.
-    """
-    columns, diff = updates
-    n = len(diff)
-    types, key, _ = layout
-    if key is None:
-        key = every(len(types))
-    khash = rhash = rows.hash_columns([columns[i] for i in key], [types[i] for i in key], n)
-    if len(set(khash.tolist())) < n:
-        if key == every(len(types)):
-            return None
-        rhash = rows.hash_columns(columns, types, n)
-        if len(set(rhash.tolist())) < n:
-            return None
-    if any_zero(diff):
-        return None
-    return Batch(UNORDERED, columns, khash, rhash, diff)
-
-
 def arrange_distinct(layout: Layout, updates: Updates, khash: Hashes) -> Batch:
     """Arranges rows of distinct keys that stand in the order of their key hashes already.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import pickle
 from typing import Any
@@ -33,7 +32,6 @@ from nosync_nb.trace.batch import (
     concat_updates,
     merge,
     no_updates,
-    unordered,
 )
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
@@ -107,35 +105,6 @@ def test_cuts_of_the_key_range_are_disjoint_and_complete(data: st.DataObject) ->
         check(piece)
         assert all(low <= k < high for k in piece.khash.tolist())
         assert (piece.rhash is piece.khash) == (batch.rhash is batch.khash)
-
-
-@given(st.data(), BUCKETS)
-def test_distinct_rows_need_no_order(data: st.DataObject, buckets: int | None) -> None:
-    layout = data.draw(layouts())
-    updates = data.draw(updates_of(layout.types, data.draw(pools(layout.types)), max_size=5))
-    with contextlib.nullcontext() if buckets is None else weak_hashes(buckets):
-        found = unordered(layout, updates)
-        sorted_ = arrange(layout, updates)
-    expected = counted([sorted_])
-    if found is None:
-        return
-    assert len(found) == len(expected) == len(sorted_), "no row stands in it twice"
-    assert expected == count(found.updates, layout.types)
-    assert sorted(found.khash.tolist()) == sorted_.khash.tolist()
-
-
-def test_rows_that_might_be_equal_are_sorted() -> None:
-    def loose(listed: list[Any]) -> bool:
-        columns = [np.array([row[i] for row, _ in listed]) for i in (0, 1)]
-        diff = np.array([n for _, n in listed])
-        return unordered(PAIRS, Updates(columns, diff)) is not None
-
-    assert loose([((1, 2), 1), ((1, 3), -1), ((2, 2), 5)])
-    assert not loose([((1, 2), 1), ((1, 2), -1)])
-    assert not loose([((1, 2), 1), ((1, 2), 1)])
-    assert not loose([((1, 2), 0)])
-    with weak_hashes():
-        assert not loose([((i, i), 1) for i in range(3)])
 
 
 @pytest.mark.fault(46)
