@@ -178,10 +178,14 @@ class Lock(File):
 class Files:
     """The primitives on a real POSIX disk. A test replaces them one by one."""
 
-    def make_folder(self, path: str) -> bool:
+    def make_folder(self, path: str, *, sync: bool = True) -> bool:
         """Creates a folder (and its parents) durably; returns whether it was new.
 
         What stands there may not be a link; a folder above may, as it is the user's to name.
+
+        Args:
+            sync: without it the folder itself may go with the power, unless somebody syncs the one
+                that it is in.
         """
         parent, name = os.path.split(os.path.abspath(path))
         try:
@@ -200,10 +204,11 @@ class Files:
                 if stat.S_IMODE(os.lstat(name, dir_fd=fd).st_mode) != stat.S_IRWXU:
                     os.chmod(name, stat.S_IRWXU, dir_fd=fd)  # the umask took from the user as well
         except FileExistsError:
-            return self.make_folder(path)  # another process was faster
+            return self.make_folder(path, sync=sync)  # another process was faster
         except OSError as error:
             fail(error, "create the folder", path)
-        self.sync_folder(parent)
+        if sync:
+            self.sync_folder(parent)
         return True
 
     def temporary_folder(self, prefix: str) -> str:

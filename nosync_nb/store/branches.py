@@ -5,7 +5,8 @@
     folder/branches/.left-*    one of what a rewind leaves, before it has come about
     folder/branches/.in-use    the branch that a notebook of this log goes on in
 
-A branch is made under another name, synced, and renamed: it is there as a whole or not at all. What
+A branch is made under another name, synced as a whole (`files/together.py`), and renamed: it is
+there as a whole or not at all. What
 lies in files (layers, packs) has one more name there, and no byte is copied: a file lives as long
 as one of the two logs needs it, and neither has to know what the other deletes. It begins with a
 checkpoint, which says whose branch it is, and at which epoch it forked.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -28,6 +30,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.errors import DurabilityError, FencedError, SchemaError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import FOLDERS
+from nosync_nb.files.together import Together
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.log import folder, generation
 from nosync_nb.store.log.machine import Machine
@@ -215,7 +218,9 @@ def _placed(
     """Writes a log into one folder, and gives that its name; or nothing is there."""
     files, ours = source.files, made
     try:
-        _write(source, made, beginning, bring, fork)
+        with closing(Together(files)) as disk:
+            _write(source, disk, made, beginning, bring, fork)
+            disk.settle()
         files.rename(made, target)  # whatever another one has made there stays
         ours = target
         files.sync_folder(os.path.dirname(target))
@@ -242,12 +247,17 @@ def unknown(name: str, known: Iterable[str]) -> SchemaError:
 
 def _write(
     parent: Store,
+    disk: Files,
     made: str,
     beginning: Beginning,
     bring: Callable[[str, str], None],
     fork: Fork | None,
 ) -> None:
-    """Writes all of a branch, or of a copy, into a new folder."""
+    """Writes all of a branch, or of a copy, into a new folder.
+
+    Args:
+        disk: it is written by; the caller settles what is put off there.
+    """
     files, past, epoch = parent.files, beginning.history, beginning.version.epoch
     needed = past.files() | {
         ref.path
@@ -255,7 +265,7 @@ def _write(
         for layer in trace.layers
         for ref in layer.files
     }
-    store = Store.open(made, files=files)
+    store = Store.open(made, files=disk)
     try:
         for file in sorted(needed):
             inner = FOLDERS[os.path.splitext(file)[1]]
@@ -264,7 +274,7 @@ def _write(
                 files.open(source).close()
             bring(source, os.path.join(made, inner, file))
         for inner in FOLDERS.values():
-            files.sync_folder(os.path.join(made, inner))
+            disk.sync_folder(os.path.join(made, inner))
         store.history.become(past)
         plan = store.history.pack(epoch, beginning.unwritten)
         if plan is not None:
@@ -277,7 +287,7 @@ def _write(
         store.log.write_checkpoint(payload)
         store.log.note(epoch)
         if beginning.replicas.replicas:
-            settings.write(files, made, store.log.id, beginning.replicas)
+            settings.write(disk, made, store.log.id, beginning.replicas)
     finally:
         store.close()
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -876,3 +877,23 @@ def test_a_damaged_frame_of_the_past_makes_a_branch_dearer_and_nothing_else(
         assert contents(branch) == was
         committed(branch, 1)
         assert contents(branch) == contents(session, 9)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_branch_is_synced_as_a_whole_before_it_has_its_name(
+    on: Callable[[Files], Session],
+) -> None:
+    disk = FaultyFiles()
+    with on(disk) as session:
+        prepared(session)
+        _made_and_dropped(session)
+        before = len(disk.steps)
+        inside(session).branching.make("trial", 3)
+        steps = disk.steps[before:]
+    named = [(step.action, step.name) for step in steps].index(("rename", "trial"))
+    syncs = [at for at, step in enumerate(steps) if step.action.startswith("sync")]
+    *all_of_it, name = syncs
+    assert all_of_it[-1] < named < name
+    assert all_of_it == list(range(all_of_it[0], named))
+    twice = Counter((steps[at].action, steps[at].name) for at in all_of_it)
+    assert set(twice.values()) == {1}

@@ -202,13 +202,13 @@ class FaultyFiles(Files):
         inode = self._inode(path)
         inode.synced = inode.now()
 
-    def make_folder(self, path: str) -> bool:
+    def make_folder(self, path: str, *, sync: bool = True) -> bool:
         missing = path = os.path.abspath(path)
         while not os.path.lexists(missing):
             self._durable_names[missing], self._durable_folders[missing] = {}, set()
             missing = os.path.dirname(missing)
         self._adopt(missing)
-        return super().make_folder(path)
+        return super().make_folder(path, sync=sync)
 
     def create(self, path: str) -> FaultyFile:
         self._adopt(os.path.dirname(path))
@@ -414,9 +414,9 @@ class PickyFiles(Files):
         if len(self.steps) == self.fail_at:
             fail(OSError(self.code, os.strerror(self.code)), action, path)
 
-    def make_folder(self, path: str) -> bool:
+    def make_folder(self, path: str, *, sync: bool = True) -> bool:
         self.step("make_folder", path)
-        return super().make_folder(path)
+        return super().make_folder(path, sync=sync)
 
     def create(self, path: str) -> PickyFile:
         self.step("create", path)

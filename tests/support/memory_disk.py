@@ -348,7 +348,7 @@ class MemoryFiles(Files):
         self.dead = True
         raise Crash(self.count)
 
-    def make_folder(self, path: str) -> bool:
+    def make_folder(self, path: str, *, sync: bool = True) -> bool:
         path = os.path.abspath(path)
         try:
             found = self.tree.find(path)
@@ -361,7 +361,8 @@ class MemoryFiles(Files):
         parent = os.path.dirname(path)
         self.make_folder(parent)
         self.tree.folder(parent).now[os.path.basename(path)] = Directory()
-        self.sync_folder(parent)
+        if sync:
+            self.sync_folder(parent)
         return True
 
     def remove_folder(self, path: str) -> None:
