@@ -249,8 +249,11 @@ class Grouped:
     def agg(self, *unnamed: Any, **named: str) -> Collection:
         """SQL aggregates: `agg(n="count(*)", late="avg(dep_delay)")`.
 
-        Known are count, count_if, sum, avg, min, max, stddev, variance (`_samp`, `_pop`), min_by,
-        max_by, bool_and, bool_or, bit_and, bit_or, bit_xor, collect_list and collect_set, with
+        Known are count, count_if, sum, avg, try_sum, try_avg, min, max, stddev, variance (`_samp`,
+        `_pop`), skewness, kurtosis, corr, covar_pop, covar_samp, the regr_ functions, min_by,
+        max_by, bool_and, bool_or, bit_and, bit_or, bit_xor, approx_count_distinct (exact),
+        median, mode, percentile, approx_percentile (exact), percentile_cont, percentile_disc,
+        listagg, product (of doubles), collect_list and collect_set, with
         their synonyms in Spark; also of `distinct` values and with `filter (where ...)`. What
         Spark leaves open is fixed: lists are sorted, and of equal orders min_by takes the least
         value and max_by the greatest.
@@ -262,9 +265,10 @@ class Grouped:
             ExpressionError: for an aggregate that is not known, or one over a type it does not
                 take; at a commit if a sum or average leaves the range of its type.
 
-        Cost: O(log rows) for each change, also in a group of a million. Lists cost their group,
-            and min, max, min_by and max_by of values that begin alike (text of the same 8 bytes,
-            equal orders) a look at their group when the extreme value itself is removed.
+        Cost: O(log rows) for each change, also in a group of a million. Lists, medians, modes,
+            percentiles and products cost their group, and min, max, min_by and max_by of values
+            that begin alike (text of the same 8 bytes, equal orders) a look at their group when
+            the extreme value itself is removed.
         """
         if unnamed:
             misuse.unnamed("agg", unnamed[0])

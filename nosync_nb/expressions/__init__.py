@@ -5,6 +5,7 @@ and names no function that reads, loads or runs anything. Owns: nothing. Imports
 """
 
 from nosync_nb.expressions.aggregates import AggregateCall, Aggregation, compile_aggregates
+from nosync_nb.expressions.aggregators import PAIRS
 from nosync_nb.expressions.allowed import refusal
 from nosync_nb.expressions.expression import (
     Expression,
@@ -16,6 +17,7 @@ from nosync_nb.expressions.ordering import OrderTerm, parse_order
 from nosync_nb.expressions.settings import Asked, Depends, Settings, kept, noted, of_params
 
 __all__ = [
+    "PAIRS",
     "AggregateCall",
     "Aggregation",
     "Asked",

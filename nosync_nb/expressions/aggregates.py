@@ -9,14 +9,18 @@ the argument: `case when c then x end`, since all of them pass over nulls.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from sqlglot import exp
+
+from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import catalog
 from nosync_nb.expressions.aggregators import AGGREGATORS, REFUSED
 from nosync_nb.expressions.expression import Expression, Types, compile_expression, compile_shown
 from nosync_nb.expressions.parse import Word, parse, tokens
 from nosync_nb.expressions.settings import DEFAULT, Asked, Settings
+from nosync_nb.expressions.wholes import ORDERED, WHOLES, WholeCall, form_of, shown
 from nosync_nb.rows import Field, Schema
 from nosync_nb.rows.ddl import quoted
 
@@ -29,6 +33,8 @@ class AggregateCall(NamedTuple):
         argument: the first argument; `more` are the others. The nulls of `min_by` are those of its
             second one.
         distinct: whether equal values count once.
+        parameters: constants that the kernel is told; `required`: how many of the arguments may
+            not be null, -1: all of them.
     """
 
     function: str
@@ -36,6 +42,13 @@ class AggregateCall(NamedTuple):
     type: str
     more: tuple[Expression, ...] = ()
     distinct: bool = False
+    parameters: tuple[Any, ...] = ()
+    required: int = -1
+
+    @property
+    def kernel(self) -> tuple[Any, ...]:
+        """What is computed of the values of a group."""
+        return (self.function, self.distinct, self.parameters)
 
     @property
     def arguments(self) -> tuple[Expression, ...]:
@@ -108,7 +121,7 @@ class _Compiler:
         self.settings = settings
         self.calls: list[AggregateCall] = []
         self.labels: list[str] = []
-        self._numbers: dict[tuple[str, bool, tuple[str, ...]], int] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
         self.prefix = "_"
         while any(key.name.startswith(self.prefix) for key in self.keys):
             self.prefix += "_"
@@ -138,7 +151,7 @@ class _Compiler:
     def call(self, sql: str, words: Sequence[Word], i: int) -> tuple[int, int]:
         """Compiles the call at word `i`; returns its number and the word after it."""
         written = words[i].text.lower()
-        if written not in AGGREGATORS:
+        if written not in AGGREGATORS and written not in WHOLES:
             raise _unknown(sql, written)
         close = _closing(words, i + 1, sql)
         inside = words[i + 2 : close]
@@ -148,7 +161,14 @@ class _Compiler:
                     sql, f"{inside[k].text} stands inside {written}", "name it in a stage before"
                 )
         after = close + 1
-        condition = None
+        order, condition = None, None
+        if after < len(words) and words[after].text.lower() == "within":
+            if written not in ORDERED:
+                raise _failure(sql, f"{written} has no order", None)
+            end = _closing(words, after + 2, sql)
+            by = next(word for word in words[after + 3 :] if word.text.lower().endswith("by"))
+            order = sql[by.end : words[end].start].strip()
+            after = end + 1
         if after < len(words) and words[after].text.lower() == "filter":
             end = _closing(words, after + 1, sql)
             condition = sql[words[after + 2].end : words[end].start].strip()
@@ -157,14 +177,57 @@ class _Compiler:
             raise _failure(sql, "a window looks at other groups", "use group_by(...).top(...)")
         distinct = bool(inside) and inside[0].text.lower() == "distinct"
         start = inside[0].end if distinct else words[i + 1].end
-        texts = _split(sql, inside, start, words[close].start)
+        texts = _split(sql, inside, start, words[close].start) if inside else []
         if distinct and texts == ["*"]:
             texts = [quoted(name) for name in self.schema.names]
         if written == "count" and not distinct and (texts == ["*"] or _is_constant(inside)):
             if condition is None:
                 return self.number(AggregateCall("count_star", None, "bigint"), "count(*)"), after
             texts = ["1"]
+        if written in WHOLES:
+            return self.whole(sql, written, texts, order, distinct, condition), after
         return self.numbered(sql, written, texts, distinct, condition), after
+
+    def whole(
+        self,
+        sql: str,
+        written: str,
+        texts: list[str],
+        order: str | None,
+        distinct: bool,
+        condition: str | None,
+    ) -> int:
+        """Returns the number of a call that reads all values of its group."""
+        call = WholeCall(written, texts, order, distinct, self.type_of, self.constant)
+        form = form_of(call, lambda what, hint: _failure(sql, what, hint))
+        label = f"{written}({'distinct ' if distinct else ''}{shown(texts, order)})"
+        arguments = form.arguments
+        if condition is not None:
+            label += " filter (...)"
+            arguments = [f"case when {condition} then ({arguments[0]}) end", *arguments[1:]]
+        compiled = [self.expression(text) for text in arguments]
+        more = tuple(compiled[1:])
+        made = AggregateCall(
+            form.kernel, compiled[0], form.type, more, distinct, form.parameters, form.required
+        )
+        return self.number(made, label)
+
+    def type_of(self, text: str) -> str:
+        """The type of an argument."""
+        return self.expression(text).type
+
+    def constant(self, text: str) -> Any:
+        """The value of an argument that reads no column: text, bytes, a double, a list, None."""
+        tree = parse(text).tree
+        if isinstance(tree, exp.Anonymous) and tree.name.lower() == "array":
+            return [self.constant(part.sql("spark")) for part in tree.expressions]
+        if isinstance(tree, exp.Null):
+            return None
+        plain = isinstance(tree, exp.Literal | exp.HexString)
+        e = self.expression(text if plain and not _is_number(tree) else f"double({text})")
+        if e.columns or not e.local:
+            return e
+        return rows.to_pylist(e.evaluate([None] * len(self.schema), 1), e.type)[0]
 
     def numbered(
         self, sql: str, written: str, texts: list[str], distinct: bool, condition: str | None
@@ -185,12 +248,17 @@ class _Compiler:
         if distinct and maps:
             what = f"there are no distinct values of a map ('{maps[0]}')"
             raise _failure(sql, what, f"take a value of it, as in {maps[0]}['key']")
-        if aggregator.arguments == 2 and "map<" in compiled[1].type:
+        if aggregator.both and aggregator.result(compiled[1].type) is None:
+            what = f"there is no {written} of a {compiled[1].type} ('{shown_as[1]}')"
+            raise _failure(sql, what, aggregator.hint(written, shown_as[1], compiled[1].type))
+        if len(compiled) == 2 and "map<" in compiled[1].type and not distinct:
             what = f"there is no {written} by a {compiled[1].type} ('{shown_as[1]}')"
             raise _failure(sql, what, f"maps have no order; take a value, {shown_as[1]}['key']")
         kernel, weighed = aggregator.kernel, distinct
         if distinct and aggregator.distinct:
             kernel, weighed = aggregator.distinct, False
+        if kernel == "count_distinct":
+            kernel, weighed = "count", True
         if kernel == "count_if":
             compiled = [self.expression(f"case when ({text}) then 1 end") for text in texts]
             type_, kernel = "bigint", "count"
@@ -203,7 +271,8 @@ class _Compiler:
         return compile_expression(text, self.schema, types=self.types, settings=self.settings)
 
     def number(self, call: AggregateCall, shown: str) -> int:
-        key = (call.function, call.distinct, tuple(a.fingerprint for a in call.arguments))
+        made_of = tuple(a.fingerprint for a in call.arguments)
+        key = (call.function, call.distinct, call.parameters, made_of)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.calls)
@@ -230,11 +299,16 @@ def _failure(sql: str, what: str, hint: str | None) -> ExpressionError:
     return ExpressionError(f"aggregate {sql!r}: {what}", hint=hint)
 
 
+def _is_number(tree: exp.Expression) -> bool:
+    return isinstance(tree, exp.Literal) and not tree.is_string
+
+
 def _unknown(sql: str, written: str) -> ExpressionError:
     if written in REFUSED:
         what = f"{written} depends on the order of rows, and a group has none"
         return _failure(sql, what, REFUSED[written])
-    known = f"the aggregates are {', '.join(AGGREGATORS)}; .reduce(f) does the rest"
+    names = ", ".join((*AGGREGATORS, *WHOLES))
+    known = f"the aggregates are {names}; .reduce(f) does the rest"
     return _failure(sql, f"the aggregate {written} is not known", known)
 
 
@@ -244,7 +318,9 @@ def _gathered(sql: str, written: str, texts: list[str], distinct: bool) -> list[
     `count(a, b)` counts the rows in which neither is null, `count(distinct a, b)` their pairs.
     """
     wanted = AGGREGATORS[written].arguments
-    if written == "count" and len(texts) > 1:
+    if written == "approx_count_distinct" and len(texts) == 2:
+        return texts[:1]  # the error allowed: there is none
+    if (written == "count" and len(texts) > 1) or (written == "regr_count" and len(texts) == 2):
         if distinct:
             return texts
         there = " and ".join(f"({text}) is not null" for text in texts)
@@ -254,7 +330,7 @@ def _gathered(sql: str, written: str, texts: list[str], distinct: bool) -> list[
     hint = None
     if written in ("max", "min"):
         hint = "use greatest(a, b) or least(a, b) inside it"
-    elif wanted == 2:
+    elif wanted == 2 and not AGGREGATORS[written].both:
         hint = f"write {written}(x, o): the x of the row with that o"
     how_many = "one argument" if wanted == 1 else f"{wanted} arguments"
     raise _failure(sql, f"{written} takes {how_many}", hint)

@@ -23,6 +23,7 @@ class Aggregator(NamedTuple):
         arguments: how many it takes.
         distinct: the kernel over distinct values; "" if that is the same function with
             `AggregateCall.distinct` set.
+        both: whether its second argument is of the same kind as the first.
     """
 
     kernel: str
@@ -30,6 +31,7 @@ class Aggregator(NamedTuple):
     remedy: str
     arguments: int = 1
     distinct: str = ""
+    both: bool = False
 
     def hint(self, name: str, argument: str, type_: str) -> str:
         """What to write in place of a call over a type that it does not take."""
@@ -37,6 +39,22 @@ class Aggregator(NamedTuple):
         if number is not None and self.remedy in (_NUMBER, _WHOLE):
             return f"write {name}({number.format(argument)})"
         return self.remedy.format(name, argument)
+
+
+PAIRS = (
+    "corr",
+    "covar_pop",
+    "covar_samp",
+    "regr_avgx",
+    "regr_avgy",
+    "regr_intercept",
+    "regr_r2",
+    "regr_slope",
+    "regr_sxx",
+    "regr_sxy",
+    "regr_syy",
+)
+"""Aggregates of rows in which neither of two numbers is null."""
 
 
 def _sum_type(type_: str) -> str | None:
@@ -99,6 +117,10 @@ def _spread(kernel: str) -> Aggregator:
     return Aggregator(kernel, _spread_type, _NUMBER)
 
 
+def _pair(kernel: str) -> Aggregator:
+    return Aggregator(kernel, _spread_type, _NUMBER, arguments=2, both=True)
+
+
 AGGREGATORS: dict[str, Aggregator] = {
     "count": Aggregator("count", lambda type_: "bigint", _NONE),
     "sum": Aggregator("sum", _sum_type, _NUMBER),
@@ -116,6 +138,15 @@ AGGREGATORS: dict[str, Aggregator] = {
     "variance": _spread("var_samp"),
     "var_samp": _spread("var_samp"),
     "var_pop": _spread("var_pop"),
+    "skewness": _spread("skewness"),
+    "kurtosis": _spread("kurtosis"),
+    **{name: _pair(name) for name in PAIRS},
+    "regr_count": Aggregator("count", lambda type_: "bigint", _NONE, arguments=2),
+    "try_sum": Aggregator("try_sum", _sum_type, _NUMBER),
+    "try_avg": Aggregator("try_avg", _mean_type, _NUMBER),
+    "approx_count_distinct": Aggregator(
+        "count_distinct", lambda type_: "bigint", _NONE, distinct="count_distinct"
+    ),
     "bool_and": _truth("min"),
     "every": _truth("min"),
     "bool_or": _truth("max"),

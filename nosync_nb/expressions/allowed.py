@@ -48,25 +48,25 @@ map_concat map_contains_key map_entries map_filter map_from_arrays map_from_entr
 map_values map_zip_with mask max max_by md5 mean median min min_by minute mod mode
 monotonically_increasing_id month monthname months_between named_struct nanvl negative next_day now
 nullif nullifzero nvl nvl2 octet_length overlay parse_json parse_url percentile percentile_approx
-percentile_cont percentile_disc pi pmod position positive pow power printf quarter quote radians
-raise_error rand randn random randstr reduce regexp regexp_count regexp_extract regexp_extract_all
-regexp_instr regexp_like regexp_replace regexp_substr regr_avgx regr_avgy regr_count regr_intercept
-regr_r2 regr_slope regr_sxx regr_sxy regr_syy repeat replace reverse right rint rlike round rpad
-rtrim schema_of_csv schema_of_json schema_of_variant sec second sentences sequence session_user sha
-sha1 sha2 shiftleft shiftright shiftrightunsigned shuffle sign signum sin sinh size skewness slice
-smallint some sort_array soundex space spark_partition_id split split_part sqrt startswith std
-stddev stddev_pop stddev_samp str_to_map string string_agg struct substr substring substring_index
-sum tan tanh time time_diff time_trunc timestamp timestamp_micros timestamp_millis timestamp_seconds
-timestampadd timestampdiff tinyint to_binary to_char to_csv to_date to_json to_number to_time
-to_timestamp to_timestamp_ltz to_timestamp_ntz to_unix_timestamp to_utc_timestamp to_varchar
-to_variant_object transform transform_keys transform_values translate trim trunc try_add
-try_aes_decrypt try_avg try_cast try_divide try_element_at try_make_interval try_make_timestamp
-try_make_timestamp_ltz try_make_timestamp_ntz try_mod try_multiply try_parse_json try_parse_url
-try_subtract try_sum try_to_binary try_to_date try_to_number try_to_time try_to_timestamp
-try_url_decode try_validate_utf8 try_variant_get typeof ucase unbase64 unhex uniform unix_date
-unix_micros unix_millis unix_seconds unix_timestamp upper url_decode url_encode user uuid
-validate_utf8 var_pop var_samp variance variant_get version weekday weekofyear width_bucket
-xxhash64 year zeroifnull zip_with
+percentile_cont percentile_disc pi pmod position positive pow power printf product quarter quote
+radians raise_error rand randn random randstr reduce regexp regexp_count regexp_extract
+regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr regr_avgx regr_avgy
+regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy repeat replace reverse right
+rint rlike round rpad rtrim schema_of_csv schema_of_json schema_of_variant sec second sentences
+sequence session_user sha sha1 sha2 shiftleft shiftright shiftrightunsigned shuffle sign signum sin
+sinh size skewness slice smallint some sort_array soundex space spark_partition_id split split_part
+sqrt startswith std stddev stddev_pop stddev_samp str_to_map string string_agg struct substr
+substring substring_index sum tan tanh time time_diff time_trunc timestamp timestamp_micros
+timestamp_millis timestamp_seconds timestampadd timestampdiff tinyint to_binary to_char to_csv
+to_date to_json to_number to_time to_timestamp to_timestamp_ltz to_timestamp_ntz to_unix_timestamp
+to_utc_timestamp to_varchar to_variant_object transform transform_keys transform_values translate
+trim trunc try_add try_aes_decrypt try_avg try_cast try_divide try_element_at try_make_interval
+try_make_timestamp try_make_timestamp_ltz try_make_timestamp_ntz try_mod try_multiply try_parse_json
+try_parse_url try_subtract try_sum try_to_binary try_to_date try_to_number try_to_time
+try_to_timestamp try_url_decode try_validate_utf8 try_variant_get typeof ucase unbase64 unhex
+uniform unix_date unix_micros unix_millis unix_seconds unix_timestamp upper url_decode url_encode
+user uuid validate_utf8 var_pop var_samp variance variant_get version weekday weekofyear
+width_bucket xxhash64 year zeroifnull zip_with
 """
 _WORDS = """
 all and as between both by case cast char character dec div distinct else end escape exists for from

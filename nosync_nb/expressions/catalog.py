@@ -11,7 +11,7 @@ bit_xor bitmap_and_agg bitmap_construct_agg bitmap_or_agg bool_and bool_or colle
 corr count count_distinct count_if count_min_sketch covar_pop covar_samp every first first_value
 grouping grouping_id histogram_numeric hll_sketch_agg hll_union_agg kurtosis last last_value listagg
 max max_by mean median min min_by mode percentile percentile_approx percentile_cont percentile_disc
-regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy
+product regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy
 schema_of_json_agg skewness some std stddev stddev_pop stddev_samp string_agg sum sum_distinct
 try_avg try_sum var_pop var_samp variance
 """

@@ -159,7 +159,7 @@ def test_aggregates_in_strings_are_text() -> None:
 @pytest.mark.parametrize(
     ("sql", "said", "hint"),
     [
-        ("median(distance)", "the aggregate median is not known", "count, sum, min, max, avg"),
+        ("grouping(distance)", "the aggregate grouping is not known", "count, sum, min, max, avg"),
         ("first(distance)", "first depends on the order of rows", "min_by(x, o)"),
         ("last_value(distance)", "last_value depends on the order", "max_by(x, o)"),
         ("first(distance ignore nulls)", "first depends on the order", "min_by(x, o)"),

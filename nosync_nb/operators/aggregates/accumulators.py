@@ -46,8 +46,10 @@ _BIN = (1 << BIN_BITS) - 1
 LOWEST = 1110  # the exponent of the lowest bit of bin 0 is -LOWEST, below any double
 LOWEST_SQUARE = 2160  # the same for squares
 INF, MINUS_INF, NAN = 90, 91, 92
+LOWEST_CUBE, LOWEST_FOURTH, LOWEST_PRODUCT = 3390, 4510, 2260
 SLOTS = {"count": 1, "sum": 100, "doubles": 100, "squares": 150, "bits": 64}
-"""How many slots a kind of contribution may use."""
+SLOTS |= {"cubes": 230, "fourths": 300, "products": 160, "doubles 2": 100, "squares 2": 150}
+"""How many slots a kind of contribution may use; `2` are those of a second argument."""
 _HALF_BITS = 27
 
 Parts = dict[int, tuple[Ints, Ints]]
@@ -72,6 +74,10 @@ def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
         return _bits(_numbers(column, np.int64), type_)
     if kind == "squares":
         return _squares(_numbers(column, np.float64))
+    if kind == "cubes":
+        return _powers(_numbers(column, np.float64), 3, LOWEST_CUBE)
+    if kind == "fourths":
+        return _powers(_numbers(column, np.float64), 4, LOWEST_FOURTH)
     if kind == "doubles" or type_ in FLOATS:
         return _bins(_numbers(column, np.float64))
     if type_.startswith("decimal"):
@@ -81,6 +87,18 @@ def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
     if limbs(type_) == 1:
         return {0: (every, values)}
     return {0: (every, values & _LIMB), 1: (every, values >> LIMB_BITS)}
+
+
+def pair_contributions(kind: str, first: Column, second: Column) -> Parts:
+    """Cuts two columns without nulls, as doubles, into contributions of their rows."""
+    if kind != "products":
+        column = second if kind.endswith(" 2") else first
+        return contributions(kind.removesuffix(" 2"), column, "double", len(column))
+    x, y = _numbers(first, np.float64), _numbers(second, np.float64)
+    numbers = (np.isfinite(x) & np.isfinite(y)).nonzero()[0]
+    (a, p), (b, q) = _whole(x[numbers]), _whole(y[numbers])
+    wholes = [v * w for v, w in zip(a.tolist(), b.tolist(), strict=True)]
+    return _cut(numbers, wholes, p + q + LOWEST_PRODUCT)
 
 
 def _numbers(column: Column, dtype: Any) -> Any:
@@ -141,6 +159,28 @@ def _squares(values: npt.NDArray[np.float64]) -> Parts:
     _chunk(result, numbers, one, 2 * high * low, lowest + _HALF_BITS)
     _chunk(result, numbers, one, high * high, lowest + 2 * _HALF_BITS)
     return result
+
+
+def _powers(values: npt.NDArray[np.float64], power: int, lowest: int) -> Parts:
+    """Cuts powers of finite doubles into 30-bit chunks; the sum knows of the others."""
+    numbers = np.isfinite(values).nonzero()[0]
+    whole, exponent = _whole(values[numbers])
+    return _cut(numbers, [w**power for w in whole.tolist()], power * exponent + lowest)
+
+
+def _cut(numbers: Ints, wholes: list[int], lowest: Ints) -> Parts:
+    """Cuts whole * 2**lowest, of integers of any width, into chunks of bins."""
+    by_bin: dict[int, tuple[list[int], list[int]]] = {}
+    for number, whole, low in zip(numbers.tolist(), wholes, lowest.tolist(), strict=True):
+        place, shift = divmod(low, BIN_BITS)
+        sign, rest = (-1 if whole < 0 else 1), abs(whole) << shift
+        while rest:
+            index, chunks = by_bin.setdefault(place, ([], []))
+            index.append(number)
+            chunks.append(sign * (rest & _BIN))
+            rest >>= BIN_BITS
+            place += 1
+    return {place: (np.array(index), np.array(chunks)) for place, (index, chunks) in by_bin.items()}
 
 
 def _whole(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:

@@ -7,21 +7,21 @@ inserted, unless they are equal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, reduce
+from operator import or_
 
 import numpy as np
 import numpy.typing as npt
 
 from nosync_nb import rows
-from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import AggregateCall, Expression
-from nosync_nb.operators.aggregates import accumulators, totals
+from nosync_nb.operators.aggregates import accumulators, results
 from nosync_nb.operators.aggregates.accumulators import Slots
 from nosync_nb.operators.aggregates.few import FewCounts
 from nosync_nb.operators.aggregates.looks import looked
 from nosync_nb.operators.aggregates.memo import CountMemo, SlotMemo
-from nosync_nb.operators.aggregates.plans import SPREADS, CallPlan, Feed, planned, sum_kind
+from nosync_nb.operators.aggregates.plans import CallPlan, Feed, planned
 from nosync_nb.operators.aggregates.presence import appeared, owners
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.counts import counts
@@ -43,8 +43,8 @@ from nosync_nb.trace.batch import (
     concat_updates,
 )
 
-Looks = dict[tuple[int, str], Column]
-"""(held trace, function) -> results before and after, for every group."""
+Looks = dict[tuple[int, object], Column]
+"""(held trace, kernel) -> results before and after, for every group."""
 
 
 class Aggregate(Operator):
@@ -148,22 +148,22 @@ class Aggregate(Operator):
         number[starts[1:]] = 1
         number = number.cumsum()
         for feed in self.by_rows:
-            column = rows.take(arguments[feed.argument], order)
-            null = rows.null_mask(column)
+            columns = [rows.take(arguments[i], order) for i in feed.arguments]
+            null = _either(map(rows.null_mask, columns))
             counted = diff if null is None else np.where(null, 0, diff)
             changes[feed.slots["count"]] = add_runs(counted, starts)
             if len(feed.slots) > 1 and null is not None:
                 some = (~null).nonzero()[0]
-                column = rows.take(column, some)
-                self._add(feed, column, diff[some], number[some], len(starts), changes)
+                columns = [rows.take(column, some) for column in columns]
+                self._add(feed, columns, diff[some], number[some], len(starts), changes)
             elif len(feed.slots) > 1:
-                self._add(feed, column, diff, number, len(starts), changes)
+                self._add(feed, columns, diff, number, len(starts), changes)
         return changes
 
     def _add(
         self,
         feed: Feed,
-        column: Column,
+        columns: list[Column],
         diff: npt.NDArray[np.int64],
         number: npt.NDArray[np.int64],
         groups_count: int,
@@ -174,7 +174,10 @@ class Aggregate(Operator):
         for kind, base in feed.slots.items():
             if kind == "count":
                 continue
-            parts = accumulators.contributions(kind, column, type_, len(diff))
+            if len(columns) == 2:
+                parts = accumulators.pair_contributions(kind, *columns)
+            else:
+                parts = accumulators.contributions(kind, columns[0], type_, len(diff))
             for offset, (index, values) in parts.items():
                 added = np.zeros(groups_count, np.int64)
                 add_at(added, number[index], products(values, diff[index]))
@@ -192,7 +195,7 @@ class Aggregate(Operator):
                 self._present(feed, counted[feed.held], groups, changes, step)
         result: Looks = {}
         for plan in self.plans:
-            which = (plan.held, plan.call.function)
+            which = (plan.held, plan.call.kernel)
             if plan.held >= 0 and which not in result:
                 result[which] = looked(plan, counted.get(plan.held), groups, step)
         return result
@@ -215,8 +218,9 @@ class Aggregate(Operator):
         add_at(count, number, diff)
         changes[feed.slots["count"]] = count
         if len(feed.slots) > 1:
-            column = rows.take(batch.columns[len(self.keys)], index)
-            self._add(feed, column, diff, number, len(count), changes)
+            places = [self.held[feed.held - 1].arguments.index(i) for i in feed.arguments]
+            columns = [rows.take(batch.columns[len(self.keys) + place], index) for place in places]
+            self._add(feed, columns, diff, number, len(count), changes)
 
     def _accumulated(self, groups: Groups, changes: Slots) -> Batch | None:
         """The change of the accumulator trace: a row (key, slot) with the number as its diff."""
@@ -299,8 +303,7 @@ class Aggregate(Operator):
             slots = {slot: numbers[index] for slot, numbers in slots.items()}
             looks = {which: rows.take(column, index) for which, column in looks.items()}
         m = 2 * n if index is None else len(index)
-        results = [self._result(plan, slots, looks, m, step) for plan in self.plans]
-        columns = [*keys, *results]
+        columns = [*keys, *(self._result(p, slots, looks, m, step.stage) for p in self.plans)]
         if self.picked is not None:
             values = [columns[i] for i in self.picked]
         else:
@@ -311,6 +314,13 @@ class Aggregate(Operator):
             place = np.zeros(2 * n, np.int64)
             place[index] = np.arange(m)
         return self._difference(groups, keys, there, place, values, n)
+
+    def _result(self, plan: CallPlan, slots: Slots, looks: Looks, n: int, stage: str) -> Column:
+        """The column of one aggregate call for `n` groups."""
+        if plan.held >= 0:
+            return looks[plan.held, plan.call.kernel]
+        type_ = "" if plan.argument < 0 else self.arguments[plan.argument].type
+        return results.result(plan, slots, type_, n, stage)
 
     def _difference(
         self,
@@ -359,34 +369,11 @@ class Aggregate(Operator):
             changed = ~same if changed is None else changed | ~same
         return np.zeros(n, bool) if changed is None else changed
 
-    def _result(self, plan: CallPlan, slots: Slots, looks: Looks, n: int, step: Step) -> Column:
-        """The column of one aggregate call for `n` groups."""
-        call = plan.call
-        function = call.function
-        if function == "count_star":
-            return slots[0]
-        if plan.held >= 0:
-            return looks[plan.held, function]
-        count = slots.get(plan.slots["count"])
-        count = np.zeros(n, np.int64) if count is None else count
-        if function == "count":
-            return count
-        base, type_ = plan.slots.get("sum", 0), self.arguments[plan.argument].type
-        try:
-            if function == "sum":
-                values = totals.sums(slots, base, type_, call.type, count)
-            elif function == "avg":
-                values = totals.means(slots, base, type_, call.type, count)
-            elif function in SPREADS:
-                base = plan.slots[sum_kind("doubles", type_)]
-                values = totals.spreads(slots, base, plan.slots["squares"], function, count)
-            else:
-                values = totals.bits(slots, plan.slots["bits"], function, type_, count)
-        except ExpressionError as error:
-            if not step.stage:
-                raise
-            raise ExpressionError(f"stage '{step.stage}': {error}", hint=error.hint) from None
-        return totals.column(values, call.type)
+
+def _either(masks: Iterable[npt.NDArray[np.bool_] | None]) -> npt.NDArray[np.bool_] | None:
+    """Where one of the masks is true; None: nowhere."""
+    some = [mask for mask in masks if mask is not None]
+    return reduce(or_, some) if some else None
 
 
 @lru_cache(maxsize=128)

@@ -10,6 +10,7 @@ from nosync_nb.operators.aggregates import winners
 from nosync_nb.operators.aggregates.extremes import extreme
 from nosync_nb.operators.aggregates.lists import collected
 from nosync_nb.operators.aggregates.plans import CallPlan
+from nosync_nb.operators.aggregates.wholes import WHOLES, whole
 from nosync_nb.operators.base import Step
 from nosync_nb.operators.keys import Groups
 from nosync_nb.rows import Column
@@ -50,6 +51,8 @@ def _look(plan: CallPlan, trace: Trace, groups: Groups, step: Step) -> Column:
     khash, keys = groups.khash, groups.keys
     if function in ("collect_list", "collect_set"):
         return collected(trace, khash, keys, function == "collect_list", step)
+    if function in WHOLES:
+        return whole(trace, khash, keys, plan.call, step)
     has, values = extreme(trace, khash, keys, function.startswith("max"), step)
     return _spread(has, values[-1], plan.call.type)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nosync_nb.expressions import AggregateCall, Expression
+from nosync_nb.expressions import PAIRS, AggregateCall, Expression
 from nosync_nb.operators.aggregates.accumulators import SLOTS
 from nosync_nb.rows.types import FIXED, FLOATS, decimal_parts
 from nosync_nb.trace.batch import Layout
@@ -26,11 +26,14 @@ from nosync_nb.trace.batch import Layout
 _BLOCK = 100  # a count, and a sum, whose last offset is below 99
 
 SPREADS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
-_KINDS = {
+_SQUARES = ("count", "doubles", "squares")
+_KINDS: dict[str, tuple[str, ...]] = {
     "count": ("count",),
-    "sum": ("count", "sum"),
-    "avg": ("count", "sum"),
-    **dict.fromkeys(SPREADS, ("count", "doubles", "squares")),
+    **dict.fromkeys(("sum", "avg", "try_sum", "try_avg"), ("count", "sum")),
+    **dict.fromkeys(SPREADS, _SQUARES),
+    "skewness": (*_SQUARES, "cubes"),
+    "kurtosis": (*_SQUARES, "cubes", "fourths"),
+    **dict.fromkeys(PAIRS, (*_SQUARES, "doubles 2", "squares 2", "products")),
     "bit_and": ("count", "bits"),
     "bit_or": ("count", "bits"),
     "bit_xor": ("count", "bits"),
@@ -54,17 +57,23 @@ class ValueTrace(NamedTuple):
 
 
 class Feed(NamedTuple):
-    """Slots fed by an argument.
+    """Slots fed by an argument, or by a pair of them.
 
     Attributes:
-        argument: its number.
+        argument: its number; `second`: that of the other one, or -1.
         held: the number among the own traces of what is there; -1: every row counts.
         slots: kind -> first slot.
     """
 
     argument: int
+    second: int
     held: int
     slots: dict[str, int]
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The numbers of its arguments."""
+        return (self.argument,) if self.second < 0 else (self.argument, self.second)
 
 
 class CallPlan(NamedTuple):
@@ -136,7 +145,7 @@ class _Planner:
                     self.arguments.append(argument)
         self.held: dict[tuple[tuple[int, ...], int], bool] = {}
         self.winners: dict[tuple[int, bool], int] = {}
-        self.feeds: dict[tuple[int, int], Feed] = {}
+        self.feeds: dict[tuple[int, int, int], Feed] = {}
         self.slots_count = 1 + _BLOCK * len(self.arguments)
 
     def plan(self, call: AggregateCall) -> CallPlan:
@@ -155,15 +164,16 @@ class _Planner:
         held = -1
         if call.distinct or call.function in _BY_PRESENCE:
             held = self._trace(call, numbers)
-        feed = self.feeds.setdefault((numbers[0], held), Feed(numbers[0], held, {}))
+        key = (numbers[0], numbers[1] if call.function in PAIRS else -1, held)
+        feed = self.feeds.setdefault(key, Feed(*key, {}))
         for each in kinds:
-            kind = sum_kind(each, call.argument.type)
+            kind = each if feed.second >= 0 else sum_kind(each, call.argument.type)
             if kind not in feed.slots:
                 feed.slots[kind] = self._slot(feed, kind)
         return CallPlan(call, numbers[0], feed.slots, -1, -1)
 
     def _trace(self, call: AggregateCall, numbers: tuple[int, ...]) -> int:
-        required = len(numbers)
+        required = len(numbers) if call.required < 0 else call.required
         if call.function in ("min_by", "max_by"):
             numbers, required = numbers[::-1], 1
         key = (numbers, required)
@@ -171,7 +181,7 @@ class _Planner:
         return 1 + list(self.held).index(key)
 
     def _slot(self, feed: Feed, kind: str) -> int:
-        if feed.held < 0 and kind in ("count", "sum"):
+        if feed.held < 0 > feed.second and kind in ("count", "sum"):
             return 1 + _BLOCK * feed.argument + (kind == "sum")
         self.slots_count += SLOTS[kind]
         return self.slots_count - SLOTS[kind]

@@ -58,7 +58,7 @@ def sums(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[
         ExpressionError: if a final sum does not fit `result`.
     """
     if type_ in ("float", "double"):
-        return [None if exact is None else _float(exact) for exact in _doubles(slots, base, count)]
+        return [None if exact is None else _float(exact) for exact in doubles(slots, base, count)]
     numbers = _whole(slots, base, type_, count)
     unscaled = [u if c else None for u, c in zip(numbers, count.tolist(), strict=True)]
     return _fitting(unscaled, f"a sum of {type_}", result)
@@ -92,8 +92,8 @@ def spreads(slots: Slots, base: int, squares: int, function: str, count: Ints) -
     """
     sample = function.endswith("_samp")
     counts = count.tolist()
-    numbers = _doubles(slots, base, count)
-    powers = _exact(slots, squares, SLOTS["squares"], len(counts))
+    numbers = doubles(slots, base, count)
+    powers = exact_sums(slots, squares, SLOTS["squares"], len(counts))
     values: list[Any] = []
     for c, exact, square in zip(counts, numbers, powers, strict=True):
         if c <= sample:
@@ -102,8 +102,8 @@ def spreads(slots: Slots, base: int, squares: int, function: str, count: Ints) -
             values.append(math.nan)
         else:
             above = (c * square << (2 * LOWEST - LOWEST_SQUARE)) - exact * exact
-            variance = _quotient(above, c * (c - sample) << (2 * LOWEST))
-            values.append(_root(variance) if function.startswith("stddev") else variance)
+            variance = quotient(above, c * (c - sample) << (2 * LOWEST))
+            values.append(root(variance) if function.startswith("stddev") else variance)
     return values
 
 
@@ -161,7 +161,7 @@ def _half_up(above: int, below: int) -> int:
     return -number if negative else number
 
 
-def _doubles(slots: Slots, base: int, count: Ints) -> Iterator[int | float | None]:
+def doubles(slots: Slots, base: int, count: Ints) -> Iterator[int | float | None]:
     """For each group `sum * 2**LOWEST`, or an infinity or NaN; None where no value was summed."""
     n = len(count)
     zero = [0] * n
@@ -169,7 +169,7 @@ def _doubles(slots: Slots, base: int, count: Ints) -> Iterator[int | float | Non
         slots[base + s].tolist() if base + s in slots else zero for s in (INF, MINUS_INF, NAN)
     ]
     for some, exact, inf, minus, nan in zip(
-        count.tolist(), _exact(slots, base, INF, n), *special, strict=True
+        count.tolist(), exact_sums(slots, base, INF, n), *special, strict=True
     ):
         if not some:
             yield None
@@ -181,7 +181,7 @@ def _doubles(slots: Slots, base: int, count: Ints) -> Iterator[int | float | Non
             yield exact
 
 
-def _exact(slots: Slots, base: int, bins_count: int, n: int) -> list[int]:
+def exact_sums(slots: Slots, base: int, bins_count: int, n: int) -> list[int]:
     """The sum of bins of each group as one integer."""
     bins = sorted(s - base for s in slots if base <= s < base + bins_count)
     if not bins:
@@ -196,10 +196,10 @@ def _exact(slots: Slots, base: int, bins_count: int, n: int) -> list[int]:
 
 def _float(exact: int | float) -> float:
     """`exact * 2**-LOWEST`, correctly rounded; what is not finite stays."""
-    return exact if isinstance(exact, float) else _quotient(exact, 1 << LOWEST)
+    return exact if isinstance(exact, float) else quotient(exact, 1 << LOWEST)
 
 
-def _quotient(above: int, below: int) -> float:
+def quotient(above: int, below: int) -> float:
     """The double next to a quotient; an overflow is infinite as in IEEE 754."""
     try:
         return above / below
@@ -207,6 +207,6 @@ def _quotient(above: int, below: int) -> float:
         return math.inf if above > 0 else -math.inf
 
 
-def _root(variance: float) -> float:
+def root(variance: float) -> float:
     """A square root; of less than 0, which rows counted below 0 may give, NaN."""
     return math.nan if variance < 0 else math.sqrt(variance)

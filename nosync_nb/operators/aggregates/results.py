@@ -1,0 +1,77 @@
+"""Results: the column of an aggregate call, read from the slots of its groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import PAIRS
+from nosync_nb.operators.aggregates import moments, totals
+from nosync_nb.operators.aggregates.accumulators import Ints, Slots
+from nosync_nb.operators.aggregates.plans import SPREADS, CallPlan, sum_kind
+from nosync_nb.rows import Column
+
+
+def result(plan: CallPlan, slots: Slots, type_: str, n: int, stage: str) -> Column:
+    """The values of a call for `n` groups.
+
+    Args:
+        type_: of its first argument.
+
+    Raises:
+        ExpressionError: if a total does not fit the type of the result; names the stage.
+    """
+    function = plan.call.function
+    if function == "count_star":
+        return slots[0]
+    count = slots.get(plan.slots["count"])
+    count = np.zeros(n, np.int64) if count is None else count
+    if function == "count":
+        return count
+    try:
+        values = _values(plan, slots, type_, count)
+    except ExpressionError as error:
+        if not stage:
+            raise
+        raise ExpressionError(f"stage '{stage}': {error}", hint=error.hint) from None
+    return totals.column(values, plan.call.type)
+
+
+def _values(plan: CallPlan, slots: Slots, type_: str, count: Ints) -> list[Any]:
+    """The values of each group, None where there is none."""
+    function, base = plan.call.function, plan.slots.get("sum", 0)
+    if function == "sum":
+        return totals.sums(slots, base, type_, plan.call.type, count)
+    if function == "avg":
+        return totals.means(slots, base, type_, plan.call.type, count)
+    if function in ("try_sum", "try_avg"):
+        compute = totals.sums if function == "try_sum" else totals.means
+        return _each(compute, slots, base, type_, plan.call.type, count)
+    if function in PAIRS:
+        return moments.of_pairs(slots, plan.slots, function, count)
+    if function in ("bit_and", "bit_or", "bit_xor"):
+        return totals.bits(slots, plan.slots["bits"], function, type_, count)
+    base = plan.slots[sum_kind("doubles", type_)]
+    if function in SPREADS:
+        return totals.spreads(slots, base, plan.slots["squares"], function, count)
+    return moments.of_numbers(slots, {**plan.slots, "doubles": base}, function, count)
+
+
+def _each(
+    compute: Any, slots: Slots, base: int, type_: str, result_type: str, count: Ints
+) -> list[Any]:
+    """Totals, null where they do not fit."""
+    try:
+        values: list[Any] = compute(slots, base, type_, result_type, count)
+    except ExpressionError:
+        if len(count) == 1:
+            return [None]
+    else:
+        return values
+    parts = []
+    for i in range(len(count)):
+        own = {slot: numbers[i : i + 1] for slot, numbers in slots.items()}
+        parts += _each(compute, own, base, type_, result_type, count[i : i + 1])
+    return parts
