@@ -20,7 +20,7 @@ from nosync.cells import Cells, pending_rows
 from nosync.eager import EagerSpark
 from nosync.ending import Ending
 from nosync.memo import Memo
-from nosync.place import Place, fetch, prepare, regained, shown, temporary, use, used
+from nosync.place import Place, fetch, folder_of, prepare, regained, shown, temporary, use, used
 from nosync.recollection import Recollection
 from nosync.sources import read_cell
 from nosync.tracebacks import ShortErrors
@@ -192,16 +192,16 @@ class Notebook:
             raise
 
     @contextmanager
-    def main(self, mode: Literal["r", "w"] = "w") -> Iterator[Session]:
-        """The session of the log itself, whichever branch is in use; open for the block."""
+    def log(self, branch: str | None = None, *, mode: Literal["r", "w"] = "w") -> Iterator[Session]:
+        """The session of a branch, None: of the log itself; open for the block."""
         session = self.session()
-        if self.branch is None or self.place is None:
+        if self.branch == branch or self.place is None:
             yield session
             return
         import nosync_nb
 
-        with nosync_nb.open(str(self.place.path), mode=mode) as main:
-            yield main
+        with nosync_nb.open(str(folder_of(self.place, branch)), mode=mode) as other:
+            yield other
 
     def _refuse_pending(self, where: Path, options: Mapping[str, Any]) -> None:
         """Raises if another log is to be opened while rows wait that no cell's end commits."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +98,14 @@ def used(place: Place) -> tuple[str | None, Path]:
     from nosync_nb.store import branches
 
     name = branches.used(Files(), str(place.path))
-    return name, place.path if name is None else Path(branches.place(str(place.path), name))
+    return name, folder_of(place, name)
+
+
+def folder_of(place: Place, name: str | None) -> Path:
+    """The folder of a branch of a log, None: of the log itself; `A/B` is branch B of branch A."""
+    from nosync_nb.store import branches
+
+    return place.path if name is None else Path(branches.place(str(place.path), name))
 
 
 def use(place: Place, name: str | None) -> None:
@@ -110,27 +117,39 @@ def use(place: Place, name: str | None) -> None:
 
 
 def branches_of(place: Place) -> list[str]:
-    """The names of the branches of a log, those at replicas alone as well; opens none."""
+    """The names of the branches of a log, those at replicas alone as well; opens none.
+
+    A branch of a branch is `A/B`.
+    """
     from nosync_nb.files.disk import Files
     from nosync_nb.store import branches
     from nosync_nb.store.replicas import remembered
 
-    log = str(place.path.resolve())
-    return [*branches.names(Files(), log), *remembered.below(Files(), log)]
+    def below(log: str) -> Iterator[str]:
+        for name in branches.names(Files(), log):
+            yield name
+            yield from (f"{name}/{each}" for each in below(branches.place(log, name)))
+        yield from remembered.below(Files(), log)
+
+    return [*below(str(place.path.resolve()))]
 
 
 def fetch(place: Place, name: str) -> None:
-    """Makes a branch anew that is at its replicas alone, from them; it is closed then."""
+    """Makes a branch anew that is at its replicas alone, from them; it is closed then.
+
+    Of `A/B`, A goes first.
+    """
     import nosync_nb
     from nosync_nb.files.disk import Files
     from nosync_nb.store import branches
     from nosync_nb.store.replicas import remembered
 
     log = str(place.path.resolve())
-    had = remembered.below(Files(), log).get(name)
-    if had is not None:
-        path = branches.place(log, name)
-        nosync_nb.open(path, replicas=had[0], quorum=had[1]).close()
+    for part in name.split("/"):
+        had = remembered.below(Files(), log).get(part)
+        log = branches.place(log, part)
+        if had is not None:
+            nosync_nb.open(log, replicas=had[0], quorum=had[1]).close()
 
 
 def prepare(place: Place, *, write: bool = True) -> bool:

@@ -44,7 +44,7 @@ FOLDER = BRANCHES
 MAKING, DROPPED, LEFT = ".making-", ".dropped-", ".left-"
 IN_USE = ".in-use"
 
-_NAME_BYTES_MAX = 1 << 10
+_NAME_BYTES_MAX = 1 << 12
 
 NAME_BYTES_MAX = 255 - len(DROPPED)
 """The name of a branch has so many bytes at most: it is dropped under a longer one."""
@@ -96,8 +96,10 @@ def fork_of(meta: Mapping[str, Any]) -> Fork | None:
 
 
 def place(log: str, name: str) -> str:
-    """The folder of a branch of the log in a folder."""
-    return os.path.join(log, FOLDER, name)
+    """The folder of a branch of the log in a folder; `A/B` is branch B of branch A."""
+    for part in name.split("/"):
+        log = os.path.join(log, FOLDER, part)
+    return log
 
 
 def names(files: Files, log: str) -> list[str]:
@@ -349,21 +351,39 @@ def sweep(parent: Store) -> None:
 def used(files: Files, log: str) -> str | None:
     """The branch that a notebook of the log in a folder goes on in; None: the log itself."""
     path = os.path.join(log, FOLDER, IN_USE)
-    known = names(files, log)
-    if not known or not files.exists(path):
+    if not names(files, log) or not files.exists(path):
         return None
     name = files.read(path, most=_NAME_BYTES_MAX).decode(errors="replace")
-    return name if name in known else None
+    return name if _is_there(files, log, name) else None
 
 
 def use(files: Files, log: str, name: str | None) -> None:
     """Notes which branch a notebook goes on in, durably; None: the log itself.
 
+    Args:
+        name: `A/B` is branch B of branch A.
+
     Raises:
         SchemaError: there is no such branch.
     """
-    known = names(files, log)
-    if name is not None and name not in known:
-        raise unknown(name, known)
-    if known:
+    if name is not None and not _is_there(files, log, name):
+        raise unknown(name, every(files, log))
+    if names(files, log):
         files.replace(os.path.join(log, FOLDER, IN_USE), (name or "").encode())
+
+
+def every(files: Files, log: str) -> list[str]:
+    """The branches of the log in a folder and those of them, as `A/B`."""
+    known = []
+    for name in names(files, log):
+        known += [name, *(f"{name}/{each}" for each in every(files, place(log, name)))]
+    return known
+
+
+def _is_there(files: Files, log: str, name: str) -> bool:
+    """Tells whether there is such a branch, or such a one of a branch."""
+    for part in name.split("/"):
+        if part not in names(files, log):
+            return False
+        log = place(log, part)
+    return True

@@ -270,7 +270,6 @@ def test_what_cannot_be_is_told_and_cells_go_on_where_they_did(
         notebook.ok('flights.insert([("UA", 11)])')
         other.communicate()
     notebook.ok("%dd switch taken")
-    assert "`%dd switch` first" in notebook.fails("%dd branch inner")
     assert os.path.basename(nosync.session().path) == "taken"
 
 
@@ -310,3 +309,47 @@ def test_a_stage_is_compared_with_itself_in_another_branch(notebook: Notebook) -
     notebook.ok("%dd switch what_if")
     assert "there are: main, what_if" in notebook.fails("%dd compare other/slow slow")
     assert "'fast'" in notebook.fails("%dd compare main/fast slow")
+
+
+def test_a_branch_is_forked_from_the_one_that_cells_go_on_in(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    notebook.ok("%dd branch outer --at 2")
+    notebook.ok("%dd switch outer")
+    notebook.ok('flights.insert([("UA", 99)])')
+    said = notebook.ok("%dd branch inner")
+    assert "branch outer/inner forked at epoch 3: `%dd switch outer/inner`" in said
+    assert "cells go on in branch outer/inner, at epoch 3" in notebook.ok("%dd switch outer/inner")
+    notebook.ok('flights.insert([("DL", 50)])')
+    assert rows(notebook) == [("AA", 20), ("DL", 50), ("UA", 99)]
+    listed = notebook.ok("%dd branch")
+    assert "outer/inner" in listed
+    assert "this notebook" in listed
+    compared = notebook.ok("%dd compare outer/slow outer/inner/slow")
+    assert "1 only in outer/inner/slow, 2 in both" in compared
+    notebook.ok("%dd switch outer")
+    assert rows(notebook) == [("AA", 20), ("UA", 99)]
+    notebook.ok('flights.insert([("B6", 70)])')
+    notebook.ok("%dd switch outer/inner")
+    assert "1 epoch of branch outer taken, now at 5" in notebook.ok("%dd follow")
+    assert ("B6", 70) in rows(notebook)
+    assert "branch outer/inner/before-rewind-1: `%dd switch outer/inner/before" in notebook.ok(
+        "%dd rewind 4"
+    )
+    notebook.close()
+    again = started()
+    try:
+        again.ok(FLIGHTS)
+        assert again.names["slow"].count() == 3
+        assert "epoch 4 · branch outer/inner of log" in again.ok("%dd status")
+        assert "has branches of its own" in again.fails("%dd branch --drop outer").text
+        assert "no branch 'outer/none'" in again.fails("%dd switch outer/none").text
+        again.ok("%dd switch outer/inner")
+        again.ok("%dd branch --drop outer/inner/before-rewind-1")
+        again.ok("%dd switch")
+        again.ok("%dd branch --drop outer/inner")
+        assert "inner" not in again.ok("%dd branch")
+        again.ok("%dd branch --drop outer")
+        assert os.listdir(tmp_path / "log" / "branches") == [".in-use"]
+    finally:
+        again.close()

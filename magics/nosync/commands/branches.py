@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
@@ -26,8 +27,9 @@ def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
     if arguments.drop is not None:
         if arguments.name is not None or arguments.at is not None or arguments.then:
             raise UsageError("%dd branch: write `%dd branch NAME`, or `%dd branch --drop NAME`")
-        with notebook.main() as main:
-            main.drop_branch(arguments.drop)
+        above, name = _parent(arguments.drop)
+        with notebook.log(above) as parent:
+            parent.drop_branch(name)
         notebook.say(f"branch {arguments.drop} is gone")
         return None
     if arguments.name is None:
@@ -51,16 +53,12 @@ def fork(notebook: Notebook, given: str, at: int | None, *, then: bool = False) 
     from nosync_nb.session.session import owners_of
 
     session = notebook.session()
-    if notebook.branch is not None:
-        raise UsageError(
-            f"%dd branch: cells go on in branch {notebook.branch}; `%dd switch` first, or fork it:"
-            f" nosync.session().branch({given!r})"
-        )
     name = check_name(given, "branch")
     epoch = session.now if at is None else at
     definitions = "then" if then else "now"
     owners_of(session).branching.make(name, epoch, definitions=definitions)
     cells = " with its definitions" if then else ""
+    name = _within(notebook, name)
     return (
         f"branch {name} forked at epoch {epoch}{cells}: `%dd switch {name}` goes on there"
         f"{_alone(session)}"
@@ -68,19 +66,19 @@ def fork(notebook: Notebook, given: str, at: int | None, *, then: bool = False) 
 
 
 def _listed(notebook: Notebook) -> Table | None:
-    with notebook.main("r") as main:
-        branches = main.branches.values()
+    with notebook.log(mode="r") as main:
+        branches = [*_every(main.branches, "")]
     if not branches:
         notebook.say("there are no branches: `%dd branch NAME` forks one here")
         return None
     rows = [
         [
-            each.name,
+            name,
             "" if each.replicas else formats.value(each.at),
             "" if each.replicas else formats.value(each.now),
-            "this notebook" if each.name == notebook.branch else _where(each),
+            "this notebook" if name == notebook.branch else _where(each, name),
         ]
-        for each in branches
+        for name, each in branches
     ]
     head = ("branch", "forked at", "last epoch", "open in")
     return Table("branches", head, rows, ("string", "bigint", "bigint", "string"))
@@ -94,10 +92,36 @@ def _alone(session: Session) -> str:
     return "; until then it is on this disk alone" if has else ""
 
 
-def _where(branch: Branch) -> str:
+def _every(branches: Mapping[str, Branch], above: str) -> Iterator[tuple[str, Branch]]:
+    """Branches, each with those of it, by the names that a notebook of the log has for them."""
+    from nosync_nb.files.disk import Files
+    from nosync_nb.session import distant
+    from nosync_nb.store import listing
+
+    for each in branches.values():
+        name = above + each.name
+        yield name, each
+        if not each.replicas:
+            path = each.path
+            below = {**distant.listed(Files(), path), **listing.listed(Files(), path)}
+            yield from _every(below, f"{name}/")
+
+
+def _within(notebook: Notebook, name: str) -> str:
+    """The name of a branch of the one that cells go on in, or of the log."""
+    return name if notebook.branch is None else f"{notebook.branch}/{name}"
+
+
+def _parent(name: str) -> tuple[str | None, str]:
+    """The branch that one is a branch of, None: the log itself; and its own name there."""
+    above, _, own = name.rpartition("/")
+    return above or None, own
+
+
+def _where(branch: Branch, name: str) -> str:
     """Who has a branch open, or why nobody can as it is."""
     if branch.replicas:
-        return f"at replicas: `%dd switch {branch.name}`"
+        return f"at replicas: `%dd switch {name}`"
     return branch.damaged or branch.owner or ""
 
 
@@ -128,10 +152,10 @@ def rewind(notebook: Notebook, epoch: int) -> str:
         return f"the session is at epoch {told.epoch} already"
     made = {"computed from its inputs": told.computed, "not known there": told.unknown}
     rest = "".join(f"; {what}: {', '.join(names)}" for what, names in made.items() if names)
-    undo = told.undo if notebook.branch is not None else f"`%dd switch {told.branch}`"
+    left = _within(notebook, told.branch)
     return (
         f"went back from epoch {told.left} to {told.epoch}{rest}; what was left is branch"
-        f" {told.branch}: {undo} goes on there{_alone(session)}"
+        f" {left}: `%dd switch {left}` goes on there{_alone(session)}"
     )
 
 
@@ -156,11 +180,13 @@ def _follow(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True
     session = notebook.session()
     before = session.now
-    with notebook.main("r") as main:
-        upto = None if arguments.upto is None else epoch_of(main, arguments.upto)
-        now = session.follow(main, upto)
+    above = None if notebook.branch is None else _parent(notebook.branch)[0]
+    with notebook.log(above, mode="r") as parent:
+        upto = None if arguments.upto is None else epoch_of(parent, arguments.upto)
+        now = session.follow(parent, upto)
     notebook.cells.heard(now)
-    notebook.say(f"{formats.count(now - before, 'epoch')} of the main log taken, now at {now}")
+    which = "the main log" if above is None else f"branch {above}"
+    notebook.say(f"{formats.count(now - before, 'epoch')} of {which} taken, now at {now}")
 
 
 COMMANDS = (
@@ -179,7 +205,15 @@ COMMANDS = (
         "switch",
         "go on in a branch, or in the main log",
         _switch,
-        [(["name"], {"nargs": "?", "help": "a branch; left out: the main log"})],
+        [
+            (
+                ["name"],
+                {
+                    "nargs": "?",
+                    "help": "a branch, or A/B for one of a branch; left out: the main log",
+                },
+            )
+        ],
     ),
     Subcommand(
         "rewind",
@@ -189,8 +223,13 @@ COMMANDS = (
     ),
     Subcommand(
         "follow",
-        "take what the main log got since the branch in use forked",
+        "take what the log, or branch, that the branch in use forked from got since",
         _follow,
-        [(["--upto"], {"type": moment, "metavar": "EPOCH", "help": "an epoch of the main log"})],
+        [
+            (
+                ["--upto"],
+                {"type": moment, "metavar": "EPOCH", "help": "an epoch of what it forked from"},
+            )
+        ],
     ),
 )

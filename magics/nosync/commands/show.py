@@ -195,13 +195,13 @@ def _side(notebook: Notebook, name: str, opened: ExitStack) -> tuple[Session, Co
     branch, slash, own = name.rpartition("/")
     if not slash:
         return notebook.session(), collection_of(notebook, name)
-    session = opened.enter_context(notebook.main("r"))
-    if branch != MAIN:
+    session = opened.enter_context(notebook.log(mode="r"))
+    for part in branch.split("/") if branch != MAIN else ():
         branches = session.branches
-        if branch not in branches:
+        if part not in branches:
             known = ", ".join([MAIN, *branches])
             raise UsageError(f"%dd compare: there is no branch '{branch}'; there are: {known}")
-        session = opened.enter_context(nosync_nb.open(branches[branch].path, mode="r"))
+        session = opened.enter_context(nosync_nb.open(branches[part].path, mode="r"))
     return session, session[own]
 
 
