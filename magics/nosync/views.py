@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nosync_widgets.frontier import FrontierView
     from nosync_widgets.grid import GridView
     from nosync_widgets.layering import LayersView
+    from nosync_widgets.pace import Budget
     from nosync_widgets.panel import Actions, Panel
     from nosync_widgets.pulse import Pulse
     from nosync_widgets.travel import Forks, TravelView
@@ -44,6 +45,7 @@ class OpenViews:
         self._side: Any = None
         self._pulse: Pulse | None = None
         self._grids: dict[str, GridView] = {}
+        self._budget: Budget | None = None
 
     def travel(
         self,
@@ -58,7 +60,10 @@ class OpenViews:
 
         view = self._open.get(stage)
         if view is None:
-            view = self._open[stage] = TravelView(session, stage, at=at, branch=branch, forks=forks)
+            view = TravelView(
+                session, stage, at=at, branch=branch, forks=forks, budget=self._shared()
+            )
+            self._open[stage] = view
         else:
             view.refresh(reload=True)
             view.travel(at)
@@ -101,6 +106,14 @@ class OpenViews:
             self._side.close()
         self._side = side
 
+    def _shared(self) -> Budget:
+        """The time that all views which follow commits may take together."""
+        from nosync_widgets.pace import Budget
+
+        if self._budget is None:
+            self._budget = Budget()
+        return self._budget
+
     def _beat(self, session: Session, branch: str | None) -> Pulse:
         """The pulse of all views, up to date."""
         from nosync_widgets.pulse import Pulse
@@ -117,7 +130,8 @@ class OpenViews:
 
         grid = self._grids.get(stage)
         if grid is None:
-            grid = self._grids[stage] = GridView(session, stage, limit=limit, branch=branch)
+            grid = GridView(session, stage, limit=limit, branch=branch, budget=self._shared())
+            self._grids[stage] = grid
         else:
             grid.refresh()
         return grid

@@ -28,7 +28,7 @@ from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.paging import Order, Ordered
-from nosync_nb.trace.profiles import Profile, profiles
+from nosync_nb.trace.profiles import Profile
 
 
 class Paging:
@@ -151,7 +151,7 @@ class Look:
         """A summary of each column, made once."""
         made = self._profiles.get(where)
         if made is None:
-            made = profiles(self._rows(where).batch)
+            made = self._rows(where).profiles()
             self._profiles = {where: made}
         return made
 

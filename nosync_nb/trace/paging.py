@@ -19,6 +19,7 @@ from nosync_nb.rows.order import ordered
 from nosync_nb.trace import glance
 from nosync_nb.trace.batch import Batch, Index
 from nosync_nb.trace.layers import Trace
+from nosync_nb.trace.profiles import Profile, profiles
 
 NEAR_ROWS = 4096
 """How far from the beginning of an order a glance is taken for no dearer than the order."""
@@ -68,6 +69,11 @@ class Ordered:
             self._check(batch)
             self._batch = batch
         return batch
+
+    def profiles(self) -> list[Profile]:
+        """A summary of each column. Cost: that of `profiles`; layers that are sound stay apart."""
+        apart = self._batch is None and glance.sound(self._trace)
+        return profiles(self._trace.updates() if apart else self.batch.updates, self.types)
 
     def count(self) -> int:
         """How many rows there are, copies counted."""

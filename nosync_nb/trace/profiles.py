@@ -5,6 +5,7 @@ All counts are of rows with their copies. They are exact.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb import rows
-from nosync_nb.rows import Column
+from nosync_nb.rows import Column, bridge
 from nosync_nb.rows.types import is_nested
-from nosync_nb.trace.batch import Batch, Diffs
+from nosync_nb.trace.batch import Diffs, Updates
 
 BARS = 12
 COMMON = 5
@@ -39,39 +40,51 @@ class Profile(NamedTuple):
     common: tuple[tuple[Any, int], ...] = ()
 
 
-def profiles(batch: Batch) -> list[Profile]:
-    """A profile of each column of a state. Cost: O(n log n) for each, in vectors."""
-    types = batch.layout.types
-    return [_profile(c, t, batch.diff) for c, t in zip(batch.columns, types, strict=True)]
+def profiles(updates: Updates, types: Sequence[str]) -> list[Profile]:
+    """A profile of each column of a state.
+
+    Args:
+        updates: they need not be added up, but no row may be there fewer than 0 times.
+
+    Cost: some 100 ns a row and column, in vectors; nothing is put in order but values that differ.
+    """
+    return [_profile(c, t, updates.diff) for c, t in zip(updates.columns, types, strict=True)]
 
 
 def _profile(column: Column, type_: str, diff: Diffs) -> Profile:
     values = rows.to_arrow(column, type_)
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
-    missing = values.is_null().to_numpy(zero_copy_only=False)
-    nulls = int(diff[missing].sum())
     if is_nested(type_):
-        return Profile(nulls, None)
-    if nulls:
-        kept = np.flatnonzero(~missing)
-        values, diff = values.take(pa.array(kept)), diff[kept]
-    if not len(values):
-        return Profile(nulls, 0)
-    counted = pa.table({"value": values, "rows": diff}).group_by("value", use_threads=False)
-    counted = counted.aggregate([("rows", "sum")])
-    distinct = counted.num_rows
+        return Profile(int(diff[bridge.null_mask_of(values)].sum()), None)
+    coded = values.dictionary_encode()
+    codes: Any = bridge.numbers(coded.indices, np.int32)
+    if coded.null_count:
+        codes = np.where(bridge.null_mask_of(values), -1, codes)
+    values = coded.dictionary
+    counts = np.zeros(len(values) + 1, np.int64)
+    np.add.at(counts, codes, diff)  # those of null, -1, are the last
+    nulls, counts = int(counts[-1]), counts[:-1]
+    values, counts = _where(values, counts, counts != 0)
+    distinct = len(values)
     numbers = _numbers(values)
     if numbers is None:
-        return Profile(nulls, distinct, common=_common(counted))
+        return Profile(nulls, distinct, common=_common(values, counts))
     finite = np.isfinite(numbers)
-    if not finite.all():
-        kept = np.flatnonzero(finite)
-        values, numbers, diff = values.take(pa.array(kept)), numbers[kept], diff[kept]
-    if not len(numbers):
+    values, counts = _where(values, counts, finite)
+    if not len(values):
         return Profile(nulls, distinct)
+    numbers = numbers[finite]
     least, most = values[int(numbers.argmin())].as_py(), values[int(numbers.argmax())].as_py()
-    return Profile(nulls, distinct, least, most, _bars(numbers, diff))
+    return Profile(nulls, distinct, least, most, _bars(numbers, counts))
+
+
+def _where(values: pa.Array, counts: Diffs, wanted: Any) -> tuple[pa.Array, Diffs]:
+    """Those values that are wanted."""
+    if wanted.all():
+        return values, counts
+    kept = np.flatnonzero(wanted)
+    return values.take(bridge.of_numpy(kept)), counts[kept]
 
 
 def _numbers(values: pa.Array) -> Any:
@@ -87,7 +100,7 @@ def _numbers(values: pa.Array) -> Any:
         pa.types.is_decimal(type_)
     ):
         return None
-    return pc.cast(values, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return bridge.values_of(pc.cast(values, pa.float64(), safe=False))
 
 
 def _bars(numbers: Any, diff: Diffs) -> tuple[int, ...]:
@@ -100,9 +113,10 @@ def _bars(numbers: Any, diff: Diffs) -> tuple[int, ...]:
     return tuple(np.bincount(step, diff, BARS).astype(np.int64).tolist())
 
 
-def _common(counted: pa.Table) -> tuple[tuple[Any, int], ...]:
+def _common(values: pa.Array, counts: Diffs) -> tuple[tuple[Any, int], ...]:
     """The most frequent values; of equally frequent ones the least."""
-    keys = [("rows_sum", "descending"), ("value", "ascending")]
+    counted = pa.table([values, bridge.of_numpy(counts)], names=["value", "rows"])
+    keys = [("rows", "descending"), ("value", "ascending")]
     first = counted.take(pc.select_k_unstable(counted, COMMON, keys))
-    values, counts = (first.column(name).to_pylist() for name in ("value", "rows_sum"))
-    return tuple(zip(values, counts, strict=True))
+    texts, many = (first.column(name).to_pylist() for name in ("value", "rows"))
+    return tuple(zip(texts, many, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from importlib.resources import files
@@ -20,10 +21,11 @@ from nbconvert import HTMLExporter
 from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
+from nosync.views import OpenViews
 from nosync_widgets import pace as paces
 from nosync_widgets.grid import GridView
 from nosync_widgets.grid_pages import Wanted
-from nosync_widgets.pace import Pace
+from nosync_widgets.pace import Budget, Pace
 
 STATIC = files("nosync_widgets") / "static"
 SCRIPTS = Path(__file__).parents[1] / "support" / "jupyter"
@@ -342,7 +344,7 @@ def test_a_pace_acts_once_for_all_who_asked_and_once_more_for_who_asked_meanwhil
         (twice if begun.is_set() else begun).set()
         assert go_on.wait(60)
 
-    pace = Pace(act)
+    pace = Pace(act, Budget())
     for _ in range(5):
         pace.ask()
     assert begun.wait(60)
@@ -355,6 +357,53 @@ def test_a_pace_acts_once_for_all_who_asked_and_once_more_for_who_asked_meanwhil
     pace.close()
     pace.ask()
     assert not pace.waits
+
+
+def test_paces_rest_so_long_that_all_of_a_budget_stay_within_it() -> None:
+    budget = Budget(0.03)
+    every = [Pace(lambda: sum(range(1000)), budget) for _ in range(3)]
+    assert budget.rest_s(0.4) == pytest.approx(0.4 * 3 / 0.03)
+    assert budget.rest_s(0.0) == paces.REST_S
+    every[0].run()
+    assert every[0].spent_s > 0
+    for each in every[1:]:
+        each.close()
+        each.close()
+    assert (budget.sharing, budget.rest_s(0.4)) == (1, pytest.approx(0.4 / 0.03))
+    every[0].close()
+
+
+def test_open_views_of_a_notebook_share_one_budget(session: Any) -> None:
+    views = OpenViews()
+    for name in ("flights", "late"):
+        views.grid(session, name, 20, None)
+    slider = views.travel(session, "late", None, None)
+    budget = views.grid(session, "late", 20, None).summing.budget
+    assert slider.pace.budget is budget
+    assert budget.sharing == 5
+    views.close()
+    assert budget.sharing == 0
+
+
+def test_a_summary_adds_no_layers_up_and_loads_no_pandas() -> None:
+    """Adding up a million rows takes longer than counting; loading pandas takes half a second."""
+    script = """
+import sys, tempfile, nosync_nb
+from nosync_nb.session.session import owners_of
+from nosync_nb.trace.layers import Trace
+with tempfile.TemporaryDirectory() as folder, nosync_nb.open(folder + "/log") as session:
+    rows = session.input("rows", "n int, s string")
+    for n in range(3):
+        rows.insert([(n, None), (n, str(n)), (7, "x")])
+        session.commit()
+    rows.remove([(7, "x")])
+    session.commit()
+    Trace.consolidated = None
+    found = owners_of(session).paging.look(rows).profiles()
+    assert [each[:2] for each in found] == [(0, 4), (3, 4)], found
+    assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_the_script_of_the_grid() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import asked, inside, timer_of
+from inside import asked, inside
 
 import nosync_nb
-from nosync_widgets import travel
+from nosync_widgets import pace as paces
 from nosync_widgets.course import Course
 from nosync_widgets.tables import collection_table
 from nosync_widgets.timeline import Timeline
@@ -84,17 +84,15 @@ def test_new_epochs_do_not_move_the_reader(view: TravelView, session: Any) -> No
 def test_a_commit_asks_open_views_to_refresh(
     view: TravelView, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(travel, "_REFRESH_SECONDS", 3600)
+    monkeypatch.setattr(paces, "REST_S", 3600)
     for delay in (7, 8):
         session["flights"].insert([("DL", delay)])
         session.commit()
-        timer = timer_of(view)
-        assert timer is not None
+        assert view.pace.waits
     assert Timeline(view.steps).latest == 3, "many commits in a row are one message, later"
-    timer.cancel()
-    timer.function()
+    view.pace.run()
     assert Timeline(view.steps).latest == 5
-    assert timer_of(view) is None
+    assert not view.pace.waits
 
 
 def test_a_view_that_is_reloaded_shows_another_version(view: TravelView, session: Any) -> None:
@@ -131,17 +129,17 @@ def test_after_a_rewind_the_view_shows_the_rows_that_an_epoch_has_now(
 def test_a_view_that_moves_to_a_branch_hears_of_its_commits_and_names_it(
     view: TravelView, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(travel, "_REFRESH_SECONDS", 3600)
+    monkeypatch.setattr(paces, "REST_S", 3600)
     with session.branch("what_if", at=2) as branch:
         view.move(branch, "what_if")
         assert view.epoch == 2
         assert view.title() == "what_if/worst at epoch 2 (day 2): +1 −1 since epoch 1"
         session["flights"].insert([("ZZ", 1)])
         session.commit()
-        assert timer_of(view) is None
+        assert not view.pace.waits
         branch["flights"].insert([("DL", 70)])
         branch.commit()
-        assert timer_of(view) is not None
+        assert view.pace.waits
         view.refresh()
         assert view.epoch == 3, "it stood at the latest"
         assert view.page["rows"] == [["AA", "1"], ["DL", "70"], ["UA", "9"]]
@@ -215,7 +213,7 @@ def test_a_closed_view_hears_of_no_commit(session: Any) -> None:
     assert inside(session).listeners.subscribers == before
     session["flights"].insert([("DL", 7)])
     session.commit()
-    assert [timer_of(view) for view in views] == [None] * 3
+    assert not any(view.pace.waits for view in views)
 
 
 @pytest.mark.parametrize(("limit", "said"), [(2, True), (3, False), (4, False)])

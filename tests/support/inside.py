@@ -363,11 +363,6 @@ def asked(view: Any, content: dict[str, Any]) -> None:
     view._handle_custom_msg(content, [])
 
 
-def timer_of(view: Any) -> Any:
-    """What will refresh a view, if a commit has asked for it."""
-    return view._timer
-
-
 def process_of(kernel: Any) -> Any:
     """The process of a kernel that nbclient runs."""
     return kernel._manager.provisioner.process

@@ -34,7 +34,7 @@ from nosync_widgets.grid_pages import (
     title,
 )
 from nosync_widgets.live import source, told
-from nosync_widgets.pace import Pace
+from nosync_widgets.pace import Budget, Pace
 from nosync_widgets.replies import Answering
 
 if TYPE_CHECKING:
@@ -63,7 +63,13 @@ class GridView(Answering):
     frozen = traitlets.Bool(False, help="Whether commits are not followed; False.").tag(sync=True)
 
     def __init__(
-        self, session: Session, stage: str, *, limit: int = 20, branch: str | None = None
+        self,
+        session: Session,
+        stage: str,
+        *,
+        limit: int = 20,
+        branch: str | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self._lock = threading.RLock()
         self._session = session
@@ -73,8 +79,9 @@ class GridView(Answering):
         self._pages = 0
         self._closed = False
         # A commit must never wait for a page that is being read: a pace has a lock of its own.
-        self.pace = Pace(self.refresh)
-        self.summing = Pace(self._summarise)
+        budget = budget or Budget()
+        self.pace = Pace(self.refresh, budget)
+        self.summing = Pace(self._summarise, budget)
         super().__init__(stage=stage)
         self.refresh()
         self._unsubscribe = _owners(session).listeners.subscribe(self._committed)

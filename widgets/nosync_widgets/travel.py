@@ -22,6 +22,7 @@ import traitlets
 from nosync_widgets import formats
 from nosync_widgets.course import Course, marks_of, past_of
 from nosync_widgets.live import told
+from nosync_widgets.pace import Budget, Pace
 from nosync_widgets.pages import page_table, page_title, read_page
 from nosync_widgets.replies import Answering
 from nosync_widgets.timeline import Timeline
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from nosync_nb.store.ledger import Epoch
 
 _STATIC = files("nosync_widgets") / "static"
-_REFRESH_SECONDS = 0.2
 _ROWS_MAX = 100
 """So many rows, and so many changes, are sent at most."""
 
@@ -80,15 +80,15 @@ class TravelView(Answering):
         limit: int = 100,
         branch: str | None = None,
         forks: Forks | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self._lock = threading.RLock()
         self._session = session
         self._branch = branch
         self._incarnation = 0
         self._limit = min(limit, _ROWS_MAX)
-        # A commit must never wait for a page that is being read: the timer has a lock of its own.
-        self._timer_lock = threading.Lock()
-        self._timer: threading.Timer | None = None
+        # A commit must never wait for a page that is being read: a pace has a lock of its own.
+        self.pace = Pace(self._refresh_now, budget or Budget())
         self._closed = False
         self._pages = 0
         self._course = Course()
@@ -156,15 +156,13 @@ class TravelView(Answering):
 
     def close(self) -> None:
         """Frees the view, its layout and its subscription; a second call does nothing."""
+        self.pace.close()
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             self._unsubscribe()
             self.on_msg(self._asked, remove=True)
-        with self._timer_lock:
-            if self._timer is not None:
-                self._timer.cancel()
         self.layout.close()
         super().close()
 
@@ -246,16 +244,10 @@ class TravelView(Answering):
         return page
 
     def _committed(self, _epoch: int) -> None:
-        """Asks for a refresh soon: many commits in a row cost one message."""
-        with self._timer_lock:
-            if self._timer is None and not self._closed:
-                self._timer = threading.Timer(_REFRESH_SECONDS, self._refresh_now)
-                self._timer.daemon = True
-                self._timer.start()
+        """Has `refresh` called soon, in another thread: many commits in a row cost one message."""
+        self.pace.ask()
 
     def _refresh_now(self) -> None:
-        with self._timer_lock:
-            self._timer = None
         self.refresh()
         if self._drawn:
             self.draw()
