@@ -36,7 +36,7 @@ class Binding:
         self._shell = shell
         self._file = NotebookFile()
         self._record: tuple[Path, Record] | None = None
-        self._news = ""
+        self._news = self._said = ""
 
     def look(self) -> Place | None:
         """Looks for the notebook's log, or where a new one would be; None: nobody tells its name.
@@ -53,8 +53,11 @@ class Binding:
         return Place(verdict.log, source)
 
     def news(self) -> str:
-        """A line on a log that nearly was the notebook's, once; else empty."""
+        """A line on a log that nearly was the notebook's, once in a kernel; else empty."""
         news, self._news = self._news, ""
+        if news == self._said:
+            return ""
+        self._said = news or self._said
         return news
 
     def adopt(self, place: Place) -> bool:
