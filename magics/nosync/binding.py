@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,3 +136,21 @@ def _typed(path: Path) -> str:
     """A path as it can be typed after `%dd open`."""
     text = str(shown(path))
     return f"'{text}'" if " " in text else text
+
+
+@contextmanager
+def whose(place: Place) -> Iterator[None]:
+    """A block that opens a log; if another kernel has it, the error tells of which notebook."""
+    __tracebackhide__ = True
+    import nosync_nb
+
+    try:
+        yield
+    except nosync_nb.FencedError as error:
+        __tracebackhide__ = True
+        record = read_record(place.path) or Record()
+        notebook = where_is(record) or record.notebook
+        whose = f"it is the log of {_typed(Path(notebook))}; " if notebook else ""
+        opens = f"%dd open {_typed(place.path)}"
+        hint = f"{whose}`{opens} --mode r` reads it, `{opens} --takeover` goes on in it here"
+        raise nosync_nb.FencedError(str(error), hint=hint) from error

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nosync.binding import Binding
+from nosync.binding import Binding, whose
 from nosync.cells import Cells, pending_rows
 from nosync.eager import EagerSpark
 from nosync.ending import Ending
@@ -119,7 +119,7 @@ class Notebook:
         self._refuse_pending(where, options)
         offered = regained(place, options) if write and not place.has_log else ""
         known = prepare(place, write=write) and write
-        with memo.attempt(place.path, write=known):
+        with memo.attempt(place.path, write=known), whose(place):
             try:
                 session = nosync_nb.open(str(where), spark=self._users_spark, **options)
             except nosync_nb.NosyncError as error:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jupyter.lab import LabPage, browser_page, lab, write_notebook
+from jupyter.lab import LabPage, browser_page, write_notebook
+from jupyter.server import served
 from playwright.sync_api import Page, expect
 
 CELLS = [
@@ -102,7 +103,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def opened(folder: Path, chromium: str) -> Iterator[tuple[Page, str]]:
     """A page of the browser, and the address of the JupyterLab of all tests here."""
-    with lab(folder) as url, browser_page(chromium) as page:
+    with served(folder, folder / "root") as url, browser_page(chromium) as page:
         yield page, url
 
 

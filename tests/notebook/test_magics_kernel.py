@@ -158,7 +158,7 @@ def test_a_second_kernel_of_one_notebook_is_refused_with_the_remedy(
         reply = second.run("1 + 1")
         assert reply.status == "ok"
         assert "FencedError" in reply
-        assert "takeover" in reply
+        assert "it is the log of flights.ipynb; `%dd open .nosync/flights --mode r` reads" in reply
         assert "FencedError" in second.run("flights = nosync.session()['flights']")
         assert shared.run('flights.insert([("DL", 7)])').status == "ok"
         assert shared.run('flights.remove([("DL", 7)])').status == "ok"

@@ -44,58 +44,11 @@ class Reply:
         return part in self.text
 
 
-class Kernel:
-    """One notebook's kernel; `restart` and `kill` keep the notebook's name, as servers do.
+class Front:
+    """What runs cells in a kernel, as a front end does, over a client that is connected."""
 
-    Args:
-        notebook: its file below `folder`; None: nobody tells, as in VS Code.
-    """
-
-    def __init__(self, folder: Path, *, notebook: str | None = "flights.ipynb") -> None:
-        prefix = folder / "prefix"
-        install(prefix=str(prefix))
-        self._env = {
-            **os.environ,
-            "PYTHONPATH": package_path(),
-            "IPYTHONDIR": str(folder / "ipython"),
-        }
-        self._env.pop("JPY_SESSION_NAME", None)
-        self._folder = folder
-        if notebook is not None:
-            self.rename(notebook)
-        # By default the path is relative to each process's folder; a socket's has 107 bytes.
-        self._sockets = Path(tempfile.mkdtemp(prefix="nosync-"))
-        self._kernels = str(prefix / "share" / "jupyter" / "kernels")
-        self._manager = self._managed()
-        self._client: Any = None
-        self.start()
-
-    def _managed(self) -> KernelManager:
-        """As servers do: the kernel's id, which stays over restarts, is in a file's name."""
-        known = str(uuid4())
-        manager = KernelManager(
-            kernel_name="nosync",
-            transport="ipc",
-            ip=str(self._sockets / known),
-            connection_file=str(self._sockets / f"kernel-{known}.json"),
-        )
-        manager.kernel_spec_manager.kernel_dirs.insert(0, self._kernels)
-        return manager
-
-    def rename(self, notebook: str) -> None:
-        """The next process is told that this is the notebook."""
-        self._env["JPY_SESSION_NAME"] = str(self._folder / notebook)
-
-    def start(self) -> None:
-        """Starts the process and waits until it answers."""
-        self._manager.start_kernel(env=self._env, cwd=str(self._folder))
-        self._connect()
-
-    def _connect(self) -> None:
-        client: BlockingKernelClient = self._manager.blocking_client()
-        client.start_channels()
-        client.wait_for_ready(timeout=60)
-        self._client = client
+    def __init__(self, client: BlockingKernelClient) -> None:
+        self._client: Any = client
 
     def run(
         self, source: str, *, cell: str | None = None, hidden: bool = False, timeout: float = 60
@@ -145,10 +98,6 @@ class Kernel:
             if part in message["content"].get("text", ""):
                 return
 
-    def interrupt(self) -> None:
-        """Sends what the stop button sends."""
-        self._manager.interrupt_kernel()
-
     def finish(self, identity: str, *, timeout: float = 60) -> Reply:
         """Waits for the end of a cell that `begin` started."""
         while True:
@@ -165,11 +114,68 @@ class Kernel:
             if message["msg_type"] == "status" and content["execution_state"] == "idle":
                 return reply
 
+
+class Kernel(Front):
+    """One notebook's kernel; `restart` and `kill` keep the notebook's name, as servers do.
+
+    Args:
+        notebook: its file below `folder`; None: nobody tells, as in VS Code.
+    """
+
+    def __init__(self, folder: Path, *, notebook: str | None = "flights.ipynb") -> None:
+        prefix = folder / "prefix"
+        install(prefix=str(prefix))
+        self._env = {
+            **os.environ,
+            "PYTHONPATH": package_path(),
+            "IPYTHONDIR": str(folder / "ipython"),
+        }
+        self._env.pop("JPY_SESSION_NAME", None)
+        self._folder = folder
+        if notebook is not None:
+            self.rename(notebook)
+        # By default the path is relative to each process's folder; a socket's has 107 bytes.
+        self._sockets = Path(tempfile.mkdtemp(prefix="nosync-"))
+        self._kernels = str(prefix / "share" / "jupyter" / "kernels")
+        self._manager = self._managed()
+        super().__init__(self._started())
+
+    def _managed(self) -> KernelManager:
+        """As servers do: the kernel's id, which stays over restarts, is in a file's name."""
+        known = str(uuid4())
+        manager = KernelManager(
+            kernel_name="nosync",
+            transport="ipc",
+            ip=str(self._sockets / known),
+            connection_file=str(self._sockets / f"kernel-{known}.json"),
+        )
+        manager.kernel_spec_manager.kernel_dirs.insert(0, self._kernels)
+        return manager
+
+    def rename(self, notebook: str) -> None:
+        """The next process is told that this is the notebook."""
+        self._env["JPY_SESSION_NAME"] = str(self._folder / notebook)
+
+    def _started(self, folder: str = "") -> BlockingKernelClient:
+        """Starts the process and waits until it answers."""
+        self._manager.start_kernel(env=self._env, cwd=str(self._folder / folder))
+        return self._connected()
+
+    def _connected(self) -> BlockingKernelClient:
+        client: BlockingKernelClient = self._manager.blocking_client()
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        return client
+
+    def interrupt(self) -> None:
+        """Sends what the stop button sends."""
+        self._manager.interrupt_kernel()
+
     def restart(self) -> None:
         """Restarts as the menu does: a polite end, then a new process."""
         self._client.stop_channels()
         self._manager.restart_kernel(now=False, env=self._env, cwd=str(self._folder))
-        self._connect()
+        self._client = self._connected()
 
     def kill(self) -> None:
         """Kills the process as the kernel's killer does, then starts a new one."""
@@ -179,7 +185,7 @@ class Kernel:
         assert provisioner is not None
         provisioner.process.wait(timeout=30)  # type: ignore[attr-defined]
         self._manager.restart_kernel(now=True, env=self._env, cwd=str(self._folder))
-        self._connect()
+        self._client = self._connected()
 
     def renew(self, notebook: str, *, folder: str = "") -> None:
         """Ends the process and starts another kernel, as on another day.
@@ -191,8 +197,7 @@ class Kernel:
         self._manager.shutdown_kernel(now=False)
         self._manager = self._managed()
         self.rename(notebook)
-        self._manager.start_kernel(env=self._env, cwd=str(self._folder / folder))
-        self._connect()
+        self._client = self._started(folder)
 
     def close(self) -> None:
         """Ends the process."""

@@ -1,14 +1,10 @@
-"""JupyterLab with one notebook, driven in Chromium."""
+"""A notebook in JupyterLab, driven in Chromium."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,31 +13,6 @@ from typing import Any
 import nbformat
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-from jupyter.kernels import package_path
-
-_CONFIG = """
-c = get_config()
-c.ServerApp.ip = "127.0.0.1"
-c.ServerApp.port = {port}
-c.ServerApp.port_retries = 0
-c.ServerApp.open_browser = False
-c.ServerApp.allow_root = True
-c.ServerApp.root_dir = {root!r}
-c.ServerApp.password = ""
-c.ServerApp.disable_check_xsrf = True
-c.IdentityProvider.token = ""
-c.LabApp.expose_app_in_browser = True
-c.LabApp.news_url = None
-c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
-c.LabApp.workspaces_dir = {workspaces!r}
-c.LabApp.user_settings_dir = {settings!r}
-"""
-_SETTINGS = {
-    "@jupyterlab/apputils-extension/notification.jupyterlab-settings": (
-        '{"fetchNews": "false", "checkForUpdates": false}'
-    ),
-    "@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}',
-}
 _READY = """() => {
     const bar = document.querySelector('#jp-main-statusbar')?.innerText ?? 'Connecting';
     const session = window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session;
@@ -123,66 +94,6 @@ def write_notebook(path: Path, cells: Sequence[str]) -> None:
     kernel = {"name": "nosync", "display_name": "Python 3 (NoSync)", "language": "python"}
     notebook = nbformat.v4.new_notebook(cells=made, metadata={"kernelspec": kernel})
     nbformat.write(notebook, path)
-
-
-@contextmanager
-def lab(folder: Path) -> Iterator[str]:
-    """Runs a JupyterLab over `folder/root` with the kernel installed; gives its address."""
-    (folder / "root").mkdir(exist_ok=True)
-    for name, text in _SETTINGS.items():
-        file = folder / "settings" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    environ = {
-        **os.environ,
-        "HOME": str(folder),
-        "PYTHONPATH": package_path(),
-        "JUPYTER_PATH": str(folder / "prefix" / "share" / "jupyter"),
-        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
-        "IPYTHONDIR": str(folder / "ipython"),
-    }
-    install = [sys.executable, "-m", "nosync", "install", "--prefix", str(folder / "prefix")]
-    subprocess.run(install, env=environ, check=True, capture_output=True, timeout=60)
-    port = _free_port()
-    config = folder / "config.py"
-    config.write_text(
-        _CONFIG.format(
-            port=port,
-            root=str(folder / "root"),
-            workspaces=str(folder / "workspaces"),
-            settings=str(folder / "settings"),
-        )
-    )
-    command = [sys.executable, "-m", "jupyterlab", "--config", str(config)]
-    server = subprocess.Popen(
-        command, env=environ, cwd=folder, stderr=subprocess.PIPE, text=True, bufsize=1
-    )
-    assert server.stderr is not None
-    drain = threading.Thread(target=server.stderr.read, daemon=True)
-    try:
-        said = []
-        for line in server.stderr:
-            said.append(line)
-            if "is running at" in line:
-                break
-        else:
-            raise RuntimeError("JupyterLab did not start:\n" + "".join(said[-20:]))
-        drain.start()
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.send_signal(signal.SIGTERM)
-        server.wait(timeout=30)
-        if drain.ident is not None:
-            drain.join(timeout=30)
-        server.stderr.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @contextmanager

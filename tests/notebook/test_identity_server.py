@@ -1,0 +1,194 @@
+"""A log follows its notebook through a Jupyter server: what its contents API does to the file, what
+its sessions tell the kernel; two servers of one folder; git; runners, which tell nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter.kernels import Kernel
+from jupyter.server import ServedNotebook, served
+
+FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
+LOAD = 'flights.insert([("AA", 10), ("UA", 5)], once="first")'
+COUNT = "print('rows', flights.count())"
+CELLS = (("input", FLIGHTS), ("load", LOAD))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the server that most tests here share; one user has one key."""
+    made = tmp_path_factory.mktemp("server")
+    before = os.environ.get("NOSYNC_KEY_FILE")
+    os.environ["NOSYNC_KEY_FILE"] = str(made / "keys" / "key")
+    yield made
+    del os.environ["NOSYNC_KEY_FILE"]
+    if before is not None:
+        os.environ["NOSYNC_KEY_FILE"] = before
+
+
+@pytest.fixture(scope="module")
+def url(home: Path) -> Iterator[str]:
+    (home / "root").mkdir()
+    with served(home, home / "root", app="jupyter_server") as address:
+        yield address
+
+
+@pytest.fixture
+def root(home: Path, url: str) -> Path:
+    """Where the server keeps notebooks, emptied."""
+    for each in (home / "root").iterdir():
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+    return home / "root"
+
+
+def loaded(notebook: Kernel | ServedNotebook) -> None:
+    """Runs the cells that load."""
+    for cell, source in CELLS:
+        assert notebook.run(source, cell=cell).status == "ok"
+
+
+def test_a_log_follows_its_notebook_through_a_server(url: str, home: Path, root: Path) -> None:
+    with closing(ServedNotebook(url, home)) as first:
+        assert first.path == "Untitled.ipynb"
+        loaded(first)
+        first.save(*CELLS)
+        first.rename("quick.ipynb")
+        first.restart()
+        shown = first.run(COUNT, cell="count")
+        assert "recovered at epoch 1" in shown
+        assert "rows 2" in shown
+        first.save(*CELLS, ("count", COUNT))
+        copied = first.copy()
+    with closing(ServedNotebook(url, home, "quick.ipynb")) as next_day:
+        assert "rows 2" in next_day.run(COUNT, cell="count")
+    with closing(ServedNotebook(url, home)) as fresh:
+        assert fresh.path == "Untitled.ipynb"
+        shown = fresh.run("x = 1", cell="fresh")
+        assert ".nosync/Untitled is the log of quick.ipynb" in shown
+        assert "recovered" not in shown
+    with closing(ServedNotebook(url, home, copied)) as copy:
+        shown = copy.run("x = 1", cell="input")
+        assert "a copy of quick.ipynb" in shown
+        assert "`%dd open .nosync/Untitled --branch NAME`" in shown
+
+
+def test_two_tabs_are_one_kernel_and_one_log(url: str, home: Path, root: Path) -> None:
+    with closing(ServedNotebook(url, home)) as first:
+        loaded(first)
+        first.save(*CELLS)
+        second = ServedNotebook(url, home, first.path)
+        assert "rows 2" in second.run(COUNT, cell="count")
+        made = {each.name for each in (root / ".nosync").iterdir()}
+        assert {"Untitled", ".gitignore"} == made
+
+
+def test_a_notebook_that_is_deleted_and_made_anew_begins_anew(
+    url: str, home: Path, root: Path
+) -> None:
+    with closing(ServedNotebook(url, home)) as first:
+        loaded(first)
+        first.save(*CELLS)
+        first.delete()
+    with closing(ServedNotebook(url, home)) as anew:
+        assert first.path == anew.path
+        shown = anew.run("x = 1", cell="other")
+        assert "`%dd open .nosync/Untitled` adopts it" in shown
+        assert "recovered" not in shown
+
+
+def test_of_two_servers_the_second_is_told_whose_the_log_is(
+    url: str, home: Path, root: Path, tmp_path: Path
+) -> None:
+    with (
+        closing(ServedNotebook(url, home)) as first,
+        served(tmp_path, root, app="jupyter_server") as address,
+    ):
+        loaded(first)
+        first.save(*CELLS)
+        record = root / ".nosync" / "Untitled" / "identity.json"
+        before = record.read_bytes()
+        with closing(ServedNotebook(address, tmp_path, first.path)) as second:
+            shown = second.run("1 + 1", cell="count")
+            assert shown.status == "ok"
+            assert "FencedError" in shown
+            assert "it is the log of Untitled.ipynb; `%dd open .nosync/Untitled --mode r`" in shown
+            opened = f"%dd open .nosync/Untitled --mode r\n{COUNT}"
+            assert "rows 2" in second.run(opened, cell="count")
+        assert before == record.read_bytes()
+        assert "rows 2" in first.run(COUNT, cell="count")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_a_log_follows_its_notebook_through_a_git_checkout(tmp_path: Path) -> None:
+    """git replaces the file: its number is another one, its cells may be those of another day."""
+    work = tmp_path / "work"
+    work.mkdir()
+    path = work / "flights.ipynb"
+
+    def write(*cells: tuple[str, str]) -> None:
+        made = [nbformat.v4.new_code_cell(text, id=known) for known, text in cells]
+        path.write_text(nbformat.writes(nbformat.v4.new_notebook(cells=made)))
+
+    write(("title", "1"))
+    git(work, "init", "-b", "main")
+    git(work, "add", "flights.ipynb")
+    git(work, "commit", "-m", "begun")
+    git(work, "checkout", "-b", "more")
+    write(("title", "1"), *CELLS)
+    git(work, "commit", "-a", "-m", "loads")
+    with closing(Kernel(tmp_path, notebook="work/flights.ipynb")) as kernel:
+        loaded(kernel)
+        assert "flights" in kernel.run("%dd status", cell="title")
+        number = path.stat().st_ino
+        git(work, "checkout", "main")
+        assert path.stat().st_ino != number
+        kernel.renew("work/flights.ipynb", folder="work")
+        assert "rows 2" in kernel.run(COUNT, cell="title")
+        git(work, "checkout", "more")
+        kernel.renew("work/flights.ipynb", folder="work")
+        assert "rows 2" in kernel.run(COUNT, cell="load")
+
+
+RUNNERS = ("execute --inplace", "nbconvert --execute --to notebook --inplace")
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_runner_is_told_that_its_log_is_temporary(
+    home: Path, url: str, tmp_path: Path, runner: str
+) -> None:
+    """It tells no name; NOSYNC_SESSION does."""
+    made = [nbformat.v4.new_code_cell(text, id=known) for known, text in CELLS]
+    spec = {"name": "nosync", "display_name": "Python 3 (NoSync)", "language": "python"}
+    notebook = nbformat.v4.new_notebook(
+        cells=[*made, nbformat.v4.new_code_cell(COUNT)], metadata={"kernelspec": spec}
+    )
+    path = tmp_path / "flights.ipynb"
+    nbformat.write(notebook, path)
+    environ = {**os.environ, "JUPYTER_PATH": str(home / "prefix" / "share" / "jupyter")}
+    environ.pop("JPY_SESSION_NAME", None)
+
+    def ran(**more: str) -> str:
+        command = [sys.executable, "-m", "jupyter", *runner.split(), str(path)]
+        env = {**environ, **more}
+        subprocess.run(command, env=env, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+        return path.read_text()
+
+    shown = ran()
+    assert "nobody tells this notebook's name, so its log is temporary" in shown
+    assert "rows 2" in shown
+    assert not (tmp_path / ".nosync").exists()
+    if runner == RUNNERS[0]:
+        ran(NOSYNC_SESSION="kept")
+        assert "recovered at epoch 1" in ran(NOSYNC_SESSION="kept")
