@@ -159,10 +159,10 @@ def test_a_log_follows_its_notebook_in_a_browser(
     folder: Path, opened: tuple[Page, str], tmp_path: Path
 ) -> None:
     page = opened[0]
-    notebook = notebook_of(opened, folder, "Untitled.ipynb", IDENTITY)
+    notebook = LabPage.untitled(page, opened[1], IDENTITY)
     assert "new log .nosync/Untitled" in notebook.run(ORDERS)
     notebook.run(LARGE)
-    page.evaluate(_RENAME, "quick.ipynb")
+    notebook.save_as("quick.ipynb")
     found = re.search(r"PID (\d+)", notebook.run(IDS))
     assert found is not None
     notebook.begin(LOOP)

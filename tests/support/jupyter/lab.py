@@ -23,6 +23,15 @@ _RUN = """async (index) => {
     return await window.jupyterapp.commands.execute('notebook:run-cell');
 }"""
 
+_NEW = """async (cells) => {
+    const app = window.jupyterapp;
+    const made = await app.commands.execute('notebook:create-new', { kernelName: 'nosync' });
+    await made.context.ready;
+    const model = made.content.model.sharedModel;
+    for (const source of cells) model.addCell({ cell_type: 'code', source });
+    model.deleteCell(0);
+}"""
+
 _INTERRUPT = """() => {
     const notebook = window.jupyterapp.shell.currentWidget;
     return notebook.context.sessionContext.session.kernel.interrupt();
@@ -37,6 +46,29 @@ class LabPage:
         page.goto(f"{url}/lab/tree/{name}?reset")
         page.locator(".jp-Notebook").wait_for(timeout=60_000)
         self.wait_until_ready()
+
+    @classmethod
+    def untitled(cls, page: Page, url: str, cells: Sequence[str]) -> LabPage:
+        """A new notebook, as the launcher makes it: its first save asks for a name."""
+        page.goto(f"{url}/lab?reset")
+        page.locator(".jp-Launcher").wait_for(timeout=60_000)
+        page.evaluate(_NEW, list(cells))
+        made = cls.__new__(cls)
+        made.page = page
+        made.wait_until_ready()
+        return made
+
+    def save_as(self, name: str) -> None:
+        """Presses Ctrl+S and types a name into the dialog that asks for one."""
+        self.page.keyboard.press("Control+s")
+        dialog = self.page.locator(".jp-Dialog")
+        dialog.wait_for(timeout=30_000)
+        dialog.locator("input").first.fill(name)
+        self.page.keyboard.press("Enter")
+        dialog.wait_for(state="detached", timeout=30_000)
+        self.page.wait_for_function(
+            "name => window.jupyterapp.shell.currentWidget.context.path === name", arg=name
+        )
 
     def wait_until_ready(self) -> None:
         """Waits until the kernel takes cells; an idle indicator alone is not enough."""
