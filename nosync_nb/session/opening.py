@@ -9,15 +9,18 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, NosyncError, SchemaError, TrustError
+from nosync_nb.files.disk import Files
 from nosync_nb.session import distant
 from nosync_nb.session.regaining import OnLoss, Policy, tell
 from nosync_nb.session.session import Session, owners_of
 from nosync_nb.store import retention
-from nosync_nb.store.replicas import remembered, restoring, settings
+from nosync_nb.store.log import Log
+from nosync_nb.store.replicas import catching, remembered, restoring, settings
 from nosync_nb.store.replicas.fetching import Elsewhere
 from nosync_nb.store.replicas.restoring import MissingError
 from nosync_nb.store.replicas.settings import Replicas
@@ -145,7 +148,9 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
     where, mode, asked = wish.where, wish.mode, wish.replicas
     anew = restoring.restore(where, asked, gap=gap) if asked is not None else None
     files = Elsewhere() if mode == "w" else None
-    store = Store.open(where, mode=mode, takeover=wish.takeover, files=files)
+    further = catching.asking(files or Files(), where, asked)
+    opened = partial(Log.open, further=further)
+    store = Store.open(where, mode=mode, takeover=wish.takeover, files=files, opened=opened)
     read = time.perf_counter()
     session = None
     try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from nosync_nb.dataflow.delta import Held
@@ -128,14 +128,16 @@ class Store:
         mode: Literal["r", "w"] = "w",
         takeover: bool = False,
         files: Files | None = None,
+        opened: Callable[..., Log] = Log.open,
     ) -> Store:
         """Opens the folder; see `Log.open` for the errors. Who is to own it starts its log.
 
         Args:
             files: the disk; tests put another in its place.
+            opened: opens the log, `Log.open` with more arguments.
         """
         disk = files or Files()
-        log = Log.open(
+        log = opened(
             path, mode=mode, takeover=takeover, files=disk, delay_s=SYNC_DELAY_S, start=False
         )
         try:

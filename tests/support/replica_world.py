@@ -21,11 +21,14 @@ from xxhash import xxh3_64_intdigest
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
 from nosync_nb.files.disk import Files
-from nosync_nb.store import journal
+from nosync_nb.store import journal, naming
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import Log
+from nosync_nb.store.log.frames import Frame, Mark, scan
+from nosync_nb.store.log.further import Regained
+from nosync_nb.store.log.segments import Segment
 from nosync_nb.store.naming import Wanted
-from nosync_nb.store.replicas import bringing, examining, layout, restoring
+from nosync_nb.store.replicas import bringing, catching, examining, layout, restoring
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.polling import AheadError, Poll, UndecidedError
 from nosync_nb.store.replicas.replica import Name
@@ -47,7 +50,7 @@ ACTIONS = {
 FAULTS = {
     "cut while shipping", "refused while shipping", "cut", "refused", "undecided", "fenced",
     "ahead", "old", "away", "lost", "reply lost", "twice", "late", "delivered", "restored",
-    "outpaced",
+    "outpaced", "caught up",
 }  # fmt: skip
 """What must have happened in a run of some lives, beside every action and every step of a disk."""
 STEPS = {"append", "write_at", "sync", "create", "rename", "unlink", "sync_folder"}
@@ -134,7 +137,12 @@ class World:
         self.machine.die()
         self.machine = self.machine.after(boot=boot)
         log = Log.open(
-            self.path, takeover=takeover, files=self.files, machine=self.machine, background=False
+            self.path,
+            takeover=takeover,
+            files=self.files,
+            machine=self.machine,
+            background=False,
+            further=self.further,
         )
         for inner in layout.FOLDERS.values():
             self.files.make_folder(f"{self.path}/{inner}")
@@ -164,6 +172,22 @@ class World:
         del self.zombies[:-4]
         self.shippers, self.wires = [None] * COUNT, [None] * COUNT
         return log
+
+    def further(self, head: Segment, end: Mark) -> Regained | None:
+        """What the replicas that answer have of the last owner, and his disk has lost."""
+        there = [one for n, one in enumerate(self.replicas.replicas) if n not in self.away]
+        found = catching.furthest(self.quiet, there, head, end)
+        if found is not None:
+            self.did["caught up"] += 1
+            self.complete(scan(found.data, end.offset, end)[0])
+        return found
+
+    def complete(self, taken: list[Frame]) -> None:
+        """Brings the files that frames name from who has them, as whoever reads them has it."""
+        every = naming.wanted({}, [journal.changes(journal.unpack(f.payload) for f in taken)])
+        for wanted in every.values():
+            if not self.files.exists(layout.path_of(self.path, wanted.name)):
+                self.bring(wanted)
 
     def clock(self) -> None:
         """The clock is set, by up to ten years."""
@@ -254,19 +278,29 @@ class World:
 
     def kill(self) -> None:
         """The owner dies; his keeper ships what was written, to some of the replicas."""
+        self.outlived()
+        self.log = self.opened()
+
+    def outlived(self) -> None:
+        """Keepers ship what a dead owner has written, to some of the replicas."""
         for number in range(COUNT):
             if self.random.random() < 0.5:
                 self.ship(number, written=True)
-        self.log = self.opened()
 
     def power(self) -> None:
-        """The machine loses its power, and keepers with it."""
+        """The machine loses its power, and keepers with it; maybe the owner had died before."""
         durable = self.log.durable
-        self.files.lose_power(self.path)
-        self.files = self.another(self.files)
+        if self.random.random() < 0.25:
+            self.outlived()
+        self.darken()
         self.log = self.opened(boot=f"boot-{self.random.randrange(1 << 30)}")
         assert len(self.appended) >= durable
         self.zombies.clear()
+
+    def darken(self) -> None:
+        """The log's disk keeps what was synced, and nobody has it open any more."""
+        self.files.lose_power(self.path)
+        self.files = self.another(self.files)
 
     # -- shipping ----------------------------------------------------------------------------
 

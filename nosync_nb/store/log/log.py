@@ -24,14 +24,13 @@ from nosync_nb.errors import DurabilityError, FencedError, NosyncError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import checkpoint, folder, generation, recover, segments, tail
 from nosync_nb.store.log import owner as owners
-from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.frames import Frame, Mark, Position
+from nosync_nb.store.log.further import Ask, extended
 from nosync_nb.store.log.generation import Lease, Words
 from nosync_nb.store.log.lookup import Lookup
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.log.owner import Owner
 from nosync_nb.store.log.recover import RecoveredLog
-from nosync_nb.store.log.segments import Segment
 from nosync_nb.store.log.writer import Writer
 
 CHECKPOINT_FRAMES = 1024
@@ -82,6 +81,7 @@ class Log:
         delay_s: float = SYNC_DELAY_S,
         background: bool = True,
         start: bool = True,
+        further: Ask | None = None,
     ) -> Self:
         """Opens a log, for writing by becoming its owner; makes it if it is not there.
 
@@ -91,6 +91,7 @@ class Log:
             delay_s: how long a sync waits for more frames to share it, unless somebody waits.
             background: without it nothing is synced until `sync` is called.
             start: without it, who is to own the log calls `start`.
+            further: is asked for frames that this disk may have lost.
 
         Raises:
             FencedError: somebody else writes it; the notes say what can be done.
@@ -116,7 +117,7 @@ class Log:
             try:
                 lease.take()
                 recovered = recover.recover(disk, where, lease, lease.before, host)
-                recovered.notes.extend(lease.copied)
+                recovered = extended(recovered, lease, host, further)
                 writer = recover.begin(
                     disk, where, lease, recovered, delay_s=delay_s, background=background
                 )
@@ -275,7 +276,7 @@ class Log:
         writer.check()
         checkpoint.remove(self._files, self.path, self.unread)
         self.unread = []
-        state = Checkpoint(mark, self.generation, payload)
+        state = checkpoint.Checkpoint(mark, self.generation, payload)
         checkpoint.write(self._files, self.path, state)
         writer.check()
         before, self._checkpoint = self._checkpoint, state._replace(payload=b"")
@@ -334,7 +335,7 @@ class Log:
         chain = segments.linked(self._files, self.path, names)
         for name in reversed(checkpoint.listed(names)):
             state = checkpoint.read(self._files, self.path, name)
-            if chain.missing is not None and isinstance(state, Checkpoint):  # what was trimmed
+            if chain.missing is not None and isinstance(state, checkpoint.Checkpoint):  # trimmed
                 since = state.mark.offset
                 chain = segments.linked(self._files, self.path, names, since=since)
         if not chain.live:
@@ -389,7 +390,7 @@ class Log:
             raise DurabilityError(f"the log '{self.path}' is closed", hint="open it again")
         return self._writer
 
-    def _segments(self) -> list[Segment]:
+    def _segments(self) -> list[segments.Segment]:
         return self._writer.segments if self._writer else self._live
 
 

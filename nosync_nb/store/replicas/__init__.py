@@ -15,6 +15,7 @@
                 place one writer gets, and `bucket`, what is asked of the store
     remembered  which replicas this user's logs have, where a lost log cannot say it
     restoring   a log made anew from what replicas hold
+    catching    frames that a log's own disk has lost and replicas have, when it is opened
     examining   how much of a copy can be read back
     fetching    the files that are not here: what is read first, then the rest; `supply`: from whom
     bringing    one file of rows that is not here or not whole, from who has it whole
