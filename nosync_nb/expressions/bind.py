@@ -13,10 +13,10 @@ from sqlglot import exp
 
 from nosync_nb.errors import SchemaError
 from nosync_nb.expressions import conditions
-from nosync_nb.expressions.coerce import NotProvedError, cast
+from nosync_nb.expressions.coerce import NotProvedError, cast, try_cast
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, ValueNode
 from nosync_nb.expressions.table import FUNCTIONS, OPERATORS, Function
-from nosync_nb.expressions.typing_rules import VOID
+from nosync_nb.expressions.typing_rules import DIGITS_MAX, VOID
 from nosync_nb.rows import Schema
 from nosync_nb.rows.types import INTEGERS
 
@@ -47,6 +47,7 @@ _TYPES = {
     "FLOAT": "float",
     "DOUBLE": "double",
     "TEXT": "string",
+    "BINARY": "binary",
     "DATE": "date",
     "TIMESTAMPTZ": "timestamp",
     "TIMESTAMPLTZ": "timestamp",
@@ -133,12 +134,12 @@ class Binder:
         return self._operator("neg", inner)
 
     def _cast(self, tree: Any) -> ValueNode:
-        if tree.args.get("safe") or tree.args.get("format"):
-            raise NotProvedError("try_cast")
-        type_ = _TYPES.get(tree.to.this.name)
-        if type_ is None:
-            raise NotProvedError(f"cast to {tree.to.sql('spark').lower()}")
+        if tree.args.get("format"):
+            raise NotProvedError("cast with a format")
+        type_ = _type(tree.to)
         node = self.bind(tree.this)
+        if tree.args.get("safe"):
+            return try_cast(node, type_, utc=self.utc)
         self._meet((node.type, type_))
         return cast(node, type_, utc=self.utc)
 
@@ -212,6 +213,24 @@ def _kind(type_: str) -> str:
     return type_
 
 
+def _type(tree: Any) -> str:
+    """Returns the type that a cast names.
+
+    Raises:
+        NotProvedError: if it is not known here.
+    """
+    written = tree.sql("spark").lower()
+    if tree.this.name == "DECIMAL":
+        parts = [int(part.name) for part in tree.expressions]
+        precision, scale = (*parts, *(10, 0)[len(parts) :])
+        if 0 <= scale <= precision <= DIGITS_MAX:
+            return f"decimal({precision},{scale})"
+    type_ = _TYPES.get(tree.this.name)
+    if type_ is None:
+        raise NotProvedError(f"cast to {written}")
+    return type_
+
+
 def number(text: str) -> LiteralNode:
     """Returns the literal that Spark reads: int, bigint, decimal, or double if it has an exponent.
 
@@ -226,14 +245,14 @@ def number(text: str) -> LiteralNode:
     if "." not in text:
         whole = int(text)
         if -(2**31) <= whole < 2**31:
-            return LiteralNode(whole, "int")
+            return LiteralNode(whole, "int", written=True)
         if -(2**63) <= whole < 2**63:
-            return LiteralNode(whole, "bigint")
+            return LiteralNode(whole, "bigint", written=True)
     exact = Decimal(text)
     _, digits, exponent = exact.as_tuple()
     scale = -exponent if isinstance(exponent, int) else 0
-    if len(digits) > 18 or scale > 18:
-        raise NotProvedError("a decimal of more than 18 digits")
+    if max(len(digits), scale) > DIGITS_MAX:
+        raise NotProvedError("a decimal of more than 38 digits")
     return LiteralNode(exact, f"decimal({max(len(digits), scale)},{scale})")
 
 

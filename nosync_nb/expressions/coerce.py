@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from nosync_nb.expressions import casts, dates
-from nosync_nb.expressions.kernel import InvalidError, TextKernel
+from nosync_nb.expressions.kernel import InvalidError, TextKernel, tried
 from nosync_nb.expressions.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.numbers import limits
-from nosync_nb.expressions.typing_rules import KNOWN, NUMBERS, VOID, common_of
+from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_of, is_decimal, is_known
 from nosync_nb.rows.types import FLOATS, INTEGERS
 
 
@@ -38,7 +38,8 @@ def implicit(node: ValueNode, wanted: str, *, utc: bool) -> ValueNode:
     Raises:
         NotProvedError: if Spark would not cast it, or not provably as we do.
     """
-    if node.type in (wanted, VOID) or node.type in _IMPLICIT.get(wanted, ()):
+    fits = node.type in (wanted, VOID) or node.type in _IMPLICIT.get(wanted, ())
+    if fits or (is_decimal(node.type) and wanted in ("double", "string")):
         return cast(node, wanted, utc=utc)
     raise NotProvedError(f"a {node.type} as {wanted}")
 
@@ -52,7 +53,7 @@ def cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
     source = node.type
     if source == target:
         return node
-    if target not in KNOWN or target == VOID:
+    if not is_known(target) or target == VOID:
         raise NotProvedError(f"cast to {target}")
     if isinstance(node, LiteralNode):
         literal = _literal(node, target, utc=utc)
@@ -60,7 +61,7 @@ def cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
             return literal
     if "timestamp" in (source, target) and not utc and not {source, target} & set(NUMBERS):
         raise NotProvedError("timestamps in a time zone other than UTC")
-    kernel = casts.cast(source, target) if source in KNOWN else None
+    kernel = casts.cast(source, target) if is_known(source) else None
     if kernel is None:
         raise NotProvedError(f"cast of {source} to {target}")
     return StrictNode("cast", target, kernel, (node,))
@@ -100,6 +101,8 @@ def _text_literal(text: str, target: str, *, utc: bool) -> LiteralNode | None:
         if moment is None or (moment[1] if target == "timestamp_ntz" else not (utc or moment[1])):
             raise NotProvedError(f"the {target} {text!r}")
         return LiteralNode(moment[0], target)
+    if is_decimal(target):
+        return None
     kernel = casts.cast("string", target)
     if not isinstance(kernel, TextKernel):
         raise NotProvedError(f"cast of string to {target}")
@@ -109,6 +112,29 @@ def _text_literal(text: str, target: str, *, utc: bool) -> LiteralNode | None:
         return None
 
 
+def try_cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
+    """Returns the node cast, null where that cannot be.
+
+    Raises:
+        NotProvedError: if Spark has to do it.
+    """
+    made = cast(node, target, utc=utc)
+    return tried_call(made) if made is not node else made
+
+
+def tried_call(node: ValueNode) -> ValueNode:
+    """Returns a call that is null where it refuses a row; its arguments raise as they do.
+
+    Raises:
+        NotProvedError: if it is no call of a kernel.
+    """
+    if isinstance(node, StrictNode):
+        return StrictNode(node.name, node.type, tried(node.kernel), node.arguments)
+    if node.raises:
+        raise NotProvedError("to try what this is")
+    return node
+
+
 def to_common(nodes: list[ValueNode], *, utc: bool) -> list[ValueNode]:
     """Returns the nodes cast to their common type.
 
@@ -116,7 +142,7 @@ def to_common(nodes: list[ValueNode], *, utc: bool) -> list[ValueNode]:
         NotProvedError: if there is none here.
     """
     type_ = common_of(node.type for node in nodes)
-    if type_ is None or type_ not in KNOWN or type_ == VOID:
+    if type_ is None or not is_known(type_) or type_ == VOID:
         raise NotProvedError(f"{' with '.join(node.type for node in nodes)}")
     return [cast(node, type_, utc=utc) for node in nodes]
 

@@ -21,7 +21,7 @@ from nosync_nb.expressions.nodes import (
     ValueNode,
 )
 from nosync_nb.expressions.rules import Rule, count
-from nosync_nb.expressions.typing_rules import KNOWN, VOID
+from nosync_nb.expressions.typing_rules import VOID, is_decimal, is_known
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
@@ -38,14 +38,14 @@ def comparison(kernels: numbers.Kernels, text: TextKernel) -> Rule:
             if whole_number is not None:
                 right = whole_number
         if exact.fits((left, right)):
-            return StrictNode(name, "boolean", exact.COMPARISONS[name], (left, right))
+            kernel = exact.comparison(name, left.type, right.type)
+            return StrictNode(name, "boolean", kernel, (left, right))
         left, right = to_common([left, right], utc=utc)
         if left.type == "string":
             return StrictNode(name, "boolean", text, (left, right))
-        kernel = kernels(left.type)
         if left.type in FLOATS and isinstance(right, LiteralNode) and right.value == right.value:
-            kernel = Kernel(numbers.BESIDE_NUMBER[name])
-        return StrictNode(name, "boolean", kernel, (left, right))
+            return StrictNode(name, "boolean", Kernel(numbers.BESIDE_NUMBER[name]), (left, right))
+        return StrictNode(name, "boolean", kernels(left.type), (left, right))
 
     return rule
 
@@ -88,7 +88,7 @@ def same(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 def null_if(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`nullif(a, b)`: of the type of a."""
     count(name, arguments, 2)
-    if arguments[0].type not in KNOWN or arguments[0].type == VOID:
+    if not is_known(arguments[0].type) or arguments[0].type == VOID:
         raise NotProvedError(f"nullif of {arguments[0].type}")
     equal = COMPARISONS["="]("=", arguments, utc)
     return CaseNode([(equal, LiteralNode(None, arguments[0].type))], arguments[0])
@@ -109,7 +109,7 @@ def in_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         raise NotProvedError("in a list that is not of literals")
     wanted = [x.value for x in literals if x.value is not None]
     if exactly:
-        matches = StrictNode(name, "boolean", exact.one_of(wanted), (value,))
+        matches = StrictNode(name, "boolean", exact.one_of(wanted, value.type), (value,))
     elif value.type == "string":
         matches = StrictNode(name, "boolean", texts.one_of(frozenset(wanted)), (value,))
     else:
@@ -148,6 +148,8 @@ def extreme(choices: Callable[[str], Any]) -> Rule:
         if len(arguments) < 2:
             raise NotProvedError(f"{name} of {len(arguments)} arguments")
         operands = to_common(arguments, utc=utc)
+        if is_decimal(operands[0].type):
+            return ExtremeNode(operands, exact.chosen(least=name == "least"), name)
         if operands[0].type not in FIXED:
             raise NotProvedError(f"{name} of {operands[0].type}")
         return ExtremeNode(operands, choices(operands[0].type), name)

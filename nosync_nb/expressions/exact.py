@@ -1,30 +1,37 @@
 """Rules of the table: comparisons of decimals, with whole numbers too, and of bytes.
 
-Their values have no numpy form: they are Python's in small frames and Arrow's in large ones. Spark
-casts decimals of several types to one that holds them all. If that needs more than 38 digits it
-drops some; such comparisons are Spark's.
+Spark casts decimals of several types to one that holds them all. If that needs more than 38 digits
+it drops some; such comparisons are Spark's.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from nosync_nb.expressions.kernel import TextKernel
+from nosync_nb.expressions import wide
+from nosync_nb.expressions.kernel import Kernel, TextKernel
 from nosync_nb.expressions.nodes import LiteralNode, ValueNode
-from nosync_nb.expressions.typing_rules import is_decimal
-from nosync_nb.rows import bridge
+from nosync_nb.expressions.typing_rules import DIGITS_MAX, WHOLE_DIGITS, is_decimal
 from nosync_nb.rows.types import decimal_parts
+from nosync_nb.rows.unscaled import wholes
 
-_DIGITS_MAX = 38
-_WHOLE = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
-"""The digits of a whole number beside a decimal."""
+_OPERATIONS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
+    "=": (operator.eq, pc.equal),
+    "<>": (operator.ne, pc.not_equal),
+    "<": (operator.lt, pc.less),
+    "<=": (operator.le, pc.less_equal),
+    ">": (operator.gt, pc.greater),
+    ">=": (operator.ge, pc.greater_equal),
+}
+
+
+def _parts(type_: str) -> tuple[int, int]:
+    return decimal_parts(type_) if is_decimal(type_) else (WHOLE_DIGITS[type_], 0)
 
 
 def fits(nodes: Sequence[ValueNode]) -> bool:
@@ -34,44 +41,54 @@ def fits(nodes: Sequence[ValueNode]) -> bool:
     types = {node.type for node in nodes}
     if types == {"binary"}:
         return True
-    if not any(map(is_decimal, types)) or not all(is_decimal(t) or t in _WHOLE for t in types):
+    if not any(map(is_decimal, types)):
         return False
-    parts = [decimal_parts(t) if is_decimal(t) else (_WHOLE[t], 0) for t in types]
+    if not all(is_decimal(t) or t in WHOLE_DIGITS for t in types):
+        return False
+    parts = [_parts(t) for t in types]
     scale = max(scale for _, scale in parts)
-    return max(precision - scale for precision, scale in parts) + scale <= _DIGITS_MAX
+    return max(precision - scale for precision, scale in parts) + scale <= DIGITS_MAX
 
 
-def _comparison(row: Callable[[Any, Any], bool], large: Callable[[Any, Any], Any]) -> TextKernel:
-    return TextKernel(row, lambda a, b: large(_arrow(a), _arrow(b)))
+def comparison(name: str, left: str, right: str) -> Kernel | TextKernel:
+    """Returns the comparison of two types that fit."""
+    compare, large = _OPERATIONS[name]
+    if left == right == "binary":
+        return TextKernel(compare, large)
+    (_, s1), (_, s2) = _parts(left), _parts(right)
+    places = max(s1, s2)
+
+    def run(a: Any, b: Any) -> Any:
+        result = compare(wide.raised(_whole(a), places - s1), wide.raised(_whole(b), places - s2))
+        return np.asarray(result, np.bool_)
+
+    return Kernel(run)
 
 
-def _arrow(values: Any) -> Any:
-    """Values as Arrow compares them: whole numbers as decimals."""
-    if isinstance(values, np.ndarray) and values.ndim:
-        return bridge.of_numpy(values).cast(pa.decimal128(_WHOLE["bigint"], 0))
-    if isinstance(values, np.generic):
-        return pa.scalar(Decimal(values.item()))
-    return pa.scalar(values) if isinstance(values, Decimal | bytes) else values
+def _whole(values: Any) -> Any:
+    """Integers as 64 bits, in which products are looked at."""
+    narrow = isinstance(values, np.ndarray | np.generic) and values.dtype.kind == "i"
+    return values.astype(np.int64) if narrow else values
 
 
-COMPARISONS = {
-    "=": _comparison(operator.eq, pc.equal),
-    "<>": _comparison(operator.ne, pc.not_equal),
-    "<": _comparison(operator.lt, pc.less),
-    "<=": _comparison(operator.le, pc.less_equal),
-    ">": _comparison(operator.gt, pc.greater),
-    ">=": _comparison(operator.ge, pc.greater_equal),
-}
+def one_of(wanted: Sequence[Any], type_: str) -> Kernel | TextKernel:
+    """`x in (...)` of literals that fit."""
+    if type_ == "binary":
+        return TextKernel(frozenset(wanted).__contains__)
+    scale = decimal_parts(type_)[1] if is_decimal(type_) else 0
+    exact = [value * 10**scale for value in wanted]
+    values = wholes([int(value) for value in exact if value == int(value)])
 
-
-def one_of(wanted: Sequence[Any]) -> TextKernel:
-    """`x in (...)` of literals."""
-
-    def large(values: Any) -> Any:
-        inside = None
-        for each in wanted:
-            same = pc.equal(_arrow(values), _arrow(each))
-            inside = same if inside is None else pc.or_(inside, same)
+    def run(a: Any) -> Any:
+        inside = np.zeros(np.shape(a), np.bool_)
+        for value in values:
+            inside = inside | (a == value)
         return inside
 
-    return TextKernel(frozenset(wanted).__contains__, large)
+    return Kernel(run)
+
+
+def chosen(*, least: bool) -> Callable[[Any, Any], Any]:
+    """The greater, or the lesser, of decimals of one type."""
+    compare = operator.le if least else operator.ge
+    return lambda a, b: np.where(compare(a, b), a, b)

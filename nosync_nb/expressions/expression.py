@@ -24,11 +24,11 @@ from nosync_nb.expressions.bind import Binder
 from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.examine import Examined, examine
 from nosync_nb.expressions.fast import Fast, compile_fast, is_loud
-from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, ValueNode
+from nosync_nb.expressions.nodes import ColumnNode, ValueNode
 from nosync_nb.expressions.parse import Parsed, agrees_with_spark, canonical, parse
 from nosync_nb.expressions.roomy import roomy
 from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Settings, needs_zone
-from nosync_nb.expressions.typing_rules import KNOWN, VOID
+from nosync_nb.expressions.typing_rules import VOID, is_known
 from nosync_nb.expressions.vectors import RowError, VectorFrame, quiet, to_column
 from nosync_nb.rows import Column, Schema, canonical_type
 from nosync_nb.rows.ddl import quoted
@@ -252,9 +252,7 @@ def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, boo
         raise NotProvedError("this order of operators without parentheses")
     binder = Binder(schema, utc=utc)
     node = binder.bind(parsed.tree)
-    if not isinstance(node, ColumnNode) and node.type not in KNOWN:
-        raise NotProvedError(f"a {node.type}")
-    if isinstance(node, LiteralNode) and node.type not in KNOWN:
+    if not isinstance(node, ColumnNode) and not is_known(node.type):
         raise NotProvedError(f"a {node.type}")
     return node, binder.mixes
 

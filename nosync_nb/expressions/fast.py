@@ -32,9 +32,11 @@ from nosync_nb.expressions.nodes import (
     ValueNode,
 )
 from nosync_nb.expressions.numbers import extent, is_zero, limits
+from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.expressions.vectors import canonical
 from nosync_nb.rows import Column, objects
-from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
+from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, is_nested
+from nosync_nb.rows.unscaled import load, store, wholes
 
 Fast = Callable[[Sequence[Column], int], Column | None]
 
@@ -91,7 +93,9 @@ class _Code:
         if isinstance(node, ColumnNode | LiteralNode) or not _spans(node):
             raise _NotFastError
         result = self.value(node)
-        if node.type not in FIXED:
+        if is_decimal(node.type):
+            result = f"{self.name(store)}({result}, None, {node.type!r})"
+        elif node.type not in FIXED:
             result = f"{self.name(objects)}({result})"
         elif node.type in FLOATS:
             result = f"{self.name(canonical)}({result})"
@@ -119,6 +123,8 @@ class _Code:
         if isinstance(node, LiteralNode):
             if node.value is None:
                 raise _NotFastError
+            if is_decimal(node.type):
+                return self.name(node.scalar)
             return self.name(np.array(node.scalar) if node.type in FIXED else node.value)
         if isinstance(node, StrictNode):
             if isinstance(node.kernel, Kernel):
@@ -132,12 +138,15 @@ class _Code:
             return name
         name = self.loaded[node.place] = f"c{node.place}"
         self.lines.append(f"{name} = columns[{node.place}]")
-        dtype = FIXED.get(node.type, np.dtype(object) if node.type == "string" else None)
-        if dtype is None:
+        dtype = FIXED.get(node.type, _OBJECT)
+        if is_nested(node.type):
             raise _NotFastError
         wanted = self.name(dtype)
         self.lines.append(f"if type({name}) is not ndarray or {name}.dtype != {wanted}: return")
-        if node.type == "string":
+        if is_decimal(node.type):
+            self.lines.append(f"{name}, nulls = {self.name(load)}({name}, {node.type!r})")
+            self.lines.append("if nulls is not None: return")
+        elif dtype is _OBJECT:
             self.lines.append(f"{name} = {name}.tolist()")
             self.lines.append(f"if None in {name}: return")
         elif node.type in INTEGERS and self.limit is not None:
@@ -151,13 +160,21 @@ class _Code:
 
     def numbers(self, node: StrictNode, kernel: Kernel) -> str:
         values = [self.value(argument) for argument in node.arguments]
-        checks = [check for check in kernel.checks if self.needed(node, kernel, check)]
-        if checks:
+        tests = [check.bad for check in kernel.checks if self.needed(node, kernel, check)]
+        if kernel.missing is not None:
+            tests.append(kernel.missing)
+        if tests:
             values = [self.keep(value) for value in values]
-        for check in checks:
-            bad = f"{self.name(check.bad)}({', '.join(values)})"
+        for test in tests:
+            bad = f"{self.name(test)}({', '.join(values)})"
             self.lines.append(f"if b'\\x01' in {bad}.tobytes(): return")
-        return f"{self.name(kernel.run)}({', '.join(values)})"
+        result = f"{self.name(kernel.run)}({', '.join(values)})"
+        if kernel.beyond is not None:
+            result = self.keep(result)
+            self.lines.append(
+                f"if b'\\x01' in {self.name(kernel.beyond)}({result}).tobytes(): return"
+            )
+        return result
 
     def needed(self, node: StrictNode, kernel: Kernel, check: Check) -> bool:
         """Tells whether a check cannot be decided before the values are known."""
@@ -175,7 +192,8 @@ class _Code:
         lists = []
         for argument in spanning:
             value = self.value(argument)
-            lists.append(value if argument.type not in FIXED else f"({value}).tolist()")
+            plain = argument.type not in FIXED and not is_decimal(argument.type)
+            lists.append(value if plain else f"({value}).tolist()")
         names = [f"x{i}" for i in range(len(spanning))]
         own = iter(names)
         inner = [
@@ -188,6 +206,11 @@ class _Code:
         )
         source = lists[0] if len(lists) == 1 else f"zip({', '.join(lists)})"
         made = f"[{each} for {', '.join(names)} in {source}]"
+        if kernel.nullable:
+            made = self.keep(made)
+            self.lines.append(f"if None in {made}: return")
+        if is_decimal(node.type):
+            return f"{self.name(wholes)}({made})"
         dtype = FIXED.get(node.type)
         return made if dtype is None else f"fromiter({made}, {self.name(dtype)}, n)"
 
@@ -210,7 +233,7 @@ class _Code:
             return code
         if isinstance(node, InNode) and not node.with_null:
             return self.value(arguments[0])
-        if isinstance(node, CaseNode) and node.type in FIXED:
+        if isinstance(node, CaseNode) and (node.type in FIXED or is_decimal(node.type)):
             code = self.value(node.default)
             where = self.name(np.where)
             for condition, result in reversed(node.branches):
@@ -222,7 +245,7 @@ class _Code:
 def _plain(node: ValueNode) -> Any:
     if not isinstance(node, LiteralNode) or node.value is None:
         raise _NotFastError
-    return node.value
+    return int(node.scalar) if is_decimal(node.type) else node.value
 
 
 def _spans(node: ValueNode) -> bool:
@@ -234,6 +257,7 @@ def _spans(node: ValueNode) -> bool:
     return any(_spans(argument) for argument in node.arguments)
 
 
+_OBJECT = np.dtype(object)
 _LIMITS = (63, 62, 61, 60, 58, 56, 53, 48, 40, 31, 30, 29, 28, 24, 20, 15, 14, 12, 10, 7, 6, 5)
 
 

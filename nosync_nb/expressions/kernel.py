@@ -6,17 +6,10 @@ strict function are where an argument is null, and whatever it computed there is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from nosync_nb.expressions.vectors import Array
-from nosync_nb.rows import bridge, objects
-from nosync_nb.rows.types import FIXED
 
 Bounds = tuple[int, int]
 
@@ -40,6 +33,9 @@ class Kernel:
             check is about overflow alone and is left out where bounds prove it needless.
         right_first: whether Spark evaluates the second argument before the first.
         floats: whether `run` may produce -0.0, NaN or a floating-point warning.
+        missing: tells where the result is null though no argument is; what `run` gives there is
+            thrown away.
+        beyond: tells which results do not fit the type: they are refused, or null if `lenient`.
     """
 
     run: Callable[..., Any]
@@ -47,6 +43,14 @@ class Kernel:
     bounds: Callable[..., Bounds] | None = None
     right_first: bool = False
     floats: bool = False
+    missing: Callable[..., Any] | None = None
+    beyond: Callable[[Any], Any] | None = None
+    lenient: bool = False
+
+    @property
+    def raises(self) -> bool:
+        """Whether it may refuse a row."""
+        return bool(self.checks) or (self.beyond is not None and not self.lenient)
 
 
 class InvalidError(Exception):
@@ -58,141 +62,45 @@ class TextKernel:
     """A strict function with text among its arguments or as its result.
 
     Attributes:
-        row: one row, Python values in and out; raises `InvalidError`.
+        row: one row, Python values in and out (decimals as whole numbers of their last place);
+            raises `InvalidError`.
         large: Arrow arrays (text), numpy arrays (fixed types) and scalars (literals) in; an Arrow
-            or numpy array out. None: `row` on each distinct text, which needs one column of text
-            and literals beside it.
+            or numpy array out. None: `row` on each distinct row.
         raises: whether `row` may raise `InvalidError`.
+        nullable: whether `row` may return None.
     """
 
     row: Callable[..., Any]
     large: Callable[..., Any] | None = None
     raises: bool = False
+    nullable: bool = False
 
 
-def run_small(
-    kernel: TextKernel, values: Sequence[Any], nulls: Array | None, n: int, type_: str
-) -> Any:
-    """Runs a text kernel row by row.
+def tried(kernel: Kernel | TextKernel) -> Kernel | TextKernel:
+    """Returns the kernel that gives null where a kernel refuses a row."""
+    if isinstance(kernel, Kernel):
+        return _tried_numbers(kernel) if kernel.raises else kernel
+    if not kernel.raises:
+        return kernel
+    given = kernel.row
 
-    Raises:
-        RefusedRowError: at the first row that the kernel refuses.
-    """
-    f = kernel.row
-    lists = [_listed(v, n) for v in values]
-    dead = nulls.tolist() if nulls is not None else None
-    filler = None if type_ not in FIXED else 0
-    results: list[Any] = []
-    try:
-        if dead is None and len(lists) == 1:
-            for value in lists[0]:
-                results.append(f(value))
-        elif dead is None:
-            for arguments in zip(*lists, strict=True):
-                results.append(f(*arguments))
-        else:
-            for null, *row in zip(dead, *lists, strict=True):
-                results.append(filler if null else f(*row))
-    except InvalidError as error:
-        raise RefusedRowError(str(error), len(results)) from None
-    dtype = FIXED.get(type_)
-    return objects(results) if dtype is None else np.array(results, dtype)
-
-
-class RefusedRowError(Exception):
-    """A kernel refused row `row` of the frame it ran on."""
-
-    def __init__(self, reason: str, row: int) -> None:
-        super().__init__(reason)
-        self.row = row
-
-
-def _listed(values: Any, n: int) -> list[Any]:
-    if isinstance(values, np.ndarray) and values.ndim:
-        listed: list[Any] = values.tolist()
-        return listed
-    return [values.item() if isinstance(values, np.generic) else values] * n
-
-
-def run_large(
-    kernel: TextKernel, values: Sequence[Any], nulls: Array | None, n: int, type_: str
-) -> Any:
-    """Runs a text kernel on large columns.
-
-    Raises:
-        RefusedRowError: at the first row that the kernel refuses.
-    """
-    if kernel.large is not None:
-        array = kernel.large(*(bridge.text(v) if isinstance(v, str) else v for v in values))
-        if array is not None:
-            return _from_large(array, type_)
-    if not any(isinstance(v, pa.Array) for v in values):
-        return run_by_value(kernel, values, nulls, n, type_)
-    place = next(i for i, v in enumerate(values) if isinstance(v, pa.Array))
-    coded = values[place].dictionary_encode()
-    codes = _codes(coded)
-    others = [v.item() if isinstance(v, np.generic) else v for v in values]
-    results: list[Any] = []
-    refused: dict[int, str] = {}
-    for code, text in enumerate(coded.dictionary.to_pylist()):
-        others[place] = text
+    def row(*values: Any) -> Any:
         try:
-            results.append(kernel.row(*others))
-        except InvalidError as error:
-            refused[code] = str(error)
-            results.append(None if type_ not in FIXED else 0)
-    if refused:
-        _refuse(refused, codes, nulls)
-    return _spread(results, codes, coded, type_, n)
+            return given(*values)
+        except InvalidError:
+            return None
+
+    return TextKernel(row, kernel.large, nullable=True)
 
 
-def run_by_value(
-    kernel: TextKernel, values: Sequence[Any], nulls: Array | None, n: int, type_: str
-) -> Any:
-    """Runs a text kernel on each distinct number, for results that are text."""
-    place = next(i for i, v in enumerate(values) if isinstance(v, np.ndarray) and v.ndim)
-    distinct, codes = np.unique(values[place], return_inverse=True)
-    others = [v.item() if isinstance(v, np.generic) else v for v in values]
-    results = []
-    for value in distinct.tolist():
-        others[place] = value
-        results.append(kernel.row(*others))
-    if type_ in FIXED:
-        return np.array(results, FIXED[type_])[codes]
-    texts = bridge.of_list(results, pa.string())
-    return texts.take(bridge.of_numpy(codes, nulls=nulls))
+def _tried_numbers(kernel: Kernel) -> Kernel:
+    if not kernel.checks:
+        return replace(kernel, lenient=True)
+    reasons = [check.bad for check in kernel.checks]
+    if kernel.missing is not None:
+        reasons.append(kernel.missing)
 
+    def missing(*values: Any) -> Any:
+        return reduce(lambda a, b: a | b, [bad(*values) for bad in reasons])
 
-def _refuse(refused: dict[int, str], codes: Array, nulls: Array | None) -> None:
-    bad = np.isin(codes, list(refused))
-    if nulls is not None:
-        bad &= ~nulls
-    if bad.any():
-        row = int(bad.argmax())
-        raise RefusedRowError(refused[int(codes[row])], row)
-
-
-def _spread(results: list[Any], codes: Array, coded: pa.DictionaryArray, type_: str, n: int) -> Any:
-    """Returns the result of each row from the results of the distinct texts."""
-    dtype = FIXED.get(type_)
-    if dtype is None:
-        return bridge.of_list(results, pa.string()).take(coded.indices)
-    return np.array(results, dtype)[codes] if results else np.zeros(n, dtype)
-
-
-def _from_large(array: Any, type_: str) -> Any:
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    dtype = FIXED.get(type_)
-    if dtype is None or not isinstance(array, pa.Array):
-        return array
-    if array.null_count:
-        array = pc.fill_null(array, bridge.of_list([0], pa.int32()).cast(array.type)[0])
-    return bridge.values_of(array).astype(dtype, copy=False)
-
-
-def _codes(coded: pa.DictionaryArray) -> Array:
-    """The place of each value in the dictionary, 0 for null."""
-    indices = coded.indices
-    codes = bridge.numbers(indices, np.int32)
-    return np.where(bridge.null_mask_of(indices), 0, codes) if indices.null_count else codes
+    return replace(kernel, checks=(), bounds=None, missing=missing, lenient=True)

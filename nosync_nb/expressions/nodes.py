@@ -14,17 +14,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nosync_nb.expressions.kernel import (
-    Kernel,
-    RefusedRowError,
-    TextKernel,
-    run_large,
-    run_small,
+from nosync_nb.expressions.kernel import Kernel, TextKernel
+from nosync_nb.expressions.numbers import OVERFLOW, extent, limits
+from nosync_nb.expressions.running import RefusedRowError, run_text
+from nosync_nb.expressions.typing_rules import is_decimal
+from nosync_nb.expressions.vectors import (
+    Array,
+    RowError,
+    Vector,
+    VectorFrame,
+    full,
+    merge_nulls,
+    nothing,
 )
-from nosync_nb.expressions.numbers import extent, limits
-from nosync_nb.expressions.vectors import Array, RowError, Vector, VectorFrame, full, merge_nulls
 from nosync_nb.rows import bridge
-from nosync_nb.rows.types import FIXED, INTEGERS
+from nosync_nb.rows.encoding import unscaled
+from nosync_nb.rows.types import FIXED, INTEGERS, arrow_type, decimal_parts
+from nosync_nb.rows.unscaled import wholes
 
 
 class ValueNode:
@@ -52,25 +58,29 @@ class ColumnNode(ValueNode):
 
 
 class LiteralNode(ValueNode):
-    """A constant; None is null."""
+    """A constant; None is null.
 
-    def __init__(self, value: Any, type_: str) -> None:
+    Attributes:
+        value: as Python has it, of decimals a Decimal.
+        scalar: as vectors have it.
+        written: whether it stands in the text, so that Spark gives it the least decimal type.
+    """
+
+    def __init__(self, value: Any, type_: str, *, written: bool = False) -> None:
         super().__init__(type_, ())
         self.value = value
+        self.written = written
         dtype = FIXED.get(type_)
-        if dtype is None:
-            self.scalar = value
-        else:
+        self.scalar: Any = value
+        if dtype is not None:
             self.scalar = dtype.type(0 if value is None else value)
+        elif value is not None and is_decimal(type_):
+            self.scalar = wholes([unscaled(value, decimal_parts(type_)[1])])[0]
 
     def evaluate(self, frame: VectorFrame) -> Vector:
         if self.value is not None:
             return Vector(self.scalar, None)
-        if self.type in FIXED:
-            return Vector(self.scalar, np.ones(frame.n, np.bool_))
-        if frame.small:
-            return Vector(np.full(frame.n, None, object), np.ones(frame.n, np.bool_))
-        return Vector(pa.nulls(frame.n, pa.string()), np.ones(frame.n, np.bool_))
+        return nothing(self.type, n=frame.n, small=frame.small)
 
 
 class StrictNode(ValueNode):
@@ -79,8 +89,7 @@ class StrictNode(ValueNode):
     def __init__(
         self, name: str, type_: str, kernel: Kernel | TextKernel, arguments: Sequence[ValueNode]
     ) -> None:
-        raises = bool(kernel.checks) if isinstance(kernel, Kernel) else kernel.raises
-        super().__init__(type_, arguments, raises=raises)
+        super().__init__(type_, arguments, raises=kernel.raises)
         self.name = name
         self.kernel = kernel
         order = list(range(len(arguments)))
@@ -100,12 +109,15 @@ class StrictNode(ValueNode):
             values[i] = vector.values
             nulls = merge_nulls(nulls, vector.nulls)
         if isinstance(self.kernel, Kernel):
-            return Vector(self._numbers(self.kernel, values, nulls, frame), nulls)
-        return self._text(self.kernel, values, nulls, frame)
+            return self._numbers(self.kernel, values, nulls, frame)
+        try:
+            return run_text(self.kernel, values, nulls, frame, self.type)
+        except RefusedRowError as error:
+            raise frame.fail(str(error), error.row) from None
 
     def _numbers(
         self, kernel: Kernel, values: list[Any], nulls: Array | None, frame: VectorFrame
-    ) -> Any:
+    ) -> Vector:
         for check in () if self._fits(kernel, values) else kernel.checks:
             bad = check.bad(*values)
             if nulls is not None:
@@ -113,7 +125,21 @@ class StrictNode(ValueNode):
             bad = np.broadcast_to(bad, (frame.n,))
             if bad.any():
                 raise frame.fail(check.reason, int(bad.argmax()))
-        return kernel.run(*values)
+        if kernel.missing is not None:
+            missing = np.broadcast_to(kernel.missing(*values), (frame.n,))
+            if missing.any():
+                nulls = merge_nulls(nulls, missing)
+        result = kernel.run(*values)
+        if kernel.beyond is None:
+            return Vector(result, nulls)
+        beyond = np.broadcast_to(kernel.beyond(result), (frame.n,))
+        if nulls is not None:
+            beyond = beyond & ~nulls
+        if not beyond.any():
+            return Vector(result, nulls)
+        if not kernel.lenient:
+            raise frame.fail(OVERFLOW, int(beyond.argmax()))
+        return Vector(result, merge_nulls(nulls, beyond))
 
     def _fits(self, kernel: Kernel, values: list[Any]) -> bool:
         """Tells whether nothing can overflow, seen the range of the arguments."""
@@ -122,24 +148,6 @@ class StrictNode(ValueNode):
         low, high = kernel.bounds(*map(extent, values))
         least, greatest = limits(self.type)
         return least <= low and high <= greatest
-
-    def _text(
-        self, kernel: TextKernel, values: list[Any], nulls: Array | None, frame: VectorFrame
-    ) -> Vector:
-        run = run_small if frame.small or not any(map(_is_column, values)) else run_large
-        try:
-            result = run(kernel, values, nulls, frame.n, self.type)
-        except RefusedRowError as error:
-            raise frame.fail(str(error), error.row) from None
-        if not frame.small and isinstance(result, np.ndarray) and result.dtype.hasobject:
-            result = bridge.of_list(result.tolist(), pa.string())
-        if nulls is not None and isinstance(result, pa.Array) and not result.null_count:
-            result = pc.if_else(bridge.of_numpy(~nulls), result, pa.nulls(1, result.type)[0])
-        return Vector(result, nulls)
-
-
-def _is_column(values: Any) -> bool:
-    return isinstance(values, pa.Array) or (isinstance(values, np.ndarray) and values.ndim > 0)
 
 
 def evaluate_where(node: ValueNode, frame: VectorFrame, keep: Array) -> Vector:
@@ -161,9 +169,9 @@ def evaluate_where(node: ValueNode, frame: VectorFrame, keep: Array) -> Vector:
     if isinstance(values, pa.Array):
         places = np.cumsum(keep) - 1
         return Vector(values.take(bridge.of_numpy(places, nulls=~keep)), nulls)
-    spread = np.full(frame.n, None, object) if node.type not in FIXED else None
-    if spread is None:
-        spread = np.zeros(frame.n, FIXED[node.type])
+    spread = np.zeros(frame.n, values.dtype)
+    if node.type not in FIXED and not is_decimal(node.type):
+        spread = np.full(frame.n, None, object)
     spread[keep] = values
     return Vector(spread, nulls)
 
@@ -297,23 +305,27 @@ def _merged(
     n = frame.n
     nulls = np.zeros(n, np.bool_) if default.nulls is None else default.nulls.copy()
     values = full(default, n, type_)
-    if isinstance(values, pa.Array) or (type_ not in FIXED and not frame.small):
-        return _merged_arrow(pieces, default, frame)
+    decimal = is_decimal(type_)
+    if isinstance(values, pa.Array) or (type_ not in FIXED and not decimal and not frame.small):
+        return _merged_arrow(pieces, default, type_, frame)
     values = values.copy() if pieces else values
     for taken, vector in pieces:
-        values[taken] = full(vector, n, type_)[taken]
+        given = full(vector, n, type_)
+        if decimal and given.dtype.hasobject:
+            values = values.astype(object)
+        values[taken] = given[taken]
         nulls[taken] = False if vector.nulls is None else vector.nulls[taken]
     return Vector(values, nulls if nulls.any() else None)
 
 
 def _merged_arrow(
-    pieces: list[tuple[Array, Vector]], default: Vector, frame: VectorFrame
+    pieces: list[tuple[Array, Vector]], default: Vector, type_: str, frame: VectorFrame
 ) -> Vector:
     values = default.values
     for taken, vector in pieces:
         values = pc.if_else(bridge.of_numpy(taken), vector.values, values)
     if not isinstance(values, pa.Array):
-        values = bridge.of_list([values] * frame.n, pa.string())
+        values = bridge.of_list([values] * frame.n, arrow_type(type_))
     nulls = bridge.null_mask_of(values) if values.null_count else None
     return Vector(values, nulls)
 

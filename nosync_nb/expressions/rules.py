@@ -29,6 +29,11 @@ def count(name: str, arguments: list[ValueNode], wanted: int) -> None:
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
 
 
+def not_here(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """What is left to Spark."""
+    raise NotProvedError(f"{name} of {', '.join(argument.type for argument in arguments)}")
+
+
 def _numeric(name: str, arguments: list[ValueNode], utc: bool) -> list[ValueNode]:
     """Returns both arguments cast to the common number type; text beside a number becomes one."""
     count(name, arguments, 2)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.expressions import comparisons, conditions, dates, numbers, rules, texts
+from nosync_nb.expressions import comparisons, conditions, dates, decimals, numbers, rules, texts
 from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
 from nosync_nb.expressions.kernel import Kernel, TextKernel
 from nosync_nb.expressions.nodes import StrictNode, ValueNode
@@ -72,20 +72,25 @@ _SUBSTRING = _text(texts.substring, "int", "int", optional=1)
 _SQRT = Function(("double",), "double", numbers.square_root("double"))
 _SIGN = Function(("double",), "double", numbers.sign("double"))
 _DAY = _calendar(dates.day)
+_ABSOLUTE = decimals.same_type(signed=False, other=rules.same_type(numbers.absolute))
+_NEGATIVE = decimals.same_type(signed=True, other=rules.same_type(numbers.negate))
+_REMAINDER = decimals.arithmetic("%", rules.arithmetic(numbers.remainder))
+_CEILING = decimals.whole(1, rules.whole(np.ceil))
 
 FUNCTIONS: dict[str, Function | Rule] = {
-    "abs": rules.same_type(numbers.absolute),
-    "negative": rules.same_type(numbers.negate),
-    "positive": rules.positive,
-    "mod": rules.arithmetic(numbers.remainder),
+    "abs": _ABSOLUTE,
+    "negative": _NEGATIVE,
+    "positive": decimals.itself(rules.positive),
+    "mod": _REMAINDER,
     "pmod": rules.integers(numbers.positive_remainder),
     "sqrt": _SQRT,
     "sign": _SIGN,
     "signum": _SIGN,
-    "floor": rules.whole(np.floor),
-    "ceil": rules.whole(np.ceil),
-    "ceiling": rules.whole(np.ceil),
-    "round": rules.rounded,
+    "floor": decimals.whole(-1, rules.whole(np.floor)),
+    "ceil": _CEILING,
+    "ceiling": _CEILING,
+    "bround": decimals.rounded(rules.not_here, even=True),
+    "round": decimals.rounded(rules.rounded, even=False),
     "isnan": rules.is_nan,
     "greatest": comparisons.extreme(numbers.choose_greater),
     "least": comparisons.extreme(numbers.choose_less),
@@ -158,13 +163,13 @@ FUNCTIONS: dict[str, Function | Rule] = {
 }
 
 OPERATORS: dict[str, Rule] = {
-    "+": rules.plus,
-    "-": rules.minus,
-    "*": rules.arithmetic(numbers.multiply),
-    "/": rules.divided,
-    "%": rules.arithmetic(numbers.remainder),
-    "div": rules.integral_divided,
-    "neg": rules.same_type(numbers.negate),
+    "+": decimals.arithmetic("+", rules.plus),
+    "-": decimals.arithmetic("-", rules.minus),
+    "*": decimals.arithmetic("*", rules.arithmetic(numbers.multiply)),
+    "/": decimals.arithmetic("/", rules.divided),
+    "%": _REMAINDER,
+    "div": decimals.arithmetic("div", rules.integral_divided),
+    "neg": _NEGATIVE,
     **comparisons.COMPARISONS,
     "<=>": comparisons.same,
     "and": conditions.logic(conjunction=True),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nosync_nb.rows.types import FLOATS, INTEGERS
+from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts
 
 NUMBERS = INTEGERS + FLOATS
 TIMES = ("date", "timestamp", "timestamp_ntz")
@@ -16,6 +16,16 @@ VOID = "void"
 
 KNOWN = frozenset((*NUMBERS, *TIMES, "boolean", "string", VOID))
 """Types whose values are computed here; columns of others are only passed on."""
+
+
+DIGITS_MAX = 38
+WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+"""The digits of the decimal that an integer becomes beside a decimal."""
+
+
+def is_known(type_: str) -> bool:
+    """Tells whether values of a type are computed here."""
+    return type_ in KNOWN or type_ == "binary" or is_decimal(type_)
 
 
 def is_decimal(type_: str) -> bool:
@@ -33,12 +43,29 @@ def common_type(left: str, right: str) -> str | None:
         return common_number(left, right)
     if is_decimal(left) or is_decimal(right):
         other = right if is_decimal(left) else left
-        return "double" if other in FLOATS or other == "string" else None
+        if other in FLOATS or other == "string":
+            return "double"
+        return _common_decimal(left, right)
     if "string" in (left, right):
         return _from_text(right if left == "string" else left)
     if left in TIMES and right in TIMES:
         return "timestamp" if "timestamp" in (left, right) else "timestamp_ntz"
     return None
+
+
+def _common_decimal(left: str, right: str) -> str | None:
+    """Returns the decimal that holds both exactly, if 38 digits are enough."""
+    parts = []
+    for type_ in (left, right):
+        if is_decimal(type_):
+            parts.append(decimal_parts(type_))
+        elif type_ in WHOLE_DIGITS:
+            parts.append((WHOLE_DIGITS[type_], 0))
+        else:
+            return None
+    scale = max(scale for _, scale in parts)
+    digits = max(precision - scale for precision, scale in parts) + scale
+    return f"decimal({digits},{scale})" if digits <= DIGITS_MAX else None
 
 
 def common_number(left: str, right: str) -> str:

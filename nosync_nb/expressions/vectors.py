@@ -1,8 +1,9 @@
 """Vectors: columns as kernels see them, values beside a null mask; frames: the rows they span.
 
-A vector's values are, for a fixed type, a numpy array of its dtype (anything where null); for text
-of small frames an object array (None where null); for text of large ones a `pa.Array` (null where
-null). A literal's values are one scalar, which numpy spreads over the rows.
+A vector's values are, for a fixed type, a numpy array of its dtype (anything where null); for a
+decimal, whole numbers of its last place (rows/unscaled.py; anything where null); for text, bytes
+and nested types of small frames an object array (None where null), of large ones a `pa.Array` (null
+where null). A literal's values are one scalar, which numpy spreads over the rows.
 
 Floats in vectors need not be canonical (-0.0 and any NaN occur on the way); `to_column` makes them
 so. A frame never mixes the two forms of text.
@@ -19,11 +20,35 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.rows import SMALL, Column, bridge
-from nosync_nb.rows.types import FIXED, arrow_type
+from nosync_nb.expressions.typing_rules import is_decimal
+from nosync_nb.rows import SMALL, Column, bridge, unscaled
+from nosync_nb.rows.types import FIXED, arrow_type, is_nested
 
 Array = np.ndarray[Any, Any]
 _ndarray = np.ndarray
+_TEXTS = ("string", "binary")
+_NOTHING = np.int64(0)
+
+
+def nothing(type_: str, *, n: int, small: bool) -> Vector:
+    """Returns a vector of nulls."""
+    nulls = np.ones(n, np.bool_)
+    dtype = FIXED.get(type_)
+    if dtype is not None:
+        return Vector(dtype.type(0), nulls)
+    if is_decimal(type_):
+        return Vector(_NOTHING, nulls)
+    if small and not is_nested(type_):
+        return Vector(np.full(n, None, object), nulls)
+    return Vector(pa.nulls(n, pa.string() if type_ == "void" else arrow_type(type_)), nulls)
+
+
+def spread(values: Sequence[Any], type_: str) -> Array:
+    """Returns Python values of a small frame as a vector keeps them; null is None, or any value."""
+    dtype = FIXED.get(type_)
+    if dtype is not None:
+        return np.array(values, dtype)
+    return unscaled.wholes(values) if is_decimal(type_) else rows.objects(values)
 
 
 class Vector(NamedTuple):
@@ -67,7 +92,7 @@ class VectorFrame:
 
     def null_mask(self, i: int) -> Array | None:
         """Returns where column `i` is null, also of types that have no vectors."""
-        if self._types[i] in FIXED or self._types[i] == "string":
+        if self._types[i] in FIXED or self._types[i] in _TEXTS:
             return self.vector(i).nulls
         if self._parent is None or self._at is None:
             return rows.null_mask(self._columns[i])
@@ -105,6 +130,8 @@ def load(column: Column, type_: str, *, small: bool) -> Vector:
     """Returns the vector of a column in any of its physical forms."""
     dtype = FIXED.get(type_)
     if dtype is None:
+        if is_decimal(type_):
+            return Vector(*unscaled.load(column, type_))
         return _load_text(column, type_, small)
     if type(column) is not _ndarray:
         return Vector(bridge.fixed(column, dtype), rows.null_mask(column))
@@ -130,12 +157,13 @@ def full(vector: Vector, n: int, type_: str) -> Any:
     values = vector.values
     if isinstance(values, pa.Array):
         return values
-    dtype = FIXED.get(type_, np.dtype(object))
     if isinstance(values, _ndarray) and values.ndim:
         return values
-    spread = np.empty(n, dtype)
-    spread[:] = values
-    return spread
+    if is_decimal(type_):
+        return unscaled.wholes([int(values)] * n)
+    every = np.empty(n, FIXED.get(type_, np.dtype(object)))
+    every[:] = [values] * n if isinstance(values, list) else values
+    return every
 
 
 def to_column(vector: Vector, type_: str, n: int) -> Column:
@@ -145,6 +173,8 @@ def to_column(vector: Vector, type_: str, n: int) -> Column:
     if nulls is not None and not nulls.any():
         nulls = None
     if dtype is None:
+        if is_decimal(type_):
+            return unscaled.store(full(vector, n, type_), nulls, type_)
         return _text_column(vector, type_, n)
     values = full(vector, n, type_)
     if dtype.kind == "f":

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
+from expression_scalars import scalar_cases
 
 from nosync_nb.rows import Schema, objects
 
@@ -21,7 +22,7 @@ TIMES = ("date", "timestamp", "timestamp_ntz")
 ALL = (*NUMBERS, *TIMES, "boolean", "string")
 DECIMALS = ("decimal(10,2)", "decimal(18,0)", "decimal(26,6)", "decimal(38,10)")
 COMPARED = (*DECIMALS, "binary")
-"""Types whose values are compared, and nothing else."""
+"""Types whose values are no fixed ones."""
 
 _WHOLE = [None, 0, 1, -1, 2, -3, 7, 10, 100, 113]
 _REAL = [None, 0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.4999999, 1e-30, 1e30, 100.0, -7.25]
@@ -468,4 +469,5 @@ def all_cases() -> list[Case]:
         text_cases,
         date_cases,
     )
-    return list(dict.fromkeys(case for make in makers for case in make()))
+    cases = [case for make in makers for case in make()]
+    return list(dict.fromkeys([*cases, *(Case(*made) for made in scalar_cases())]))
