@@ -50,8 +50,15 @@ ROWS_PER_SECOND: Mapping[str, float] = {
 }
 """What one core does in this process, by kind of kernel."""
 
-EXECUTOR_FACTOR = 1.5
-"""What a row costs a core of an executor, by what it costs here: it is exchanged and written."""
+EXECUTOR_FACTOR: Mapping[str, float] = {
+    "row": 6.0,  # a row that costs nothing here is read, turned and written there
+    "key": 2.5,  # and exchanged
+    "order": 1.5,
+    "function": 1.0,
+    "foreign": 1.0,
+    "loop": 2.5,
+}
+"""What a row costs a core of an executor, by what it costs here."""
 
 SHIPPED_PER_SECOND = 200e6
 """Bytes that lie in this process and are written for executors to read."""
@@ -112,7 +119,8 @@ class Estimate(NamedTuple):
     @property
     def spark_seconds(self) -> float:
         """How long it takes on executors."""
-        each = EXECUTOR_FACTOR * self.rows / (self.per_second or ROWS_PER_SECOND[self.kind])
+        here = self.rows / (self.per_second or ROWS_PER_SECOND[self.kind])
+        each = EXECUTOR_FACTOR[self.kind] * here
         shipped = (self.size_bytes - self.in_files) / SHIPPED_PER_SECOND
         return self._starting + JOB_SECONDS + shipped + each / max(self.slots, 1)
 
