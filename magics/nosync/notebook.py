@@ -28,7 +28,6 @@ from nosync.variables import Variables, taken
 from nosync.views import OpenViews
 from nosync_widgets import formats
 from nosync_widgets.recovery import report_html
-from nosync_widgets.tables import collection_table
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -352,7 +351,7 @@ class Notebook:
         """
         try:
             self.cells.settle_first()
-            table = collection_table(collection, limit=self.settings.limit)
+            table = self.views.table_of(collection, self)
         except Exception as error:
             self.show(error)
             return {}

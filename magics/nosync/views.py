@@ -14,12 +14,14 @@ from nosync_widgets import formats
 if TYPE_CHECKING:
     from nosync.protocols import Settings
     from nosync_nb import Collection, Session
+    from nosync_nb.session.owners import Owners
     from nosync_widgets.frontier import FrontierView
     from nosync_widgets.grid import GridView
     from nosync_widgets.layering import LayersView
     from nosync_widgets.pace import Budget
     from nosync_widgets.panel import Actions, Panel
     from nosync_widgets.pulse import Pulse
+    from nosync_widgets.tables import Table
     from nosync_widgets.travel import Forks, TravelView
 
 
@@ -136,6 +138,14 @@ class OpenViews:
             grid.refresh()
         return grid
 
+    def table_of(self, collection: Collection, notebook: Shown) -> Table:
+        """What is left of a displayed collection in a saved notebook: the rows of now, dated."""
+        from nosync_widgets.tables import collection_table
+
+        owners = _owners_of(collection, notebook)
+        paging = None if owners is None else owners.paging
+        return collection_table(collection, limit=notebook.settings.limit, paging=paging)
+
     def grid_of(self, collection: Collection, notebook: Shown) -> dict[str, Any] | None:
         """What shows a stage or input of the notebook's session as a grid; None for others.
 
@@ -143,11 +153,8 @@ class OpenViews:
         kernel no widget is there, and nothing is shown in its place: so the rows of now are said
         before it, folded up.
         """
-        from nosync_nb.collections.host import host_of
-        from nosync_nb.session.session import owners_of
-
-        session, name = notebook.opened, collection.name
-        if session is None or name is None or host_of(collection) is not owners_of(session).host:
+        owners, session, name = _owners_of(collection, notebook), notebook.opened, collection.name
+        if owners is None or session is None or name is None:
             return None
         grid = self.grid(session, name, notebook.settings.limit, notebook.branch)
         title, (text, rows) = formats.html(grid.title()), grid.static()
@@ -187,3 +194,12 @@ class OpenViews:
         for each in live:
             if each is not None:
                 each.close()
+
+
+def _owners_of(collection: Collection, notebook: Shown) -> Owners | None:
+    """Who does what in the notebook's session, if the collection is of it."""
+    from nosync_nb.collections.host import host_of
+    from nosync_nb.session.session import owners_of
+
+    owners = None if notebook.opened is None else owners_of(notebook.opened)
+    return owners if owners is not None and host_of(collection) is owners.host else None

@@ -503,6 +503,18 @@ def test_a_collection_shows_its_first_rows(notebook: Notebook) -> None:
     assert len(notebook.ok("[flights]").text.strip().splitlines()) == 1
 
 
+def test_a_top_is_dated_and_in_its_order_where_it_is_shown(notebook: Notebook) -> None:
+    notebook.ok("%%dd\nworst = flights.group_by('carrier').top(2, by='delay desc')")
+    for source in ("worst", "%dd show worst"):
+        shown = notebook.ok(source).text
+        assert "worst at epoch 1 by carrier, delay desc" in shown, source
+        assert [line.split()[-1] for line in shown.strip().splitlines()[-3:]] == ["30", "10", "5"]
+    formatter = notebook.shell.display_formatter
+    html = formatter.format(notebook.names["worst"])[0]["text/html"]
+    assert "worst at epoch 1 by carrier, delay desc</caption>" in html
+    assert html.index(">30<") < html.index(">10<")
+
+
 def test_status_lists_inputs_and_stages(notebook: Notebook) -> None:
     shown = notebook.ok("%dd status")
     assert "epoch 1" in shown

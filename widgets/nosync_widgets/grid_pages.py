@@ -10,7 +10,7 @@ import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nosync_widgets import formats
-from nosync_widgets.tables import Table
+from nosync_widgets.tables import Table, ordered_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,8 +105,7 @@ def title(name: str, page: dict[str, Any]) -> str:
     rows = some if shown < page["total"] else formats.count(shown, "row")
     where = f" where {page['where']}" if page["where"] else ""
     names = [column["name"] for column in page["columns"]]
-    order = [names[place] + (" desc" if descending else "") for place, descending in page["order"]]
-    by = f" by {', '.join(order)}" if order else ""
+    by = ordered_by(names, page["order"])
     return formats.one_line(f"{name} at epoch {page['epoch']}: {rows}{where}{by}")
 
 

@@ -7,7 +7,7 @@ and no meaning is carried by colour alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from nosync_widgets import formats
 
 if TYPE_CHECKING:
     from nosync_nb import Collection
+    from nosync_nb.rows import Schema
+    from nosync_nb.session.paging import Look, Paging
 
 _WIDEST = 40
 _RIGHT = ' style="text-align:right"'
@@ -109,26 +111,47 @@ def _tooltip(kind: str) -> str:
 
 
 def collection_table(
-    collection: Collection, *, at: Any = None, limit: int = 20, caption: str | None = None
+    collection: Collection, *, at: Any = None, limit: int = 20, paging: Paging | None = None
 ) -> Table:
-    """Shows the first rows of a collection in canonical order.
+    """Shows the first rows of a collection.
+
+    Args:
+        paging: of its session. With it a stage or input is dated with the epoch that is shown, and
+            stands in an order of its own if it has one, as a `top` has; else in the canonical one.
 
     Cost: one read of `limit + 1` rows; the total is counted only when more rows are left.
     """
+    if paging is not None and collection.name is not None:
+        return look_table(collection.name, paging.look(collection, at), limit)
     rows = collection.rows(at=at, limit=limit + 1)
-    more = len(rows) > limit
-    schema = collection.schema
-    notes = []
-    if more:
-        total = len(collection) if at is None else None
-        beyond = f" of {formats.count(total, 'row')}" if total is not None else ""
-        notes.append(f"the first {limit}{beyond}")
+    total = len(collection) if len(rows) > limit and at is None else None
+    title = collection_title(collection, at=at)
+    return _first(title, collection.schema, rows, limit, total)
+
+
+def look_table(name: str, look: Look, limit: int) -> Table:
+    """Shows the first rows of a look at a stage or input, dated, in its own order."""
+    rows = look.page(look.order, 0, limit + 1)
+    total = look.count() if len(rows) > limit else None
+    title = f"{name} at epoch {look.epoch}{ordered_by(look.schema.names, look.order)}"
+    return _first(title, look.schema, rows, limit, total)
+
+
+def ordered_by(names: Sequence[str], order: Iterable[Sequence[Any]]) -> str:
+    """Says what rows are ordered by: ` by carrier, delay desc`; nothing for the canonical order."""
+    said = [names[place] + (" desc" if descending else "") for place, descending in order]
+    return f" by {', '.join(said)}" if said else ""
+
+
+def _first(title: str, schema: Schema, rows: Sequence[Any], limit: int, total: int | None) -> Table:
+    """A table of rows, of which one more than are shown may be there."""
+    beyond = "" if total is None else f" of {formats.count(total, 'row')}"
     return Table(
-        caption=collection_title(collection, at=at) if caption is None else caption,
+        caption=title,
         columns=tuple(schema.names),
         types=tuple(schema.types),
         rows=[[formats.value(item) for item in row] for row in rows[:limit]],
-        notes=notes,
+        notes=[f"the first {limit}{beyond}"] if len(rows) > limit else [],
     )
 
 

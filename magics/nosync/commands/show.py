@@ -134,12 +134,12 @@ def rows_now(session: Session, name: str) -> tuple[str | None, str]:
 
 
 def _show(notebook: Notebook, arguments: Namespace) -> Table:
+    from nosync_nb.session.session import owners_of
+
     collection = collection_of(notebook, arguments.stage)
     at, most = epoch_asked(notebook, arguments.at), _limit(notebook, arguments)
-    dated = None
-    if at is None and collection.name is not None:
-        dated = f"{collection.name} at epoch {notebook.session().now}"
-    return collection_table(collection, at=at, limit=most, caption=dated)
+    paging = owners_of(notebook.session()).paging
+    return collection_table(collection, at=at, limit=most, paging=paging)
 
 
 def _diff(notebook: Notebook, arguments: Namespace) -> Table:
