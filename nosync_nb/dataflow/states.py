@@ -107,10 +107,13 @@ def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
         TimeError: says since when, and what can be read.
     """
     last = seen.last(stage)
-    if stage.reason is not None and epoch > last:
+    log = seen.graph.named[stage.name].log
+    known = [] if log is None or stage.reason is None else seen.history.epochs(log, last)
+    if stage.reason is not None and (epoch > last or not known):
+        was = f", or read what it was: .rows(at={known[-1][-1]})" if known else ""
         raise TimeError(
             f"stage '{stage.name}' is stale since epoch {last}: {stage.reason}",
-            hint=f"run the cell that defines it, or read what it was: .rows(at={last})",
+            hint=f"run the cell that defines it{was}",
         )
     if is_forgotten(stage, epoch):
         raise TimeError(

@@ -16,6 +16,9 @@ Design
 Failure
     A look that is interrupted has loaded each file or has not: the key stands in the epoch's own
     frame. A session that is closed or taken over ends the watch.
+
+    Somebody goes back to an epoch, and the watch that runs brings all that was left again within a
+    second. Hence it takes up no file twice; who watches again does, as the keys are left as well.
 """
 
 from __future__ import annotations
@@ -276,7 +279,8 @@ def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWat
 
     Those that are there are loaded before it returns, others when they appear, until `.stop()` or
     until the session ends. Parquet, CSV with a header, JSON lines, by the ending of the name;
-    other files are left alone.
+    other files are left alone. What a rewind leaves is loaded again when it is watched again, not
+    by a watch that runs.
 
     Args:
         pattern: `"data/*.parquet"`; `**` for folders in folders.

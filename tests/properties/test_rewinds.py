@@ -20,7 +20,7 @@ from inside import inside
 from soak import SOAK
 
 import nosync_nb
-from nosync_nb import SchemaError, Session, TimeError
+from nosync_nb import SchemaError, Session, StageError, TimeError
 from nosync_nb.session import footprint
 from nosync_nb.session.worker import Worker
 from nosync_nb.store import store
@@ -106,6 +106,7 @@ class World:
         self.defined: list[dict[str, int]] = [{}]  # the bounds that each epoch was computed by
         self.unknown = -1  # the last epoch of which they may be known no more
         self.pins: dict[str, int] = {}
+        self.narrow = False  # what `stops` reads lacks a column, so that it has stopped
         self.session.input("data", "k int, v int")
         self.session.input("named", "k int, name string", key="k")
 
@@ -133,6 +134,23 @@ class World:
         self.inputs.append(Inputs(tuple(data), tuple(named.items()), tuple(late)))
         self.defined.append({**self.bounds})
         self.defined[0] = self.defined[1] if len(self.defined) == 2 else self.defined[0]
+
+    def burst(self) -> None:
+        """Many epochs at once, as a stream makes them."""
+        for _ in range(self.chance.randrange(8, 40)):
+            self.commit()
+
+    def stop(self) -> None:
+        """A stage stops, as what it reads has a column less; or goes on, as that is back."""
+        session = self.session
+        if "reads" not in session.stages:
+            session.stage("reads", session["data"].select("k", "v"))
+            session.stage("stops", session["reads"].group_by("k").agg(total="sum(v)"))
+            return
+        self.narrow = not self.narrow
+        columns = ("k",) if self.narrow else ("k", "v")
+        session.stage("reads", session["data"].select(*columns))
+        assert ("stops" in session.stale) == self.narrow
 
     def define(self) -> None:
         """A new stage, or an edit of one that is there."""
@@ -213,7 +231,7 @@ class World:
             return
         try:
             bounds = self.defined[epoch] if self.session.now else self.bounds
-            assert branch.stages.keys() == bounds.keys()
+            assert branch.stages.keys() - {"reads", "stops"} == bounds.keys()
             for _ in range(2):
                 self.holds(branch, bounds, self.inputs[: epoch + 1])
                 branch.close()
@@ -249,7 +267,22 @@ class World:
                 assert sorted(session[name].rows(at=at)) == sorted(getattr(self.inputs[at], name))
         if "late" in session.inputs:
             assert sorted(session["late"].rows()) == sorted(self.inputs[-1].late)
+        if "stops" in session.stages:
+            self.has_stopped()
         self.holds(session, self.bounds, self.inputs)
+
+    def has_stopped(self) -> None:
+        """What a stage that may have stopped holds, at each epoch that it can be read at."""
+        session, epochs = self.session, [*self.readable("stops")]
+        assert ("stops" in session.stale) == self.narrow
+        if not self.narrow:
+            assert epochs[-1] == session.now
+        for at in epochs:
+            held = Counter({(k, total): 1 for k, _, total in _sums([*self.inputs[at].data])})
+            assert Counter(session["stops"].rows(at=at)) == held, at
+        for at in {0, session.now // 2, session.now} - {*epochs}:
+            with pytest.raises((TimeError, StageError)):
+                session["stops"].rows(at=at)
 
     def holds(self, session: Session, bounds: dict[str, int], inputs: list[Inputs]) -> None:
         """Every epoch that stages of some bounds can be read at is what they mean."""
@@ -268,6 +301,8 @@ class World:
 
 STEPS: dict[str, Callable[[World], None]] = {
     "commit": World.commit,
+    "burst": World.burst,
+    "stop": World.stop,
     "define": World.define,
     "declare": World.declare,
     "drop": World.drop,

@@ -397,3 +397,26 @@ def test_a_stage_that_cannot_be_computed_then_keeps_the_session_where_it_is(
         session.rewind(to=6)
     assert (session.now, inside(session).store.log.head) == (13, head)
     assert session.rewind(to=1).computed == ("picked",)
+
+
+def test_a_stage_that_stopped_and_of_which_a_rewind_left_nothing_points_to_no_epoch(
+    tmp_path: Path,
+) -> None:
+    with nosync_nb.open(tmp_path / "stopped") as made:
+        rows = made.input("rows", "k int, v int")
+        for i in range(1, 6):
+            rows.insert([(i % 2, i)])
+            made.commit()
+        made.stage("narrow", rows.select("k", "v"))
+        made.stage("sums", made["narrow"].group_by("k").agg(total="sum(v)"))
+        rows.insert([(0, 9)])
+        made.commit()
+        made.stage("narrow", rows.select("k"))
+        made.rewind(to=2)
+        assert made["sums"].history() == []
+        made.inputs["rows"].insert([(1, 1)])
+        made.commit()
+        for epoch in (1, 2, 3):
+            with pytest.raises(TimeError, match="stale since epoch 2") as told:
+                made["sums"].rows(at=epoch)
+            assert told.value.hint == "run the cell that defines it"

@@ -153,6 +153,26 @@ def test_a_folder_that_was_moved_is_not_loaded_again(session: Session, folder: P
     assert session.now == 1
 
 
+def test_what_a_rewind_left_is_loaded_by_who_watches_again_and_by_no_watch_that_runs(
+    session: Session, folder: Path
+) -> None:
+    """Else nobody could go back while a folder is watched: all would be there again at once."""
+    put(folder / "a.csv", ("AA", 10))
+    flights = session.inputs["flights"]
+    flights.insert([("UA", 1)])
+    session.commit()
+    with nosync_nb.watch(folder / "*.csv", into=flights) as watch:
+        assert flights.rows() == [("AA", 10), ("UA", 1)]
+        session.rewind(to=1)
+        assert watch.look() == 0
+        assert session.inputs["flights"].rows() == [("UA", 1)]
+        put(folder / "b.csv", ("DL", 2))
+        assert watch.look() == 1
+    with nosync_nb.watch(folder / "*.csv", into=session.inputs["flights"]):
+        rows = session.inputs["flights"].rows()
+    assert rows == [("AA", 10), ("DL", 2), ("UA", 1)]
+
+
 def test_an_input_that_was_declared_anew_is_loaded_anew(session: Session, folder: Path) -> None:
     put(folder / "1.csv", ("AA", 70))
     nosync_nb.watch(folder / "*.csv", session["flights"]).stop()

@@ -621,3 +621,12 @@ def test_neighbours_are_the_nearest_epochs(data: st.DataObject) -> None:
 def test_references_survive_json() -> None:
     ref = PartRef("a.arrow", 3, 5, 2**64, 100, "ff")
     assert ref == PartRef(*json.loads(json.dumps(ref)))
+
+
+def test_a_hint_names_no_epoch_that_is_not_there_yet(tmp_path: Path) -> None:
+    history = History(str(tmp_path / "history"))
+    history.append(1, 3, numbers(PAIRS, [((0, 0), 1)]))
+    history.hide(1, 0, 4)
+    with pytest.raises(TimeError, match="epoch 2 cannot") as told:
+        history.state(1, 2)
+    assert told.value.hint == "the nearest epochs that can be read are later"

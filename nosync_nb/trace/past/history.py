@@ -306,11 +306,11 @@ class History:
         grains = nodes.grains(view.tree, trace)
         if not hidden and not any(a <= at < b and (at + 1) % g for a, b, g in grains):
             return
-        before, later = grid.neighbours(self.epochs(trace, max(at, view.packed) + 4096), at)
-        near = " and ".join(str(epoch) for epoch in (before, later) if epoch is not None)
+        last = max([at, view.packed - 1, *(tail[-1][0] for tail in view.tails.values() if tail)])
+        both = [str(e) for e in grid.neighbours(self.epochs(trace, last), at) if e is not None]
         raise TimeError(
             f"epoch {at} cannot be told apart from its neighbours",
-            hint=f"the nearest epochs that can be read are {near}",
+            hint=f"the nearest epochs that can be read are {' and '.join(both) or 'later'}",
         )
 
     # -- packing -----------------------------------------------------------------------------
