@@ -192,6 +192,8 @@ def test_an_interrupt_cancels_spark_and_leaves_everything_as_it_was(
         kernel.interrupt()
     reply = kernel.finish(running)
     assert (reply.status, reply.text.split()[0]) == ("error", "KeyboardInterrupt")
+    (shown,) = reply.errors
+    assert len(shown.strip().splitlines()) == 1, shown
     # Spark cancels behind the call. A task that nobody cancels would wait at its pipe for ever.
     ended = kernel.run(
         "assert spark.range(1).count() == 1\n"
@@ -200,7 +202,9 @@ def test_an_interrupt_cancels_spark_and_leaves_everything_as_it_was(
         timeout=120,
     )
     assert ended.status == "ok"
-    assert "['delays']" in kernel.run("print(list(nosync.session().stages))")
+    assert "['delays'] 1" in kernel.run(
+        "print(list(nosync.session().stages), nosync.session().now)"
+    )
     assert VALUES in kernel.run(PRINT)
 
 

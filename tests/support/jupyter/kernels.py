@@ -110,6 +110,8 @@ class Front:
             if message["parent_header"].get("msg_id") != identity:
                 continue
             content = message["content"]
+            if message["msg_type"] == "error":
+                reply.errors.append(_COLOUR.sub("", "\n".join(content["traceback"])))
             reply.text += content.get("text", "") + content.get("data", {}).get("text/plain", "")
             if message["msg_type"] == "status" and content["execution_state"] == "idle":
                 return reply
