@@ -228,10 +228,33 @@ def _described(tree: Definition) -> str:
     shown = []
     for key, value in tree.params.items():
         if key != "settings":
-            shown.append(f"{key}={value!r}")
+            shown.append(f"{key}={_columns(tree, key, value) or repr(value)}")
             continue
         given = kept(tree.params)
         shown += [f"time_zone={given.time_zone!r}"] if given.time_zone else []
         shown += ["ansi=False"] if given.ansi is False else []
     names = [getattr(f, "__name__", type(f).__name__) for f in tree.functions]
     return f"{tree.op}({', '.join([*names, *shown])})"
+
+
+def _columns(tree: Definition, key: str, value: Any) -> str:
+    """The columns of its inputs that an operator names by their places; empty: it names none."""
+    names = [part.schema.names for part in tree.inputs]
+    places = value if isinstance(value, list) else []
+    if key in ("keys", "left", "right"):
+        side = key == "right"
+        given = [names[side][place] for place in places]
+    elif key == "outputs":
+        given = [_output(names, place) for place in places]
+    elif key == "by":
+        given = [names[0][place] + (" desc" if down else "") for place, down, _ in places]
+    else:
+        given = []
+    return f"[{', '.join(given)}]" if given else ""
+
+
+def _output(names: list[tuple[str, ...]], place: Any) -> str:
+    """A column that is passed on by its place, of one input or of a side; or an expression."""
+    if isinstance(place, int):
+        return names[0][place]
+    return place if isinstance(place, str) else names[place[0]][place[1]]
