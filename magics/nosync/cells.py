@@ -56,6 +56,7 @@ class Cells(ast.NodeTransformer):
         self._again = Again()
         self._new: list[str] = []
         self._edited: list[str] = []
+        self._declared: list[str] = []
         self.transaction: Transaction | None = None
 
     def register(self) -> None:
@@ -284,10 +285,10 @@ class Cells(ast.NodeTransformer):
             self._owner.say(told)
 
     def _tell_without_rows(self, session: Session) -> None:
-        """Tells the inputs that were made from data, and took its columns alone."""
+        """Tells the inputs that an earlier cell made from data, if they still have no rows."""
         from nosync_nb.session.session import owners_of
 
-        declared = owners_of(session).declarations.from_data()
+        declared, self._declared = self._declared, owners_of(session).declarations.from_data()
         for name in declared:
             held = session.inputs.get(name)
             if held is not None and name not in session.pending and not held.count():
