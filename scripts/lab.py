@@ -2,6 +2,7 @@
 
     make lab                        work/, copied at the first time
     make lab ARGS=--fresh           begins anew: deletes what an earlier run left
+    make lab ARGS=--port=9876       another port
 
 You work on a copy, so that the logs beside it and your changes are yours. Without a display the
 address is printed; over ssh, forward its port. Other arguments go to JupyterLab.
@@ -39,6 +40,8 @@ def main() -> None:
         print("No display here: open the address with ?token=... that follows, in a browser.")
         print("Over ssh, with its port: ssh -L PORT:127.0.0.1:PORT <this machine>, then the same.")
     sys.stdout.flush()
+    # The data of the tutorials is in a package that Python warns of, in red, in the first cell.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:pkg_resources is deprecated")
     os.execv(sys.executable, [*command, *others])
 
 

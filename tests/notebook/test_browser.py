@@ -198,8 +198,12 @@ def test_the_story_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     notebook.run(GRAPH)
     notebook.run(TRAVEL)
     _travel(notebook)
+    size = page.viewport_size
+    assert size is not None
+    page.set_viewport_size({**size, "height": 1376})  # from the title to the end of the view
     notebook.cell(0).scroll_into_view_if_needed()
     page.screenshot(path=os.environ.get("NOSYNC_SCREENSHOT", tmp_path / "travel.png"))
+    page.set_viewport_size(size)
 
     _travel_while_a_cell_runs(notebook)
     values = notebook.run(PRINT)

@@ -64,6 +64,7 @@ def served(folder: Path, root: Path, *, app: str = "jupyterlab") -> Iterator[str
         "JUPYTER_PATH": str(folder / "prefix" / "share" / "jupyter"),
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
         "IPYTHONDIR": str(folder / "ipython"),
+        "PYTHONWARNINGS": "ignore:pkg_resources is deprecated",  # as `make lab` has it
     }
     install = [sys.executable, "-m", "nosync", "install", "--prefix", str(folder / "prefix")]
     subprocess.run(install, env=environ, check=True, capture_output=True, timeout=60)
