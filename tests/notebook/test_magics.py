@@ -170,6 +170,12 @@ def test_an_input_made_from_data_says_that_it_took_no_rows(empty: Notebook) -> N
         assert "none of its rows" not in empty.ok(cell)
 
 
+def test_status_says_whole_why_rows_cannot_be_read(notebook: Notebook) -> None:
+    notebook.ok('import warnings; warnings.simplefilter("ignore")\nflights.remove([("XX", 1)])')
+    shown = notebook.ok("%dd status").text
+    assert "flights: input 'flights': row ('XX', 1) is there -1 times at epoch 2" in shown
+
+
 def test_reading_downstream_of_pending_changes_raises_with_a_hint(notebook: Notebook) -> None:
     shown = notebook.fails('flights.insert([("UA", 50)])\nx = delays.rows()')
     assert "Hint" in shown.text

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from nosync_nb.rows import Schema
     from nosync_nb.session.paging import Look, Paging
 
-_WIDEST = 40
+WIDEST = 40
+"""Characters of a value that a table of text shows."""
 _RIGHT = ' style="text-align:right"'
 _LEFT = ' style="text-align:left"'
 _TITLE = ' style="text-align:left;white-space:nowrap"'
@@ -103,7 +104,7 @@ def _plain(item: str | None) -> str:
     if item is None:
         return "null"
     line = formats.one_line(item)
-    return line if len(line) <= _WIDEST else line[: _WIDEST - 1] + "…"
+    return line if len(line) <= WIDEST else line[: WIDEST - 1] + "…"
 
 
 def _tooltip(kind: str) -> str:

@@ -12,7 +12,7 @@ from nosync.commands.form import Subcommand, epoch_of, limit, moment
 from nosync_widgets import formats
 from nosync_widgets.differences import comparison_table
 from nosync_widgets.pages import changed_rows
-from nosync_widgets.tables import Table, collection_table
+from nosync_widgets.tables import WIDEST, Table, collection_table
 from nosync_widgets.timeline import Timeline
 
 MAIN = "main"
@@ -33,19 +33,22 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
     levels_shown = ["epoch", "on disk", "on replicas"]
     if not owners_of(session).replication.settings.replicas:
         levels_shown.pop()
-    rows = []
+    rows, cut = [], []
     for name in [*session.inputs, *session.stages]:
         frontier = frontiers[name]
         kind = "input" if name in session.inputs else "stage"
         count, state = rows_now(session, name)
         if state == "live" and {each["persistence"] for each in upkeep.layers(name)} == {"memory"}:
             state = "live, in memory alone"
+        if len(state) > WIDEST:
+            cut.append(f"{name}: {state}")
         levels = (frontier.memory, frontier.disk, frontier.replicas)[: len(levels_shown)]
         rows.append([name, kind, count, *map(formats.value, levels), state])
     branch = f"branch {notebook.branch} of " if notebook.branch else ""
     caption = f"epoch {session.now} · {branch}log {notebook.place.path if notebook.place else ''}"
     pending = session.pending.items()
     notes = [f"pending: {name} {formats.count(item.rows, 'row')}" for name, item in pending]
+    notes += cut
     notes.append(_failures(session))
     notes.append(_taken(session))
     notes += _scrubbed(session)
