@@ -12,7 +12,7 @@ from typing import Any
 from sqlglot import exp
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.expressions import conditions
+from nosync_nb.expressions import calendar, conditions, intervals
 from nosync_nb.expressions.coerce import NotProvedError, cast, try_cast
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, ValueNode
 from nosync_nb.expressions.table import FUNCTIONS, OPERATORS, Function
@@ -53,7 +53,6 @@ _TYPES = {
     "TIMESTAMPLTZ": "timestamp",
     "TIMESTAMPNTZ": "timestamp_ntz",
 }
-_EXTRACTED = ("year", "quarter", "month", "day", "hour", "minute")
 
 
 class Binder:
@@ -88,6 +87,8 @@ class Binder:
 
     def _operator(self, name: str, *operands: Any) -> ValueNode:
         nodes = [self.bind(operand) for operand in operands]
+        if any(node.type in intervals.INTERVALS for node in nodes):
+            return intervals.shifted(name, nodes, self.utc)
         if name not in _PLAIN:
             self._meet(node.type for node in nodes)
         return OPERATORS[name](name, nodes, self.utc)
@@ -97,6 +98,11 @@ class Binder:
         self.mixes |= len({_kind(type_) for type_ in types} - {VOID}) > 1
 
     def _call(self, name: str, *arguments: Any) -> ValueNode:
+        shift = intervals.UNIT_CALLS.get(name.lower())
+        unit = arguments[0].name.lower() if arguments else ""
+        if shift is not None and len(arguments) == 3 and unit in intervals.UNITS:
+            nodes = [self.bind(argument) for argument in arguments[1:]]
+            return shift(name.lower(), unit, nodes, self.utc)
         entry = FUNCTIONS.get(name.lower())
         if entry is None:
             raise NotProvedError(f"function {name}")
@@ -194,13 +200,12 @@ class Binder:
         return self._call("substring", *(part for part in parts if part is not None))
 
     def _extract(self, tree: Any) -> ValueNode:
-        unit = tree.this.name.lower()
-        if unit not in _EXTRACTED:
-            raise NotProvedError(f"extract {unit}")
-        return self._call(unit, tree.expression)
+        return calendar.extracted(tree.this.name, self.bind(tree.expression), self.utc)
 
 
-_PLAIN = frozenset(("and", "or", "not", "is true", "is false", "trunc", "date_trunc", "round"))
+_PLAIN = frozenset(
+    ("and", "or", "not", "is true", "is false", "trunc", "date_trunc", "round", *calendar.FUNCTIONS)
+)
 """Calls of values of different types on purpose."""
 _CHOICES = frozenset(("if", "nvl2"))
 _TYPE_NAMES = frozenset(_TYPES.values())
@@ -279,5 +284,6 @@ _SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], ValueNode]] = {
     exp.Trim: Binder._trim,
     exp.Substring: Binder._substring,
     exp.Extract: Binder._extract,
+    exp.Interval: lambda binder, tree: intervals.literal(tree),
     exp.Anonymous: lambda binder, tree: binder._call(tree.name, *tree.expressions),
 }

@@ -14,7 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.expressions import comparisons, conditions, dates, decimals, numbers, rules, texts
+from nosync_nb.expressions import (
+    calendar,
+    comparisons,
+    conditions,
+    dates,
+    decimals,
+    numbers,
+    rules,
+    texts,
+)
 from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
 from nosync_nb.expressions.kernel import Kernel, TextKernel
 from nosync_nb.expressions.nodes import StrictNode, ValueNode
@@ -157,9 +166,7 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "date_sub": _SUB_DAYS,
     "datediff": _DIFFERENCE,
     "date_diff": _DIFFERENCE,
-    "to_date": rules.to_date,
-    "trunc": rules.truncated(dates.truncate, "date", 0),
-    "date_trunc": rules.truncated(dates.truncate_time, "timestamp", 1),
+    **calendar.FUNCTIONS,
 }
 
 OPERATORS: dict[str, Rule] = {

@@ -113,13 +113,16 @@ RECORD = Path(__file__).parents[1] / "data" / "expressions.json"
 def digests() -> dict[str, str]:
     """For each case its type and a digest of its values and of the rows that raise."""
     digests = {case.sql: "left to Spark" for case in all_cases()}
-    for case, e, column, fine in results():
-        array = rows.to_arrow(column, e.type)
-        if pa.types.is_temporal(array.type):  # years beyond Python's are among them
-            array = array.view(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
-        text = repr((array.to_pylist(), None if fine is None else np.flatnonzero(~fine).tolist()))
-        digests[case.sql] = f"{e.type} {blake2b(text.encode(), digest_size=6).hexdigest()}"
-    return digests
+    return digests | {case.sql: digest(e, column, fine) for case, e, column, fine in results()}
+
+
+def digest(e: Expression, column: Any, fine: Mask | None) -> str:
+    """The type of an expression, and a digest of its values and of the rows that raise."""
+    array = rows.to_arrow(column, e.type)
+    if pa.types.is_temporal(array.type):  # years beyond Python's are among them
+        array = array.view(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
+    text = repr((array.to_pylist(), None if fine is None else np.flatnonzero(~fine).tolist()))
+    return f"{e.type} {blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,357 @@
+"""Rules of dates and times beyond their parts: months, weeks, Unix seconds, texts by a pattern.
+
+They go into the table by `FUNCTIONS`, and by `EXTRACTED` what `extract(unit from x)` calls.
+Timestamps with a zone are in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions import dates, intervals, patterns, rules
+from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value
+from nosync_nb.expressions.kernel import Check, Kernel, TextKernel
+from nosync_nb.expressions.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
+from nosync_nb.expressions.rules import Rule, count
+from nosync_nb.rows.types import FLOATS, INTEGERS
+
+_DEFAULT = "yyyy-MM-dd HH:mm:ss"
+_INTS = ("tinyint", "smallint", "int")
+
+
+def _time(node: ValueNode, *, utc: bool) -> ValueNode:
+    """An argument that Spark takes for a timestamp."""
+    if not utc:
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    return implicit(node, "timestamp", utc=utc)
+
+
+def _int(node: ValueNode, *, utc: bool) -> ValueNode:
+    return implicit(node, "int", utc=utc)
+
+
+def _add_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    count(name, arguments, 2)
+    day = implicit(arguments[0], "date", utc=utc)
+    number = _int(arguments[1], utc=utc)
+    return StrictNode(name, "date", intervals.ADD_MONTHS, (day, number))
+
+
+def _split(days: Any) -> tuple[Any, Any, Any]:
+    """Months since 1970, the day in the month, and the days to its end."""
+    start = dates.days(days).astype("datetime64[M]")
+    first = start.astype("datetime64[D]").astype(np.int64)
+    end = (start + 1).astype("datetime64[D]").astype(np.int64)
+    return start.astype(np.int64), days - first + 1, end - days - 1
+
+
+def _months_between(round_off: bool) -> Kernel:
+    def run(a: Any, b: Any) -> Any:
+        (m, d, e), (n, f, g) = _split(a // dates.DAY), _split(b // dates.DAY)
+        whole = (m - n).astype(np.float64)
+        clock = a % dates.DAY // dates.SECOND - b % dates.DAY // dates.SECOND
+        seconds = (d - f) * 86_400 + clock
+        part = whole + seconds / np.float64(31 * 86_400)
+        if round_off:
+            part = np.floor(part * 1e8 + 0.5) / 1e8
+        return np.where((d == f) | ((e == 0) & (g == 0)), whole, part)
+
+    return Kernel(run)
+
+
+def _between_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`months_between(a, b [, round])`."""
+    if len(arguments) not in (2, 3):
+        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+    rounds = literal_value(arguments[2], "whether to round") if len(arguments) == 3 else True
+    times = [_time(argument, utc=utc) for argument in arguments[:2]]
+    return StrictNode(name, "double", _months_between(rounds is True), times)
+
+
+_DAYS = {
+    name: number
+    for number, names in enumerate(
+        ("th thu thursday", "fr fri friday", "sa sat saturday", "su sun sunday",
+         "mo mon monday", "tu tue tuesday", "we wed wednesday")
+    )
+    for name in names.split()
+}  # fmt: skip
+
+
+def _next_day(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`next_day(date, 'MON')`, of a day that there is."""
+    count(name, arguments, 2)
+    day = implicit(arguments[0], "date", utc=utc)
+    wanted = _DAYS.get(str(literal_value(arguments[1], "a day of the week")).lower())
+    if wanted is None:
+        raise NotProvedError("a day of the week that is none")
+    shift = np.int32(wanted - 1)
+
+    def run(a: Any) -> Any:
+        return a + np.int32(1) + (shift - a) % np.int32(7)
+
+    return StrictNode(name, "date", Kernel(run), (day,))
+
+
+def _thursday(days: Any) -> Any:
+    wide = np.asarray(days).astype(np.int64)
+    return wide - (wide + 3) % 7 + 3
+
+
+def _week(days: Any) -> Any:
+    """The ISO week."""
+    return ((dates.day_of_year(_thursday(days)) - 1) // 7 + 1).astype(np.int32)
+
+
+def _year_of_week(days: Any) -> Any:
+    return dates.year(_thursday(days))
+
+
+def _of_date(function: Callable[[Any], Any], type_: str = "int") -> Rule:
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        day = implicit(arguments[0], "date", utc=utc)
+        return StrictNode(name, type_, Kernel(function), (day,))
+
+    return rule
+
+
+def _name_of_date(names: tuple[str, ...], number: Callable[[int], int]) -> Rule:
+    """`dayname` and `monthname`: three letters."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        day = implicit(arguments[0], "date", utc=utc)
+        return StrictNode(name, "string", TextKernel(lambda v: names[number(v)][:3]), (day,))
+
+    return rule
+
+
+def _converted(source: str, result: str, kernel: Kernel, wider: tuple[str, ...] = ()) -> Rule:
+    """A conversion that is the same in every time zone."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 1)
+        if arguments[0].type != source and arguments[0].type not in wider:
+            raise NotProvedError(f"{name} of {arguments[0].type}")
+        return StrictNode(name, result, kernel, (cast(arguments[0], source, utc=utc),))
+
+    return rule
+
+
+def _scaled(width: int) -> Kernel:
+    """Whole units to microseconds."""
+    top = (2**63 - 1) // width
+    check = Check(lambda a: (a > top) | (a < -top), "overflow")
+    return Kernel(lambda a: a * np.int64(width), (check,))
+
+
+def _seconds(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`timestamp_seconds`; of doubles null where they are infinite or NaN."""
+    count(name, arguments, 1)
+    if arguments[0].type in INTEGERS:
+        return _converted("bigint", "timestamp", _scaled(dates.SECOND), INTEGERS)(
+            name, arguments, utc
+        )
+    if arguments[0].type not in FLOATS:
+        raise NotProvedError(f"{name} of {arguments[0].type}")
+    number = cast(arguments[0], "double", utc=utc)
+    finite = StrictNode("finite", "boolean", Kernel(np.isfinite), (number,))
+    made = StrictNode(name, "timestamp", Kernel(_saturated, floats=True), (number,))
+    return CaseNode([(finite, made)], LiteralNode(None, "timestamp"))
+
+
+def _saturated(seconds: Any) -> Any:
+    """Seconds as microseconds, cut off as Java casts doubles."""
+    micros = np.nan_to_num(np.asarray(seconds, np.float64) * 1e6)
+    inside = np.where(np.abs(micros) < 2.0**63, micros, 0.0).astype(np.int64)
+    ends = np.where(micros > 0, np.int64(2**63 - 1), np.int64(-(2**63)))
+    return np.where(np.abs(micros) < 2.0**63, inside, ends)
+
+
+def _pattern(arguments: list[ValueNode], place: int) -> str:
+    if len(arguments) <= place:
+        return _DEFAULT
+    return str(literal_value(arguments[place], "a pattern"))
+
+
+def _arity(name: str, arguments: list[ValueNode], least: int, most: int) -> None:
+    if not least <= len(arguments) <= most:
+        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+
+
+def _date_format(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    _arity(name, arguments, 2, 2)
+    kernel = TextKernel(patterns.writer(_pattern(arguments, 1)))
+    return StrictNode(name, "string", kernel, (_time(arguments[0], utc=utc),))
+
+
+def _from_unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`from_unixtime(seconds [, pattern])`: seconds out of range wrap, as in Spark."""
+    _arity(name, arguments, 1, 2)
+    if not utc:
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    if arguments[0].type not in INTEGERS:
+        raise NotProvedError(f"{name} of {arguments[0].type}")
+    number = cast(arguments[0], "bigint", utc=utc)
+    wrapped = Kernel(lambda a: a * np.int64(dates.SECOND))
+    micros = StrictNode("*", "timestamp", wrapped, (number,))
+    kernel = TextKernel(patterns.writer(_pattern(arguments, 1)))
+    return StrictNode(name, "string", kernel, (micros,))
+
+
+def _read(text: ValueNode, pattern: str, type_: str, *, utc: bool) -> ValueNode:
+    """A text read by a pattern, as a timestamp of either kind."""
+    if not utc and type_ == "timestamp":
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    if text.type != "string":
+        raise NotProvedError(f"a {text.type} that is read by a pattern")
+    kernel = TextKernel(patterns.reader(pattern), raises=True)
+    return StrictNode("read", type_, kernel, (text,))
+
+
+def _to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`to_date(x [, pattern])`."""
+    _arity(name, arguments, 1, 2)
+    if len(arguments) == 1 or arguments[0].type != "string":
+        return rules.to_date(name, arguments[:1], utc)
+    made = _read(arguments[0], _pattern(arguments, 1), "timestamp", utc=utc)
+    return cast(made, "date", utc=utc)
+
+
+def _to_time(type_: str) -> Rule:
+    """`to_timestamp(x [, pattern])`."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        _arity(name, arguments, 1, 2)
+        if len(arguments) == 2 and arguments[0].type == "string":
+            return _read(arguments[0], _pattern(arguments, 1), type_, utc=utc)
+        if arguments[0].type not in ("string", "date", "timestamp", "timestamp_ntz"):
+            raise NotProvedError(f"{name} of {arguments[0].type}")
+        return cast(arguments[0], type_, utc=utc)
+
+    return rule
+
+
+def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`unix_timestamp(x [, pattern])`: seconds, those of timestamps cut off towards zero."""
+    _arity(name, arguments, 1, 2)
+    time = arguments[0]
+    if time.type == "string":
+        time = _read(time, _pattern(arguments, 1), "timestamp", utc=utc)
+    elif time.type in ("date", "timestamp"):
+        time = _time(time, utc=utc)
+    else:
+        raise NotProvedError(f"{name} of {time.type}")
+    kernel = Kernel(lambda a: np.sign(a) * (np.abs(a) // dates.SECOND))
+    return StrictNode(name, "bigint", kernel, (time,))
+
+
+def _no_day(year: Any, month: Any, day: Any) -> Any:
+    """Where there is no such day, or it is too far."""
+    months = (year.astype(np.int64) - 1970) * 12 + np.clip(month, 1, 12) - 1
+    start = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    end = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    far = (start + day - 1 < -(2**31)) | (start + day - 1 >= 2**31)
+    return far | (month < 1) | (month > 12) | (day < 1) | (day > end - start)
+
+
+def _made_day(year: Any, month: Any, day: Any) -> Any:
+    months = (year.astype(np.int64) - 1970) * 12 + month - 1
+    start = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    return (start + day - 1).astype(np.int32)
+
+
+def _make_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    count(name, arguments, 3)
+    parts = [_int(argument, utc=utc) for argument in arguments]
+    kernel = Kernel(_made_day, (Check(_no_day, "there is no such date"),))
+    return StrictNode(name, "date", kernel, parts)
+
+
+_UNITS = {
+    "trunc": "year yyyy yy quarter month mon mm week",
+    "date_trunc": "year yyyy yy quarter month mon mm week day dd hour minute second millisecond"
+    " microsecond",
+}
+
+
+def _truncated(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`trunc` and `date_trunc`: null by a unit that is none."""
+    count(name, arguments, 2)
+    place, type_ = (0, "date") if name == "trunc" else (1, "timestamp")
+    unit = str(literal_value(arguments[1 - place], "a unit")).lower()
+    time = implicit(arguments[place], type_, utc=utc)
+    if not time.raises and unit not in _UNITS[name].split():
+        return LiteralNode(None, type_)
+    if unit == "microsecond" and utc:
+        return time
+    kernels = dates.truncate if name == "trunc" else dates.truncate_time
+    return rules.truncated(kernels, type_, place)(name, arguments, utc)
+
+
+def _date_part(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`date_part('year', x)`, which is `extract(year from x)`."""
+    count(name, arguments, 2)
+    return extracted(str(literal_value(arguments[0], "a part")), arguments[1], utc)
+
+
+FUNCTIONS: dict[str, Rule] = {
+    "add_months": _add_months,
+    "months_between": _between_months,
+    "next_day": _next_day,
+    "weekofyear": _of_date(_week),
+    "dayname": _name_of_date(patterns.WEEKDAYS, lambda day: (day + 3) % 7),
+    "monthname": _name_of_date(
+        patterns.MONTHS, lambda day: patterns.moment(day * dates.DAY).month - 1
+    ),
+    "unix_date": _converted("date", "int", Kernel(lambda a: a)),
+    "date_from_unix_date": _converted("int", "date", Kernel(lambda a: a), _INTS),
+    "unix_seconds": _converted("timestamp", "bigint", Kernel(lambda a: a // dates.SECOND)),
+    "unix_millis": _converted("timestamp", "bigint", Kernel(lambda a: a // 1000)),
+    "timestamp_millis": _converted("bigint", "timestamp", _scaled(1000), INTEGERS),
+    "timestamp_seconds": _seconds,
+    "unix_timestamp": _unix,
+    "to_unix_timestamp": _unix,
+    "from_unixtime": _from_unix,
+    "date_format": _date_format,
+    "to_date": _to_date,
+    "to_timestamp": _to_time("timestamp"),
+    "to_timestamp_ltz": _to_time("timestamp"),
+    "to_timestamp_ntz": _to_time("timestamp_ntz"),
+    "make_date": _make_date,
+    "trunc": _truncated,
+    "date_trunc": _truncated,
+    "date_part": _date_part,
+    "datepart": _date_part,
+}
+
+_PARTS: dict[str, Rule] = {
+    "year y years yr yrs": _of_date(dates.year),
+    "yearofweek": _of_date(_year_of_week),
+    "quarter qtr": _of_date(dates.quarter),
+    "month mon mons months": _of_date(dates.month),
+    "week w weeks": _of_date(_week),
+    "day d days": _of_date(dates.day),
+    "dayofweek dow": _of_date(dates.day_of_week),
+    "dayofweek_iso dow_iso": _of_date(lambda days: (dates.weekday(days) + 1).astype(np.int32)),
+    "doy": _of_date(dates.day_of_year),
+    "hour h hours hr hrs": rules.clock(dates.hour),
+    "minute m min mins minutes": rules.clock(dates.minute),
+}
+EXTRACTED = {name: rule for names, rule in _PARTS.items() for name in names.split()}
+
+
+def extracted(unit: str, value: ValueNode, utc: bool) -> ValueNode:
+    """`extract(unit from value)`.
+
+    Raises:
+        NotProvedError: for a unit that is none, or seconds, which are a decimal.
+    """
+    rule = EXTRACTED.get(unit.lower())
+    if rule is None:
+        raise NotProvedError(f"extract {unit.lower()}")
+    return rule(unit.lower(), [value], utc)

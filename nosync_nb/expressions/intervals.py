@@ -1,0 +1,264 @@
+"""Intervals inside an expression: `ts + interval 1 day`, and units by name, `dateadd(month, 1, d)`.
+
+An interval is months, or microseconds, as in Spark's ANSI types; it is a literal whose type no
+column has, so that an expression that yields one is Spark's. Timestamps with a zone are in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sqlglot import exp
+
+from nosync_nb.expressions import dates, numbers
+from nosync_nb.expressions.coerce import NotProvedError, cast, implicit
+from nosync_nb.expressions.kernel import Check, Kernel
+from nosync_nb.expressions.nodes import LiteralNode, StrictNode, ValueNode
+from nosync_nb.rows.types import INTEGERS
+
+MONTHS, DAYS, MICROS = "interval month", "interval day", "interval second"
+INTERVALS = (MONTHS, DAYS, MICROS)
+
+_WIDTHS = {
+    "week": 7 * dates.DAY,
+    "day": dates.DAY,
+    "hour": 3600 * dates.SECOND,
+    "minute": 60 * dates.SECOND,
+    "second": dates.SECOND,
+    "millisecond": 1000,
+    "microsecond": 1,
+}
+_MONTHS = {"month": 1, "quarter": 3, "year": 12}
+_PARTS = ("day", "hour", "minute", "second")
+
+
+def literal(tree: exp.Interval) -> LiteralNode:
+    """The interval of a literal.
+
+    Raises:
+        NotProvedError: for an interval that is computed, or written in another way.
+    """
+    value, unit = tree.this, tree.args.get("unit")
+    if not isinstance(value, exp.Literal):
+        raise NotProvedError("an interval that is not a literal")
+    if isinstance(unit, exp.IntervalSpan):
+        return _span(value.this, unit.this.name.lower(), unit.expression.name.lower())
+    name = "" if unit is None else unit.name.lower().removesuffix("s")
+    text = value.this.strip()
+    if name in _MONTHS and name != "quarter" and re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII):
+        return LiteralNode(int(text) * _MONTHS[name], MONTHS)
+    if name == "second" and re.fullmatch(r"[+-]?\d{1,9}\.\d{1,6}", text, re.ASCII):
+        whole, fraction = text.lstrip("+-").split(".")
+        micros = int(whole) * dates.SECOND + int(fraction.ljust(6, "0"))
+        return LiteralNode(-micros if text[0] == "-" else micros, MICROS)
+    plain = name in _WIDTHS and name not in ("millisecond", "microsecond")
+    if plain and re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII):
+        return LiteralNode(int(text) * _WIDTHS[name], DAYS if name in ("day", "week") else MICROS)
+    raise NotProvedError(f"the interval {value.this!r} {name}")
+
+
+def _span(text: str, first: str, last: str) -> LiteralNode:
+    """`'1-2' year to month`, `'1 02:03:04.5' day to second`."""
+    text = text.strip()
+    months = re.fullmatch(r"([+-]?)(\d{1,9})-(\d{1,2})", text, re.ASCII)
+    if (first, last) == ("year", "month") and months and int(months[3]) < 12:
+        number = int(months[2]) * 12 + int(months[3])
+        return LiteralNode(-number if months[1] == "-" else number, MONTHS)
+    if first in _PARTS and last in _PARTS:
+        names = _PARTS[_PARTS.index(first) : _PARTS.index(last) + 1]
+        sign, numbers_ = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
+        parts = re.split(r"[ :]", numbers_, maxsplit=len(names) - 1)
+        signs = re.findall(r"[ :]", numbers_)
+        wanted = [" " if name == "day" else ":" for name in names[:-1]]
+        digits = all(re.fullmatch(r"\d{1,9}", part, re.ASCII) for part in parts[:-1])
+        end = re.fullmatch(r"\d{1,2}(?:\.\d{1,6})?" if last == "second" else r"\d{1,2}", parts[-1])
+        if len(parts) == len(names) > 1 and signs == wanted and digits and end:
+            micros = _clock(names, parts)
+            if micros is not None:
+                return LiteralNode(sign * micros, MICROS)
+    raise NotProvedError(f"the interval {text!r} {first} to {last}")
+
+
+def _clock(names: tuple[str, ...], parts: list[str]) -> int | None:
+    """The microseconds of parts, None if one but the first is out of its range."""
+    micros = 0
+    for place, (name, part) in enumerate(zip(names, parts, strict=True)):
+        whole, _, fraction = part.partition(".")
+        if place and int(whole) > {"hour": 23, "minute": 59, "second": 59}[name]:
+            return None
+        micros += int(whole) * _WIDTHS[name]
+        micros += int(fraction.ljust(6, "0")) if fraction else 0
+    return micros
+
+
+def shifted(name: str, nodes: list[ValueNode], utc: bool) -> ValueNode:
+    """A date or timestamp plus or minus an interval."""
+    if len(nodes) != 2 or name not in ("+", "-"):
+        raise NotProvedError(f"{name} of an interval")
+    time, interval = nodes
+    if time.type in INTERVALS and name == "+":
+        time, interval = interval, time
+    if time.type in INTERVALS or not isinstance(interval, LiteralNode):
+        raise NotProvedError("arithmetic of intervals")
+    count = -interval.value if name == "-" else interval.value
+    if interval.type == MONTHS:
+        return months_added(time, LiteralNode(count, "bigint"), utc=utc)
+    if interval.type == DAYS and time.type == "date":
+        days = LiteralNode(count // dates.DAY, "int")
+        return StrictNode("+", "date", dates.shift(np.add), (time, days))
+    return micros_added(time, LiteralNode(count, "bigint"), utc=utc)
+
+
+def _timestamp(time: ValueNode, *, utc: bool) -> ValueNode:
+    """The argument as a timestamp of either kind."""
+    if time.type == "timestamp_ntz":
+        return time
+    if not utc:
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    return implicit(time, "timestamp", utc=utc)
+
+
+def micros_added(time: ValueNode, micros: ValueNode, *, utc: bool) -> ValueNode:
+    """A timestamp some microseconds later."""
+    time = _timestamp(time, utc=utc)
+    return StrictNode("+", time.type, _ADD, (time, micros))
+
+
+def months_added(time: ValueNode, months: ValueNode, *, utc: bool) -> ValueNode:
+    """A date or timestamp some months later, on the last day of a shorter month."""
+    if time.type == "date":
+        return StrictNode("add_months", "date", ADD_MONTHS, (time, months))
+    time = _timestamp(time, utc=utc)
+    return StrictNode("add_months", time.type, _ADD_MONTHS_TO_TIME, (time, months))
+
+
+def _later(days: Any, months: Any) -> Any:
+    """Days some months later."""
+    start = dates.days(days).astype("datetime64[M]")
+    first = start.astype("datetime64[D]").astype(np.int64)
+    there = start.astype(np.int64) + np.clip(np.asarray(months, np.int64), -_FAR, _FAR)
+    ends = (there + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) - 1
+    wanted = there.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    return np.minimum(wanted + (np.asarray(days, np.int64) - first), ends)
+
+
+def _no_date(days: Any, months: Any) -> Any:
+    later = _later(days, months)
+    return (later < -(2**31)) | (later >= 2**31)
+
+
+_LAST, _LAST_REST = divmod(2**63 - 1, dates.DAY)
+_FIRST, _FIRST_REST = divmod(-(2**63), dates.DAY)
+_FAR = 10**9  # months, beyond any date
+
+
+def _no_timestamp(micros: Any, months: Any) -> Any:
+    later, rest = _later(micros // dates.DAY, months), micros % dates.DAY
+    return (
+        (later > _LAST)
+        | ((later == _LAST) & (rest > _LAST_REST))
+        | (later < _FIRST)
+        | ((later == _FIRST) & (rest < _FIRST_REST))
+    )
+
+
+def _unbound(kernel: Kernel) -> Kernel:
+    """A kernel of bigints, of which timestamps prove nothing beforehand."""
+    return Kernel(kernel.run, kernel.checks)
+
+
+_ADD, _SUBTRACT = (_unbound(make("bigint")) for make in (numbers.add, numbers.subtract))
+ADD_MONTHS = Kernel(
+    lambda days, months: _later(days, months).astype(np.int32), (Check(_no_date, "overflow"),)
+)
+_ADD_MONTHS_TO_TIME = Kernel(
+    lambda micros, months: _later(micros // dates.DAY, months) * dates.DAY + micros % dates.DAY,
+    (Check(_no_timestamp, "overflow"),),
+)
+
+
+def added(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`timestampadd(unit, n, ts)` and `dateadd`."""
+    number, time = arguments
+    if number.type not in INTEGERS:
+        raise NotProvedError(f"{name} of a {number.type}")
+    if time.type not in ("date", "timestamp", "timestamp_ntz"):
+        raise NotProvedError(f"{name} to a {time.type}")
+    time = _timestamp(time, utc=utc)
+    number = cast(number, "bigint", utc=utc)
+    if unit in _MONTHS:
+        width = LiteralNode(_MONTHS[unit], "bigint")
+        months = StrictNode("*", "bigint", numbers.multiply("bigint"), (number, width))
+        return months_added(time, months, utc=utc)
+    if unit == "dayofyear":
+        unit = "day"
+    width = LiteralNode(_WIDTHS[unit], "bigint")
+    micros = StrictNode("*", "bigint", numbers.multiply("bigint"), (number, width))
+    return micros_added(time, micros, utc=utc)
+
+
+def between(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`timestampdiff(unit, a, b)`: whole units from a to b."""
+    times = []
+    for time in arguments:
+        if time.type not in ("date", "timestamp"):
+            raise NotProvedError(f"{name} of a {time.type}")
+        times.append(_timestamp(time, utc=utc))
+    if unit in _MONTHS:
+        width = _MONTHS[unit]
+        return StrictNode(name, "bigint", Kernel(lambda a, b: _whole_months(a, b, width)), times)
+    if unit == "microsecond":
+        return StrictNode(name, "bigint", _SUBTRACT, times[::-1])
+    if unit not in _WIDTHS:
+        raise NotProvedError(f"{name} in {unit}")
+    return StrictNode(name, "bigint", Kernel(_whole(_WIDTHS[unit])), times)
+
+
+def _whole(width: int) -> Callable[[Any, Any], Any]:
+    """Whole units between two timestamps, towards zero, also where microseconds overflow."""
+
+    def run(a: Any, b: Any) -> Any:
+        days, rest = b // dates.DAY - a // dates.DAY, b % dates.DAY - a % dates.DAY
+        borrowed = np.sign(days) * np.sign(rest) < 0
+        sign = np.sign(days)
+        days = np.where(borrowed, days - sign, days)
+        rest = np.where(borrowed, rest + sign * dates.DAY, rest)
+        if width > dates.DAY:
+            return _towards_zero(days, width // dates.DAY)
+        return days * (dates.DAY // width) + _towards_zero(rest, width)
+
+    return run
+
+
+def _towards_zero(values: Any, width: int) -> Any:
+    return np.sign(values) * (np.abs(values) // width)
+
+
+def _whole_months(a: Any, b: Any, width: int) -> Any:
+    """Whole months between two timestamps, in steps of `width`."""
+    days, end, start = b // dates.DAY, b % dates.DAY, a % dates.DAY
+    first = a // dates.DAY
+    days = days - ((days > first) & (end < start)) + ((days < first) & (end > start))
+    return _towards_zero(_packed(days) - _packed(first), 32 * width)
+
+
+def _packed(days: Any) -> Any:
+    """Months and the day in them as one number."""
+    months = dates.days(days).astype("datetime64[M]")
+    first = months.astype("datetime64[D]").astype(np.int64)
+    return months.astype(np.int64) * 32 + (np.asarray(days, np.int64) - first + 1)
+
+
+UNIT_CALLS: dict[str, Callable[[str, str, list[ValueNode], bool], ValueNode]] = {
+    "timestampadd": added,
+    "dateadd": added,
+    "date_add": added,
+    "timestampdiff": between,
+    "datediff": between,
+    "date_diff": between,
+}
+"""Calls whose first of three arguments is the name of a unit."""
+UNITS = frozenset((*_MONTHS, *_WIDTHS, "dayofyear"))
