@@ -3,8 +3,8 @@
 make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, views,
-                                    loops, long, pairs, persist, lost, objects, snapshots, kills,
-                                    branches, tpch; faults is those of replicas
+                                    notebook, loops, long, pairs, persist, lost, objects, snapshots,
+                                    kills, branches, tpch; faults is those of replicas
 make bench ARGS="tpch --sf 1"       TPC-H at another scale factor than 0.1
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 make bench ARGS="pairs --kind server"     replicas at servers instead of in folders
@@ -24,6 +24,7 @@ from typing import Any
 from bench.branches import branches
 from bench.faults import lost
 from bench.kills import kills
+from bench.notebook import notebook
 from bench.objects import objects
 from bench.pairs import pairs
 from bench.persist import persist
@@ -389,6 +390,7 @@ SECTIONS = {
     "history": history,
     "reads": reads,
     "views": views,
+    "notebook": notebook,
     "loops": loops,
     "long": long,
     "pairs": pairs,

@@ -44,6 +44,13 @@ def test_pages_and_epochs_beside_an_open_grid_are_measured() -> None:
     assert [len(blocks[kind]) for kind in ("open", "closed")] == [2, 2]
 
 
+def test_what_a_person_at_a_notebook_waits_for_is_measured() -> None:
+    steps = run("-m", "bench.notebook", "steps", "--rows", 5000)["notebook"]
+    assert [sent for _, _, sent in steps.values()] == [104, 200, 20, 20]
+    restarts = run("-m", "bench.notebook", "restarts", "--runs", 1)["notebook"]
+    assert all(min(restarts[name]) > 0 for name in ("plain", "NoSync"))
+
+
 SMALLEST = argparse.Namespace(kind="folder", quick=True, pairs=1, edges=500, epochs=20)
 
 
