@@ -7,6 +7,7 @@ Those that show what is now share one pulse, which looks by itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nosync_widgets import formats
@@ -40,7 +41,7 @@ class OpenViews:
     """The open views, by kind and stage."""
 
     def __init__(self) -> None:
-        self._open: dict[str, TravelView] = {}
+        self._open: dict[tuple[str, ...], TravelView] = {}
         self._layers: dict[str | None, LayersView] = {}
         self._graph: FrontierView | None = None
         self._panel: Panel | None = None
@@ -56,16 +57,27 @@ class OpenViews:
         at: int | None,
         branch: str | None,
         forks: Forks | None = None,
+        beside: Sequence[str] = (),
     ) -> TravelView:
-        """The view of a stage at an epoch, None: the last; opened, or moved if it is open."""
+        """The view of a stage at an epoch, None: the last; opened, or moved if it is open.
+
+        Args:
+            beside: other stages, under the same slider.
+        """
         from nosync_widgets.travel import TravelView
 
-        view = self._open.get(stage)
+        view = self._open.get((stage, *beside))
         if view is None:
             view = TravelView(
-                session, stage, at=at, branch=branch, forks=forks, budget=self._shared()
+                session,
+                stage,
+                at=at,
+                branch=branch,
+                forks=forks,
+                budget=self._shared(),
+                beside=beside,
             )
-            self._open[stage] = view
+            self._open[(stage, *beside)] = view
         else:
             view.refresh(reload=True)
             view.travel(at)
@@ -177,11 +189,10 @@ class OpenViews:
 
     def close(self, *only: str) -> None:
         """Closes the sliders and grids of some stages; of none: all views."""
-        for views in (self._open, self._grids):
-            for stage in only or [*views]:
-                view = views.pop(stage, None)
-                if view is not None:
-                    view.close()
+        for stages in [each for each in self._open if not only or {*each} & {*only}]:
+            self._open.pop(stages).close()
+        for stage in [each for each in self._grids if not only or each in only]:
+            self._grids.pop(stage).close()
         if not only:
             self._close_live()
 

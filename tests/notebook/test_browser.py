@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from jupyter.lab import LabPage, browser_page, write_notebook
 from jupyter.server import served
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 CELLS = [
     "# Which carriers run late?\nTwelve months of flights out of New York, one epoch a month.",
@@ -44,7 +44,7 @@ WHAT_IF = [
     '        flights.upsert([(day, "UA", 50 * day), (10 + day, "AA", 20 * day)])',
     '%%dd --replay 0\nlate = flights.filter("delay > 60")\n'
     'by_carrier = late.group_by("carrier").agg(n="count(*)")',
-    "%dd travel by_carrier",
+    "%dd travel by_carrier late",
     "%dd branch what_if --at 'day 2'\n%dd switch what_if",
     '%%dd\nlate = flights.filter("delay > 30")',
     "%dd follow",
@@ -53,8 +53,10 @@ WHAT_IF = [
     "%dd branch --drop what_if\n%dd branch",
     "%dd rewind 'day 3'",
     "%dd switch before-rewind-1",
+    '%%dd\nmost = by_carrier.filter("n > 1")',
+    "%dd travel most",
 ]
-STAGES, VIEW, BRANCH, EDIT, FOLLOW, COMPARE, BACK, DROP, REWIND, UNDO = range(1, 11)
+STAGES, VIEW, BRANCH, EDIT, FOLLOW, COMPARE, BACK, DROP, REWIND, UNDO, LATER, PAST = range(1, 13)
 
 
 LIVE = [
@@ -124,8 +126,9 @@ def test_a_what_if_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     notebook.run(VIEW)
     view = notebook.cell(VIEW).locator(".nosync-travel")
     view.wait_for(timeout=30_000)
-    status, title = view.get_by_role("status"), view.locator(".nosync-title")
+    status, title = view.get_by_role("status"), view.locator(".nosync-title").first
     expect(status).to_contain_text("epoch 4, the latest · day 4")
+    _several_under_one_slider(view, notebook.page, tmp_path)
 
     said = notebook.run(BRANCH)
     assert "cells go on in branch what_if, at epoch 2" in said
@@ -152,6 +155,35 @@ def test_a_what_if_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     notebook.run(UNDO)
     expect(title).to_have_text("before-rewind-1/by_carrier")
     expect(status).to_contain_text("epoch 4, the latest · day 4")
+
+    notebook.run(LATER)
+    notebook.run(PAST)
+    late = notebook.cell(PAST).locator(".nosync-travel")
+    expect(late.locator("figcaption")).to_contain_text("most begins at epoch 4")
+    late.get_by_role("button", name="Compute its past").click()
+    expect(late).to_contain_text("most can be read from epoch 0 on")
+    expect(late.get_by_role("button", name="Compute its past")).to_be_hidden()
+    late.get_by_role("button", name="Previous").click()
+    expect(late.get_by_role("status")).to_contain_text("epoch 3 of 4 · day 3")
+    notebook.page.screenshot(path=tmp_path / "past.png")
+
+
+def _several_under_one_slider(view: Locator, page: Page, folder: Path) -> None:
+    """The other stage moves with the first, and the line adds up a column."""
+    beside = view.get_by_role("region", name="late through time")
+    expect(beside).to_contain_text("late at epoch 4")
+    view.get_by_role("button", name="Previous").click()
+    expect(beside).to_contain_text("late at epoch 3")
+    line = view.get_by_role("combobox", name="what the line shows")
+    line.select_option("line: sum of n")
+    expect(view.locator("figcaption")).to_contain_text("sum of n over epochs: 0 at epoch 0")
+    for theme, name in (("Dark", "travel-dark.png"), ("Light", "travel-light.png")):
+        page.evaluate(_THEME, f"JupyterLab {theme}")
+        light = str(theme == "Light").lower()
+        page.locator(f'body[data-jp-theme-light="{light}"]').wait_for(state="attached")
+        page.screenshot(path=folder / name)
+    view.get_by_role("button", name="Latest").click()
+    expect(beside).to_contain_text("late at epoch 4")
 
 
 @pytest.mark.browser

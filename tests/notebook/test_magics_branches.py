@@ -161,6 +161,33 @@ def test_the_buttons_of_a_slider_do_what_the_commands_do(notebook: Notebook) -> 
     assert nosync.session().now == 2
 
 
+def test_the_past_of_a_stage_that_was_defined_late_is_computed_by_a_button(
+    notebook: Notebook,
+) -> None:
+    notebook.ok("%%dd\nfew = slow.filter('delay < 25')\nnone = few.filter('false')")
+    notebook.ok("%dd travel few slow")
+    views = notebook.shell.find_line_magic("dd").__self__.notebook.views
+    view = views.travel(nosync.session(), "few", None, None, beside=["slow"])
+    asked(view, {"course": -1})
+    assert view.course["past"].startswith("few begins at epoch 3")
+    view.travel(1)
+    assert view.epoch == 3
+    asked(view, {"replay": True})
+    assert view.said == {"text": "few can be read from epoch 0 on", "bad": False, "number": 1}
+    assert view.course["past"] == ""
+    view.travel(2)
+    assert (view.epoch, view.page["rows"]) == (2, [["AA", "20"]])
+    assert view.page["beside"][0]["name"] == "slow"
+    assert nosync.session()["none"].rows(at=2) == []
+    stages = [*nosync.session().stages]
+    asked(view, {"replay": True})
+    assert not view.said["bad"]
+    assert [*nosync.session().stages] == stages
+    assert notebook.ok("%%dd\nfew = slow.filter('delay < 25')")
+    notebook.ok("%dd drop none few")
+    assert view.comm is None
+
+
 def test_a_slider_without_a_notebook_has_no_such_buttons(notebook: Notebook) -> None:
     view = TravelView(nosync.session(), "slow")
     asked(view, {"rewind": 1})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -291,10 +292,11 @@ def test_a_large_update_shows_its_first_pairs(session: Any) -> None:
 
 def test_the_line_counts_the_rows_at_each_epoch(view: TravelView, session: Any) -> None:
     assert view.course == {}, "nobody asked for it"
-    asked(view, {"course": True})
+    asked(view, {"course": -1})
     worst = session["worst"]
     expected = [[epoch, worst.count(epoch)] for epoch in range(4)]
-    assert view.course == {"points": expected, "every": 1, "marks": [], "past": ""}
+    rest = {"every": 1, "of": "rows", "columns": [[1, "worst"]], "marks": [], "past": ""}
+    assert view.course == {"points": expected, **rest}
     session.branch("what_if", at=2).close()
     session.stage("worst", session["flights"].filter("delay > 5"))
     view.refresh(reload=True)
@@ -323,10 +325,67 @@ def test_a_long_past_is_counted_coarsely_and_each_epoch_once(session: Any) -> No
 def test_a_stage_that_was_defined_late_says_how_to_compute_its_past(session: Any) -> None:
     session.stage("late", session["flights"].filter("delay > 3"))
     view = TravelView(session, "late")
-    asked(view, {"course": True})
+    asked(view, {"course": -1})
     assert view.course["past"].startswith("late begins at epoch 3")
     session.define({"late": session["flights"].filter("delay > 3")}, replay=0)
     view.refresh(reload=True)
     assert view.course["past"] == ""
     assert len(view.course["points"]) == 4
+    view.close()
+
+
+def test_the_line_adds_a_column_up_at_each_epoch(view: TravelView, session: Any) -> None:
+    with session.epoch():
+        session["flights"].remove([("AA", 1), ("UA", 9)])
+    view.refresh()
+    asked(view, {"course": 1})
+    assert view.course["of"] == "sum of worst"
+    expected = [
+        [epoch, sum(row.worst or 0 for row in session["worst"].rows(at=epoch))]
+        for epoch in range(5)
+    ]
+    assert expected[-1][1] < expected[-2][1]
+    assert view.course["points"] == expected
+    asked(view, {"course": -1})
+    assert view.course["of"] == "rows"
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "total"),
+    [
+        ("double", [1.5, None, float("nan"), float("inf"), 2.0], 3.5),
+        ("bigint", [2**63 - 1] * 3 + [None], 3 * (2**63 - 1)),
+        ("decimal(10,2)", [Decimal("1.25"), Decimal("-3.50")], -2.25),
+    ],
+)
+def test_sums_leave_out_what_is_none_and_are_those_of_large_numbers_too(
+    session: Any, kind: str, values: list[Any], total: float
+) -> None:
+    numbers = session.input("numbers", f"name string, value {kind}")
+    numbers.insert([("a", value) for value in values])
+    session.commit()
+    view = TravelView(session, "numbers")
+    asked(view, {"course": 1})
+    assert view.course["points"][-1] == [session.now, total]
+    view.close()
+
+
+def test_several_stages_move_under_one_slider(session: Any) -> None:
+    session.stage("late", session["flights"].filter("delay > 5"))
+    view = TravelView(session, "worst", beside=["flights", "late", "gone"], limit=40)
+    view.travel(2)
+    flights, late, gone = view.page["beside"]
+    assert (flights["name"], flights["epoch"], len(flights["rows"])) == ("flights", 2, 3)
+    assert flights["changes"] == [[1, ["UA", "9"]]]
+    assert "epoch 2" in late["error"], "it begins at epoch 3"
+    assert "gone" in gone["error"]
+    text, html = view.static()
+    assert "worst at epoch 2" in text
+    assert "flights at epoch 2" in text
+    assert html.count("<table>") == 2
+    assert view.title().endswith("beside it flights, late, gone")
+    session["flights"].insert([(f"{n:03}", 7) for n in range(300)])
+    session.commit()
+    view.travel()
+    assert [len(each["rows"]) for each in (view.page, *view.page["beside"][:2])] == [10] * 3
     view.close()

@@ -1,4 +1,4 @@
-"""The time traveller: one stage, a slider over its readable epochs, the rows and what changed.
+"""The time traveller: a slider over the readable epochs of a stage, the rows and what changed.
 
 Design
     The kernel owns the state: `page` is what is shown. The front end asks for an epoch by message
@@ -14,13 +14,14 @@ Failure
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol
 
 import traitlets
 
 from nosync_widgets import formats
-from nosync_widgets.course import Course, marks_of, past_of
+from nosync_widgets.course import Course, columns_of, marks_of, past_of
 from nosync_widgets.live import told
 from nosync_widgets.pace import Budget, Pace
 from nosync_widgets.pages import page_table, page_title, read_page
@@ -46,9 +47,18 @@ class Forks(Protocol):
     def branch(self, name: str, epoch: int) -> str:
         """Forks a branch at an epoch."""
 
+    def replay(self, stage: str) -> str:
+        """Computes the past of a stage that was defined late."""
+
 
 class TravelView(Answering):
-    """Shows a stage at any readable epoch; who stands at the latest follows new ones."""
+    """Shows a stage at any readable epoch; who stands at the latest follows new ones.
+
+    Args:
+        at: the epoch shown first; None: the latest.
+        limit: how many rows, and how many changes, are shown, of all stages together.
+        beside: other stages, which the slider moves too.
+    """
 
     # IMPORTANT: strings, not paths: anywidget keeps a closure on paths and never frees the widget.
     _esm = "".join(
@@ -61,14 +71,16 @@ class TravelView(Answering):
         help="Readable epochs as [first, last, step], ascending; empty by default."
     ).tag(sync=True)
     course = traitlets.Dict(
-        help="Rows over epochs, marks, and how to compute a past; empty until it is asked for."
+        help="Rows or sums over epochs, columns that can be added up, marks, and how to compute a"
+        " past; empty until it is asked for."
     ).tag(sync=True)
     forks = traitlets.Bool(help="Whether it can go back and fork; not by default.").tag(sync=True)
     said = traitlets.Dict(
         help="What was done last, or why not: `text`, `bad`, `number`; empty by default."
     ).tag(sync=True)
     page = traitlets.Dict(
-        help="Rows and changes of the epoch shown, as strings; `asked` is the epoch asked for."
+        help="Rows and changes of the epoch shown, as strings; `asked` is the epoch asked for,"
+        " `beside` the same of the other stages."
     ).tag(sync=True)
 
     def __init__(
@@ -78,6 +90,7 @@ class TravelView(Answering):
         *,
         at: int | None = None,
         limit: int = 100,
+        beside: Sequence[str] = (),
         branch: str | None = None,
         forks: Forks | None = None,
         budget: Budget | None = None,
@@ -86,7 +99,8 @@ class TravelView(Answering):
         self._session = session
         self._branch = branch
         self._incarnation = 0
-        self._limit = min(limit, _ROWS_MAX)
+        self._beside = tuple(beside)
+        self._limit = max(min(limit, _ROWS_MAX) // (1 + len(beside)), 1)
         # A commit must never wait for a page that is being read: a pace has a lock of its own.
         self.pace = Pace(self._refresh_now, budget or Budget())
         self._closed = False
@@ -173,14 +187,17 @@ class TravelView(Answering):
             self._show(int(content["epoch"]))
         if "course" in content:
             self._drawn = True
+            self._count(content["course"])
             self.draw()
-        if self._forks is not None and ("branch" in content or "rewind" in content):
+        if self._forks is not None and content.keys() & {"branch", "rewind", "replay"}:
             self._fork(self._forks, content)
 
     def _fork(self, forks: Forks, content: Any) -> None:
         """Goes back or forks, without the lock: who is told of it may ask for what has one."""
         try:
-            if "rewind" in content:
+            if "replay" in content:
+                text, bad = forks.replay(self.stage), False
+            elif "rewind" in content:
                 text, bad = forks.rewind(int(content["rewind"])), False
             elif name := str(content["branch"]).strip():
                 text, bad = forks.branch(name, int(content["at"])), False
@@ -188,11 +205,16 @@ class TravelView(Answering):
                 text, bad = "write a name for the branch first", True
         except Exception as error:
             text, bad = told(error), True
-        self.refresh()
+        self.refresh(reload="replay" in content)
         if self._drawn:
             self.draw()
         number = self.said.get("number", 0) + 1
         self.said = {"text": formats.visible(text), "bad": bad, "number": number}
+
+    def _count(self, column: Any) -> None:
+        """Has the line show the sums of a column from now on; of none: the rows."""
+        with self._course_lock:
+            self._course = Course(column if isinstance(column, int) and column >= 0 else None)
 
     def draw(self, *, again: bool = False) -> None:
         """Counts the rows over epochs, what is new of them, for who shows a line of it.
@@ -206,6 +228,7 @@ class TravelView(Answering):
             try:
                 stage = self._session[self.stage]
                 course = self._course.points(stage, Timeline(stage.history()))
+                course["columns"] = columns_of(stage)
                 course["marks"] = marks_of(self._session, self.stage)
                 course["past"] = past_of(self._session, self.stage)
             except Exception:
@@ -226,12 +249,27 @@ class TravelView(Answering):
                 page = {"error": told(error)}
             self._pages += 1
             own = {"name": formats.one_line(self._name), "epoch": epoch, "asked": asked}
-            self.page = {**page, **own, "number": self._pages}
+            beside = [self._other(stage, epoch) for stage in self._beside]
+            self.page = {**page, **own, "beside": beside, "number": self._pages}
+
+    def _other(self, stage: str, epoch: int) -> dict[str, Any]:
+        """The page of a stage beside it; one that cannot be read there says so in its place."""
+        try:
+            collection = self._session[stage]
+            comparing = _owners(self._session).comparing
+            timeline = Timeline(collection.history())
+            page = read_page(collection, comparing, timeline, epoch, limit=self._limit)
+        except Exception as error:
+            page = {"epoch": epoch, "error": told(error)}
+        return {**page, "name": formats.one_line(self._named(stage))}
 
     @property
     def _name(self) -> str:
-        """The stage as it is named from outside of its branch."""
-        return self.stage if self._branch is None else f"{self._branch}/{self.stage}"
+        return self._named(self.stage)
+
+    def _named(self, stage: str) -> str:
+        """A stage as it is named from outside of its branch."""
+        return stage if self._branch is None else f"{self._branch}/{stage}"
 
     def _read(self, timeline: Timeline, epoch: int) -> dict[str, Any]:
         comparing = _owners(self._session).comparing
@@ -262,16 +300,26 @@ class TravelView(Answering):
 
     def static(self) -> tuple[str, str]:
         """The epoch shown as text and as HTML, without widgets."""
-        if "error" in self.page:
-            table = formats.visible(f"{self._name}: {self.page['error']}")
-            return table, f"<pre>{formats.html(table)}</pre>"
-        table_ = page_table(self._name, self.page)
-        return table_.text(), table_.html()
+        own = _static(self._name, self.page)
+        others = [_static(page["name"], page) for page in self.page.get("beside", ())]
+        texts, htmls = zip(own, *others, strict=True)
+        return "\n\n".join(texts), "".join(htmls)
 
     def title(self) -> str:
         """One line: stage, epoch, label, how many rows came and went."""
         title = self._name if "error" in self.page else page_title(self._name, self.page)
+        if self._beside:
+            title += f"; beside it {', '.join(self._beside)}"
         return formats.one_line(title)
+
+
+def _static(name: str, page: dict[str, Any]) -> tuple[str, str]:
+    """A page as text and as HTML."""
+    if "error" in page:
+        text = formats.visible(f"{name}: {page['error']}")
+        return text, f"<pre>{formats.html(text)}</pre>"
+    table = page_table(name, page)
+    return table.text(), table.html()
 
 
 def _owners(session: Session) -> Owners:

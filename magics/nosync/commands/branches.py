@@ -175,6 +175,23 @@ class NotebookForks:
         """Forks a branch at an epoch."""
         return fork(self._notebook, name, epoch)
 
+    def replay(self, stage: str) -> str:
+        """Computes the past of a stage that was defined late, as far as what it reads goes back."""
+        from nosync_nb import Collection
+        from nosync_nb.session.replay import earliest
+        from nosync_nb.session.session import owners_of
+
+        owners = owners_of(self._notebook.session())
+        seen = owners.publisher.snapshot
+        found = seen.stage(stage)
+        assert found.definition is not None, stage
+        same = Collection(owners.host, found.definition)
+        first = earliest(seen, [stage])
+        owners.definitions.put({stage: same}, found.options, replay=first)
+        self._notebook.views.refresh()
+        begin = owners.publisher.snapshot.stage(stage).begin
+        return f"{stage} can be read from epoch {begin} on"
+
 
 def _follow(notebook: Notebook, arguments: Namespace) -> None:
     __tracebackhide__ = True

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
 def _travel(notebook: Notebook, arguments: Namespace) -> None:
     session = notebook.session()
-    stage = arguments.stage or next(iter(session.stages), None) or next(iter(session.inputs), None)
-    if stage is None:
+    stages = [*dict.fromkeys(arguments.stage)] or [*session.stages, *session.inputs][:1]
+    if not stages:
         raise UsageError("%dd travel: there is no stage yet; define one in a %%dd cell")
-    collection_of(notebook, stage)
+    for each in stages:
+        collection_of(notebook, each)
     at = epoch_asked(notebook, arguments.at)
-    view = notebook.views.travel(session, stage, at, notebook.branch, NotebookForks(notebook))
+    stage, *beside = stages
+    forks = NotebookForks(notebook)
+    view = notebook.views.travel(session, stage, at, notebook.branch, forks, beside)
     display_view(notebook, view, view.title())
 
 
@@ -93,9 +96,9 @@ def _node_detail(session: Session, name: str) -> str:
 COMMANDS = (
     Subcommand(
         "travel",
-        "a slider over the epochs of a stage",
+        "a slider over the epochs of a stage, or of several",
         _travel,
-        [(["stage"], {"nargs": "?"}), AT],
+        [(["stage"], {"nargs": "*"}), AT],
     ),
     Subcommand("layers", "how a trace is kept", _layers, [(["stage"], {"nargs": "?"})]),
     Subcommand(

@@ -72,12 +72,15 @@ test("rows that changed are counted as such, not as one that came and one that w
 });
 
 test("the line of rows goes in steps from epoch to epoch, in words as well", () => {
-  const course = { points: [[0, 0], [1, 50], [2, 100]], every: 4, marks: [], past: "" };
+  const course = { points: [[0, 0], [1, 50], [2, 100]], every: 4, of: "rows", columns: [], marks: [], past: "" };
   assert.equal(across(0, 2), 4);
   assert.equal(across(2, 2), 596);
   assert.equal(path(course.points, (epoch) => epoch, 2), "M4 50H300V28H596V6");
   assert.equal(told(course), "rows over epochs, one of 4 epochs: 0 at epoch 0, 0 to 100, now 100");
   assert.equal(path([], (epoch) => epoch, 0), "");
+  assert.equal(path([[0, -50], [1, 0], [2, 50]], (epoch) => epoch, 2), "M4 50H300V28H596V6");
+  assert.match(told({ ...course, of: "sum of delay", points: [[0, -0.5], [1, 1e6]] }),
+    /^sum of delay over epochs, one of 4 epochs: -0\.5 at epoch 0, -0\.5 to 1,000,000, now 1,000,000$/);
 });
 
 test("going back asks once more, for the epoch that is shown", () => {

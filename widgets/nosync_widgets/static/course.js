@@ -1,7 +1,10 @@
-// The course of a stage above its slider: rows over epochs as a line, with marks for branches and
-// versions. A part of travel.js, which it stands before in one source.
+// The course of a stage above its slider: rows or sums over epochs as a line, with marks for
+// branches and versions. A part of travel.js, which it stands before in one source.
 
-/** @typedef {{points: [number, number][], every: number, marks: [number, string][], past: string}} Course */
+/**
+ * @typedef {{points: [number, number][], every: number, of: string, columns: [number, string][],
+ *   marks: [number, string][], past: string}} Course
+ */
 
 export const CHART = { width: 600, height: 56, left: 4, right: 4, top: 6, bottom: 6 };
 
@@ -12,27 +15,29 @@ export function across(at, last) {
 }
 
 /**
- * The line: rows stay as they are until the next epoch that is counted.
+ * The line: a figure stays as it is until the next epoch that is counted; 0 is in the picture.
  * @param {[number, number][]} points @param {(epoch: number) => number} place @param {number} last
  */
 export function path(points, place, last) {
   const { height, top, bottom } = CHART;
-  const most = Math.max(1, ...points.map(([, rows]) => rows));
+  const figures = points.map(([, figure]) => figure);
+  const least = Math.min(0, ...figures);
+  const span = Math.max(0, ...figures) - least || 1;
   const round = (/** @type {number} */ value) => Math.round(value * 10) / 10;
-  return points.map(([epoch, rows], i) => {
+  return points.map(([epoch, figure], i) => {
     const x = round(across(place(epoch), last));
-    const y = round(height - bottom - ((height - top - bottom) * Math.max(0, rows)) / most);
+    const y = round(height - bottom - ((height - top - bottom) * (figure - least)) / span);
     return i ? `H${x}V${y}` : `M${x} ${y}`;
   }).join("");
 }
 
 /** What the picture shows, in words. @param {Course} course */
-export function told({ points, every }) {
+export function told({ points, every, of = "rows" }) {
   if (!points.length) return "";
   const rows = points.map(([, count]) => count);
-  const say = (/** @type {number} */ count) => count.toLocaleString("en");
+  const say = (/** @type {number} */ count) => count.toLocaleString("en", { maximumSignificantDigits: 15 });
   const coarse = every > 1 ? `, one of ${every} epochs` : "";
-  return `rows over epochs${coarse}: ${say(rows[0])} at epoch ${points[0][0]}, ` +
+  return `${of} over epochs${coarse}: ${say(rows[0])} at epoch ${points[0][0]}, ` +
     `${say(Math.min(...rows))} to ${say(Math.max(...rows))}, now ${say(rows[rows.length - 1])}`;
 }
 
@@ -65,5 +70,34 @@ export function drawCourse(figure, course, place, last, at) {
   said.textContent = [told(course), ...marks, course.past].filter(Boolean).join(" · ");
   if (course.points.length > 1) figure.append(picture);
   figure.append(said);
+}
+
+/**
+ * A choice of what the line shows: the rows, or the sum of a column; hidden where there is none.
+ * @param {any} model @param {AbortSignal} signal
+ */
+function buildChoice(model, signal) {
+  const choice = document.createElement("select");
+  choice.setAttribute("aria-label", "what the line shows");
+  choice.setAttribute("data-lm-suppress-shortcuts", "true");
+  choice.title = "rows over epochs, or what a column adds up to";
+  let known = "";
+  const fill = () => {
+    /** @type {[number, string][]} */
+    const columns = model.get("course").columns ?? [];
+    if (known === JSON.stringify(columns)) return;
+    known = JSON.stringify(columns);
+    const chosen = choice.value;
+    choice.replaceChildren(...[[-1, "line: rows"], ...columns.map(([place, name]) => [place, `line: sum of ${name}`])]
+      .map(([place, text]) => new Option(String(text), String(place))));
+    if ([...choice.options].some((option) => option.value === chosen)) choice.value = chosen;
+    choice.hidden = !columns.length;
+  };
+  choice.hidden = true;
+  choice.addEventListener("change", () => model.send({ course: Number(choice.value) }), { signal });
+  model.on("change:course", fill);
+  signal.addEventListener("abort", () => model.off("change:course", fill));
+  fill();
+  return choice;
 }
 

@@ -1,5 +1,5 @@
-// What can be done at the epoch that is shown: fork a branch there, or go back to it. The kernel
-// does it and says in a line what was done. A part of travel.js, which it stands before.
+// What can be done at the epoch that is shown: fork a branch there, or go back to it; and for a stage
+// that was defined late: compute what it was before. The kernel does it and says in a line what was done. A part of travel.js, which it stands before.
 
 /** What the button says; going back asks once more. @param {number} epoch @param {number | null} sure */
 export function rewindLabel(epoch, sure) {
@@ -23,11 +23,14 @@ function buildForks(model, root, signal) {
   branch.title = "fork a branch at the epoch shown, as %dd branch NAME --at EPOCH does";
   const rewind = document.createElement("button");
   rewind.title = "go back to the epoch shown, as %dd rewind EPOCH does; what is left stays as a branch";
+  const past = document.createElement("button");
+  past.textContent = "Compute its past";
+  past.title = "as %%dd --replay does, from the first epoch of what it reads";
   const said = document.createElement("span");
   said.setAttribute("aria-live", "polite"); // the status is the line of the epoch
-  bar.append(name, branch, rewind, said);
+  bar.append(name, branch, rewind, past, said);
   root.append(bar);
-  for (const control of [name, branch, rewind]) {
+  for (const control of [name, branch, rewind, past]) {
     control.setAttribute("data-lm-suppress-shortcuts", "true");
     if (control !== name) control.setAttribute("type", "button");
   }
@@ -45,7 +48,13 @@ function buildForks(model, root, signal) {
     } else sure = epoch();
     label();
   }, { signal });
+  past.addEventListener("click", () => {
+    past.disabled = true;
+    model.send({ replay: true });
+  }, { signal });
+  const offer = () => { past.hidden = !model.get("course").past; };
   const say = () => {
+    past.disabled = false;
     const done = model.get("said");
     said.textContent = done.text ?? "";
     said.className = done.bad ? "nosync-error" : "";
@@ -55,12 +64,15 @@ function buildForks(model, root, signal) {
     if (sure !== epoch()) sure = null;
     label();
   };
+  model.on("change:course", offer);
   model.on("change:said", say);
   model.on("change:page", moved);
   signal.addEventListener("abort", () => {
+    model.off("change:course", offer);
     model.off("change:said", say);
     model.off("change:page", moved);
   });
   label();
+  offer();
 }
 

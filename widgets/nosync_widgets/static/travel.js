@@ -22,6 +22,7 @@
  * @property {boolean} changes_more
  * @property {number} added
  * @property {number} removed
+ * @property {Page[]=} beside the same of other stages under the slider
  */
 
 /** @typedef {string | null} Item */
@@ -187,8 +188,23 @@ function changesTable(page) {
   return table(`changed ${since}${by}${more}`, page.columns, rows);
 }
 
-/** @param {any} model @param {HTMLElement} root */
-function build(model, root) {
+/** What a page shows: its rows and its changes, or why there are none. @param {Page} page */
+function shownOf(page) {
+  if (page.error) return [make("p", { class: "nosync-error" }, page.error)];
+  return [rowsTable(page), changesTable(page)];
+}
+
+/** Another stage under the slider. @param {Page} page */
+function besideOf(page) {
+  const part = make("section", { class: "nosync-beside", "aria-label": `${page.name} through time` });
+  const tables = make("div", { class: "nosync-tables", tabindex: "0" });
+  tables.append(...shownOf(page));
+  part.append(make("div", { class: "nosync-title" }, `${page.name} at epoch ${page.epoch}`), tables);
+  return part;
+}
+
+/** @param {any} model @param {HTMLElement} root @param {AbortSignal} signal */
+function build(model, root, signal) {
   const bar = make("div", { class: "nosync-bar" });
   /** @param {string} text @param {string} title */
   const button = (text, title) => {
@@ -209,17 +225,18 @@ function build(model, root) {
     make("select", { "aria-label": "speed of play", title: "epochs that play steps through" })
   );
   for (const each of SPEEDS) speed.append(make("option", {}, each));
-  bar.append(speed);
+  bar.append(speed, buildChoice(model, signal));
   const line = make("div", { role: "status", "aria-live": "polite", class: "nosync-status" });
   const tables = make("div", { class: "nosync-tables" });
   const title = make("div", { class: "nosync-title" }, model.get("stage"));
   const figure = make("figure", { class: "nosync-course" });
   figure.hidden = true;
-  root.append(title, figure, bar, line, tables);
+  const beside = make("div");
+  root.append(title, figure, bar, line, tables, beside);
   // The notebook's shortcuts (arrows, a, b, ...) look at the element that has the focus: there they
   // must be refused, or an arrow key moves between cells instead of epochs.
   for (const control of bar.children) control.setAttribute("data-lm-suppress-shortcuts", "true");
-  return { play, previous, slider, next, latest, speed, figure, line, tables, title };
+  return { play, previous, slider, next, latest, speed, figure, line, tables, beside, title };
 }
 
 /** @param {{model: any, el: HTMLElement}} context */
@@ -230,8 +247,8 @@ function render({ model, el }) {
     "aria-label": `${model.get("stage")} through time`,
   });
   el.append(root);
-  const view = build(model, root);
   const stop = new AbortController();
+  const view = build(model, root, stop.signal);
   buildForks(model, root, stop.signal);
   /** @type {ReturnType<typeof setInterval> | undefined} */
   let playing;
@@ -297,8 +314,8 @@ function render({ model, el }) {
       else wanted = page.epoch;
     }
     view.title.textContent = page.name ?? model.get("stage");
-    if (page.error) view.tables.replaceChildren(make("p", { class: "nosync-error" }, page.error));
-    else view.tables.replaceChildren(rowsTable(page), changesTable(page));
+    view.tables.replaceChildren(...shownOf(page));
+    view.beside.replaceChildren(...(page.beside ?? []).map(besideOf));
     showSlider();
   };
 
@@ -315,7 +332,7 @@ function render({ model, el }) {
   model.on("change:page", showPage);
   model.on("change:steps", showSlider);
   model.on("change:course", showSlider);
-  model.send({ course: true });
+  model.send({ course: -1 });
   showPage();
   // Clicks are handled where the kernel has answered before: while a cell runs, too.
   model.send({});
