@@ -22,6 +22,7 @@ from nosync_nb.dataflow.building import Building
 from nosync_nb.dataflow.flat import Call, flat
 from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node, others
 from nosync_nb.dataflow.loops import check_stable, compile_loop
+from nosync_nb.dataflow.planning import planned
 from nosync_nb.dataflow.stage import MEMORY, Frozen, Stage, separate
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Types
@@ -156,9 +157,10 @@ class Compiler:
             node = self._halted(stage)
         else:
             fingerprint = stage.meaning(wiring.prints)
-            prints = stage.definition.fingerprints(wiring.prints)
-            purpose = purpose._replace(prints=prints, uses=stage.definition.uses)
-            node = flat(self._operator(stage.definition, fingerprint, name, purpose))
+            tree = stage.definition if keeping else planned(stage.definition, self.types)
+            prints = tree.fingerprints(wiring.prints)
+            purpose = purpose._replace(prints=prints, uses=tree.uses)
+            node = flat(self._operator(tree, fingerprint, name, purpose))
         self.building.named[name] = node
         node.stand(self.now, still=not stage.live)
         node.logged(Layout(types, stage.key), self.building.number)

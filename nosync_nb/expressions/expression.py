@@ -102,6 +102,11 @@ class Expression:
         self._shown = shown
 
     @property
+    def raises(self) -> bool:
+        """Whether a row may make it raise, as far as is known: what only Spark knows may."""
+        return self._node is None or self._node.raises
+
+    @property
     def references(self) -> tuple[str, ...]:
         """The names of the columns it reads."""
         return tuple(self.schema.names[i] for i in self.columns)

@@ -10,7 +10,8 @@ of its sides, so an epoch of it is bounded, and refused before it takes the memo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from nosync_nb import rows
 from nosync_nb.errors import StageError, titled
 from nosync_nb.expressions import Types
 from nosync_nb.operators.base import JOIN, Operator, Step
-from nosync_nb.operators.spec import Fit, Key, Part, Remains, Spec
+from nosync_nb.operators.spec import Fit, Key, Part, Places, Remains, Spec
 from nosync_nb.rows import Column
 from nosync_nb.rows.counts import CountError, products
 from nosync_nb.trace import Trace
@@ -186,4 +187,17 @@ def _key(part: Part, below: Sequence[Key]) -> Key:
     return tuple(map(outputs.index, found)) if all(each in outputs for each in found) else None
 
 
-SPEC = Spec("join", _fit, build=_build, key=_key)
+def _reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+    """Its keys, and what is wanted of each side."""
+    outputs = [part.params["outputs"][i] for i in wanted]
+    keys = part.params["left"], part.params["right"]
+    return [
+        frozenset({*keys[side], *(place for of, place in outputs if of == side)}) for side in (0, 1)
+    ]
+
+
+def _narrowed(part: Part, kept: Sequence[int]) -> Mapping[str, Any]:
+    return {**part.params, "outputs": [part.params["outputs"][i] for i in kept]}
+
+
+SPEC = Spec("join", _fit, build=_build, key=_key, reads=_reads, narrowed=_narrowed)

@@ -6,7 +6,7 @@ yielded. Equal rows that `map` produces are consolidated where the collection is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,22 +15,9 @@ import pyarrow as pa
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError, one_line
-from nosync_nb.expressions import Expression, Types
+from nosync_nb.expressions import Expression
 from nosync_nb.operators import functions
 from nosync_nb.operators.base import PLAIN, Operator, Row, Step
-from nosync_nb.operators.spec import (
-    Fit,
-    Key,
-    Part,
-    Remains,
-    Spec,
-    compared,
-    compiled,
-    every_column,
-    passed,
-    same_key,
-    used_columns,
-)
 from nosync_nb.rows import Column, Schema, bridge
 from nosync_nb.trace.batch import Layout, Updates, concat_updates
 
@@ -298,98 +285,3 @@ def kept(updates: Updates, mask: npt.NDArray[np.bool_]) -> Updates:
         return updates
     index = mask.nonzero()[0]
     return updates.take(index)
-
-
-def _filter(part: Part, types: Types | None) -> Row:
-    schema = part.inputs[0].schema
-    if part.functions:
-        return FilterFunction(part.functions[0], schema)
-    return Filter(compiled(part, part.params["predicate"], "boolean"), schema)
-
-
-def _filter_fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
-    """Passes on what its predicate does not use."""
-    if part.functions:
-        return every_column(part, inputs, types)
-    inputs[0].moved(used_columns(part, part.params["predicate"], types))
-    return passed(part, inputs, types)
-
-
-def _predicate(part: Part) -> Iterable[str]:
-    return () if part.functions else (part.params["predicate"],)
-
-
-def _select(part: Part, types: Types | None) -> Row:
-    typed = zip(part.params["outputs"], part.schema.types, strict=True)
-    outputs = [o if isinstance(o, int) else compiled(part, o, type_) for o, type_ in typed]
-    return Select(outputs, part.inputs[0].schema)
-
-
-def _select_fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
-    """Needs what it names, by place or in expressions, but for the first ones if it *passes* them.
-
-    So it does where the engine wrote it, to compute something beside what is there.
-    """
-    source, passes = inputs[0], part.params.get("passes", 0)
-    outputs: list[Any] = []
-    lost = {}
-    for place, each in enumerate(part.params["outputs"]):
-        if not isinstance(each, int):
-            source.moved(used_columns(part, each, types))
-            outputs.append(each)
-        elif place < passes and each in source.lost:
-            lost[place] = source.lost[each]
-        else:
-            outputs += source.moved([each])
-    params = {**part.params, "outputs": outputs}
-    if passes:
-        params["passes"] = passes - len(lost)
-    return Fit(params, lost)
-
-
-def _selected(part: Part) -> Iterable[str]:
-    return [o for o in part.params["outputs"] if not isinstance(o, int)]
-
-
-def _select_key(part: Part, below: Sequence[Key]) -> Key:
-    """The same columns where they are now, if all of them are."""
-    outputs = part.params["outputs"]
-    if below[0] is None or not all(place in outputs for place in below[0]):
-        return None
-    return tuple(outputs.index(place) for place in below[0])
-
-
-def _function(kind: type[Map | FlatMap]) -> Callable[[Part, Types | None], Row]:
-    """What builds a piece that calls a function of rows."""
-    return lambda part, _: kind(part.functions[0], part.inputs[0].schema, part.schema)
-
-
-def _widen(part: Part, types: Types | None) -> Row:
-    return Widen(part.inputs[0].schema.types, part.schema.types)
-
-
-def _pad(part: Part, types: Types | None) -> Row:
-    return Pad(part.schema.types[len(part.inputs[0].schema) :])
-
-
-SPECS = (
-    Spec("filter", _filter_fit, piece=_filter, expressions=_predicate, key=same_key),
-    Spec("select", _select_fit, piece=_select, expressions=_selected, key=_select_key),
-    Spec("map", every_column, piece=_function(Map)),
-    Spec("flat_map", every_column, piece=_function(FlatMap)),
-    Spec("widen", passed, piece=_widen, key=same_key),
-    Spec("pad", passed, piece=_pad, key=same_key),
-    Spec("negate", passed, piece=lambda part, _: Negate(), key=same_key),
-    Spec(
-        "concat",
-        compared,
-        build=lambda part, _: Concat(part.schema.types, len(part.inputs)),
-        key=same_key,
-    ),
-    Spec(
-        "consolidate",
-        compared,
-        build=lambda part, _: Consolidate(part.schema.types),
-        key=same_key,
-    ),
-)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from nosync_nb import rows
 from nosync_nb.expressions import Types
 from nosync_nb.operators.base import Row, Step
-from nosync_nb.operators.spec import Fit, Part, Remains, Spec, same_key
+from nosync_nb.operators.spec import Fit, Part, Places, Remains, Spec, same_key
 from nosync_nb.rows import Column
 from nosync_nb.trace.batch import Hashes, Index, Updates
 
@@ -126,4 +126,10 @@ def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
     return Fit({"by": placed(part.params["by"], inputs[0])}, inputs[0].lost)
 
 
-SPEC = Spec("order", _fit, piece=_piece, key=same_key)
+def _reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+    """What it orders by, and what it passes on: all but its last column."""
+    places = {place for place, *_ in part.params["by"]}
+    return [frozenset(places | wanted - {len(part.schema) - 1})]
+
+
+SPEC = Spec("order", _fit, piece=_piece, key=same_key, reads=_reads)

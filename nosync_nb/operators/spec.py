@@ -82,11 +82,25 @@ Key = tuple[int, ...] | None
 """The columns by which people tell rows apart, by place; None: by nothing less than all."""
 
 
+Places = frozenset[int]
+"""Columns by place."""
+
+
 class Fit(NamedTuple):
     """An operator over what is left of its inputs: its arguments, and what its output has lost."""
 
     params: Mapping[str, Any]
     lost: Mapping[int, Lost]
+
+
+def all_columns(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+    """The reads of an operator that looks at whole rows, or of which nothing else is known."""
+    return [frozenset(range(len(each.schema))) for each in part.inputs]
+
+
+def same_columns(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+    """Those of one that passes on columns in their places, and looks at none."""
+    return [wanted & frozenset(range(len(each.schema))) for each in part.inputs]
 
 
 def no_key(part: Part, below: Sequence[Key]) -> Key:
@@ -114,6 +128,10 @@ class Spec:
         expressions: the texts of expressions among a part's arguments.
         key: by which columns its rows are told apart, given those of its inputs. It orders what
             people compare; two rows may have one key.
+        reads: the columns of each input that it needs, where only some of its own are wanted.
+        firm: the columns that it gives whether they are wanted or not: to compute them may raise.
+        narrowed: its arguments if it gives only some of its columns, in their order; None: it gives
+            all that are left of its inputs.
     """
 
     op: str
@@ -122,6 +140,9 @@ class Spec:
     piece: Callable[[Part, Types | None], Row] | None = None
     expressions: Callable[[Part], Iterable[str]] = lambda _: ()
     key: Callable[[Part, Sequence[Key]], Key] = no_key
+    reads: Callable[[Part, Places, Types | None], Sequence[Places]] = all_columns
+    firm: Callable[[Part], Places] = lambda _: frozenset()
+    narrowed: Callable[[Part, Sequence[int]], Mapping[str, Any]] | None = None
 
 
 def compiled(part: Part, sql: str, type_: str) -> Expression:

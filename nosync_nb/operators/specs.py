@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
-from nosync_nb.operators import asof, join, linear, ordering, reduce, sessions, top
+from nosync_nb.operators import asof, join, ordering, reduce, rowwise, sessions, top
 from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.operators.base import Operator
 from nosync_nb.operators.distinct import SPECS as THRESHOLDS
@@ -16,7 +16,7 @@ from nosync_nb.operators.spec import Key, Part, Spec
 SPECS: dict[str, Spec] = {
     spec.op: spec
     for spec in (
-        *linear.SPECS,
+        *rowwise.SPECS,
         *THRESHOLDS,
         aggregates.SPEC,
         asof.SPEC,

@@ -11,7 +11,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Aggregation, Types, compile_aggregates, of_params
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.base import Operator
-from nosync_nb.operators.spec import Fit, Part, Remains, Spec, UsedError, group_key
+from nosync_nb.operators.spec import Fit, Part, Places, Remains, Spec, UsedError, group_key
 
 
 def _aggregation(part: Part, types: Types | None) -> Aggregation:
@@ -38,10 +38,17 @@ def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
     return Fit({**part.params, "keys": keys}, {})
 
 
+def _reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+    """Its keys and what its aggregates read, wanted or not: a sum may leave its range."""
+    arguments = (each for call in _aggregation(part, types).calls for each in call.arguments)
+    return [frozenset(part.params["keys"]).union(*(each.columns for each in arguments))]
+
+
 SPEC = Spec(
     "aggregate",
     _fit,
     build=_build,
     expressions=lambda part: part.params["named"].values(),
     key=group_key,
+    reads=_reads,
 )

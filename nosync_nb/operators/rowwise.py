@@ -1,0 +1,187 @@
+"""The row-wise operators of definitions: how each is built, what it needs and what it passes on.
+
+The pieces beside this module run what is built here, and compile nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from nosync_nb.expressions import Types
+from nosync_nb.operators.base import Row
+from nosync_nb.operators.linear import (
+    Concat,
+    Consolidate,
+    Filter,
+    FilterFunction,
+    FlatMap,
+    Map,
+    Negate,
+    Pad,
+    Select,
+    Widen,
+)
+from nosync_nb.operators.spec import (
+    Fit,
+    Key,
+    Part,
+    Places,
+    Remains,
+    Spec,
+    all_columns,
+    compared,
+    compiled,
+    every_column,
+    passed,
+    same_columns,
+    same_key,
+    used_columns,
+)
+
+
+def _filter(part: Part, types: Types | None) -> Row:
+    schema = part.inputs[0].schema
+    if part.functions:
+        return FilterFunction(part.functions[0], schema)
+    return Filter(compiled(part, part.params["predicate"], "boolean"), schema)
+
+
+def _filter_fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """Passes on what its predicate does not use."""
+    if part.functions:
+        return every_column(part, inputs, types)
+    inputs[0].moved(used_columns(part, part.params["predicate"], types))
+    return passed(part, inputs, types)
+
+
+def _filter_reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+    """What its predicate uses, and what it passes on; a function may look at all."""
+    if part.functions:
+        return all_columns(part, wanted, types)
+    return [wanted.union(compiled(part, part.params["predicate"], "boolean").columns)]
+
+
+def _predicate(part: Part) -> Iterable[str]:
+    return () if part.functions else (part.params["predicate"],)
+
+
+def _select(part: Part, types: Types | None) -> Row:
+    typed = zip(part.params["outputs"], part.schema.types, strict=True)
+    outputs = [o if isinstance(o, int) else compiled(part, o, type_) for o, type_ in typed]
+    return Select(outputs, part.inputs[0].schema)
+
+
+def _select_fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """Needs what it names, by place or in expressions, but for the first ones if it *passes* them.
+
+    So it does where the engine wrote it, to compute something beside what is there.
+    """
+    source, passes = inputs[0], part.params.get("passes", 0)
+    outputs: list[Any] = []
+    lost = {}
+    for place, each in enumerate(part.params["outputs"]):
+        if not isinstance(each, int):
+            source.moved(used_columns(part, each, types))
+            outputs.append(each)
+        elif place < passes and each in source.lost:
+            lost[place] = source.lost[each]
+        else:
+            outputs += source.moved([each])
+    params = {**part.params, "outputs": outputs}
+    if passes:
+        params["passes"] = passes - len(lost)
+    return Fit(params, lost)
+
+
+def _select_reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+    """What it names, by place or in expressions, for the columns that are wanted."""
+    reads: set[int] = set()
+    for place in wanted:
+        each = part.params["outputs"][place]
+        if isinstance(each, int):
+            reads.add(each)
+        else:
+            reads.update(compiled(part, each, part.schema.types[place]).columns)
+    return [frozenset(reads)]
+
+
+def _select_firm(part: Part) -> Places:
+    """The expressions that may raise."""
+    typed = enumerate(zip(part.params["outputs"], part.schema.types, strict=True))
+    return frozenset(
+        place
+        for place, (each, type_) in typed
+        if not isinstance(each, int) and compiled(part, each, type_).raises
+    )
+
+
+def _select_narrowed(part: Part, kept: Sequence[int]) -> Mapping[str, Any]:
+    params = {**part.params, "outputs": [part.params["outputs"][i] for i in kept]}
+    params.pop("passes", None)
+    return params
+
+
+def _selected(part: Part) -> Iterable[str]:
+    return [o for o in part.params["outputs"] if not isinstance(o, int)]
+
+
+def _select_key(part: Part, below: Sequence[Key]) -> Key:
+    """The same columns where they are now, if all of them are."""
+    outputs = part.params["outputs"]
+    if below[0] is None or not all(place in outputs for place in below[0]):
+        return None
+    return tuple(outputs.index(place) for place in below[0])
+
+
+def _function(kind: type[Map | FlatMap]) -> Callable[[Part, Types | None], Row]:
+    """What builds a piece that calls a function of rows."""
+    return lambda part, _: kind(part.functions[0], part.inputs[0].schema, part.schema)
+
+
+def _widen(part: Part, types: Types | None) -> Row:
+    return Widen(part.inputs[0].schema.types, part.schema.types)
+
+
+def _pad(part: Part, types: Types | None) -> Row:
+    return Pad(part.schema.types[len(part.inputs[0].schema) :])
+
+
+SPECS = (
+    Spec(
+        "filter",
+        _filter_fit,
+        piece=_filter,
+        expressions=_predicate,
+        key=same_key,
+        reads=_filter_reads,
+    ),
+    Spec(
+        "select",
+        _select_fit,
+        piece=_select,
+        expressions=_selected,
+        key=_select_key,
+        reads=_select_reads,
+        narrowed=_select_narrowed,
+        firm=_select_firm,
+    ),
+    Spec("map", every_column, piece=_function(Map)),
+    Spec("flat_map", every_column, piece=_function(FlatMap)),
+    Spec("widen", passed, piece=_widen, key=same_key, reads=same_columns),
+    Spec("pad", passed, piece=_pad, key=same_key, reads=same_columns),
+    Spec("negate", passed, piece=lambda part, _: Negate(), key=same_key, reads=same_columns),
+    Spec(
+        "concat",
+        compared,
+        build=lambda part, _: Concat(part.schema.types, len(part.inputs)),
+        key=same_key,
+        reads=same_columns,
+    ),
+    Spec(
+        "consolidate",
+        compared,
+        build=lambda part, _: Consolidate(part.schema.types),
+        key=same_key,
+    ),
+)

@@ -1,0 +1,137 @@
+"""Random plans over two wide inputs: operators of all kinds, of which little is read in the end.
+
+A plan is a list of choices, so that it can be described in any session; a value that a choice asks
+for and is not there is taken round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from nosync_nb import Collection
+
+Choice = tuple[str, int, int]
+Plan = tuple[Choice, ...]
+
+INPUTS = {
+    "a": "k int, v int, s string, w bigint, t string, d date",
+    "b": "k int, v int, x int, y string, z bigint",
+}
+
+STEPS = (
+    "filter", "filter", "join", "join", "outer", "semi", "anti", "select", "compute", "concat",
+    "distinct", "negate", "count", "sums", "top", "names", "except",
+)  # fmt: skip
+"""Joins and filters more often than others, as plans are about them."""
+
+JOINS = ("join", "outer", "semi", "anti")
+JOINS_MAX = 3
+"""Values are few, and each join gives several rows for one."""
+
+RAISING = ("divide", "overflow")
+
+values = st.one_of(st.none(), st.integers(-1, 2))
+texts = st.one_of(st.none(), st.sampled_from(["", "p", "q", "é"]))
+rows = {
+    "a": st.tuples(values, values, texts, values, texts, st.none()),
+    "b": st.tuples(values, values, values, texts, values),
+}
+changes = st.lists(
+    st.one_of(
+        *(
+            st.tuples(st.just(name), row, st.sampled_from([1, 1, 1, 2, -1]))
+            for name, row in rows.items()
+        )
+    ),
+    max_size=8,
+)
+"""Rows that come and go, also before they came."""
+
+
+def plans(*, raising: bool = False, most: int = 7) -> st.SearchStrategy[Plan]:
+    """Lists of choices."""
+    words = st.sampled_from((*STEPS, *RAISING) if raising else STEPS)
+    return st.lists(st.tuples(words, st.integers(0, 11), st.integers(0, 11)), max_size=most).map(
+        tuple
+    )
+
+
+def described(plan: Plan, of: dict[str, Collection]) -> Collection:
+    """A plan as a collection: each step takes the last one, and perhaps one before."""
+    made, joins = [of["a"], of["b"]], 0
+    for number, (word, one, other) in enumerate(plan):
+        joins += word in JOINS
+        if joins > JOINS_MAX and word in JOINS:
+            continue
+        source = made[-1] if one % 4 else made[one // 4 % len(made)]
+        made.append(_step(word, source, made[other % len(made)], one, other, number))
+    return made[-1]
+
+
+def _step(
+    word: str, source: Collection, beside: Collection, one: int, other: int, number: int
+) -> Collection:
+    names = source.schema.names
+    column, second = names[one % len(names)], names[other % len(names)]
+    numbers = [n for n, t in source.schema.fields if t in ("int", "bigint")]
+    match word:
+        case "filter":
+            return source.filter(_predicate(column, second, one + other, numbers))
+        case "select":
+            return source.select(*dict.fromkeys([second, column]))
+        case "compute":
+            return source.with_columns({f"c{number}": f"coalesce({column}, {column}) is null"})
+        case "divide" | "overflow" if numbers:
+            value = numbers[one % len(numbers)]
+            sql = f"6 div {value}" if word == "divide" else f"cast({value} as tinyint) * 127Y"
+            if other % 2:
+                return source.filter(f"{sql} > 1")
+            return source.with_columns({f"r{number}": sql})
+        case _ if word in JOINS:
+            return _joined(word, source, beside, one, other, number)
+        case "concat":
+            return source.concat(source.filter(f"{column} is null"))
+        case "except":
+            return source.except_all(source.filter(f"{column} is not null"))
+        case "distinct":
+            return source.distinct()
+        case "negate":
+            return source.negate()
+        case "count":
+            return source.group_by(column).agg(**{f"n{number}": "count(*)"})
+        case "sums" if numbers:
+            value = numbers[other % len(numbers)]
+            keys = () if one % 3 == 0 else (column,)
+            sums = {f"n{number}": f"sum({value})", f"m{number}": f"max({second})"}
+            return source.group_by(*keys).agg(**sums)
+        case "top":
+            return source.group_by(column).top(2, by=second)
+    return source.rename({column: f"e{number}"})
+
+
+def _predicate(column: str, second: str, which: int, numbers: Sequence[str]) -> str:
+    texts = [f"{column} is not null", f"{column} is null or {second} is not null"]
+    if numbers:
+        value = numbers[which % len(numbers)]
+        texts += [f"{value} > 0", f"{value} <= 1 and {column} is not null", f"not {value} = 0"]
+    return texts[which % len(texts)]
+
+
+def _joined(
+    word: str, source: Collection, beside: Collection, one: int, other: int, number: int
+) -> Collection:
+    pairs = [
+        (mine, theirs)
+        for mine, kind in source.schema.fields
+        for theirs, same in beside.schema.fields
+        if kind == same
+    ]
+    if not pairs:
+        return source.distinct()
+    mine, theirs = pairs[(one + other) % len(pairs)]
+    renamed = beside.rename({name: f"{name}_{number}" for name in beside.schema.names})
+    kinds: dict[str, Any] = {"join": "inner", "outer": ("left", "right", "full")[one % 3]}
+    return source.join(renamed, on={mine: f"{theirs}_{number}"}, how=kinds.get(word, word))
