@@ -180,6 +180,21 @@ def test_an_owner_ships_when_enough_replicas_have_nothing_that_he_lacks() -> Non
         Poll(1, 1).ask(0, AHEAD)
 
 
+def test_who_is_ahead_and_cannot_be_read_is_not_recommended_to_restore_from() -> None:
+    damaged = AHEAD._replace(damage="'the replica' ends at 7")
+    with pytest.raises(AheadError, match="frame 9") as caught:
+        Poll(1, 1).ask(0, damaged)
+    hint = str(caught.value.hint)
+    assert hint.startswith("its copy cannot be read back ('the replica' ends at 7)")
+    assert "move the log's folder away" not in hint
+    poll = Poll(2, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, damaged)
+    with pytest.raises(AheadError) as caught:
+        poll.ask(1, AHEAD)
+    assert "move the log's folder away" in str(caught.value.hint), "the other one can be read"
+
+
 def test_a_replica_that_holds_nothing_is_no_witness_while_another_may_hold_more() -> None:
     poll = Poll(2, 2)
     with pytest.raises(UndecidedError):

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -384,8 +385,32 @@ def test_what_a_replica_acknowledged_of_a_history_that_was_left_counts_no_more(
     again.after = kill
     with pytest.raises(KilledError):
         shipper_of(path, again, votes.append).ship()
-    assert [bool(vote.ahead) for vote in votes] == [True]
+    assert [(bool(vote.ahead), vote.damage) for vote in votes] == [(True, "")]
     assert again.acknowledged() == 1  # that it ever did is known
+
+
+@pytest.mark.fault(12, 32)
+def test_a_replica_that_is_ahead_and_damaged_says_so(path: str, tmp_path: Path) -> None:
+    shutil.copytree(path, f"{path}.old")
+    go_on(path, 2)
+    replica = begun(path, tmp_path / "copies")
+    assert shipper_of(path, replica).ship()
+    held, folder = replica.held().files, replica.folder
+    assert folder is not None
+    newest = max(name for name in held if name.startswith("segment-"))
+    shutil.rmtree(path)
+    os.rename(f"{path}.old", path)
+    for _ in range(2):
+        go_on(path, 1)
+    with open(os.path.join(folder, newest), "r+b") as file:
+        file.seek(held[newest] - 30)  # within its last frame, which it has acknowledged
+        file.write(b"spoilt")
+    votes: list[Vote] = []
+    shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
+    with suppress(CorruptLogError, FencedError):
+        shipper.ship()
+    assert [bool(vote.ahead) for vote in votes] == [True]
+    assert "is damaged: it had frame" in votes[0].damage
 
 
 # -- what waits ------------------------------------------------------------------------------------

@@ -70,10 +70,12 @@ class Vote(NamedTuple):
     Attributes:
         ahead: what it has that his log lacks, in words; empty if nothing.
         generation: of the last owner whose frames it has; 0: it holds nothing.
+        damage: why nothing of that can be had from it; empty if it can.
     """
 
     ahead: str
     generation: int
+    damage: str = ""
 
 
 class Poll:
@@ -121,11 +123,7 @@ class Poll:
         if len(level) >= needed or (not ahead and (every or told >= needed)):
             return
         if vote in ahead and (every or len(ahead) >= self._quorum):
-            raise AheadError(
-                vote.ahead,
-                hint="close the session, move the log's folder away, and open it with the"
-                " replicas: they have what is missing",
-            )
+            raise AheadError(vote.ahead, hint=_remedy(ahead))
         why = f"{len(level)} of {needed} replicas have told that this log lacks nothing"
         silent = self._replicas - len(votes)
         if silent and not vote.generation:
@@ -135,3 +133,17 @@ class Poll:
             hint="it goes on when more of the replicas answer; if this log's disk is no old copy,"
             " those that do not can be removed (%dd replicas remove URL), and added again later",
         )
+
+
+def _remedy(ahead: Sequence[Vote]) -> str:
+    """What people can do whose log lacks what replicas have."""
+    if all(each.damage for each in ahead):
+        return (
+            f"its copy cannot be read back ({ahead[-1].damage}): bring back a replica that has it"
+            " whole, or restore the copy; to go on without what is missing, remove the replica"
+            " (%dd replicas remove URL), delete its copy, and add it again"
+        )
+    return (
+        "close the session, move the log's folder away, and open it with the replicas: they have"
+        " what is missing"
+    )

@@ -17,7 +17,6 @@ is no witness that nothing is lacking before it has acknowledged anything, as if
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.log import checkpoint, frames, segments
@@ -49,15 +48,18 @@ def vote(source: Source, replica: Replica, view: View, held: Mapping[str, int]) 
     own = _own(source, replica, held)
     begun = any(e.segment.generation == source.generation for e in view.extents)
     why = _ahead(source, replica, own) if begun else ""
-    generation = own[0][0].generation if own else 0
+    generation, damage = own[0][0].generation if own else 0, ""
     if why:
-        # What is damaged below what was acknowledged cannot tell how much that was: it is ahead.
-        with suppress(CorruptLogError):
+        try:
             copy = examined(source.files, "the replica", replica)
+        except CorruptLogError as error:
+            # Damaged below what was acknowledged it cannot tell how much that was: it is ahead.
+            damage = str(error)
+        else:
             heads = (one for one, _ in own if one.generation == copy.generation)
             here = source.holds(copy.end, next(heads, None))
             why, generation = "" if here else why, copy.generation
-    return Vote(why, generation if why or replica.acknowledged() else 0)
+    return Vote(why, generation if why or replica.acknowledged() else 0, damage)
 
 
 def _ahead(source: Source, replica: Replica, own: Own) -> str:
