@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.demand import pruned
+from nosync_nb.dataflow.pushing import pushed
 from nosync_nb.expressions import Types
 
 PLANNED_MAX = 1000
@@ -35,6 +36,6 @@ def planned(tree: Definition, types: Types | None) -> Definition:
     try:
         plan = _PLANS[tree]
     except KeyError:
-        plan = pruned(tree, types) if tree.size <= PLANNED_MAX else tree
+        plan = pruned(pushed(tree), types) if tree.size <= PLANNED_MAX else tree
         _PLANS[tree] = plan = None if plan is tree else plan  # one that holds its key would stay
     return tree if plan is None else plan

@@ -7,6 +7,7 @@ and names no function that reads, loads or runs anything. Owns: nothing. Imports
 from nosync_nb.expressions.aggregates import AggregateCall, Aggregation, compile_aggregates
 from nosync_nb.expressions.aggregators import PAIRS
 from nosync_nb.expressions.allowed import refusal
+from nosync_nb.expressions.conjuncts import conjuncts
 from nosync_nb.expressions.expression import (
     Expression,
     Types,
@@ -28,6 +29,7 @@ __all__ = [
     "Types",
     "compile_aggregates",
     "compile_expression",
+    "conjuncts",
     "expand_select",
     "kept",
     "noted",
