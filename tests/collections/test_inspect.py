@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import nosync_nb
 from nosync_nb import Session, StageError
 from nosync_nb.session import audits
 from nosync_nb.session.session import owners_of
@@ -19,10 +16,9 @@ Heard = list[tuple[int, list[tuple[Any, ...]]]]
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        made.input("flights", "carrier string, delay int")
-        yield made
+def session(session: Session) -> Session:
+    session.input("flights", "carrier string, delay int")
+    return session
 
 
 def listener(heard: Heard) -> Any:

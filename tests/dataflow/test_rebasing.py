@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,13 +64,12 @@ USE: dict[str, Build] = {
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        made.input("people", "name string, age int, city string")
-        made.input("calls", "name string, phone int")
-        made.stage("grown", made["people"].filter("age > 0"))
-        insert(made, ("ann", 20, "rome"), ("ann", 20, "oslo"), ("bob", 10, "rome"))
-        yield made
+def session(session: Session) -> Session:
+    session.input("people", "name string, age int, city string")
+    session.input("calls", "name string, phone int")
+    session.stage("grown", session["people"].filter("age > 0"))
+    insert(session, ("ann", 20, "rome"), ("ann", 20, "oslo"), ("bob", 10, "rome"))
+    return session
 
 
 def insert(session: Session, *people: tuple[str, int, str]) -> None:

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,6 @@ import nosync
 FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
 LOAD = 'flights.insert([("AA", 10), ("AA", 30), ("UA", 5)])'
 DELAYS = '%%dd\ndelays = flights.group_by("carrier").agg(n="count(*)", worst="max(delay)")'
-
-
-@pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    """A notebook with the extension loaded and a place for its log."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NOSYNC_SESSION", "log")
-    notebook = Notebook()
-    notebook.ok("%load_ext nosync")
-    yield notebook
-    notebook.close()
 
 
 @pytest.fixture

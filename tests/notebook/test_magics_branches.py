@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,10 @@ DELAYS = '%%dd\nslow = flights.filter("delay > 10")'
 
 
 @pytest.fixture
-def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NOSYNC_SESSION", "log")
-    made = started()
+def notebook(empty: Notebook) -> Notebook:
     for source in (FLIGHTS, DELAYS, *(f'flights.insert([("AA", {d})])' for d in (5, 20, 30))):
-        made.ok(source)
-    yield made
-    made.close()
+        empty.ok(source)
+    return empty
 
 
 def started() -> Notebook:

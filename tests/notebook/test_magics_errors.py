@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +18,10 @@ STAGE = '%%dd\ntotals = orders.group_by("customer").agg(n="count(*)")'
 
 
 @pytest.fixture
-def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NOSYNC_SESSION", "log")
-    notebook = Notebook()
-    for cell in ("%load_ext nosync", BEGIN, STAGE):
-        notebook.ok(cell)
-    yield notebook
-    notebook.close()
+def notebook(empty: Notebook) -> Notebook:
+    for cell in (BEGIN, STAGE):
+        empty.ok(cell)
+    return empty
 
 
 @pytest.mark.parametrize(

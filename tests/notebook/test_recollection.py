@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -143,14 +142,10 @@ def test_names_that_nobody_binds_again_are_told_twice_and_no_more() -> None:
 
 
 @pytest.fixture
-def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NOSYNC_SESSION", "log")
-    made = Notebook()
-    made.ok("early = 1\nimport json as js")
-    made.ok("%load_ext nosync")
-    yield made
-    made.close()
+def notebook(plain: Notebook) -> Notebook:
+    plain.ok("early = 1\nimport json as js")
+    plain.ok("%load_ext nosync")
+    return plain
 
 
 def test_the_report_groups_what_is_not_back_and_says_nothing_of_the_rest(

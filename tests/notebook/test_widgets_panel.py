@@ -29,7 +29,6 @@ from nosync_widgets.pulse import Pulse
 STATIC = files("nosync_widgets") / "static"
 SCRIPT = Path(__file__).parents[1] / "support" / "jupyter" / "listing.test.mjs"
 CELLS = [
-    "%load_ext nosync",
     'flights = nosync.input("flights", "carrier string, delay int")\n'
     'flights.insert([("AA", 10), ("AA", 30), ("UA", 5)])',
     '%%dd --replay 0\nlate = flights.filter("delay > 9")\n'
@@ -38,16 +37,12 @@ CELLS = [
 
 
 @pytest.fixture
-def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+def notebook(empty: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
     """A notebook with an input and two stages."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NOSYNC_SESSION", "log")
     monkeypatch.setattr(pulses, "LOOK_S", 3600)
-    notebook = Notebook()
     for source in CELLS:
-        notebook.ok(source)
-    yield notebook
-    notebook.close()
+        empty.ok(source)
+    return empty
 
 
 @pytest.fixture
@@ -247,7 +242,7 @@ def test_the_script_of_the_list() -> None:
 def test_each_view_in_a_kernel_leaves_a_table_and_a_model(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path)
     try:
-        for source in CELLS[1:]:
+        for source in CELLS:
             assert kernel.run(source).status == "ok"
         said: dict[str, Any] = {}
         for line in ("layers late", "graph", "panel --here", "panel"):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from inside import inside
 
-import nosync_nb
 from nosync_nb import OutOfMemoryError, Session, rows
 from nosync_nb.collections import results
 from nosync_nb.collections.collection import Collection
@@ -18,12 +16,6 @@ from nosync_nb.collections.host import host_of
 from nosync_nb.session import transactions, upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Trace
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(str(tmp_path / "log")) as session:
-        yield session
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -37,9 +37,7 @@ from nosync_nb.store.store import Store
 Rows = list[tuple[Any, ...]]
 
 
-@pytest.fixture(autouse=True)
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 def described(session: Session) -> None:
@@ -53,10 +51,9 @@ def described(session: Session) -> None:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        described(made)
-        yield made
+def session(session: Session) -> Session:
+    described(session)
+    return session
 
 
 def committed(session: Session, count: int) -> None:

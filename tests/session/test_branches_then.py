@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,21 +12,17 @@ from inside import inside
 import nosync_nb
 from nosync_nb import SchemaError, Session, TimeError, TrustError
 
-
-@pytest.fixture(autouse=True)
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        rows = made.input("rows", "k long, v long")
-        names = made.input("names", "k long, name string", key="k")
-        made.stage("sums", rows.filter("v > 2").group_by("k").agg(n="count(*)", most="max(v)"))
-        made.stage("named", rows.join(names, on="k").group_by("name").agg(n="count(*)"))
-        made.stage("few", made["sums"].filter("n < 3"))
-        yield made
+def session(session: Session) -> Session:
+    rows = session.input("rows", "k long, v long")
+    names = session.input("names", "k long, name string", key="k")
+    session.stage("sums", rows.filter("v > 2").group_by("k").agg(n="count(*)", most="max(v)"))
+    session.stage("named", rows.join(names, on="k").group_by("name").agg(n="count(*)"))
+    session.stage("few", session["sums"].filter("n < 3"))
+    return session
 
 
 def committed(session: Session, upto: int) -> None:

@@ -15,9 +15,7 @@ WAIT_S = 60
 BIG = 70_000  # rows that go to a file of their own
 
 
-@pytest.fixture(autouse=True)
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 @pytest.fixture

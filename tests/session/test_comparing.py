@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,17 +17,16 @@ from nosync_nb.session.session import owners_of
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        flights = made.input("flights", "carrier string, tail string, delay double")
-        made.input("planes", "tail string, seats int", key="tail")
-        made.stage("delays", flights.group_by("carrier").agg(delay="avg(delay)", n="count(*)"))
-        flights.insert([("UA", "N1", 50.0), ("UA", "N1", 70.0), ("AA", "N2", 10.0)])
-        made.commit()
-        flights.insert([("UA", "N3", 90.0), ("DL", "N2", 5.0)])
-        flights.remove([("AA", "N2", 10.0)])
-        made.commit()
-        yield made
+def session(session: Session) -> Session:
+    flights = session.input("flights", "carrier string, tail string, delay double")
+    session.input("planes", "tail string, seats int", key="tail")
+    session.stage("delays", flights.group_by("carrier").agg(delay="avg(delay)", n="count(*)"))
+    flights.insert([("UA", "N1", 50.0), ("UA", "N1", 70.0), ("AA", "N2", 10.0)])
+    session.commit()
+    flights.insert([("UA", "N3", 90.0), ("DL", "N2", 5.0)])
+    flights.remove([("AA", "N2", 10.0)])
+    session.commit()
+    return session
 
 
 def pairs(comparison: Any, limit: int | None = None) -> list[tuple[Any, Any]]:

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from nosync_nb.store.branches import MAKING
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        yield filled(made)
+def session(session: Session) -> Session:
+    return filled(session)
 
 
 def filled(session: Session) -> Session:

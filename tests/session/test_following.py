@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 import nosync_nb
@@ -12,12 +9,11 @@ from nosync_nb import SchemaError, Session, StageError
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        made.input("x", "a bigint")
-        made.stage("total", made["x"].group_by().agg(n="count(*)", total="sum(a)"))
-        load(made, range(1, 6))
-        yield made
+def session(session: Session) -> Session:
+    session.input("x", "a bigint")
+    session.stage("total", session["x"].group_by().agg(n="count(*)", total="sum(a)"))
+    load(session, range(1, 6))
+    return session
 
 
 def load(session: Session, values: range | list[int]) -> None:

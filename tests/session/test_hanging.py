@@ -83,9 +83,7 @@ os._exit(0)
 """
 
 
-@pytest.fixture(autouse=True)
-def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 @pytest.mark.fault(28)

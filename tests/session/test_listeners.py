@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from threading import Barrier, Thread
 from typing import Any
 
 import pytest
 from inside import inside
 
-import nosync_nb
 from nosync_nb import NosyncError, Session
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.session import owners_of
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        made.input("numbers", "n bigint")
-        yield made
+def session(session: Session) -> Session:
+    session.input("numbers", "n bigint")
+    return session
 
 
 def commit(session: Session) -> int:

@@ -25,9 +25,7 @@ from nosync_nb.store.replicas.source import Source
 WAIT_S = 120.0
 
 
-@pytest.fixture(autouse=True)
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 @pytest.fixture(autouse=True)
@@ -38,11 +36,10 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(session: Session) -> Session:
     """A log without replicas, of which `local` is kept on disk and `kept` as any."""
-    with nosync_nb.open(tmp_path / "log") as opened:
-        define(opened, "disk")
-        yield opened
+    define(session, "disk")
+    return session
 
 
 def define(session: Session, persist: str | None) -> None:

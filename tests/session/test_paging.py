@@ -6,7 +6,6 @@ import math
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,10 @@ ORDERS: list[tuple[tuple[int, bool], ...]] = [
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(session: Session) -> Session:
     """An input without rows."""
-    with nosync_nb.open(tmp_path / "log") as made:
-        made.input("rows", "name string, n int")
-        yield made
+    session.input("rows", "name string, n int")
+    return session
 
 
 def look(session: Session, name: str = "rows", **options: Any) -> Any:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,19 +23,18 @@ from nosync_widgets.pages import changed_rows
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(session: Session) -> Session:
     """Four epochs of delays: added, added, taken back, nothing."""
-    with nosync_nb.open(tmp_path / "log") as made:
-        delays = made.input("delays", "carrier string, minutes double")
-        made.stage("worst", delays.group_by("carrier").agg(worst="max(minutes)"))
-        delays.insert([("UA", 5.0), ("AA", 7.0), ("UA", 9.0)])
-        made.commit(label="first")
-        delays.insert([("AA", 7.0), ("DL", None), ("DL", math.nan)])
-        made.commit()
-        delays.remove([("UA", 9.0)])
-        made.commit(label="back")
-        made.commit()
-        yield made
+    delays = session.input("delays", "carrier string, minutes double")
+    session.stage("worst", delays.group_by("carrier").agg(worst="max(minutes)"))
+    delays.insert([("UA", 5.0), ("AA", 7.0), ("UA", 9.0)])
+    session.commit(label="first")
+    delays.insert([("AA", 7.0), ("DL", None), ("DL", math.nan)])
+    session.commit()
+    delays.remove([("UA", 9.0)])
+    session.commit(label="back")
+    session.commit()
+    return session
 
 
 def values(collection: Any, at: Any = None) -> list[Any]:

@@ -19,9 +19,7 @@ from nosync_nb.session.session import owners_of
 WAIT_S = 120.0
 
 
-@pytest.fixture(autouse=True)
-def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 @pytest.fixture

@@ -14,9 +14,7 @@ from nosync_nb.session.session import owners_of
 WAIT_S = 60
 
 
-@pytest.fixture(autouse=True)
-def key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 def commit(session: Session) -> None:

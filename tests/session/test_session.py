@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from nosync_nb.session.session import owners_of
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        made.input("flights", "carrier string, origin string, delay double")
-        yield made
+def session(session: Session) -> Session:
+    session.input("flights", "carrier string, origin string, delay double")
+    return session
 
 
 def fly(session: Session, *flights: tuple[str, str, float | None]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import cycle
-from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from inside import inside
 from interleaving import at_every_line, at_one_line_after_the_other
 
-import nosync_nb
 from nosync_nb import Session, StageError, TimeError
 from nosync_nb.session import reader
 from nosync_nb.session.session import owners_of
@@ -30,10 +28,9 @@ def never(wrong: list[Any]) -> None:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        made.input("flights", "carrier string, origin string, delay double")
-        yield made
+def session(session: Session) -> Session:
+    session.input("flights", "carrier string, origin string, delay double")
+    return session
 
 
 def fly(session: Session, *flights: tuple[str, str, float]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,15 @@ NOW = [("AA", 70), ("B6", 61), ("B6", 61), ("UA", 90)]
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(session: Session) -> Session:
     """Two epochs; one late flight is there twice."""
-    with nosync_nb.open(tmp_path / "log") as made:
-        flights = made.input("flights", "carrier string, delay int")
-        made.stage("late", flights.filter("delay > 60"))
-        flights.insert([("AA", 70), ("UA", 90), ("UA", 3)])
-        made.commit(label="monday")
-        flights.insert([("B6", 61), ("B6", 61)])
-        made.commit()
-        yield made
+    flights = session.input("flights", "carrier string, delay int")
+    session.stage("late", flights.filter("delay > 60"))
+    flights.insert([("AA", 70), ("UA", 90), ("UA", 3)])
+    session.commit(label="monday")
+    flights.insert([("B6", 61), ("B6", 61)])
+    session.commit()
+    return session
 
 
 def by_pyarrow(late: Any) -> list[tuple[Any, ...]]:

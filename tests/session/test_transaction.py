@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,11 +28,10 @@ from nosync_nb.trace.batch import Layout, Updates, arrange
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        made.input("numbers", "x int")
-        made.input("planes", "tail string, seats int", key="tail")
-        yield made
+def session(session: Session) -> Session:
+    session.input("numbers", "x int")
+    session.input("planes", "tail string, seats int", key="tail")
+    return session
 
 
 def values(collection: Any, at: Any = None) -> list[Any]:

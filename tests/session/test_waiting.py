@@ -21,12 +21,6 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.trace import glance
 
 
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(str(tmp_path / "log")) as session:
-        yield session
-
-
 def elsewhere(read: Callable[[], Any]) -> Any:
     """What a read gives in another thread."""
     found: list[Any] = []

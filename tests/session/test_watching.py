@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,11 @@ from nosync_nb.session.session import owners_of
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def session(session: Session) -> Session:
     """An input without key, and a stage."""
-    with nosync_nb.open(tmp_path / "log") as made:
-        flights = made.input("flights", "carrier string, delay int")
-        made.stage("late", flights.filter("delay > 60"))
-        yield made
+    flights = session.input("flights", "carrier string, delay int")
+    session.stage("late", flights.filter("delay > 60"))
+    return session
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,15 +21,14 @@ EDGES = [(i % 7, i % 5) for i in range(40)]
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as made:
-        edges = made.input("edges", "src long, dst long")
-        nodes = made.input("nodes", "node long, label string", key="node")
-        nodes.upsert([(i, f"n{i}") for i in range(7)])
-        joined = edges.filter("src != 3").join(nodes, on={"dst": "node"})
-        made.stage("labels", joined.group_by("label").agg(n="count(*)", most="max(src)"))
-        made.stage("pairs", edges.distinct())
-        yield made
+def session(session: Session) -> Session:
+    edges = session.input("edges", "src long, dst long")
+    nodes = session.input("nodes", "node long, label string", key="node")
+    nodes.upsert([(i, f"n{i}") for i in range(7)])
+    joined = edges.filter("src != 3").join(nodes, on={"dst": "node"})
+    session.stage("labels", joined.group_by("label").agg(n="count(*)", most="max(src)"))
+    session.stage("pairs", edges.distinct())
+    return session
 
 
 def committed(session: Session, first: int, last: int) -> dict[int, Snapshot]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
@@ -37,17 +36,16 @@ def told(session: Session) -> list[dict[str, Clock]]:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(tmp_path / "log") as opened:
-        edges = opened.input("edges", "src int, dst int")
-        opened.input("nodes", "node int, label int")
-        joined = edges.join(opened["nodes"], on={"dst": "node"})
-        opened.stage("labels", joined.group_by("label").agg(n="count(*)"))
-        opened.stage("large", opened["labels"].filter("n > 1"))
-        edges.insert([(1, 1), (2, 1)])
-        opened.inputs["nodes"].insert([(1, 7)])
-        opened.commit()
-        yield opened
+def session(session: Session) -> Session:
+    edges = session.input("edges", "src int, dst int")
+    session.input("nodes", "node int, label int")
+    joined = edges.join(session["nodes"], on={"dst": "node"})
+    session.stage("labels", joined.group_by("label").agg(n="count(*)"))
+    session.stage("large", session["labels"].filter("n > 1"))
+    edges.insert([(1, 1), (2, 1)])
+    session.inputs["nodes"].insert([(1, 7)])
+    session.commit()
+    return session
 
 
 def test_a_clock_names_the_batch_it_adds_and_the_last_ones_it_was_made_from(

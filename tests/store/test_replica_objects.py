@@ -40,9 +40,7 @@ PART, OTHER = "log1-1-g3-ab.arrow", "log1-2-g3-ab.arrow"
 WAIT_S = 120.0
 
 
-@pytest.fixture(autouse=True)
-def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 @pytest.fixture(scope="module")

@@ -30,9 +30,7 @@ NAME = Name("/logs/x.nosync", "me")
 SEEDS = range(10)
 
 
-@pytest.fixture(autouse=True)
-def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 @pytest.fixture

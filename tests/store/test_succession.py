@@ -23,10 +23,7 @@ from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.source import Source
 from nosync_nb.store.succession import Reign, Succession
 
-
-@pytest.fixture(autouse=True)
-def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "keys" / "key"))
+pytestmark = pytest.mark.usefixtures("own_key")
 
 
 rows = itertools.count()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -47,12 +46,6 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glance, "_BLOCK", 8)
     monkeypatch.setattr(glance, "_TIES_MAX", 2)
     monkeypatch.setattr(glance, "_SHORTER", 0)
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    with nosync_nb.open(str(tmp_path / "log")) as session:
-        yield session
 
 
 @pytest.fixture
