@@ -106,6 +106,10 @@ def seen_in(session: Session | None, began: int) -> Seen | None:
         done, total = activity.done, activity.total
         seconds = int(time.monotonic() - activity.since)
         steps = f", {done:,} of {total:,}" if total else ""
+        if total and activity.in_bytes:
+            whole = formats.size(total)
+            steps = f", {formats.size(done)} of {whole}" if done else f", {whole}"
+            total = total if done else 0
         parts.append(f"{activity.what}{steps}{f', {seconds} s' if seconds else ''}")
     if jobs is not None:
         running = formats.count(jobs.jobs, "Spark job")

@@ -17,15 +17,18 @@ class Activity:
 
     Attributes:
         what: it, as a person reads it: "waits for replicas"; it may change while one looks.
-        total: how many steps it has; 0 if that is not known.
-        done: how many of them are behind it; it changes while one looks.
+        total: how many steps, or bytes, it has; 0 if that is not known.
+        done: how many of them are behind it; it changes while one looks. Of bytes 0 may also mean
+            that what takes them does not tell how far it is.
+        in_bytes: whether they are bytes.
         since: when it began, by `time.monotonic`.
     """
 
-    def __init__(self, what: str, total: int = 0) -> None:
+    def __init__(self, what: str, total: int = 0, *, in_bytes: bool = False) -> None:
         self.what = what
         self.total = total
         self.done = 0
+        self.in_bytes = in_bytes
         self.since = time.monotonic()
 
     def say(self, what: str) -> None:
@@ -35,6 +38,11 @@ class Activity:
     def step(self) -> None:
         """One more step is done."""
         self.done += 1
+
+    def left(self, count: int) -> None:
+        """So many steps, or bytes, are left; if they became more, there are more in all."""
+        self.total = max(self.total, self.done + count)
+        self.done = self.total - count
 
 
 class Doing:
@@ -54,9 +62,9 @@ class Doing:
         return going_on[-1] if going_on else None
 
     @contextmanager
-    def of(self, what: str, total: int = 0) -> Iterator[Activity]:
+    def of(self, what: str, total: int = 0, *, in_bytes: bool = False) -> Iterator[Activity]:
         """Something goes on as long as the block; it may take steps."""
-        activity = Activity(what, total)
+        activity = Activity(what, total, in_bytes=in_bytes)
         try:
             with self._mutex:
                 self._going_on = (*self._going_on, activity)

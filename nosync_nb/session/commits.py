@@ -8,6 +8,8 @@ raised, and the error says so. What was written survives the death of this proce
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from nosync_nb.dataflow.delta import Delta
@@ -31,6 +33,7 @@ from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.transactions import InputChanges, Transaction, Transactions
 from nosync_nb.session.upkeep import Upkeep
+from nosync_nb.spark.costs import FEW_ROWS
 from nosync_nb.spark.link import Link
 
 
@@ -180,10 +183,22 @@ class Commits:
         if transaction.once:
             self._check_once(transaction)
             meta["once"] = dict(transaction.once)
-        draft = self._gate.run(
-            lambda: publisher.runner.epoch(version, inputs, version.epoch + 1), self._cleanup
-        )
+        with self._loading(transaction, inputs):
+            draft = self._gate.run(
+                lambda: publisher.runner.epoch(version, inputs, version.epoch + 1), self._cleanup
+            )
         return draft, meta
+
+    def _loading(
+        self, transaction: Transaction, inputs: Mapping[int, Delta]
+    ) -> AbstractContextManager[object]:
+        """Says that an epoch of many rows is computed; of few nobody would see it."""
+        rows_count = sum(changes.rows for changes in transaction.inputs.values())
+        if rows_count <= FEW_ROWS:
+            return nullcontext()
+        what = f"computes the epoch of {rows_count:,} rows"
+        size_bytes = sum(delta.size_bytes for delta in inputs.values())
+        return self._publisher.works.doing.of(what, size_bytes, in_bytes=True)
 
     def _check_once(self, transaction: Transaction) -> None:
         """Raises for a load that was not there when it was taken, and is now.
@@ -260,8 +275,8 @@ class Commits:
         with doing.of(f"waits for the disk: epoch {epoch}"):
             log.sync(seq)
         if level == "replicas":
-            with doing.of(f"waits for replicas: epoch {epoch}") as waiting:
-                self._replication.wait(seq, epoch, timeout, waiting.say)
+            with doing.of(f"waits for replicas: epoch {epoch}", in_bytes=True) as waiting:
+                self._replication.wait(seq, epoch, timeout, waiting)
 
     def _check_level(self, level: str) -> None:
         """Raises if nothing can be waited for there."""

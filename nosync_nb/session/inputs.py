@@ -73,9 +73,16 @@ class Inputs:
                 self._publisher.store.remove(change.files)
                 raise
         rows_count, size_bytes = _size_of(fetched, stage.schema)
-        if rows_count:
-            self._admit(name, rows_count, size_bytes)
-        columns, n = rows.to_columns(fetched, stage.schema, f"input '{name}'")
+        if not rows_count:
+            return self._converted(stage, kind, fetched)
+        self._admit(name, rows_count, size_bytes)
+        what = f"takes {rows_count:,} rows for {name}"
+        with self._publisher.works.doing.of(what, size_bytes, in_bytes=True):
+            return self._converted(stage, kind, fetched)
+
+    def _converted(self, stage: Stage, kind: str, data: Any) -> int:
+        """Adds rows that are at hand."""
+        columns, n = rows.to_columns(data, stage.schema, f"input '{stage.name}'")
         return self._added(stage, Change(kind, Updates(columns, ones(n))))
 
     def keys(self, keys: Any, name: str, schema: Schema) -> Any:

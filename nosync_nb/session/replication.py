@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nosync_nb.collections.functions import trust
+from nosync_nb.dataflow.doing import Activity
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError
 from nosync_nb.session.behind import Backlog, ReplicaStatus, backlog_of, status_of
 from nosync_nb.session.publisher import Publisher
@@ -162,11 +163,12 @@ class Replication:
         with self.heard:
             return backlog_of(self._told, self._settings.quorum, end)
 
-    def wait(self, seq: int, epoch: int, timeout: float | None, say: Callable[[str], None]) -> None:
+    def wait(self, seq: int, epoch: int, timeout: float | None, waiting: Activity) -> None:
         """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.
 
         Args:
-            say: is told who is waited for, and why, whenever there are news.
+            waiting: is told who is waited for, and why, whenever there are news, and how many bytes
+                the quorum lacks.
 
         Raises:
             DurabilityError: it took longer than `timeout` seconds, or it cannot come about.
@@ -178,7 +180,9 @@ class Replication:
                 lost = [told for told in self._told if told.condition in _LOST]
                 if lost or self._closing.is_set() or (left is not None and left <= 0):
                     raise DurabilityError(self._short(seq, epoch, timeout))
-                say(f"waits: {self._short(seq, epoch, None)}")
+                waiting.say(f"waits: {self._short(seq, epoch, None)}")
+                if backlog := self.backlog():
+                    waiting.left(backlog.owed)
                 self.heard.wait(left)
 
     def _short(self, seq: int, epoch: int, timeout: float | None) -> str:

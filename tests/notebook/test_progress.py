@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 import pytest
 from inside import owners_of
@@ -13,7 +14,8 @@ from jupyter.kernels import Kernel
 
 import nosync_nb
 from nosync.progress import Line, Progress, seen_in
-from nosync_nb.dataflow.doing import Doing
+from nosync_nb import rows
+from nosync_nb.dataflow.doing import Activity, Doing
 from nosync_widgets.bar import Seen, html
 
 
@@ -99,6 +101,67 @@ def test_a_session_tells_what_it_does(tmp_path: Path) -> None:
             assert seen_in(session, 3) == Seen("waits")
     assert seen_in(session, 0) is None
     assert seen_in(None, 0) is None
+
+
+def test_what_is_left_of_a_wait_becomes_less_and_may_become_more() -> None:
+    waiting = Activity("waits", in_bytes=True)
+    for left, expected in ((300, (0, 300)), (100, (200, 300)), (400, (200, 600)), (0, (600, 600))):
+        waiting.left(left)
+        assert (waiting.done, waiting.total) == expected
+
+
+def test_a_large_load_says_how_many_bytes_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Seen | None] = []
+    real = rows.to_columns
+
+    def looked(*arguments: Any) -> Any:
+        seen.append(seen_in(session, 1))
+        return real(*arguments)
+
+    def looking(row: object) -> tuple[bool]:
+        if len(seen) < 3:
+            seen.append(seen_in(session, 1))
+        return (True,)
+
+    monkeypatch.setattr(rows, "to_columns", looked)
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = session.input("numbers", "n bigint")
+        with pytest.warns(UserWarning, match="cannot be stored"):
+            session.define({"kept": numbers.filter(looking)})
+        numbers.insert([(1,)])
+        session.commit()
+        assert seen == [None, None], "few rows are not worth it"
+        seen.clear()
+        numbers.insert([(n,) for n in range(1 << 17)])
+        session.commit()
+    taking, computing = (each.text if each else "" for each in seen[:2])
+    assert taking.startswith("takes 131,072 rows for numbers, 1.0 MiB")
+    assert computing.startswith("computes the epoch of 131,072 rows, 2.0 MiB")
+
+
+def test_a_wait_for_replicas_counts_the_bytes_that_they_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int, int]] = []
+    real = Activity.left
+
+    def left(self: Activity, count: int) -> None:
+        real(self, count)
+        seen.append((str(seen_in(session, 5)), self.done, self.total))
+
+    monkeypatch.setattr(Activity, "left", left)
+    with nosync_nb.open(tmp_path / "log", replicas=[(tmp_path / "copy").as_uri()]) as session:
+        numbers = session.input("numbers", "n bigint")
+        numbers.insert([(1,)])
+        session.commit(wait="replicas")  # it is known from now on what the replica has
+        numbers.insert([(n,) for n in range(1 << 17)])
+        session.commit(wait="replicas")
+    told, done, total = seen[-1]
+    assert total > 1 << 19
+    assert 0 <= done < total
+    assert " MiB" in told or " KiB" in told
 
 
 def test_a_bar_is_only_ever_text() -> None:
