@@ -169,8 +169,8 @@ class OpenViews:
         if owners is None or session is None or name is None:
             return None
         grid = self.grid(session, name, notebook.settings.limit, notebook.branch)
-        title, (text, rows) = formats.html(grid.title()), grid.static()
-        notebook.say(text, f"<details><summary>{title}</summary>{rows}</details>")
+        text, rows = grid.static()
+        notebook.say(text, formats.folded(grid.title(), rows))
         return grid.bundle()
 
     def refresh(self) -> None:

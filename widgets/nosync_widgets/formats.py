@@ -20,6 +20,16 @@ def is_numeric(type_name: str) -> bool:
     return type_name.split("(")[0] in _NUMERIC
 
 
+def folded(title: str, rows: str) -> str:
+    """What stands above a view, folded up, as HTML: all that is left where its kernel is gone.
+
+    Args:
+        title: text; rows: HTML.
+    """
+    again = "These are the rows of then. Run this cell to have the view below again."
+    return f"<details><summary>{html(title)}</summary>{rows}<div><em>{again}</em></div></details>"
+
+
 def count(number: int, noun: str) -> str:
     """Counts a noun: `1 row`, `336,776 rows`."""
     return f"{number:,} {noun}" if abs(number) == 1 else f"{number:,} {noun}s"

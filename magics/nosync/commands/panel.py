@@ -65,7 +65,7 @@ def _panel(notebook: Notebook, arguments: Namespace) -> None:
 
     _, html = panel.static()
     title = f"{panel.title()}; it is at the side"
-    notebook.say(title, f"<details><summary>{formats.html(title)}</summary>{html}</details>")
+    notebook.say(title, formats.folded(title, html))
     side = Sidecar(title=_TITLE, anchor="split-right")
     notebook.views.keep(side)
     with side:

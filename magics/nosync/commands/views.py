@@ -42,8 +42,7 @@ def display_view(notebook: Notebook, view: Any, title: str) -> None:
     from IPython.display import display
 
     text, html = view.static()
-    summary = f"<details><summary>{formats.html(title)}</summary>{html}</details>"
-    notebook.say(text if not has_widgets(notebook) else title, summary)
+    notebook.say(text if not has_widgets(notebook) else title, formats.folded(title, html))
     display(view)
 
 
