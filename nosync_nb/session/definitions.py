@@ -190,11 +190,12 @@ class Definitions:
 
         They come last, as what they run has run before, and what else is defined may fail.
         """
-        for name, stage in risen.items():
-            catalog = self._publisher.snapshot.catalog
-            placed = replace(catalog[name], options=stage.options)
-            afresh = Afresh(name, first=stage.begin)
-            self._installation.install(versions.kept({**catalog, name: placed}), afresh=afresh)
+        with levels.rising(risen) as rose:
+            for name, stage in risen.items():
+                catalog = dict(self._publisher.snapshot.catalog)
+                catalog[name] = replace(catalog[name], options=stage.options)
+                anew = Afresh(name, first=stage.begin)
+                self._installation.install(versions.kept(catalog), afresh=anew, outcome=rose[name])
 
     def resume(self, *, extend: bool, differs: bool) -> None:
         """Writes which stages go on after a recovery and which do not.

@@ -28,7 +28,8 @@ run for it after a restart (`Limits.replay_rows`): older ones are summed up with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ from nosync_nb.dataflow.fitting import rebased
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import DISK, MEMORY, Options, Stage
 from nosync_nb.errors import StageError
+from nosync_nb.session.gate import Outcome
 from nosync_nb.session.replay import Afresh
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.versions import KEPT, Decision, halted, kept
@@ -110,6 +112,22 @@ def held(decision: Decision, before: Mapping[str, Stage]) -> Decision:
     for name, stage in before.items():
         catalog[name] = replace(catalog[name], options=stage.options)
     return decision._replace(catalog=catalog)
+
+
+@contextmanager
+def rising(names: Iterable[str]) -> Iterator[dict[str, Outcome]]:
+    """A block in which stages leave memory; what ends it early says which have not.
+
+    What else their cell defines stands by then, as their level is no part of what they mean.
+    """
+    rose = {name: Outcome() for name in names}
+    try:
+        yield rose
+    except BaseException as error:
+        left = ", ".join(f"'{name}'" for name, outcome in rose.items() if not outcome.stands)
+        if left:
+            error.add_note(f"{left}: kept in memory alone, as before, until the cell is run again")
+        raise
 
 
 class Woken(NamedTuple):

@@ -218,6 +218,40 @@ def test_no_stage_rises_if_another_one_of_its_cell_fails(
     assert past(session, "totals") == expected
 
 
+def test_a_stage_that_cannot_leave_memory_is_there_as_before_and_says_so(
+    opened: Opened, tmp_path: Path
+) -> None:
+    refused = str(tmp_path / "refused")
+
+    def doubled(row: Any) -> tuple[int, int]:
+        if Path(refused).exists():
+            raise ArithmeticError("not now")
+        return row.customer, 2 * row.amount
+
+    session = opened()
+    orders = session.input("orders", "customer int, amount int")
+    twice = orders.map(doubled, "customer int, amount int")
+    session.stage("twice", twice, persist="memory")
+    feed(session, 2)
+    expected = values(session, "twice")
+    cell = {"twice": twice, "better": orders.distinct()}
+    Path(refused).touch()
+    with pytest.raises(StageError, match="not now") as caught:
+        owners_of(session).definitions.define(cell, persist="disk")
+    assert caught.value.__notes__[1:] == [
+        "'twice': kept in memory alone, as before, until the cell is run again",
+        "stages 'twice', 'better' are defined and stand",
+    ]
+    assert values(session, "twice") == expected
+    assert values(session, "better") == values(session, "orders")
+    assert inside(session).catalog["twice"].in_memory
+    Path(refused).unlink()
+    owners_of(session).definitions.define(cell, persist="disk")
+    assert not inside(session).catalog["twice"].in_memory
+    feed(session, 1, more=7)
+    assert len(values(session, "twice")) == len(expected) + 3
+
+
 def test_a_stage_on_disk_does_not_fall_and_nothing_changes(opened: Opened) -> None:
     session = opened()
     define(session, None)
