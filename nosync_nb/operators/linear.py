@@ -52,7 +52,7 @@ def evaluate(
                 hint="open with spark=..., or install the extra nosync[spark]",
             )
         values = step.evaluate(expressions, schema, updates.columns, n)
-        step.ran_at(f"in process, {_shown(expressions)} by Spark")
+        step.ran_at(f"in process; by Spark: {_shown(expressions)}")
         return values
     except ExpressionError as error:
         if step.stage and f"'{step.stage}'" not in str(error):

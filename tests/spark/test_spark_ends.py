@@ -271,7 +271,7 @@ names = session.input("names", "name string")
 names.insert([("ann",)])
 session.commit()
 session.stage("sounds", names.select("soundex(name) as sound"))
-print(session["sounds"].rows()[0].sound, "soundex(name) by Spark" in session["sounds"].explain())
+print(session["sounds"].rows()[0].sound, "by Spark: soundex(name)" in session["sounds"].explain())
 """
 
 
