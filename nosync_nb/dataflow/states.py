@@ -109,13 +109,14 @@ def check_epoch(seen: Snapshot, stage: Stage, epoch: int) -> None:
     last = seen.last(stage)
     log = seen.graph.named[stage.name].log
     known = [] if log is None or stage.reason is None else seen.history.epochs(log, last)
-    if stage.reason is not None and (epoch > last or not known):
+    forgotten = is_forgotten(stage, epoch)
+    if stage.reason is not None and (epoch > last or not (known or forgotten)):
         was = f", or read what it was: .rows(at={known[-1][-1]})" if known else ""
         raise TimeError(
             f"stage '{stage.name}' is stale since epoch {last}: {stage.reason}",
             hint=f"run the cell that defines it{was}",
         )
-    if is_forgotten(stage, epoch):
+    if forgotten:
         raise TimeError(
             f"stage '{stage.name}' was kept in memory alone, and what it held is gone",
             hint="run the cell that defines it; in another process read it with its owner",
