@@ -49,7 +49,7 @@ from nosync_nb.trace import compaction, merging
 from nosync_nb.trace.past import sections
 
 SIZE_MAX = 2_000_000
-EPOCHS = 50
+EPOCHS = 40
 UNITS = ("cents", "marks")
 ONCE_ONLY = {"drawn"}
 """Stages that would be something else if they were computed again."""
@@ -326,11 +326,115 @@ def life_of_graph(on: Session) -> None:
         owners_of(on).worker.settle()
 
 
+# -- a log that went back, and its branches -------------------------------------------------------
+
+
+def define_forks(on: Session) -> None:
+    """Inputs and stages, as cells define them."""
+    rows = on.input("rows", "k int, v int")
+    named = on.input("named", "k int, name string", key="k")
+    joined = rows.join(named, on="k")
+    owners_of(on).definitions.define(
+        {
+            "some": rows.filter("v > 3"),
+            "sums": rows.group_by("k").agg(n="count(*)", total="sum(v)"),
+            "joined": joined,
+            "most": joined.group_by("name").agg(most="max(v)"),
+        }
+    )
+    owners_of(on).definitions.define({"many": on["sums"].filter("n > 2")}, persist="disk")
+
+
+def define_what_if(on: Session) -> None:
+    """The same with what was tried there."""
+    define_forks(on)
+    on.stage("some", on["rows"].filter("v > 6"))
+    on.stage("brief", on["some"].group_by("k").agg(n="count(*)"), persist="memory")
+
+
+def next_forks(on: Session, what: str = "", label: str | None = None) -> None:
+    """The changes of an epoch."""
+    pick = random.Random(f"forks-{what}-{on.now}")
+    held = [] if what == "what_if" else on["rows"].rows()  # it is to follow what removes some
+    on["rows"].insert(
+        [(pick.randrange(6), pick.randrange(12)) for _ in range(pick.randrange(2, 6))]
+    )
+    on["rows"].remove(pick.sample(held, min(len(held), 2)))
+    if on.now % 2 == 0:
+        on["named"].upsert([(k, pick.choice(["one", "two", "née"])) for k in {on.now % 6, 3}])
+    on.commit(label=label)
+    owners_of(on).worker.settle()
+
+
+def life_of_forks(on: Session) -> None:
+    """All that has happened to it: it went back from epoch 10 to 7."""
+    define_forks(on)
+    for label in ("begun", None, None, None, None, "halfway", None, None):
+        next_forks(on, label=label)
+    on.pin(1, "first")
+    on.pin(4, "kept")
+    with on.branch("what_if", at=6) as branch:
+        branch.stage("some", branch["rows"].filter("v > 6"))
+        branch.stage("brief", branch["some"].group_by("k").agg(n="count(*)"), persist="memory")
+        for _ in range(3):
+            next_forks(branch, "what_if")
+        with branch.branch("inner", at=8) as inner:
+            next_forks(inner, "inner")
+            inner.rename("some", "others")
+        branch.follow(on, upto=8)
+    for _ in range(2):
+        next_forks(on)
+    assert on.rewind(to=7).branch == "before-rewind-1"
+    while on.now < 13:
+        next_forks(on, "again")
+    on.retain = 8
+
+
+def tail_of_forks(on: Session) -> None:
+    """What follows its last checkpoint: another rewind among it."""
+    for _ in range(2):
+        next_forks(on, "left")
+    assert on.rewind(to=14).branch == "before-rewind-2"
+    on.stage("some", on["rows"].filter("v > 4"))
+    next_forks(on, "tail")
+    next_forks(on, "tail", "tail")
+
+
+def define_later_forks(on: Session) -> None:
+    """All that its stages are in the end."""
+    define_forks(on)
+    on.stage("some", on["rows"].filter("v > 4"))
+
+
+def kept_branches(log: Path) -> dict[str, Any]:
+    """What the branches of the log that was kept show, and will after more epochs."""
+    found = {}
+    for name in golden.BRANCHES:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = golden.copied(log.name, Path(folder))
+            with nosync_nb.open(golden.branch_of(copy, name)) as branch:
+                found[name] = golden.shown(branch)
+                golden.go_on(branch, log.name)
+                if name.startswith("before"):
+                    for at in range(branch.now + 1):
+                        from_scratch(branch, define_forks, at)
+                elif name == "what_if":
+                    for at in range(branch.now + 1):
+                        from_scratch(branch, define_what_if, at)
+                found[name]["after"] = golden.newest(branch)
+    return found
+
+
 # -- what is kept --------------------------------------------------------------------------------
 
 
 def from_scratch(session: Session, define: Callable[[Session], None], at: int) -> None:
-    """Holds what a log shows at an epoch against what its inputs of then give at once."""
+    """Holds what a log shows at an epoch against what its inputs of then give at once.
+
+    Of an epoch of which an input is not known any more nothing is held.
+    """
+    if any(all(at not in epochs for epochs in each.history()) for each in session.inputs.values()):
+        return
     with tempfile.TemporaryDirectory() as folder, nosync_nb.open(folder) as other:
         define(other)
         for name in other.inputs:
@@ -396,7 +500,19 @@ def main() -> None:
                 with nosync_nb.open(Path(home) / "graph") as graph:
                     life_of_graph(graph)
             found["graph"] = kept(graph, "graph", define_graph)
-    golden.EXPECTED.write_text(json.dumps(found, ensure_ascii=False, indent=0) + "\n")
+            print("orders, graph done", flush=True)
+            forks = nosync_nb.open(Path(home) / "forks")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(log, "CHECKPOINT_FRAMES", 6)
+                life_of_forks(forks)
+                owners_of(forks).worker.settle()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(log, "CHECKPOINT_FRAMES", 1 << 20)
+                tail_of_forks(forks)
+                found["forks"] = kept(forks, "forks", define_later_forks)
+            found["forks"]["branches"] = kept_branches(golden.GOLDEN / "forks")
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    golden.EXPECTED.write_text(text.replace('"rows":{', '"rows":\n{') + "\n")
     size = sum(path.stat().st_size for path in golden.GOLDEN.rglob("*") if path.is_file())
     assert size <= SIZE_MAX, size
     print(f"{golden.GOLDEN}: {size} bytes")

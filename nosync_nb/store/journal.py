@@ -18,7 +18,7 @@ from nosync_nb.dataflow.delta import Held
 from nosync_nb.dataflow.graph import NO_LAYOUT, Graph, Node
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TrustError
-from nosync_nb.store import encoded, retention
+from nosync_nb.store import additions, encoded, retention
 from nosync_nb.store.decoding import CRAFTED, damaged, decoding
 from nosync_nb.store.encoded import Listed
 from nosync_nb.store.log import codec
@@ -30,6 +30,7 @@ EPOCH, DEFINITION, REPLAY, REWIND = 1, 2, 3, 4
 """Kinds of frames; REPLAY: past epochs of logs that the next definition begins to use; REWIND: the
 log goes on from an earlier epoch, and has a catalog as a definition has."""
 
+KINDS = (EPOCH, DEFINITION, REPLAY, REWIND)
 DEFINES = (DEFINITION, REWIND)
 """Kinds of frames after which another catalog holds."""
 
@@ -106,6 +107,8 @@ def unpack(data: bytes | memoryview) -> Payload:
         epoch, utc, length = _HEAD.unpack_from(view)
         at = _HEAD.size + length
         meta = json.loads(bytes(view[_HEAD.size : at])) if length else {}
+        if additions.NEEDS in meta:
+            additions.check(meta[additions.NEEDS])
         entries = []
         known = isinstance(meta, dict)
         while at < end:
@@ -114,7 +117,9 @@ def unpack(data: bytes | memoryview) -> Payload:
             at = start + size
             if at > end:
                 raise ValueError("an entry is cut short")
-            if number >= NUMBERS_MAX or kind > UNDONE or (kind == CLEAR and size):
+            if kind > UNDONE:
+                raise additions.unknown(f"an entry of kind {kind}")
+            if number >= NUMBERS_MAX or (kind == CLEAR and size):
                 known = False
             entries.append(new(Entry, (number, kind, view[start:at])))
         if not known:
@@ -292,17 +297,8 @@ _NODE = ("id", "fingerprint", "name", "log", "log_layout", "traces", "state", "p
 
 def _node_state(n: Node) -> tuple[Any, ...]:
     traces = [[layout, number] for layout, number in n.traces.items()]
-    return (
-        n.id,
-        n.fingerprint,
-        n.name,
-        n.log,
-        n.log_layout,
-        traces,
-        n.state,
-        n.plan,
-        n.stopped,
-    )
+    named = n.id, n.fingerprint, n.name, n.log, n.log_layout
+    return *named, traces, n.state, n.plan, n.stopped
 
 
 def _node_json(state: tuple[Any, ...]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.store import journal
+from nosync_nb.store import additions, journal
 from nosync_nb.store.journal import Entry, Payload
 from nosync_nb.store.log import Frame
 
@@ -48,6 +48,8 @@ class Telling:
             if kind == plain and not self._waiting:
                 told.append(each)
                 continue
+            if each.kind not in journal.KINDS:
+                raise additions.unknown(f"a frame of kind {each.kind}")
             if each.kind == journal.REPLAY:
                 self._waiting.append(each)
                 continue

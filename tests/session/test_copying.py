@@ -176,7 +176,9 @@ def test_a_copied_folder_of_a_log_that_is_written_says_whose_copy_it_is(
     command = [sys.executable, "-c", OPEN, str(tmp_path / "copied")]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"is a copy of '{tmp_path / 'log'}', which process" in told
-    assert "nosync.copy(" in told
+    assert f"nosync.copy('{tmp_path / 'log'}', FOLDER)" in told
+    assert f"a branch of '{tmp_path / 'log'}', session.branch(NAME) there" in told
+    assert f"`%dd open {tmp_path / 'log'} --branch NAME`" in told
     with nosync_nb.open(tmp_path / "copied", mode="r") as reader:
         assert reader.now == session.now
     with nosync_nb.open(tmp_path / "copied", takeover=True) as taken:

@@ -33,10 +33,14 @@ SAME = (f"{sys.version_info.major}.{sys.version_info.minor}", cloudpickle.__vers
 CALLING = {
     "orders": ["pairs", "scaled", "letters", "spread", "wide", "drawn", "edited", "follows"],
     "graph": ["far", "hourly"],
+    "forks": [],
 }
 """The stages that have a function, the user's or one of `windows`, or read one that has."""
 
-READABLE = {"orders": 1431, "graph": 432}
+IN_MEMORY = {"brief"}
+"""The stages of branches of which nothing is written: they are there for who may run them."""
+
+READABLE = {"orders": 1171, "graph": 432, "forks": 134}
 """How many epochs of stages can be read."""
 
 PLANNED_OTHERWISE = {"orders": 1, "graph": 2}
@@ -64,13 +68,16 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cloudpickle, "__version__", "0.0")
 
 
-def held_against(session: Session, expected: dict[str, Any]) -> Iterator[tuple[str, int]]:
+def held_against(
+    session: Session, expected: dict[str, Any], labels: dict[str, int] | None = None
+) -> Iterator[tuple[str, int]]:
     """Compares all that can be read; gives what was compared."""
+    labels = golden.LABELS[Path(session.path).name] if labels is None else labels
     assert session.now == expected["now"]
     assert expected["reads"] == {
         name: sorted(below) for name, below in owners_of(session).publisher.snapshot.reads.items()
     }
-    for label, at in golden.LABELS[Path(session.path).name].items():
+    for label, at in labels.items():
         for name in session.inputs.keys() - {"draws"}:
             assert session[name].rows(at=label) == session[name].rows(at=at)
     for name, changes in expected["rows"].items():
@@ -139,6 +146,46 @@ def test_the_epochs_after_an_opening_are_right_in_every_stage(
         assert golden.newest(session) == after
 
 
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("name", golden.BRANCHES)
+@pytest.mark.parametrize("log", ["forks"], indirect=True)
+def test_branches_are_listed_read_at_every_epoch_and_go_on(log: Path, name: str) -> None:
+    expected = EXPECTED["forks"]["branches"][name]
+    with nosync_nb.open(log) as main:
+        assert [*main.branches] == sorted({each.partition("/")[0] for each in golden.BRANCHES})
+        assert [*main.pins.items()] == [("first", 1), ("kept", 4)]
+        assert main.retain == 8
+    path = golden.branch_of(log, name)
+    written = {n: changes for n, changes in expected["rows"].items() if n not in IN_MEMORY}
+    with nosync_nb.open(path, mode="r") as reader:
+        read = list(held_against(reader, {**expected, "rows": written}, {"begun": 1}))
+        assert len({at for _, at in read}) == expected["now"] + 1
+    with nosync_nb.open(path) as branch:
+        assert not branch.stale
+        assert {*read} <= {*held_against(branch, expected, {"begun": 1})}
+        golden.go_on(branch, "forks")
+        assert golden.newest(branch) == expected["after"]
+    with nosync_nb.open(path) as branch:
+        assert branch.now == expected["now"] + 2
+        assert golden.newest(branch) == expected["after"]
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("log", ["forks"], indirect=True)
+def test_a_log_goes_back_branches_and_takes_a_branch_away(log: Path) -> None:
+    with nosync_nb.open(log) as session:
+        before = {name: session[name].rows(at=14) for name in session.stages}
+        told = session.rewind(to=14)
+        assert (told.left, told.branch) == (16, "before-rewind-3")
+        with session.branch("now") as branch:
+            assert {name: branch[name].rows() for name in before} == before
+        for name in ("now", "before-rewind-3", "before-rewind-1"):
+            session.drop_branch(name)
+        with pytest.raises(nosync_nb.SchemaError, match="has branches of its own: inner"):
+            session.drop_branch("what_if")
+        assert [*session.branches] == ["before-rewind-2", "what_if"]
+
+
 def test_another_user_reads_the_rows_and_gets_no_function(
     log: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +211,7 @@ def test_the_golden_logs_are_small_and_name_no_machine(log: Path) -> None:
     assert sum(path.stat().st_size for path in files) <= 2_000_000
     assert stat.S_IMODE(os.stat(os.environ["NOSYNC_KEY_FILE"]).st_mode) == 0o600
     names = [path.name for path in log.rglob("*")]
-    for kind in ("checkpoint-", "segment-", "pack-", "trace"):
+    for kind in ("checkpoint-", "segment-", "pack-", *(() if log.name == "forks" else ("trace",))):
         assert any(name.startswith(kind) for name in names), kind
     if not SAME:
         return
@@ -172,5 +219,5 @@ def test_the_golden_logs_are_small_and_name_no_machine(log: Path) -> None:
         definitions = [s.definition for s in inside(session).catalog.values() if s.definition]
         captured = [c.function for d in definitions for c in d.captures]
         places = {f.__code__.co_filename for f in captured if hasattr(f, "__code__")}
-        assert captured
+        assert bool(captured) == bool(CALLING[log.name])
     assert not any(os.path.isabs(place) for place in places), places

@@ -14,15 +14,20 @@ from typing import Any
 
 from nosync_nb import Session
 from nosync_nb.session.session import owners_of
+from nosync_nb.store import branches
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "v1"
 KEY = GOLDEN / "key"
 EXPECTED = GOLDEN / "expected.json"
 LABELS = {
-    "orders": {"first load": 1, "a block": 25, "halfway": 26, "tail": 51},
+    "orders": {"first load": 1, "a block": 25, "halfway": 21, "tail": 41},
     "graph": {"first owner": 13, "second owner": 26},
+    "forks": {"begun": 1, "tail": 16},
 }
 """The logs, and the epochs that have a label."""
+
+BRANCHES = ("before-rewind-1", "before-rewind-2", "what_if", "what_if/inner")
+"""The branches of the last one: what rewinds have left, one of its own, and one of that."""
 
 CUSTOMERS = "customer int, name string, region string, credit decimal(8, 2)"
 
@@ -40,6 +45,11 @@ def copied(name: str, folder: Path) -> Path:
     for path in (log, *log.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
     return log
+
+
+def branch_of(log: Path, name: str) -> Path:
+    """The folder of a branch of a log."""
+    return Path(branches.place(str(log), name))
 
 
 def carried(folder: Path) -> Path:
@@ -110,6 +120,12 @@ def go_on(session: Session, log: str) -> None:
         session["customers"].upsert([(2, "Zoe", "north", Decimal("1.25")), (77, "Yan", None, None)])
         session["customers"].delete([3])
         session["draws"].remove(session["draws"].rows()[::2])
+    elif log == "forks":
+        rows = session["rows"].rows()
+        session["rows"].remove(rows[::4])
+        session["rows"].insert([(i, 11 - i) for i in range(5)])
+        session["named"].upsert([(2, "née two"), (9, "nine")])
+        session["named"].delete([1])
     else:
         edges = session["edges"].rows()
         session["edges"].remove(edges[::6])
@@ -118,7 +134,7 @@ def go_on(session: Session, log: str) -> None:
         session["events"].remove(events[::5])
         session["events"].insert([(row.ts, "c", 7) for row in events[1::7]])
     session.commit(label="after")
-    for name in ("orders", "edges"):
+    for name in ("orders", "edges", "rows"):
         if name in session:
             session[name].remove(session[name].rows()[::4])
     session.commit()

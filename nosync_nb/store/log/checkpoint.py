@@ -120,9 +120,9 @@ def decode(data: bytes, name: str, path: str) -> Checkpoint | str:
     payload = rest[_CRC.size :]
     if len(rest) < _CRC.size or _CRC.unpack_from(rest) != (zlib.crc32(fields), zlib.crc32(payload)):
         return f"'{path}' is damaged: it does not fit its checksum"
-    magic, version, _, _, generation, seq, offset, chain, size = _HEADER.unpack(fields)
+    magic, version, _, flags, generation, seq, offset, chain, size = _HEADER.unpack(fields)
     if magic == _MAGIC:
-        check_format(version, FORMAT, f"'{path}'")
+        check_format(version, FORMAT, f"'{path}'", flags)
     if magic != _MAGIC or size != len(payload) or name != file_name(seq, generation):
         return f"'{path}' is damaged: its header contradicts the file"
     return Checkpoint(Mark(seq, offset, chain), generation, payload)

@@ -22,7 +22,10 @@ from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
 
-FORMAT = 5
+FORMAT = 1
+UNRELEASED = range(2, 6)
+"""Numbers of formats that no release has written: they are not given again."""
+
 MAGIC = b"\x89NSF"
 HEADER_BYTES = 48
 TRAILER_BYTES = 24
@@ -70,16 +73,24 @@ class Damage(NamedTuple):
     reason: str
 
 
-def check_format(version: int, own: int, where: str) -> None:
-    """Raises CorruptLogError unless a part of a log has the format of this program."""
-    if version != own:
-        newer = version > own
-        raise CorruptLogError(
-            f"{where}: log format {version} is {'newer' if newer else 'older'} than this program"
-            f" ({own})",
-            hint=("upgrade nosync" if newer else "open it with the version of nosync that wrote it")
-            + "; nothing was changed",
-        )
+def check_format(version: int, own: int, where: str, flags: int = 0) -> None:
+    """Raises CorruptLogError unless a part of a log has the format of this program.
+
+    Args:
+        flags: of its header; none of them is known here.
+    """
+    if version == own and not flags:
+        return
+    newer = version not in UNRELEASED and (version > own or bool(flags))
+    age = "newer than" if newer else "older than"
+    said = f"log format {version}" if version != own else f"log format {version}, flags {flags:x},"
+    if version in UNRELEASED:
+        age = "of before the first release, not that of"
+    raise CorruptLogError(
+        f"{where}: {said} is {age} this program ({own})",
+        hint=("upgrade nosync" if newer else "open it with the version of nosync that wrote it")
+        + "; nothing was changed",
+    )
 
 
 def frame_bytes(length: int) -> int:
@@ -239,7 +250,7 @@ def _header(data: bytes, at: int) -> tuple[Any, ...] | None:
     if fields[0] != MAGIC or fields[9] != zlib.crc32(data[at : at + HEADER_BYTES - 4]):
         return None
     version, flags, number = fields[1], fields[3], fields[6]
-    check_format(version if not flags else max(version, FORMAT + 1), FORMAT, f"frame {number}")
+    check_format(version, FORMAT, f"frame {number}", flags)
     return fields
 
 

@@ -172,7 +172,7 @@ class Lease(Words):
             return []
         return [
             f"this folder is a copy of '{original}': both are one log, and neither has what is"
-            f" written to the other from now on; nosync.copy('{original}', FOLDER) makes another"
+            f" written to the other from now on. For a log of its own: {_beside(original)}"
         ]
 
     @property
@@ -246,6 +246,15 @@ class Lease(Words):
             self.leave(known=known, closed=closed)
         finally:
             lock.release()
+
+
+def _beside(original: str) -> str:
+    """How somebody with a copy of a folder gets a log of his own, of which both know."""
+    return (
+        f"go on in a branch of '{original}', session.branch(NAME) there, or in a notebook"
+        f" `%dd open {original} --branch NAME`; or make another log, nosync.copy('{original}',"
+        " FOLDER)"
+    )
 
 
 _held: set[tuple[int, int, int]] = set()
@@ -357,8 +366,7 @@ def _admit(
     if alive and original is not None:
         raise FencedError(
             f"'{folder}' is a copy of '{original}', which {before} writes, since {before.since}",
-            hint=f"for a log of its own: nosync.copy('{original}', FOLDER), or a branch of it; "
-            "takeover=True goes on with this copy as it is",
+            hint=f"{_beside(original)}; takeover=True goes on with this copy as it is",
         )
     if alive:
         raise FencedError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -105,16 +106,21 @@ def read(files: Files, folder: str) -> Owner | None:
         fields: dict[str, Any] = json.loads(text)
         check_format(int(fields.pop("format")), FORMAT, f"'{path}'")
         named = {
-            "identity": Process(**fields["identity"]),
-            "wrote": Wrote(**fields["wrote"]),
-            "place": _whereabouts(**fields.get("place", {})),
+            "identity": Process(**_known(Process, fields["identity"])),
+            "wrote": Wrote(**_known(Wrote, fields["wrote"])),
+            "place": _whereabouts(**_known(Whereabouts, fields.get("place", {}))),
         }
-        return Owner(**{**fields, **named})
+        return Owner(**{**_known(Owner, fields), **named})
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptLogError(
             f"'{path}' is damaged: it cannot be told who writes this log",
             hint="make sure that no other process uses it, then open it with takeover=True",
         ) from error
+
+
+def _known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that this program knows: a later one may have added some of the same format."""
+    return {key: value for key, value in fields.items() if key in kind._fields}
 
 
 def _whereabouts(path: str = "", device: int = 0, number: int = 0) -> Whereabouts:

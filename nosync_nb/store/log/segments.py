@@ -129,12 +129,12 @@ def decode(data: bytes) -> Segment | None:
     fields = data[: _HEADER.size]
     if len(data) < HEADER_BYTES or _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(fields):
         return None
-    (magic, version, _size, _flags, log_id, generation, number, seq, offset, chain, *rest) = (
+    (magic, version, _size, flags, log_id, generation, number, seq, offset, chain, *rest) = (
         _HEADER.unpack(fields)
     )
     if magic != _MAGIC:
         return None
-    check_format(version, FORMAT, f"segment {generation}-{number}")
+    check_format(version, FORMAT, f"segment {generation}-{number}", flags)
     before = (rest[0], rest[1]) if rest[1] else None
     return Segment(log_id, generation, number, Mark(seq, offset, chain), before, *rest[2:])
 

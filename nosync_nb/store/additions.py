@@ -1,0 +1,47 @@
+"""Additions: what a later program may write into a log of this format, and what an older one does.
+
+The number of the format says how bytes are laid out, and stays. What comes later is added where
+there is room, under one of two rules:
+
+    may be passed over   a key of a JSON object that has another meaning for nobody; the rest of a
+                         block of words. Who does not know it leaves it out, and reads all else.
+    must be known        it changes what the rest means: a kind of frame or of entry, a flag of a
+                         header, or a key that stands in `needs` of the same object. Who does not
+                         know it refuses the log in one line, and changes nothing.
+
+Failure: a later program keeps rows in a way that an older one does not know, and the older one
+reads the log without them, writes a checkpoint of what it has seen, and deletes the rest. Hence who
+adds something asks what is lost by who passes it over: unless that is nothing, it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nosync_nb.errors import CorruptLogError
+
+NEEDS = "needs"
+"""The key under which the JSON of a frame or a checkpoint names what its reader must know."""
+
+KNOWN: frozenset[str] = frozenset()
+"""What of that this program knows: of format 1 as it was frozen, nothing is needed."""
+
+
+def check(needs: Any) -> None:
+    """Raises if something is needed that this program does not know.
+
+    Raises:
+        CorruptLogError: names it.
+        TypeError: it is no list of names.
+    """
+    for each in needs:
+        if each not in KNOWN:
+            raise unknown(f"'{each}'")
+
+
+def unknown(what: str) -> CorruptLogError:
+    """The error of what was added to this format later, and must be known."""
+    return CorruptLogError(
+        f"the log has {what}, which this program does not know",
+        hint="upgrade nosync; nothing was changed",
+    )

@@ -1,0 +1,149 @@
+"""What a later program has added to the format is passed over, or refused in one clear line."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inside import inside
+
+import nosync_nb
+from nosync_nb import CorruptLogError
+from nosync_nb.store import additions, journal
+from nosync_nb.store.log import Log, checkpoint, frames, segments
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log with rows and a stage."""
+    with nosync_nb.open(tmp_path / "log") as session:
+        rows = session.input("rows", "k int")
+        session.stage("some", rows.filter("k > 1"))
+        rows.insert([(1,), (2,)])
+        session.commit()
+    return tmp_path / "log"
+
+
+def added(path: Path, kind: int, payload: bytes) -> None:
+    """Writes a frame as a later program does."""
+    with Log.open(str(path)) as log:
+        log.append(kind, payload)
+
+
+def epoch(meta: dict[str, Any], entries: list[journal.Entry] | None = None) -> bytes:
+    return journal.pack(2, 0.0, meta, entries or [])
+
+
+def left_as_it_is(path: Path) -> Iterator[str]:
+    """What is told of a log that is refused, whoever opens it; nothing in it is changed."""
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.suffix in (".log", ".state")}
+    for mode in ("r", "w"):
+        with pytest.raises(CorruptLogError) as told:
+            nosync_nb.open(path, mode=mode)
+        assert told.value.hint == "upgrade nosync; nothing was changed"
+        assert "\n" not in str(told.value.args[0])
+        yield str(told.value.args[0])
+    assert {p: p.read_bytes() for p in before} == before
+
+
+@pytest.mark.fault(45)
+def test_a_key_that_is_not_needed_is_passed_over(path: Path) -> None:
+    added(path, journal.EPOCH, epoch({"hue": {"of": ["rows"]}}))
+    with nosync_nb.open(path) as session:
+        assert session.now == 2
+        assert session["some"].rows() == [(2,)]
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("kind", journal.KINDS)
+def test_a_key_that_is_needed_is_refused(path: Path, kind: int) -> None:
+    added(path, kind, epoch({"hue": 1, additions.NEEDS: ["hue"]}))
+    told = "the log has 'hue', which this program does not know"
+    assert list(left_as_it_is(path)) == [told, told]
+
+
+@pytest.mark.fault(45)
+def test_a_key_that_is_needed_and_known_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(additions, "KNOWN", frozenset({"hue"}))
+    added(path, journal.EPOCH, epoch({"hue": 1, additions.NEEDS: ["hue"]}))
+    with nosync_nb.open(path) as session:
+        assert session.now == 2
+
+
+@pytest.mark.fault(45)
+def test_a_checkpoint_that_needs_something_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = journal.text
+
+    def later(meta: Any) -> bytes:
+        return text({**meta, additions.NEEDS: ["hue"]} if "layers" in meta else meta)
+
+    with monkeypatch.context() as patch, nosync_nb.open(path) as session:
+        patch.setattr(journal, "text", later)
+        inside(session).upkeep.checkpoint()
+        session.inputs["rows"].insert([(3,)])
+        session.commit()
+    told = "the log has 'hue', which this program does not know"
+    assert list(left_as_it_is(path)) == [told, told]
+
+
+@pytest.mark.fault(45)
+def test_an_entry_of_another_kind_is_refused(path: Path) -> None:
+    added(path, journal.EPOCH, epoch({}, [journal.Entry(1, journal.UNDONE + 1, b"")]))
+    told = "the log has an entry of kind 8, which this program does not know"
+    assert list(left_as_it_is(path)) == [told, told]
+
+
+@pytest.mark.fault(45)
+def test_a_frame_of_another_kind_is_refused(path: Path) -> None:
+    added(path, max(journal.KINDS) + 1, epoch({}))
+    told = "the log has a frame of kind 5, which this program does not know"
+    assert list(left_as_it_is(path)) == [told, told]
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("pattern", ["segment-*", "checkpoint-*"])
+def test_a_flag_of_a_header_is_refused(path: Path, pattern: str) -> None:
+    with nosync_nb.open(path) as session:
+        inside(session).upkeep.checkpoint()
+    file = max(path.glob(pattern))
+    data = bytearray(file.read_bytes())
+    struct.pack_into("<I", data, 12, 1)
+    end = checkpoint.HEADER_BYTES - 8 if pattern == "checkpoint-*" else segments.HEADER_BYTES - 8
+    struct.pack_into("<I", data, end, zlib.crc32(data[:end]))
+    file.write_bytes(data)
+    assert all("flags 1, is newer than this program (1)" in told for told in left_as_it_is(path))
+
+
+@pytest.mark.fault(45)
+def test_what_a_later_program_says_of_the_owner_is_passed_over(path: Path) -> None:
+    owner = path / "owner"
+    fields = json.loads(owner.read_bytes().rsplit(b"\n", 2)[0])
+    fields["hue"] = fields["identity"]["hue"] = fields["wrote"]["hue"] = fields["place"]["hue"] = 1
+    text = json.dumps(fields).encode()
+    owner.write_bytes(text + f"\n{zlib.crc32(text):08x}\n".encode())
+    with nosync_nb.open(path) as session:
+        assert session.now == 1
+        assert session.recovery.clean
+
+
+@pytest.mark.fault(45)
+@pytest.mark.parametrize("number", [0, 2, 5, 6, 200])
+def test_any_other_number_is_refused_in_one_line(number: int) -> None:
+    with pytest.raises(CorruptLogError) as told:
+        frames.check_format(number, frames.FORMAT, "frame 7")
+    said = str(told.value.args[0])
+    assert said.startswith(f"frame 7: log format {number} is ")
+    assert said.endswith("this program (1)")
+    newer = number > 1 and number not in frames.UNRELEASED
+    assert ("newer" in said) == newer
+    assert ("first release" in said) == (number in frames.UNRELEASED)
+    assert ("upgrade" in str(told.value.hint)) == newer
