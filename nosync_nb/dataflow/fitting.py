@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition, reference
 from nosync_nb.dataflow.flat import Call, flat
-from nosync_nb.dataflow.stage import Stage
+from nosync_nb.dataflow.stage import MEMORY, Options, Stage
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Types
 from nosync_nb.operators.spec import Fit, Lost, Remains, UsedError, every_column, refuse_retyped
-from nosync_nb.operators.specs import SPECS
+from nosync_nb.operators.specs import SPECS, differs
 from nosync_nb.rows import Schema
 
 
@@ -134,3 +134,10 @@ class _Fitter:
         fitted = Definition(tree.op, schema, below, fit.params, tree.captured)
         places = [i for i in range(len(tree.schema)) if i not in fit.lost]
         return _Fitted(fitted, Remains(places, fit.lost))
+
+
+def keeping(tree: Definition, options: Options) -> Options:
+    """The options of a stage; one with the clock or random values keeps what they gave."""
+    if options.nondeterministic or not differs(tree.walk()):
+        return options
+    return replace(options, nondeterministic=True, persist=options.persist.replace(MEMORY, ""))

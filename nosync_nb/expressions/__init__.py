@@ -8,12 +8,15 @@ from nosync_nb.expressions.aggregates import AggregateCall, Aggregation, compile
 from nosync_nb.expressions.aggregators import PAIRS
 from nosync_nb.expressions.allowed import refusal
 from nosync_nb.expressions.conjuncts import conjuncts
+from nosync_nb.expressions.determinants import differs, one_moment
 from nosync_nb.expressions.expression import (
     Expression,
     Types,
     compile_expression,
     expand_select,
+    waits,
 )
+from nosync_nb.expressions.nearest import waiting
 from nosync_nb.expressions.ordering import OrderTerm, parse_order
 from nosync_nb.expressions.settings import Asked, Depends, Settings, kept, noted, of_params
 
@@ -30,10 +33,14 @@ __all__ = [
     "compile_aggregates",
     "compile_expression",
     "conjuncts",
+    "differs",
     "expand_select",
     "kept",
     "noted",
     "of_params",
+    "one_moment",
     "parse_order",
     "refusal",
+    "waiting",
+    "waits",
 ]

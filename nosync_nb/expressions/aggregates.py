@@ -268,7 +268,11 @@ class _Compiler:
 
     def expression(self, text: str) -> Expression:
         """Compiles an argument."""
-        return compile_expression(text, self.schema, types=self.types, settings=self.settings)
+        e = compile_expression(text, self.schema, types=self.types, settings=self.settings)
+        if not e.deterministic:
+            what = f"{e.sql!r} gives something else each time"
+            raise _failure(e.sql, what, "compute it in a stage before: it keeps what came out")
+        return e
 
     def number(self, call: AggregateCall, shown: str) -> int:
         made_of = tuple(a.fingerprint for a in call.arguments)

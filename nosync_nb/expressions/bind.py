@@ -12,13 +12,20 @@ from typing import Any
 from sqlglot import exp
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.expressions import calendar, conditions, intervals
+from nosync_nb.expressions import (
+    calendar,
+    collected,
+    conditions,
+    determinants,
+    intervals,
+    lambdas,
+)
 from nosync_nb.expressions.coerce import NotProvedError, cast, try_cast
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, ValueNode
 from nosync_nb.expressions.table import FUNCTIONS, OPERATORS, Function
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, VOID
 from nosync_nb.rows import Schema
-from nosync_nb.rows.types import INTEGERS
+from nosync_nb.rows.types import INTEGERS, is_nested
 
 _BINARY: dict[type[exp.Expression], str] = {
     exp.Add: "+",
@@ -63,6 +70,7 @@ class Binder:
         utc: whether timestamps are in UTC.
 
     Attributes:
+        scope: the variables of the lambdas around.
         mixes: whether values of types have met that ANSI mode makes one type of in its own way.
     """
 
@@ -70,6 +78,7 @@ class Binder:
         self.schema = schema
         self.utc = utc
         self.mixes = False
+        self.scope = lambdas.Variables(schema.types)
 
     def bind(self, tree: exp.Expression) -> ValueNode:
         """Returns the node of a tree.
@@ -89,6 +98,8 @@ class Binder:
         nodes = [self.bind(operand) for operand in operands]
         if any(node.type in intervals.INTERVALS for node in nodes):
             return intervals.shifted(name, nodes, self.utc)
+        if any(is_nested(node.type) for node in nodes):
+            return collected.compared(name, nodes)
         if name not in _PLAIN:
             self._meet(node.type for node in nodes)
         return OPERATORS[name](name, nodes, self.utc)
@@ -103,6 +114,9 @@ class Binder:
         if shift is not None and len(arguments) == 3 and unit in intervals.UNITS:
             nodes = [self.bind(argument) for argument in arguments[1:]]
             return shift(name.lower(), unit, nodes, self.utc)
+        of_trees = lambdas.CALLS.get(name.lower())
+        if of_trees is not None:
+            return of_trees(self, name.lower(), arguments)
         entry = FUNCTIONS.get(name.lower())
         if entry is None:
             raise NotProvedError(f"function {name}")
@@ -118,12 +132,17 @@ class Binder:
         return entry(lower, nodes, self.utc)
 
     def _column(self, tree: Any) -> ValueNode:
-        if tree.args.get("table") is not None or isinstance(tree.this, exp.Star):
+        if isinstance(tree.this, exp.Star):
             raise NotProvedError("a field of a struct")
         try:
+            if tree.args.get("table") is not None:
+                return lambdas.of_column(self, tree)
+            variable = self.scope.find(tree.name)
+            if variable is not None:
+                return variable
             place = self.schema.index(tree.name)
         except SchemaError:  # looked at before: the name of a function without parentheses
-            raise NotProvedError(f"function {tree.name}") from None
+            return determinants.called_without(tree.name, utc=self.utc)
         return ColumnNode(place, self.schema.types[place])
 
     def _literal(self, tree: Any) -> ValueNode:
@@ -284,6 +303,13 @@ _SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], ValueNode]] = {
     exp.Trim: Binder._trim,
     exp.Substring: Binder._substring,
     exp.Extract: Binder._extract,
+    **lambdas.SPECIAL,
+    exp.CurrentDate: lambda binder, tree: determinants.called_without(
+        "current_date", utc=binder.utc
+    ),
+    exp.CurrentTimestamp: lambda binder, tree: determinants.called_without(
+        "current_timestamp", utc=binder.utc
+    ),
     exp.Interval: lambda binder, tree: intervals.literal(tree),
     exp.Anonymous: lambda binder, tree: binder._call(tree.name, *tree.expressions),
 }

@@ -22,13 +22,14 @@ from nosync_nb import rows
 from nosync_nb.errors import ExpressionError, SchemaError
 from nosync_nb.expressions.bind import Binder
 from nosync_nb.expressions.coerce import NotProvedError
+from nosync_nb.expressions.collected import is_held
 from nosync_nb.expressions.examine import Examined, examine
 from nosync_nb.expressions.fast import Fast, compile_fast, is_loud
 from nosync_nb.expressions.nodes import ColumnNode, ValueNode
 from nosync_nb.expressions.parse import Parsed, agrees_with_spark, canonical, parse
 from nosync_nb.expressions.roomy import roomy
 from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Settings, needs_zone
-from nosync_nb.expressions.typing_rules import VOID, is_known
+from nosync_nb.expressions.typing_rules import VOID
 from nosync_nb.expressions.vectors import RowError, VectorFrame, quiet, to_column
 from nosync_nb.rows import Column, Schema, canonical_type
 from nosync_nb.rows.ddl import quoted
@@ -257,7 +258,7 @@ def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, boo
         raise NotProvedError("this order of operators without parentheses")
     binder = Binder(schema, utc=utc)
     node = binder.bind(parsed.tree)
-    if not isinstance(node, ColumnNode) and not is_known(node.type):
+    if not isinstance(node, ColumnNode) and not is_held(node.type) and node.type != VOID:
         raise NotProvedError(f"a {node.type}")
     return node, binder.mixes
 
@@ -277,6 +278,16 @@ def _asked_type(compiled: _Compiled, schema: Schema, types: Types | None) -> str
             f"expression {sql!r}: a column cannot hold its type {type_}",
             hint="cast it, as in 'cast(... as string)'",
         ) from None
+
+
+def waits(sql: str, schema: Schema, settings: Asked = DEFAULT) -> str | None:
+    """Returns what only Spark knows of an expression, None if it is computed here.
+
+    Raises:
+        ExpressionError: if it cannot be read, or is none of a row.
+    """
+    e = compile_expression(sql, schema, types=lambda *_: ["string"], settings=settings)
+    return None if e.local else e.why
 
 
 def _restore(

@@ -16,10 +16,12 @@ import numpy as np
 
 from nosync_nb.expressions import (
     calendar,
+    collected,
     comparisons,
     conditions,
     dates,
     decimals,
+    determinants,
     numbers,
     rules,
     texts,
@@ -167,6 +169,8 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "datediff": _DIFFERENCE,
     "date_diff": _DIFFERENCE,
     **calendar.FUNCTIONS,
+    **collected.FUNCTIONS,
+    **determinants.FUNCTIONS,
 }
 
 OPERATORS: dict[str, Rule] = {

@@ -114,6 +114,10 @@ class VectorFrame:
         while frame._parent is not None and frame._at is not None:
             row = int(frame._at[row])
             frame = frame._parent
+        return frame.raised(reason, row)
+
+    def raised(self, reason: str, row: int) -> RowError:
+        """Makes the error of a row of a frame that is no part of another."""
         return RowError(reason, row)
 
 

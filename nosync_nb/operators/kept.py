@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nosync_nb import rows
+from nosync_nb.expressions import one_moment
 from nosync_nb.operators.base import Operator, Step
 from nosync_nb.operators.counts import counts
 from nosync_nb.operators.linear import Linear
@@ -87,7 +88,8 @@ class Kept(Operator):
         inner = Step(
             [numbered], [None], [None], (), stage=step.stage, first=True, evaluate=step.evaluate
         )
-        output = self.linear.step(inner)
+        with one_moment():
+            output = self.linear.step(inner)
         if output is None or not len(output.diff):
             return
         owner = np.abs(output.diff) - 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from nosync_nb.errors import StageError
+from nosync_nb import expressions
+from nosync_nb.errors import ExpressionError, StageError
 from nosync_nb.expressions import Types
 from nosync_nb.operators import asof, join, ordering, reduce, rowwise, sessions, top
 from nosync_nb.operators.aggregates import spec as aggregates
@@ -36,6 +37,30 @@ def expressions_of(part: Part) -> Iterable[str]:
     """The expressions of one operator, as they are compiled."""
     spec = SPECS.get(part.op)
     return () if spec is None else spec.expressions(part)
+
+
+def differs(parts: Iterable[Part]) -> bool:
+    """Whether a row-wise expression of a definition may give something else next time."""
+    return any(
+        expressions.differs(sql, part.inputs[0].schema)
+        for part in parts
+        if is_linear(part)
+        for sql in expressions_of(part)
+    )
+
+
+def waiting(part: Part) -> list[str]:
+    """The expressions of one operator that wait for Spark, each with what only Spark knows."""
+    said = []
+    for sql in expressions_of(part):
+        schema, settings = part.inputs[0].schema, expressions.of_params(part.params)
+        try:
+            why = expressions.waits(sql, schema, settings)
+        except ExpressionError:  # an aggregate, whose arguments are expressions of their own
+            continue
+        if why is not None:
+            said.append(f"{sql!r} ({why})")
+    return said
 
 
 def key_of(parts: Iterable[Part], named: Callable[[str], Key]) -> Key:

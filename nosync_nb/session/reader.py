@@ -19,6 +19,7 @@ from nosync_nb.dataflow.states import check_epoch, layers_at, state
 from nosync_nb.errors import StageError, one_line
 from nosync_nb.expressions import kept
 from nosync_nb.operators import Evaluate
+from nosync_nb.operators.specs import waiting
 from nosync_nb.rows import Schema
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
@@ -186,6 +187,8 @@ class SnapshotReader:
                     label += f"  [{work.placement}, {work.seconds * 1e3:.1f} ms{why}]"
             elif name:
                 label += f"  = {name}"
+            if waits := waiting(tree):
+                label += f"  [waits for Spark: {', '.join(waits)}]"
             return one_line(label)
 
         def show(tree: Definition, depth: int) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.captured import Unknown
-from nosync_nb.dataflow.fitting import rebased
+from nosync_nb.dataflow.fitting import keeping, rebased
 from nosync_nb.dataflow.graph import others
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import MEMORY, Frozen, Options, Stage, Stale
@@ -145,10 +145,11 @@ def asked(
     other = set(again)
     for name, tree in trees.items():
         old = catalog.get(name)
+        given = keeping(tree, options)
         if old is None:
-            stage = Stage(name, tree.schema, tree, begin=seen.epoch, options=options)
+            stage = Stage(name, tree.schema, tree, begin=seen.epoch, options=given)
         else:
-            own = _demoted(old, tree, options)
+            own = _demoted(old, tree, given)
             own = own if own.persist else replace(own, persist=old.options.persist)
             if own.nondeterministic and own.persist == MEMORY:
                 own = replace(own, persist="")  # what its functions give now is not had again

@@ -101,8 +101,8 @@ class Link:
                 self.follow()
         return self._started
 
-    def require(self, why: str) -> Any:
-        """The user's Spark session, else one that is started here.
+    def require(self, why: str, instead: str = "") -> Any:
+        """The user's Spark session, else one that is started here, for `why`; see `Way`.
 
         Raises:
             ExpressionError: if pyspark is not installed.
@@ -118,7 +118,7 @@ class Link:
         user = self._user()
         found = sessions.find(user)
         if found is None and self.off:
-            raise starting.switched_off(why)
+            raise starting.switched_off(why, instead)
         if found is None:
             with self._lock:
                 for each in (user, self._started):
@@ -130,7 +130,7 @@ class Link:
                 raise starting.gone(why, ours=False)
             recorded = sessions.conf_of(self.types.recorded())
             try:
-                with self._doing.of("starts Spark"):
+                with self._doing.of(f"starts Spark for {why}"):
                     found = starting.start({**recorded, **self.conf})
             except NosyncError as error:
                 raise NosyncError(f"{why} needs Spark, but {error}", hint=error.hint) from error

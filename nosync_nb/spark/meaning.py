@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.graph import behind
 from nosync_nb.dataflow.stage import Stage
-from nosync_nb.expressions import Depends, Settings, kept
+from nosync_nb.expressions import Depends, Settings, kept, waiting
 from nosync_nb.expressions.settings import UTC, zone
 from nosync_nb.rows import Schema
 from nosync_nb.spark.way import Way
@@ -94,7 +94,9 @@ class SparkTypes:
         """Asks Spark for the types of expressions, once."""
         asked = (tuple(sqls), schema)
         if asked not in self._known:
-            spark = self._way.require(f"the expression {sqls[0]!r}")
+            wait = waiting(sqls[0], schema)
+            why = f" ({wait.why})" if wait.why else ""
+            spark = self._way.require(f"the expression {sqls[0]!r}{why}", wait.nearest)
             from nosync_nb.spark import evaluate, starting
 
             with starting.reached(spark, f"the expression {sqls[0]!r}"):

@@ -273,11 +273,16 @@ def reached(spark: Spark, what: str) -> Iterator[None]:
         raise gone(what, ours=started_here(spark)) from error
 
 
-def switched_off(what: str) -> ExpressionError:
-    """The error of something that needs Spark, where none is to be started."""
+def switched_off(what: str, instead: str = "") -> ExpressionError:
+    """The error of something that needs Spark, where none is to be started.
+
+    Args:
+        instead: an expression near it that needs none, if there is one.
+    """
     return ExpressionError(
         f"{what} needs Spark, and it is off",
-        hint='%config NoSync.spark = "auto" (session.spark_off = False) lets it start',
+        hint=(f"{instead!r} is computed without; " if instead else "")
+        + '%config NoSync.spark = "auto" (session.spark_off = False) lets it start',
     )
 
 

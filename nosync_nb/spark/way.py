@@ -64,8 +64,12 @@ class Way(Protocol):
     def present(self) -> Any:
         """The Spark session that is there; None if there is none, or it was stopped."""
 
-    def require(self, why: str) -> Any:
+    def require(self, why: str, instead: str = "") -> Any:
         """The Spark session that is there, else one that is started.
+
+        Args:
+            why: what needs it, said before it is started.
+            instead: an expression near it that needs none, for the error where Spark is off.
 
         Raises:
             NosyncError: if there is none and none can be started.

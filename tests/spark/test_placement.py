@@ -243,8 +243,11 @@ def test_with_spark_off_what_needs_it_is_an_error(
         with_inputs(session)
         session["rows"].insert([(1, 1)])  # type: ignore[attr-defined]
         session.commit()
-        with pytest.raises(ExpressionError, match=r"soundex.*needs Spark, and it is off"):
-            session["rows"].select("soundex(cast(k AS string)) AS sound").rows()
+        with pytest.raises(
+            ExpressionError, match=r"xpath_int.*\(function xpath_int\) needs Spark, and it is off"
+        ) as caught:
+            session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x").rows()
+        assert "'UPPER(STRING(k))' is computed without" in str(caught.value.hint)
         assert session["rows"].select("upper(cast(k AS string)) AS text").rows()[0].text == "1"
 
 

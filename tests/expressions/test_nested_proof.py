@@ -1,0 +1,153 @@
+"""Arrays, maps and structs are what Spark makes of them, at every depth and on raising rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from nested_cases import SCHEMA, every, table
+from soak import tried
+
+from nosync_nb import rows
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import Expression, compile_expression
+from nosync_nb.rows import Column, Schema
+from nosync_nb.rows.unpacked import column_of, pack, unpack
+
+
+def frame() -> list[pa.Array]:
+    return [pack(column, type_) for column, type_ in zip(table(), SCHEMA.types, strict=True)]
+
+
+def compiled(sql: str) -> Expression:
+    e = compile_expression(sql, SCHEMA, types=lambda *_: ["int"])
+    assert e.local, f"{sql}: {e.why}"
+    return e
+
+
+def evaluated(e: Expression, columns: list[Column], n: int) -> tuple[list[Any], list[bool]]:
+    """The raw values, None where a row raises, and which rows do not."""
+    try:
+        return unpack(e.evaluate(columns, n), e.type), [True] * n
+    except ExpressionError:
+        values: list[Any] = []
+        fine = []
+        for i in range(n):
+            try:
+                one = e.evaluate([rows.slice_(c, i, i + 1) for c in columns], 1)
+                values += unpack(one, e.type)
+                fine.append(True)
+            except ExpressionError:
+                values.append(None)
+                fine.append(False)
+        return values, fine
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_nested_values_are_those_of_spark(spark: Any) -> None:
+    arrays = frame()
+    columns = [rows.from_arrow(a, t) for a, t in zip(arrays, SCHEMA.types, strict=True)]
+    n = len(arrays[0])
+    given = pa.Table.from_arrays(arrays, schema=SCHEMA.arrow)
+    made, asked = [], []
+    for k, (sql, twin) in enumerate(every()):
+        e = compiled(sql)
+        values, fine = evaluated(e, columns, n)
+        made.append((k, sql, twin, e, values, fine))
+        if not all(fine):
+            assert twin is not None, f"{sql} raises"
+            given = given.append_column(f"m{k}", pa.array(fine))
+            asked.append(f"case when m{k} then ({sql}) end as r{k}")
+        else:
+            asked.append(f"({sql}) as r{k}")
+        if twin is not None:
+            asked.append(f"({twin}) as t{k}")
+    theirs = spark.createDataFrame(given).selectExpr("row", *asked).orderBy("row").toArrow()
+    wrong: list[Any] = []
+    for k, sql, twin, e, values, fine in made:
+        answer = theirs[f"r{k}"].combine_chunks()
+        if rows.spark_type(answer.type) != e.type:
+            wrong.append((sql, answer.type, e.type))
+            continue
+        expected = rows.from_arrow(answer, e.type)
+        same = rows.equal(expected, column_of(values, e.type), e.type)
+        if not same.all():
+            i = int(np.flatnonzero(~same)[0])
+            wrong.append((sql, i, unpack(answer, e.type)[i], values[i]))
+        if twin is not None:
+            there = [
+                value is not None for value in unpack(theirs[f"t{k}"].combine_chunks(), e.type)
+            ]
+            if there != [ok and v is not None for ok, v in zip(fine, values, strict=True)]:
+                wrong.append((sql, twin, "only one raises"))
+    assert not wrong
+
+
+@pytest.mark.parametrize("copies", [60])
+def test_large_columns_give_what_small_ones_give(copies: int) -> None:
+    arrays = frame()
+    small = [rows.from_arrow(a, t) for a, t in zip(arrays, SCHEMA.types, strict=True)]
+    n = len(arrays[0])
+    large = [pa.concat_arrays([array] * copies) for array in arrays]
+    wide = [rows.from_arrow(a, t) for a, t in zip(large, SCHEMA.types, strict=True)]
+    assert n * copies > rows.SMALL
+    for sql, twin in every()[:: tried(7, 1)]:
+        if twin is not None:
+            continue
+        e = compiled(sql)
+        few, many = e.evaluate(small, n), e.evaluate(wide, n * copies)
+        assert rows.equal(few, rows.slice_(many, n, 2 * n), e.type).all(), sql
+        assert len(e.evaluate([rows.slice_(c, 0, 0) for c in small], 0)) == 0
+
+
+def test_an_element_that_settles_a_row_spares_the_others() -> None:
+    schema = Schema.parse("a array<int>")
+    e = compile_expression("exists(a, x -> 4 / x > 3)", schema)
+    columns = [column_of([[1, 0], [2, 4], None], "array<int>")]
+    assert rows.to_pylist(e.evaluate(columns, 3), "boolean") == [True, False, None]
+    with pytest.raises(ExpressionError, match=r"division by zero in the row a=\[2, 0\]"):
+        e.evaluate([column_of([[1, 0], [2, 0]], "array<int>")], 2)
+    every_ = compile_expression("forall(a, x -> 4 / x > 3)", schema)
+    assert rows.to_pylist(every_.evaluate([column_of([[2, 0]], "array<int>")], 1), "boolean") == [
+        False
+    ]
+
+
+def test_rows_that_raise_inside_a_lambda_are_named() -> None:
+    schema = Schema.parse("i int, a array<array<int>>")
+    e = compile_expression("transform(a, x -> transform(x, y -> i % y))", schema)
+    columns = [column_of([1, 2], "int"), column_of([[[1]], [[3], [4, 0]]], "array<array<int>>")]
+    with pytest.raises(ExpressionError, match=r"remainder by zero in the row i=2"):
+        e.evaluate(columns, 2)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "array(1, true)",
+        "array()",
+        "array(null)",
+        "m = m",
+        "array_contains(a, null)",
+        "aggregate(w, 0, (z, x) -> z + x)",
+        "transform(a, (x, y, z) -> x)",
+        "a[l]",
+        "struct(st.x)",
+        "a[1:2]",
+    ],
+)
+def test_what_spark_refuses_or_calls_otherwise_is_left_to_it(sql: str) -> None:
+    e = compile_expression(sql, SCHEMA, types=lambda *_: ["int"])
+    assert not e.local
+    assert e.why
+
+
+def test_unpacked_values_come_back_as_they_were() -> None:
+    for column, type_ in zip(table(), SCHEMA.types, strict=True):
+        array = pack(column, type_)
+        assert repr(unpack(array, type_)) == repr(column)
+        half = array.slice(30, 20)
+        assert repr(unpack(half, type_)) == repr(column[30:50])
