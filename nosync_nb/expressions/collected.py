@@ -178,7 +178,8 @@ def _size(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         inner(arguments[0])
     else:
         inner(arguments[0], "map")
-    return RowwiseNode(name, "int", len, arguments)
+    legacy = name != "array_size"  # without ANSI mode the size of null is -1
+    return RowwiseNode(name, "int", len, arguments, raises=legacy)
 
 
 def _own(make: Callable[[arrays.Key], Callable[..., Any]], result: str = "{array}") -> Rule:

@@ -34,14 +34,14 @@ i between 1 and 3
 ZONE = """
 hour(t);cast(t as date);date_trunc('day', t);t > '2020-01-01';year(t);t > n;day = t
 cast(day as timestamp);date_format(t, 'HH');to_timestamp(s);from_unixtime(l);current_date()
-cast(t as string);cast(s as timestamp);a[0];to_json(struct(i));current_timestamp;unix_timestamp(s)
+cast(t as string);cast(s as timestamp);to_json(struct(i));localtimestamp;unix_timestamp(s)
 cast(a as string);make_timestamp(1, 2, 3, 4, 5, 6);t + interval 1 day;from_json(s, 'x timestamp')
 """.replace("\n", ";")
 MODE = """
 i + 1;i - l;i * i;i / l;i % 2;-i;abs(i);cast(s as int);cast(d as int);int(s);i = '1';i in ('1', '2')
 coalesce(s, i);f > i;f = l;case when b then s else i end;cast(l as int);length(i);s || i;d > '1'
 floor(d);s > 5;to_date(s);element_at(array(i), 1);p + 1;p / p;cast(s as decimal(3,1));soundex(s)
-nullif(s, i);cast(i as boolean);if(b, i, s)
+nullif(s, i);cast(i as boolean);if(b, i, s);a[0];size(a)
 """.replace("\n", ";")
 
 
