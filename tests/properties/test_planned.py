@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planless import planless
-from plans import INPUTS, Plan, changes, described, plans
+from plans import INPUTS, Plan, changes, described, plans, raising_plans
 from soak import tried
 
 import nosync_nb
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*they will be there twice"),  # so they shall
 ]
 
-EXAMPLES = tried(settings.default.max_examples, 10_000)
+EXAMPLES = tried(6 * settings.default.max_examples, 10_000)
 
 
 class Side:
@@ -127,6 +127,6 @@ def test_planned_and_as_written_rows_are_the_same_at_every_epoch(
 
 
 @settings(max_examples=EXAMPLES)
-@given(plans(raising=True), st.lists(st.tuples(changes, st.just("")), min_size=1, max_size=3))
+@given(raising_plans(), st.lists(st.tuples(changes, st.just("")), min_size=1, max_size=3))
 def test_what_raises_as_it_is_written_raises_planned(plan: Plan, history: list[Any]) -> None:
     held_against({"s0": plan}, history, (), plans=True)

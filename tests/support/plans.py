@@ -46,17 +46,27 @@ changes = st.lists(
             for name, row in rows.items()
         )
     ),
+    min_size=1,
     max_size=8,
 )
 """Rows that come and go, also before they came."""
 
 
-def plans(*, raising: bool = False, most: int = 7) -> st.SearchStrategy[Plan]:
-    """Lists of choices."""
-    words = st.sampled_from((*STEPS, *RAISING) if raising else STEPS)
-    return st.lists(st.tuples(words, st.integers(0, 11), st.integers(0, 11)), max_size=most).map(
-        tuple
-    )
+def choices(words: Sequence[str]) -> st.SearchStrategy[Choice]:
+    return st.tuples(st.sampled_from(words), st.integers(0, 11), st.integers(0, 11))
+
+
+def plans(*, most: int = 7) -> st.SearchStrategy[Plan]:
+    """Lists of choices; the last one keeps few rows, or few columns."""
+    steps = st.lists(choices(STEPS), min_size=1, max_size=most)
+    return st.tuples(steps, choices(("filter", "select"))).map(lambda both: (*both[0], both[1]))
+
+
+def raising_plans() -> st.SearchStrategy[Plan]:
+    """Plans with something in between that some rows make raise, and filters above it."""
+    parts = st.tuples(plans(most=3), choices(RAISING), st.lists(choices(STEPS), max_size=2))
+    above = choices(("filter", "divide"))
+    return st.tuples(parts, above).map(lambda all_: (*all_[0][0], all_[0][1], *all_[0][2], all_[1]))
 
 
 def described(plan: Plan, of: dict[str, Collection]) -> Collection:
