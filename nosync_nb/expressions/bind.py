@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from decimal import Decimal
 from typing import Any
 
 from sqlglot import exp
@@ -19,11 +18,14 @@ from nosync_nb.expressions import (
     determinants,
     intervals,
     lambdas,
+    likes,
 )
 from nosync_nb.expressions.coerce import NotProvedError, cast, try_cast
+from nosync_nb.expressions.functions import Function
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, ValueNode
-from nosync_nb.expressions.table import FUNCTIONS, OPERATORS, Function
-from nosync_nb.expressions.typing_rules import DIGITS_MAX, VOID
+from nosync_nb.expressions.table import FUNCTIONS, OPERATORS
+from nosync_nb.expressions.typing_rules import VOID
+from nosync_nb.expressions.written import CAST_TYPES, cast_type, number
 from nosync_nb.rows import Schema
 from nosync_nb.rows.types import INTEGERS, is_nested
 
@@ -44,21 +46,11 @@ _BINARY: dict[type[exp.Expression], str] = {
     exp.And: "and",
     exp.Or: "or",
     exp.DPipe: "||",
-}
-_TYPES = {
-    "BOOLEAN": "boolean",
-    "TINYINT": "tinyint",
-    "SMALLINT": "smallint",
-    "INT": "int",
-    "BIGINT": "bigint",
-    "FLOAT": "float",
-    "DOUBLE": "double",
-    "TEXT": "string",
-    "BINARY": "binary",
-    "DATE": "date",
-    "TIMESTAMPTZ": "timestamp",
-    "TIMESTAMPLTZ": "timestamp",
-    "TIMESTAMPNTZ": "timestamp_ntz",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseOr: "|",
+    exp.BitwiseXor: "^",
+    exp.BitwiseLeftShift: "<<",
+    exp.BitwiseRightShift: ">>",
 }
 
 
@@ -161,7 +153,7 @@ class Binder:
     def _cast(self, tree: Any) -> ValueNode:
         if tree.args.get("format"):
             raise NotProvedError("cast with a format")
-        type_ = _type(tree.to)
+        type_ = cast_type(tree.to)
         node = self.bind(tree.this)
         if tree.args.get("safe"):
             return try_cast(node, type_, utc=self.utc)
@@ -188,8 +180,31 @@ class Binder:
         return OPERATORS["and"]("and", [low, high], self.utc)
 
     def _like(self, tree: Any) -> ValueNode:
-        node = self._operator("like", tree.this, tree.expression)
+        name = "ilike" if isinstance(tree, exp.ILike) else "like"
+        node = self._operator(name, tree.this, tree.expression)
         return conditions.not_("not", [node], self.utc) if tree.args.get("negate") else node
+
+    def _escape(self, tree: Any) -> ValueNode:
+        """`like ... escape '/'`, which the tree has around the rest."""
+        like, sign = tree.this, tree.expression
+        lower = isinstance(like, exp.ILike)
+        if not isinstance(like, exp.Like | exp.ILike):
+            raise NotProvedError("escape")
+        if not isinstance(sign, exp.Literal) or len(sign.this) != 1 or sign.this in "%_":
+            raise NotProvedError("an escape that is no character")
+        nodes = [self.bind(like.this), self.bind(like.expression)]
+        self._meet(node.type for node in nodes)
+        node = likes.like(sign.this, lower=lower)("like", nodes, self.utc)
+        return conditions.not_("not", [node], self.utc) if like.args.get("negate") else node
+
+    def _matches(self, tree: Any) -> ValueNode:
+        return self._call("rlike", tree.this, tree.expression)
+
+    def _joined(self, tree: Any) -> ValueNode:
+        """Strings beside each other are one."""
+        if not all(isinstance(part, exp.Literal) and part.is_string for part in tree.expressions):
+            raise NotProvedError("adjacent strings")
+        return LiteralNode("".join(part.this for part in tree.expressions), "string")
 
     def _if(self, tree: Any) -> ValueNode:
         parts = [tree.this, tree.args.get("true"), tree.args.get("false")]
@@ -210,9 +225,21 @@ class Binder:
         return conditions.case(branches, last, self.utc)
 
     def _trim(self, tree: Any) -> ValueNode:
-        if any(v for k, v in tree.args.items() if k != "this"):
-            raise NotProvedError("trim of other characters")
-        return self._call("trim", tree.this)
+        way = str(tree.args.get("position") or "both").lower()
+        cut = tree.args.get("expression")
+        name = {"both": "trim", "leading": "ltrim", "trailing": "rtrim"}[way]
+        return self._call(name, *(() if cut is None else (cut,)), tree.this)
+
+    def _position(self, tree: Any) -> ValueNode:
+        start = tree.args.get("position")
+        return self._call(
+            "locate", tree.args["substr"], tree.this, *(() if start is None else (start,))
+        )
+
+    def _overlay(self, tree: Any) -> ValueNode:
+        names = ("this", "expression", "from_", "from", "for_", "for")
+        parts = [tree.args.get(name) for name in names]
+        return self._call("overlay", *(part for part in parts if part is not None))
 
     def _substring(self, tree: Any) -> ValueNode:
         parts = (tree.this, tree.args.get("start"), tree.args.get("length"))
@@ -222,12 +249,15 @@ class Binder:
         return calendar.extracted(tree.this.name, self.bind(tree.expression), self.utc)
 
 
-_PLAIN = frozenset(
-    ("and", "or", "not", "is true", "is false", "trunc", "date_trunc", "round", *calendar.FUNCTIONS)
-)
+_APART = """
+and or not trunc date_trunc round bround shiftleft shiftright shiftrightunsigned getbit bit_get
+<< >> >>> sha2 format_number hash xxhash64 substring substr left right lpad rpad repeat
+substring_index split_part locate position overlay levenshtein
+"""
+_PLAIN = frozenset((*_APART.split(), "is true", "is false", *calendar.FUNCTIONS))
 """Calls of values of different types on purpose."""
 _CHOICES = frozenset(("if", "nvl2"))
-_TYPE_NAMES = frozenset(_TYPES.values())
+_TYPE_NAMES = frozenset(CAST_TYPES.values())
 
 
 def _kind(type_: str) -> str:
@@ -235,49 +265,6 @@ def _kind(type_: str) -> str:
     if type_ in INTEGERS or type_ == "double" or type_.startswith("decimal("):
         return "number"
     return type_
-
-
-def _type(tree: Any) -> str:
-    """Returns the type that a cast names.
-
-    Raises:
-        NotProvedError: if it is not known here.
-    """
-    written = tree.sql("spark").lower()
-    if tree.this.name == "DECIMAL":
-        parts = [int(part.name) for part in tree.expressions]
-        precision, scale = (*parts, *(10, 0)[len(parts) :])
-        if 0 <= scale <= precision <= DIGITS_MAX:
-            return f"decimal({precision},{scale})"
-    type_ = _TYPES.get(tree.this.name)
-    if type_ is None:
-        raise NotProvedError(f"cast to {written}")
-    return type_
-
-
-def number(text: str) -> LiteralNode:
-    """Returns the literal that Spark reads: int, bigint, decimal, or double if it has an exponent.
-
-    Raises:
-        NotProvedError: if it is beyond all of them.
-    """
-    if "e" in text.lower():
-        value = float(text)
-        if abs(value) == float("inf"):
-            raise NotProvedError("a number beyond double")
-        return LiteralNode(value, "double")
-    if "." not in text:
-        whole = int(text)
-        if -(2**31) <= whole < 2**31:
-            return LiteralNode(whole, "int", written=True)
-        if -(2**63) <= whole < 2**63:
-            return LiteralNode(whole, "bigint", written=True)
-    exact = Decimal(text)
-    _, digits, exponent = exact.as_tuple()
-    scale = -exponent if isinstance(exponent, int) else 0
-    if max(len(digits), scale) > DIGITS_MAX:
-        raise NotProvedError("a decimal of more than 38 digits")
-    return LiteralNode(exact, f"decimal({max(len(digits), scale)},{scale})")
 
 
 _SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], ValueNode]] = {
@@ -289,6 +276,7 @@ _SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], ValueNode]] = {
     exp.Null: lambda binder, tree: LiteralNode(None, VOID),
     exp.Neg: Binder._negative,
     exp.Not: lambda binder, tree: binder._operator("not", tree.this),
+    exp.BitwiseNot: lambda binder, tree: binder._operator("~", tree.this),
     exp.NullSafeNEQ: lambda binder, tree: conditions.not_(
         "not", [binder._operator("<=>", tree.this, tree.expression)], binder.utc
     ),
@@ -298,10 +286,16 @@ _SPECIAL: dict[type[exp.Expression], Callable[[Binder, Any], ValueNode]] = {
     exp.In: Binder._in,
     exp.Between: Binder._between,
     exp.Like: Binder._like,
+    exp.ILike: Binder._like,
+    exp.Escape: Binder._escape,
+    exp.RegexpLike: Binder._matches,
+    exp.Concat: Binder._joined,
     exp.If: Binder._if,
     exp.Case: Binder._case,
     exp.Trim: Binder._trim,
     exp.Substring: Binder._substring,
+    exp.StrPosition: Binder._position,
+    exp.Overlay: Binder._overlay,
     exp.Extract: Binder._extract,
     **lambdas.SPECIAL,
     exp.CurrentDate: lambda binder, tree: determinants.called_without(

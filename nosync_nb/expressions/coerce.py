@@ -5,9 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
-
-from nosync_nb.expressions import casts, dates
+from nosync_nb.expressions import casts, dates, wide
 from nosync_nb.expressions.kernel import InvalidError, TextKernel, tried
 from nosync_nb.expressions.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.numbers import limits
@@ -89,8 +87,12 @@ def _literal(node: LiteralNode, target: str, *, utc: bool) -> LiteralNode | None
 def _decimal_literal(value: Decimal, target: str) -> LiteralNode | None:
     if target == "double":
         return LiteralNode(float(value), target)
-    if target == "float" and Decimal(float(np.float32(float(value)))) == value:
-        return LiteralNode(float(value), target)
+    if target == "float":
+        _, digits, exponent = value.as_tuple()
+        places = -exponent if isinstance(exponent, int) else 0
+        whole = int("".join(map(str, digits))) * (-1 if value < 0 else 1)
+        if places >= 0:
+            return LiteralNode(float(wide.singles(whole, places)), target)
     return None
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from nosync_nb.expressions import exact, numbers, texts
-from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value, to_common
+from nosync_nb.expressions import exact, likes, loose, numbers, texts
+from nosync_nb.expressions.coerce import NotProvedError, to_common
 from nosync_nb.expressions.kernel import Kernel, TextKernel
 from nosync_nb.expressions.nodes import (
     CaseNode,
     ExtremeNode,
     InNode,
     LiteralNode,
+    LogicNode,
     SameNode,
     StrictNode,
     ValueNode,
@@ -106,16 +108,22 @@ def in_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     value, *listed = arguments if exactly else to_common(arguments, utc=utc)
     literals = [x for x in listed if isinstance(x, LiteralNode)]
     if len(literals) < len(listed):
-        raise NotProvedError("in a list that is not of literals")
+        return _any_equal(value, listed, utc)
     wanted = [x.value for x in literals if x.value is not None]
     if exactly:
         matches = StrictNode(name, "boolean", exact.one_of(wanted, value.type), (value,))
     elif value.type == "string":
-        matches = StrictNode(name, "boolean", texts.one_of(frozenset(wanted)), (value,))
+        matches = StrictNode(name, "boolean", likes.one_of(frozenset(wanted)), (value,))
     else:
         values = np.array(wanted, FIXED[value.type])
         matches = StrictNode(name, "boolean", _member(values), (value,))
     return InNode(matches, with_null=len(wanted) < len(listed))
+
+
+def _any_equal(value: ValueNode, listed: list[ValueNode], utc: bool) -> ValueNode:
+    """`in` of values of the row."""
+    equal = [COMPARISONS["="]("=", [value, each], utc) for each in listed]
+    return reduce(lambda a, b: LogicNode(a, b, conjunction=False), equal)
 
 
 def _member(values: Any) -> Kernel:
@@ -131,16 +139,6 @@ def _member(values: Any) -> Kernel:
     return Kernel(run)
 
 
-def like(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`like` with a literal pattern; the parser sees to it that nothing is escaped."""
-    count(name, arguments, 2)
-    text = implicit(arguments[0], "string", utc=utc)
-    pattern = literal_value(arguments[1], "a pattern")
-    if not isinstance(pattern, str):
-        raise NotProvedError("like a number")
-    return StrictNode(name, "boolean", texts.like(pattern), (text,))
-
-
 def extreme(choices: Callable[[str], Any]) -> Rule:
     """`greatest` and `least` of fixed types."""
 
@@ -150,6 +148,9 @@ def extreme(choices: Callable[[str], Any]) -> Rule:
         operands = to_common(arguments, utc=utc)
         if is_decimal(operands[0].type):
             return ExtremeNode(operands, exact.chosen(least=name == "least"), name)
+        if operands[0].type in ("string", "binary"):
+            row = loose.least if name == "least" else loose.greatest
+            return loose.LooseNode(operands[0].type, row, operands)
         if operands[0].type not in FIXED:
             raise NotProvedError(f"{name} of {operands[0].type}")
         return ExtremeNode(operands, choices(operands[0].type), name)

@@ -16,6 +16,8 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, decimal_parts
 
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_COMPACT = 18
+"""Digits up to which Spark keeps a decimal as a long."""
 _EXACTLY = Context(prec=800)
 
 
@@ -90,13 +92,13 @@ def _from(digits: int, places: int, target: str) -> Kernel | TextKernel | None:
     if target == "boolean":
         return Kernel(lambda a: np.asarray(a != 0, np.bool_))
     if target in INTEGERS:
-        return _to_integer(places, target)
+        return _to_integer(digits, places, target)
     if target == "string":
         return TextKernel(lambda whole: plain_text(whole, places))
     return None
 
 
-def _to_integer(places: int, target: str) -> Kernel:
+def _to_integer(digits: int, places: int, target: str) -> Kernel:
     dtype = FIXED[target]
     least, greatest = limits(target)
     unit = 10**places
@@ -105,6 +107,9 @@ def _to_integer(places: int, target: str) -> Kernel:
         return wide.whole(a, unit) if places else a
 
     def bad(a: Any) -> Any:
+        if digits > _COMPACT and target != "bigint":  # Spark looks at the double
+            near = wide.doubles(a, places)
+            return (np.floor(near) > greatest) | (np.ceil(near) < least)
         whole = cut(a)
         return np.asarray((whole < least) | (whole > greatest), np.bool_)
 

@@ -37,7 +37,7 @@ from nosync_nb.rows.ddl import quoted
 Types = Callable[[Sequence[str], Schema], list[str]]
 """Asks Spark for the types of expressions over a schema."""
 
-_LENGTHS = re.compile(r"\b(?:n?var)?char(?:acter)?\s*\(|\btext\b", re.IGNORECASE)
+_LENGTHS = re.compile(r"(?:\bas\s+|::\s*)(?:n?var)?char(?:acter)?\s*\(|\btext\b", re.IGNORECASE)
 
 
 class Expression:
@@ -248,12 +248,12 @@ def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, boo
     Raises:
         NotProvedError: if only Spark can say what it means.
     """
-    if "\\" in parsed.sql:
-        raise NotProvedError("a backslash in a string")
+    if any("\\" in word.text and word.kind != "string" for word in parsed.words):
+        raise NotProvedError("a backslash in a name")
     if _LENGTHS.search(parsed.sql):
         raise NotProvedError("char and varchar")
-    if any(isinstance(node, exp.RawString | exp.Concat) for node in parsed.tree.walk()):
-        raise NotProvedError("adjacent or raw strings")
+    if any(isinstance(node, exp.RawString) for node in parsed.tree.walk()):
+        raise NotProvedError("raw strings")
     if not agrees_with_spark(parsed.tree):
         raise NotProvedError("this order of operators without parentheses")
     binder = Binder(schema, utc=utc)

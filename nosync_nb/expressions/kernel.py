@@ -103,4 +103,4 @@ def _tried_numbers(kernel: Kernel) -> Kernel:
     def missing(*values: Any) -> Any:
         return reduce(lambda a, b: a | b, [bad(*values) for bad in reasons])
 
-    return replace(kernel, checks=(), bounds=None, missing=missing, lenient=True)
+    return replace(kernel, checks=(), bounds=None, missing=missing, lenient=True, floats=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 from sqlglot import exp
@@ -18,6 +19,7 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.spark import SparkParser
 
 from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions.literals import is_special, marked, restore
 from nosync_nb.expressions.roomy import roomy
 from nosync_nb.rows.ddl import quoted
 
@@ -68,11 +70,19 @@ def parse(sql: str) -> Parsed:
         ExpressionError: if it is none, names the place.
     """
     words = tokens(sql)
+    text, values = sql, list[str]()
+    if any(word.kind == "string" and is_special(word.text) for word in words) or _has_quotes(words):
+        try:
+            text, values = marked(sql, [(w.start, w.end) for w in words if w.kind == "string"])
+        except (ValueError, OverflowError):
+            raise _failure(sql, "an escape names no character", "write the character") from None
     try:
-        statements = _Dialect().parse(_PREFIX + sql)
+        statements = _Dialect().parse(_PREFIX + text)
     except ParseError as error:
         raise _unreadable(sql, error) from None
     select = statements[0] if len(statements) == 1 else None
+    if values and isinstance(select, exp.Select):
+        restore(select, values)
     if not isinstance(select, exp.Select) or _has_clauses(select):
         raise _failure(sql, "it is more than one expression", "give one expression, no clauses")
     if len(select.expressions) != 1:
@@ -115,6 +125,11 @@ def tokens(sql: str) -> tuple[Word, ...]:
             kind, text = ("word" if _PLAIN_NAME.match(source) else "sign"), source
         words.append(Word(text, token.start, token.end + 1, kind))
     return tuple(words)
+
+
+def _has_quotes(words: tuple[Word, ...]) -> bool:
+    """Tells whether strings touch, which is how a quote is written inside one."""
+    return any(a.end == b.start and a.kind == b.kind == "string" for a, b in pairwise(words))
 
 
 def _has_clauses(select: exp.Select) -> bool:
@@ -174,6 +189,8 @@ _LEVELS: dict[type[exp.Expression], int] = {
     exp.In: 4,
     exp.Between: 4,
     exp.Like: 4,
+    exp.ILike: 4,
+    exp.RegexpLike: 4,
     exp.EQ: 5,
     exp.NEQ: 5,
     exp.NullSafeEQ: 5,
@@ -182,6 +199,11 @@ _LEVELS: dict[type[exp.Expression], int] = {
     exp.LTE: 5,
     exp.GT: 5,
     exp.GTE: 5,
+    exp.BitwiseLeftShift: 9,
+    exp.BitwiseRightShift: 9,
+    exp.BitwiseAnd: 8,
+    exp.BitwiseXor: 7,
+    exp.BitwiseOr: 6,
     exp.Add: 10,
     exp.Sub: 10,
     exp.DPipe: 10,
@@ -190,6 +212,7 @@ _LEVELS: dict[type[exp.Expression], int] = {
     exp.Mod: 11,
     exp.IntDiv: 11,
     exp.Neg: 12,
+    exp.BitwiseNot: 12,
 }
 """How tightly Spark's grammar binds; `like`, `in`, `between`, `is` bind looser than `=`."""
 

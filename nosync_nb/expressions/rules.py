@@ -29,11 +29,6 @@ def count(name: str, arguments: list[ValueNode], wanted: int) -> None:
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
 
 
-def not_here(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """What is left to Spark."""
-    raise NotProvedError(f"{name} of {', '.join(argument.type for argument in arguments)}")
-
-
 def _numeric(name: str, arguments: list[ValueNode], utc: bool) -> list[ValueNode]:
     """Returns both arguments cast to the common number type; text beside a number becomes one."""
     count(name, arguments, 2)
@@ -139,20 +134,6 @@ def whole(function: Any) -> Rule:
         return StrictNode(name, "bigint", numbers.to_whole(function)("double"), (number,))
 
     return rule
-
-
-def rounded(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`round(x, scale)` of doubles and integers, scale a literal from 0 to 9."""
-    if len(arguments) not in (1, 2):
-        raise NotProvedError(f"{name} of {len(arguments)} arguments")
-    scale = literal_value(arguments[1], "a scale") if len(arguments) == 2 else 0
-    if not (isinstance(scale, int) and 0 <= scale <= 9):
-        raise NotProvedError(f"round to {scale} places")
-    if arguments[0].type in INTEGERS:
-        return arguments[0]
-    if arguments[0].type != "double":
-        raise NotProvedError(f"round of {arguments[0].type}")
-    return StrictNode(name, "double", numbers.rounder(scale), arguments[:1])
 
 
 def is_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

@@ -8,8 +8,7 @@ tests/test_expressions_proof.py holds every entry against Spark; one without a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,51 +21,24 @@ from nosync_nb.expressions import (
     dates,
     decimals,
     determinants,
+    hashing,
+    likes,
+    mathematics,
     numbers,
+    regexes,
+    rounding,
     rules,
     texts,
+    wordings,
 )
-from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
+from nosync_nb.expressions.functions import Function
 from nosync_nb.expressions.kernel import Kernel, TextKernel
-from nosync_nb.expressions.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule
 
 
-@dataclass(frozen=True)
-class Function:
-    """A strict function of fixed types.
-
-    Attributes:
-        parameters: the types of its arguments, the last `optional` of which may be missing.
-        literals: positions of arguments that must be literals.
-    """
-
-    parameters: tuple[str, ...]
-    result: str
-    kernel: Kernel | TextKernel
-    optional: int = 0
-    literals: tuple[int, ...] = ()
-
-    def bind(self, name: str, arguments: Sequence[ValueNode], utc: bool) -> ValueNode:
-        """Returns the call.
-
-        Raises:
-            NotProvedError: if the arguments do not fit.
-        """
-        least = len(self.parameters) - self.optional
-        if not least <= len(arguments) <= len(self.parameters):
-            raise NotProvedError(f"{name} of {len(arguments)} arguments")
-        cast = [implicit(a, p, utc=utc) for a, p in zip(arguments, self.parameters, strict=False)]
-        for i in self.literals:
-            if i < len(cast):
-                literal_value(cast[i], f"an argument of {name}")
-        return StrictNode(name, self.result, self.kernel, cast)
-
-
 def _text(kernel: TextKernel, *parameters: str, result: str = "string", **more: Any) -> Function:
-    """A function of text whose further arguments are literals."""
-    literals = tuple(range(1, len(parameters) + 1))
-    return Function(("string", *parameters), result, kernel, literals=literals, **more)
+    """A function of text and more."""
+    return Function(("string", *parameters), result, kernel, **more)
 
 
 def _calendar(function: Callable[[Any], Any], result: str = "int") -> Function:
@@ -76,7 +48,6 @@ def _calendar(function: Callable[[Any], Any], result: str = "int") -> Function:
 _ADD_DAYS = Function(("date", "int"), "date", dates.shift(np.add))
 _SUB_DAYS = Function(("date", "int"), "date", dates.shift(np.subtract))
 _DIFFERENCE = Function(("date", "date"), "int", Kernel(dates.difference))
-_LENGTH = Function(("string",), "int", texts.length)
 _UPPER = Function(("string",), "string", texts.upper)
 _LOWER = Function(("string",), "string", texts.lower)
 _SUBSTRING = _text(texts.substring, "int", "int", optional=1)
@@ -86,22 +57,35 @@ _DAY = _calendar(dates.day)
 _ABSOLUTE = decimals.same_type(signed=False, other=rules.same_type(numbers.absolute))
 _NEGATIVE = decimals.same_type(signed=True, other=rules.same_type(numbers.negate))
 _REMAINDER = decimals.arithmetic("%", rules.arithmetic(numbers.remainder))
+_PLUS = decimals.arithmetic("+", rules.plus)
+_MINUS = decimals.arithmetic("-", rules.minus)
+_TIMES = decimals.arithmetic("*", rules.arithmetic(numbers.multiply))
+_OVER = decimals.arithmetic("/", rules.divided)
 _CEILING = decimals.whole(1, rules.whole(np.ceil))
 
 FUNCTIONS: dict[str, Function | Rule] = {
+    **mathematics.FUNCTIONS,
+    **hashing.FUNCTIONS,
+    **regexes.FUNCTIONS,
+    **wordings.FUNCTIONS,
     "abs": _ABSOLUTE,
     "negative": _NEGATIVE,
     "positive": decimals.itself(rules.positive),
     "mod": _REMAINDER,
-    "pmod": rules.integers(numbers.positive_remainder),
+    "pmod": mathematics.positive_remainder(rules.integers(numbers.positive_remainder)),
+    "try_add": mathematics.tried(_PLUS),
+    "try_subtract": mathematics.tried(_MINUS),
+    "try_multiply": mathematics.tried(_TIMES),
+    "try_divide": mathematics.tried(_OVER),
+    "try_mod": mathematics.tried(_REMAINDER),
     "sqrt": _SQRT,
     "sign": _SIGN,
     "signum": _SIGN,
     "floor": decimals.whole(-1, rules.whole(np.floor)),
     "ceil": _CEILING,
     "ceiling": _CEILING,
-    "bround": decimals.rounded(rules.not_here, even=True),
-    "round": decimals.rounded(rules.rounded, even=False),
+    "bround": decimals.rounded(rounding.rounded(even=True), even=True),
+    "round": decimals.rounded(rounding.rounded(even=False), even=False),
     "isnan": rules.is_nan,
     "greatest": comparisons.extreme(numbers.choose_greater),
     "least": comparisons.extreme(numbers.choose_less),
@@ -128,14 +112,10 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "ucase": _UPPER,
     "lower": _LOWER,
     "lcase": _LOWER,
-    "length": _LENGTH,
-    "len": _LENGTH,
-    "char_length": _LENGTH,
-    "character_length": _LENGTH,
     "reverse": Function(("string",), "string", texts.reverse),
-    "trim": Function(("string",), "string", texts.trim),
-    "ltrim": Function(("string",), "string", texts.ltrim),
-    "rtrim": Function(("string",), "string", texts.rtrim),
+    "trim": wordings.TRIMMED["both"],
+    "ltrim": wordings.TRIMMED["leading"],
+    "rtrim": wordings.TRIMMED["trailing"],
     "substring": _SUBSTRING,
     "substr": _SUBSTRING,
     "left": _text(texts.left, "int"),
@@ -144,7 +124,6 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "endswith": _text(texts.ends_with, "string", result="boolean"),
     "contains": _text(texts.contains, "string", result="boolean"),
     "instr": _text(texts.instr, "string", result="int"),
-    "locate": Function(("string", "string"), "int", texts.locate, literals=(0,)),
     "replace": _text(texts.replace, "string", "string", optional=1),
     "lpad": _text(texts.lpad, "int", "string", optional=1),
     "rpad": _text(texts.rpad, "int", "string", optional=1),
@@ -174,10 +153,11 @@ FUNCTIONS: dict[str, Function | Rule] = {
 }
 
 OPERATORS: dict[str, Rule] = {
-    "+": decimals.arithmetic("+", rules.plus),
-    "-": decimals.arithmetic("-", rules.minus),
-    "*": decimals.arithmetic("*", rules.arithmetic(numbers.multiply)),
-    "/": decimals.arithmetic("/", rules.divided),
+    **mathematics.OPERATORS,
+    "+": _PLUS,
+    "-": _MINUS,
+    "*": _TIMES,
+    "/": _OVER,
     "%": _REMAINDER,
     "div": decimals.arithmetic("div", rules.integral_divided),
     "neg": _NEGATIVE,
@@ -187,7 +167,8 @@ OPERATORS: dict[str, Rule] = {
     "or": conditions.logic(conjunction=False),
     "not": conditions.not_,
     "in": comparisons.in_,
-    "like": comparisons.like,
+    "like": likes.like(),
+    "ilike": likes.like(lower=True),
     "is true": conditions.is_truth(wanted=True),
     "is false": conditions.is_truth(wanted=False),
     "||": rules.concat,

@@ -7,7 +7,6 @@ capital sigma ends a word is asked of Python's own Unicode, so beside a characte
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +40,11 @@ def _upper(text: str) -> str:
 
 def _lower(text: str) -> str:
     return text.lower() if text.isascii() else text.translate(_LOWER).lower()
+
+
+def title(letter: str) -> str:
+    """A letter as it begins a word."""
+    return letter.translate(_UPPER).title()
 
 
 def _if_ascii(function: Any) -> Callable[[Any], Any]:
@@ -137,43 +141,6 @@ def _concat_large(*values: Any) -> Any:
 
 
 concat = Text(lambda *texts: "".join(texts), _concat_large)
-
-
-def like(pattern: str) -> TextKernel:
-    """`text like pattern` of a pattern without escapes."""
-    body = pattern.strip("%")
-    if "_" not in pattern and "%" not in body:
-        return _like_simple(body, pattern.startswith("%"), pattern.endswith("%"))
-    parts = ("." if c == "_" else ".*" if c == "%" else re.escape(c) for c in pattern)
-    match = re.compile("".join(parts), re.DOTALL).fullmatch
-    arrow = "".join("." if c == "_" else ".*" if c == "%" else _escaped(c) for c in pattern)
-    return Text(
-        lambda s: match(s) is not None,
-        lambda a: pc.match_substring_regex(a, pattern=f"(?s)\\A(?:{arrow})\\z"),
-    )
-
-
-def _escaped(character: str) -> str:
-    """Quotes a character for Arrow's regular expressions (RE2)."""
-    return "\\" + character if character.isascii() and not character.isalnum() else character
-
-
-def _like_simple(body: str, before: bool, after: bool) -> TextKernel:
-    if before and after:
-        return Text(lambda s: body in s, lambda a: pc.match_substring(a, pattern=body))
-    if before:
-        return Text(lambda s: s.endswith(body), lambda a: pc.ends_with(a, pattern=body))
-    if after:
-        return Text(lambda s: s.startswith(body), lambda a: pc.starts_with(a, pattern=body))
-    return Text(lambda s: s == body, lambda a: pc.equal(a, bridge.text(body)))
-
-
-def one_of(texts: frozenset[str]) -> TextKernel:
-    """`text in (...)` of literals."""
-    return Text(
-        texts.__contains__,
-        lambda a: pc.is_in(a, value_set=bridge.of_list(sorted(texts), pa.string())),
-    )
 
 
 equal = Text(lambda a, b: a == b, pc.equal)

@@ -324,7 +324,10 @@ def test_the_fingerprint_is_blind_to_space_comments_case_and_alias() -> None:
 
 
 def test_expressions_survive_pickling() -> None:
-    for e in (compiled("distance * 2 as x"), compiled("soundex(carrier)", types=asked)):
+    for e in (
+        compiled("distance * 2 as x"),
+        compiled("date_format(day, 'w')", types=asked),
+    ):
         again = pickle.loads(pickle.dumps(e))
         for name in ("sql", "name", "type", "columns", "local", "fingerprint", "deterministic"):
             assert getattr(e, name) == getattr(again, name)
@@ -356,17 +359,13 @@ def test_what_two_evaluations_disagree_on_is_marked(sql: str, *, deterministic: 
 @pytest.mark.parametrize(
     "sql",
     [
-        "regexp_replace(carrier, 'a', 'b')",
         "cast(dep_delay as string)",  # depends on the version of Java
-        "carrier like 'a\\\\_b'",
-        "carrier = 'it''s'",
         "carrier || distance - 1",  # Spark groups it from the left
         "dep_delay = distance between 1 and 2",
         "cast(carrier as varchar(3))",
         "date_format(day, 'w')",  # weeks of a locale
         "to_date(carrier, 'EEE d')",
         "day + interval (seats) day",
-        "round(dep_delay, -1)",
     ],
 )
 def test_what_is_not_in_the_table_is_left_to_spark(sql: str) -> None:

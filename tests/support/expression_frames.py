@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from expression_cases import Case, all_cases, all_pairs, columns
+from expression_functions import NEAR
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
@@ -113,7 +114,8 @@ RECORD = Path(__file__).parents[1] / "data" / "expressions.json"
 def digests() -> dict[str, str]:
     """For each case its type and a digest of its values and of the rows that raise."""
     digests = {case.sql: "left to Spark" for case in all_cases()}
-    return digests | {case.sql: digest(e, column, fine) for case, e, column, fine in results()}
+    exact = (result for result in results() if result[0].sql not in NEAR)  # places of processors
+    return digests | {case.sql: digest(e, column, fine) for case, e, column, fine in exact}
 
 
 def digest(e: Expression, column: Any, fine: Mask | None) -> str:

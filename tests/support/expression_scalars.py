@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from expression_functions import NEAR, PLAIN, TWINS
+
 DECIMALS = ("decimal_10_2", "decimal_18_0", "decimal_26_6", "decimal_38_10")
 _TWINS = {"+": "try_add", "-": "try_subtract", "*": "try_multiply", "/": "try_divide"}
 _TWINS |= {"%": "try_mod"}
@@ -78,3 +80,5 @@ def scalar_cases() -> Iterator[Made]:
     """All of them."""
     yield from decimal_cases()
     yield from decimal_cast_cases()
+    yield from ((sql, None) for sql in (*NEAR, *PLAIN))
+    yield from TWINS.items()

@@ -1,0 +1,41 @@
+"""What an entry of the table of functions is, beside a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
+from nosync_nb.expressions.kernel import Kernel, TextKernel
+from nosync_nb.expressions.nodes import StrictNode, ValueNode
+
+
+@dataclass(frozen=True)
+class Function:
+    """A strict function of fixed types.
+
+    Attributes:
+        parameters: the types of its arguments, the last `optional` of which may be missing.
+        literals: positions of arguments that must be literals.
+    """
+
+    parameters: tuple[str, ...]
+    result: str
+    kernel: Kernel | TextKernel
+    optional: int = 0
+    literals: tuple[int, ...] = ()
+
+    def bind(self, name: str, arguments: Sequence[ValueNode], utc: bool) -> ValueNode:
+        """Returns the call.
+
+        Raises:
+            NotProvedError: if the arguments do not fit.
+        """
+        least = len(self.parameters) - self.optional
+        if not least <= len(arguments) <= len(self.parameters):
+            raise NotProvedError(f"{name} of {len(arguments)} arguments")
+        cast = [implicit(a, p, utc=utc) for a, p in zip(arguments, self.parameters, strict=False)]
+        for i in self.literals:
+            if i < len(cast):
+                literal_value(cast[i], f"an argument of {name}")
+        return StrictNode(name, self.result, self.kernel, cast)

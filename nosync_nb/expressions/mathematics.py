@@ -1,0 +1,258 @@
+"""Functions of doubles: logarithms, powers, angles; and of the bits of integers.
+
+Where Java and numpy differ in the last bit, ours is the nearer or the farther one by a unit in the
+last place; it is the same wherever a stage runs, since the workers of Spark use these kernels too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import factorial as _factorial
+from typing import Any
+
+import numpy as np
+
+from nosync_nb.expressions import numbers
+from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, tried_call
+from nosync_nb.expressions.functions import Function
+from nosync_nb.expressions.kernel import Check, Kernel
+from nosync_nb.expressions.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
+from nosync_nb.expressions.rules import Rule, count
+from nosync_nb.expressions.typing_rules import VOID, common_type
+from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
+
+
+def _dense(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function over memory in one piece, in which numpy takes one way always."""
+    return lambda a: function(np.ascontiguousarray(a) if np.ndim(a) else a)
+
+
+def _real(function: Callable[[Any], Any]) -> Function:
+    return Function(("double",), "double", Kernel(_dense(function), floats=True))
+
+
+def _above(least: float, function: Callable[[Any], Any]) -> Function:
+    """A function that is null of what is not above a bound."""
+    kernel = Kernel(_dense(function), floats=True, missing=lambda a: a <= least)
+    return Function(("double",), "double", kernel)
+
+
+_LOG_2 = np.log(2.0)
+_DEGREES, _RADIANS = 57.29577951308232, 0.017453292519943295
+
+
+def _based(base: Any, a: Any) -> Any:
+    return np.log(a) / np.log(base)
+
+
+def _power(a: Any, b: Any) -> Any:
+    """Java's: of 1 and what is no number, or infinite, no number."""
+    result = np.power(a, b)
+    strange = (b != b) | (np.isinf(b) & (np.abs(a) == 1))
+    return np.where(strange, np.nan, result)
+
+
+def _angle(y: Any, x: Any) -> Any:
+    return np.arctan2(y + 0.0, x + 0.0)
+
+
+def _inverse_hyperbolic_sine(a: Any) -> Any:
+    size = np.abs(a)
+    return np.where(np.isinf(a), a, np.copysign(np.log(size + np.sqrt(size * size + 1.0)), a))
+
+
+def _two(function: Callable[[Any, Any], Any], **more: Any) -> Function:
+    return Function(("double", "double"), "double", Kernel(function, floats=True, **more))
+
+
+_FACTORIALS = np.array([_factorial(n) for n in range(21)], np.int64)
+
+
+def _factorials(a: Any) -> Any:
+    return _FACTORIALS[np.clip(a, 0, 20)]
+
+
+def logarithm(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`log(x)` and `log(base, x)`."""
+    if len(arguments) == 1:
+        return FUNCTIONS["ln"].bind(name, arguments, utc)  # type: ignore[union-attr]
+    return _LOG_OF_BASE.bind(name, arguments, utc)
+
+
+_LOG_OF_BASE = _two(_based, missing=lambda base, a: (base <= 0) | (a <= 0))
+
+
+def _integral(arguments: list[ValueNode], utc: bool) -> list[ValueNode]:
+    type_ = arguments[0].type
+    for argument in arguments[1:]:
+        type_ = common_type(type_, argument.type) or ""
+    if type_ not in INTEGERS:
+        raise NotProvedError(f"bits of {', '.join(a.type for a in arguments)}")
+    return [cast(argument, type_, utc=utc) for argument in arguments]
+
+
+def bitwise(function: Callable[..., Any], arity: int = 2) -> Rule:
+    """`&`, `|`, `^` and `~` of integers, in their common type."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, arity)
+        operands = _integral(arguments, utc)
+        return StrictNode(name, operands[0].type, Kernel(function), operands)
+
+    return rule
+
+
+def shift(function: Callable[[Any, Any], Any], *, unsigned: bool = False) -> Rule:
+    """`<<`, `>>` and `>>>`: as Java, by the last 5 or 6 bits of the number of bits."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 2)
+        wanted = "bigint" if arguments[0].type == "bigint" else "int"
+        value, bits = (
+            implicit(arguments[0], wanted, utc=utc),
+            implicit(arguments[1], "int", utc=utc),
+        )
+        dtype = FIXED[wanted]
+        inner = np.dtype(f"u{dtype.itemsize}") if unsigned else dtype
+        mask = 8 * dtype.itemsize - 1
+
+        def run(a: Any, b: Any) -> Any:
+            return function(a.astype(inner), (b & mask).astype(inner)).astype(dtype)
+
+        return StrictNode(name, wanted, Kernel(run), (value, bits))
+
+    return rule
+
+
+def bit_count(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`bit_count`: the ones among 64 bits."""
+    count(name, arguments, 1)
+    if arguments[0].type not in (*INTEGERS, "boolean"):
+        raise NotProvedError(f"bit_count of {arguments[0].type}")
+    kernel = Kernel(lambda a: np.bitwise_count(a.astype(np.int64).view(np.uint64)).astype(np.int32))
+    return StrictNode(name, "int", kernel, arguments)
+
+
+def bit_get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`getbit(x, place)`."""
+    count(name, arguments, 2)
+    value, place = arguments[0], implicit(arguments[1], "int", utc=utc)
+    if value.type not in INTEGERS:
+        raise NotProvedError(f"getbit of {value.type}")
+    size = 8 * FIXED[value.type].itemsize
+    check = Check(lambda a, b: (b < 0) | (b >= size), f"there are the bits 0 to {size - 1}")
+    kernel = Kernel(
+        lambda a, b: ((a.astype(np.int64) >> b.astype(np.int64)) & 1).astype(np.int8), (check,)
+    )
+    return StrictNode(name, "tinyint", kernel, (value, place))
+
+
+def instead_of_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`nanvl(x, y)`: y where x is no number."""
+    count(name, arguments, 2)
+    type_ = common_type(arguments[0].type, arguments[1].type)
+    if any(argument.type not in FLOATS for argument in arguments) or type_ is None:
+        raise NotProvedError(f"nanvl of {arguments[0].type} and {arguments[1].type}")
+    x, y = (cast(argument, type_, utc=utc) for argument in arguments)
+    is_nan = StrictNode("isnan", "boolean", numbers.is_nan(type_), (x,))
+    return CaseNode([(is_nan, y)], x)
+
+
+def _positive(a: Any, b: Any) -> Any:
+    rest = np.fmod(a, b)
+    return np.where(rest < 0, np.fmod(rest + b, b), rest)
+
+
+def positive_remainder(other: Rule) -> Rule:
+    """`pmod`, of floats too."""
+    check = Check(numbers.is_zero, numbers.REMAINDER_BY_ZERO)
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 2)
+        type_ = common_type(arguments[0].type, arguments[1].type)
+        if type_ not in FLOATS:
+            return other(name, arguments, utc)
+        operands = [cast(argument, type_, utc=utc) for argument in arguments]
+        kernel = Kernel(_positive, (check,), right_first=True, floats=True)
+        return StrictNode(name, type_, kernel, operands)
+
+    return rule
+
+
+def tried(rule: Rule) -> Rule:
+    """`try_add` and its kin: null where the operator refuses."""
+
+    def attempt(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        if any(argument.type == VOID for argument in arguments):
+            raise NotProvedError(f"{name} of null")
+        return tried_call(rule(name, arguments, utc))
+
+    return attempt
+
+
+def constant(value: float) -> Rule:
+    """`pi()` and `e()`."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 0)
+        return LiteralNode(value, "double")
+
+    return rule
+
+
+_LN = _above(0.0, np.log)
+_POWER = _two(_power)
+_SHIFT_LEFT = shift(np.left_shift)
+_SHIFT_RIGHT = shift(np.right_shift)
+_SHIFT_UNSIGNED = shift(np.right_shift, unsigned=True)
+
+FUNCTIONS: dict[str, Function | Rule] = {
+    "exp": _real(np.exp),
+    "expm1": _real(np.expm1),
+    "ln": _LN,
+    "log": logarithm,
+    "log10": _above(0.0, np.log10),
+    "log2": _above(0.0, lambda a: np.log(a) / _LOG_2),
+    "log1p": _above(-1.0, np.log1p),
+    "pow": _POWER,
+    "power": _POWER,
+    "sin": _real(np.sin),
+    "cos": _real(np.cos),
+    "tan": _real(np.tan),
+    "sec": _real(lambda a: 1 / np.cos(a)),
+    "csc": _real(lambda a: 1 / np.sin(a)),
+    "cot": _real(lambda a: 1 / np.tan(a)),
+    "asin": _real(np.arcsin),
+    "acos": _real(np.arccos),
+    "atan": _real(np.arctan),
+    "atan2": _two(_angle),
+    "sinh": _real(np.sinh),
+    "cosh": _real(np.cosh),
+    "tanh": _real(np.tanh),
+    "degrees": _real(lambda a: a * _DEGREES),
+    "radians": _real(lambda a: a * _RADIANS),
+    "cbrt": _real(np.cbrt),
+    "hypot": _two(np.hypot),
+    "rint": _real(np.rint),
+    "factorial": Function(
+        ("int",), "bigint", Kernel(_factorials, missing=lambda a: (a < 0) | (a > 20))
+    ),
+    "pi": constant(float(np.pi)),
+    "e": constant(float(np.e)),
+    "bit_count": bit_count,
+    "getbit": bit_get,
+    "bit_get": bit_get,
+    "shiftleft": _SHIFT_LEFT,
+    "shiftright": _SHIFT_RIGHT,
+    "shiftrightunsigned": _SHIFT_UNSIGNED,
+    "nanvl": instead_of_nan,
+}
+
+OPERATORS: dict[str, Rule] = {
+    "&": bitwise(np.bitwise_and),
+    "|": bitwise(np.bitwise_or),
+    "^": bitwise(np.bitwise_xor),
+    "~": bitwise(np.invert, 1),
+    "<<": _SHIFT_LEFT,
+    ">>": _SHIFT_RIGHT,
+}

@@ -1,0 +1,113 @@
+"""`rlike` and the functions of regular expressions, with a literal pattern."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
+from nosync_nb.expressions.functions import Function
+from nosync_nb.expressions.java_regex import compiled, may_be_empty, replacement
+from nosync_nb.expressions.kernel import TextKernel
+from nosync_nb.expressions.nodes import StrictNode, ValueNode
+from nosync_nb.expressions.rules import Rule, count
+
+
+def _pattern(node: ValueNode) -> re.Pattern[str]:
+    text = literal_value(node, "a regular expression")
+    if not isinstance(text, str):
+        raise NotProvedError("a regular expression that is no text")
+    return compiled(text)
+
+
+def _filled(node: ValueNode) -> re.Pattern[str]:
+    """A pattern that never matches nothing: there Java cuts characters in two."""
+    pattern = _pattern(node)
+    if may_be_empty(pattern):
+        raise NotProvedError("a regular expression that matches nothing, between characters")
+    return pattern
+
+
+def _count(node: ValueNode) -> Callable[[str], int]:
+    pattern = _filled(node)
+    return lambda text: sum(1 for _ in pattern.finditer(text))
+
+
+def _of(result: str, made: Callable[[re.Pattern[str]], Callable[[str], Any]], **more: Any) -> Rule:
+    """A function of a text and a pattern."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        count(name, arguments, 2)
+        text = implicit(arguments[0], "string", utc=utc)
+        return StrictNode(name, result, TextKernel(made(_pattern(arguments[1])), **more), (text,))
+
+    return rule
+
+
+def _place(pattern: re.Pattern[str]) -> Callable[[str], int]:
+    def row(text: str) -> int:
+        match = pattern.search(text)
+        return 0 if match is None else match.start() + 1
+
+    return row
+
+
+def _piece(pattern: re.Pattern[str]) -> Callable[[str], str | None]:
+    def row(text: str) -> str | None:
+        match = pattern.search(text)
+        return None if match is None else match[0]
+
+    return row
+
+
+def counted(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`regexp_count(text, pattern)`."""
+    count(name, arguments, 2)
+    text = implicit(arguments[0], "string", utc=utc)
+    return StrictNode(name, "int", TextKernel(_count(arguments[1])), (text,))
+
+
+def extract(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`regexp_extract(text, pattern, group)`: empty if nothing matches."""
+    if len(arguments) not in (2, 3):
+        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+    text, pattern = implicit(arguments[0], "string", utc=utc), _pattern(arguments[1])
+    group = literal_value(arguments[2], "a group") if len(arguments) == 3 else 1
+    if not isinstance(group, int) or not 0 <= group <= pattern.groups:
+        raise NotProvedError("a group that the pattern does not have")
+
+    def row(value: str) -> str:
+        match = pattern.search(value)
+        return "" if match is None else match[group] or ""
+
+    return StrictNode(name, "string", TextKernel(row), (text,))
+
+
+def replace(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`regexp_replace(text, pattern, replacement)`."""
+    count(name, arguments, 3)
+    text, pattern = implicit(arguments[0], "string", utc=utc), _filled(arguments[1])
+    new = literal_value(arguments[2], "a replacement")
+    if not isinstance(new, str):
+        raise NotProvedError("a replacement that is no text")
+    parts = replacement(new, pattern.groups)
+
+    def made(match: re.Match[str]) -> str:
+        return "".join(part if isinstance(part, str) else match[part] or "" for part in parts)
+
+    return StrictNode(name, "string", TextKernel(lambda s: pattern.sub(made, s)), (text,))
+
+
+_MATCHES = _of("boolean", lambda pattern: lambda text: pattern.search(text) is not None)
+
+FUNCTIONS: dict[str, Function | Rule] = {
+    "rlike": _MATCHES,
+    "regexp": _MATCHES,
+    "regexp_like": _MATCHES,
+    "regexp_count": counted,
+    "regexp_instr": _of("int", _place),
+    "regexp_substr": _of("string", _piece, nullable=True),
+    "regexp_extract": extract,
+    "regexp_replace": replace,
+}
