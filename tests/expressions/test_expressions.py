@@ -345,7 +345,7 @@ def test_expressions_survive_pickling() -> None:
         ("uuid()", False),
         ("unix_timestamp()", False),
         ("monotonically_increasing_id()", False),
-        ("soundex(carrier)", True),
+        ("mask(carrier)", True),
         ("distance + 1", True),
     ],
 )
@@ -403,7 +403,7 @@ def test_decimals_are_exact_and_refuse_what_has_too_many_digits() -> None:
     assert evaluate("p - 1", wide, most) == [Decimal("9" * 37 + "8"), None]
     with pytest.raises(ExpressionError, match="overflow in the row p="):
         evaluate("p + 1", wide, most)
-    with pytest.raises(ExpressionError, match="division by zero in the row p=1"):
+    with pytest.raises(ExpressionError, match="division by zero in the row p=Decimal"):
         evaluate("1.5 / p", wide, column(Decimal(1), Decimal(0)))
 
 

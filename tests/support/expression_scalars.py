@@ -22,7 +22,8 @@ def decimal_cases() -> Iterator[Made]:
                     continue
                 yield f"x_{a} {op} y_{b}", f"{_TWINS[op]}(x_{a}, y_{b})"
         x = f"x_{a}"
-        yield f"-{x}", None
+        most = f"{'9' * 28}.{'9' * 10}"  # of 34 digits, which a negative has, it has one too many
+        yield f"-{x}", f"nullif({x}, {most})" if a == "decimal_38_10" else None
         yield f"abs({x})", None
         yield f"positive({x})", None
         yield f"floor({x})", None

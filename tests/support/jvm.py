@@ -82,7 +82,7 @@ def leave(path: Path) -> None:
             "spark.sql.shuffle.partitions": "2",
         }
     )
-    frame = spark.range(100).selectExpr("id % 7 AS k", "soundex(string(id)) AS s")
+    frame = spark.range(100).selectExpr("id % 7 AS k", "mask(string(id)) AS s")
     frame = frame.repartition(2, "k").mapInArrow(lambda records: records, "k bigint, s string")
     frame.groupBy("k").agg({"s": "max", "*": "count"}).createTempView("counted")
     assert spark.sql("select count(*) n from counted").collect()[0].n == 7
