@@ -1,7 +1,7 @@
 """Writes docs/reference.md from the code: `make reference`. A test holds the page against it.
 
 What stands there is what the code says of itself: the magics and their options, the settings, the
-names that `import nosync` gives with their methods, and the errors.
+names that `import nosync` gives with their methods, the errors, and which expressions need Spark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
+_TOP = Path(__file__).resolve().parents[1]
+PAGE = _TOP / "docs" / "reference.md"
+ORDINARY = _TOP / "tests" / "data" / "ordinary_expressions.txt"
+_COLUMNS = (
+    "i int, j int, l bigint, h smallint, y tinyint, f float, d double, e double, s string,"
+    " u string, dt date, dv date, ts timestamp, tv timestamp, tn timestamp_ntz, p decimal(10,2),"
+    " q decimal(20,6), bo boolean, bi binary, a array<int>, m map<string,int>,"
+    " st struct<x:int,y:string>"
+)
 
 _HEAD = """# Reference
 
@@ -24,7 +32,7 @@ Written by `make reference` from the code. What it all means is in the [README](
 
 def page() -> str:
     """The page as the code has it now."""
-    parts = [_HEAD, *_cell(), *_lines(), *_settings(), *_names(), *_errors()]
+    parts = [_HEAD, *_cell(), *_lines(), *_settings(), *_names(), *_errors(), *_waiting()]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -127,6 +135,31 @@ def _errors() -> Iterator[str]:
             also = [base.__name__ for base in error.__bases__ if base is not Exception]
             said = _cell_text(_first(inspect.getdoc(error) or ""))
             yield f"| `{error.__name__}` | {', '.join(f'`{n}`' for n in also)} | {said} |"
+
+
+def waiting() -> dict[str, str]:
+    """Those of some ordinary expressions that are not computed in process, and why."""
+    from nosync_nb.expressions import compile_expression
+    from nosync_nb.rows import Schema
+
+    schema = Schema.parse(_COLUMNS)
+    found = {}
+    for text in ORDINARY.read_text().splitlines():
+        made = compile_expression(text, schema, types=lambda sqls, _: ["string"] * len(sqls))
+        if not made.local:
+            found[text] = made.why
+    return found
+
+
+def _waiting() -> Iterator[str]:
+    """The expressions that need Spark."""
+    still = waiting()
+    every = len(ORDINARY.read_text().splitlines())
+    yield f"\n## Expressions that wait for Spark\n\nOf {every} ordinary ones beyond arithmetic,"
+    yield f"these {len(still)} do; the rest is computed in process. Some Spark refuses. Columns:"
+    yield f"{_COLUMNS}.\n\n| expression | what waits |\n|---|---|"
+    for text, why in still.items():
+        yield f"| `{_cell_text(text)}` | {_cell_text(why)} |"
 
 
 def _signature(value: Any) -> str:

@@ -39,3 +39,8 @@ def test_everything_has_its_row() -> None:
         assert f"`{name}" in page
     for method in ("upsert(rows)", "iterate(body", "branch(name", "asof_join("):
         assert f"| `{method}" in page
+
+
+def test_no_more_expressions_wait_for_spark() -> None:
+    """Each that is computed in process spares a user the start of a JVM."""
+    assert len(reference().waiting()) <= 49
