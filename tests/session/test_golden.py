@@ -43,7 +43,7 @@ IN_MEMORY = {"brief"}
 READABLE = {"orders": 1171, "graph": 432, "forks": 134}
 """How many epochs of stages can be read."""
 
-PLANNED_OTHERWISE = {"orders": 1, "graph": 2}
+PLANNED_OTHERWISE = {"orders": 1, "graph": 2, "forks": 0}
 """How many operators the release that wrote a log had not: they are parts of plans, not stages."""
 
 
