@@ -136,7 +136,7 @@ def load(kernel: Kernel) -> dict[str, float]:
     kernel.run(cells.STAGES)
     first = time.perf_counter() - start
     for name in OVER_FLIGHTS:
-        placement = kernel.value(f"nosync.session()[{name!r}].explain()")
+        placement = kernel.value(f"str(nosync.session()[{name!r}].explain())")
         check("Spark job" in placement, f"the first run of '{name}' was Spark jobs")
     return {"load": loaded, "first run": first}
 
