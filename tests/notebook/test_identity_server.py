@@ -85,7 +85,10 @@ def test_two_tabs_are_one_kernel_and_one_log(url: str, home: Path, root: Path) -
         loaded(first)
         first.save(*CELLS)
         second = ServedNotebook(url, home, first.path)
-        assert "rows 2" in second.run(COUNT, cell="count")
+        try:
+            assert "rows 2" in second.run(COUNT, cell="count")
+        finally:
+            second.leave()
         made = {each.name for each in (root / ".nosync").iterdir()}
         assert {"Untitled", ".gitignore"} == made
 

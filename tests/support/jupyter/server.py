@@ -149,7 +149,7 @@ class ServedNotebook(Front):
     def _connected(self) -> BlockingKernelClient:
         client = BlockingKernelClient(connection_file=str(self._connection))
         client.load_connection_file()
-        client.start_channels()
+        client.start_channels(hb=False)  # a kernel that is slow for a second is not a dead one
         client.wait_for_ready(timeout=60)
         return client
 
@@ -176,11 +176,15 @@ class ServedNotebook(Front):
 
     def restart(self) -> None:
         """Restarts the kernel as the menu does."""
-        self._client.stop_channels()
+        self.leave()
         self._ask("POST", f"kernels/{self._kernel}/restart")
         self._client = self._connected()
 
+    def leave(self) -> None:
+        """Closes the page; the session goes on."""
+        self._client.stop_channels()
+
     def close(self) -> None:
         """Ends the session, and the kernel with it."""
-        self._client.stop_channels()
+        self.leave()
         self._ask("DELETE", f"sessions/{self._session}")
