@@ -16,7 +16,7 @@ from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.log.owner import Owner, Wrote
 from nosync_nb.store.replicas import keeper
 
-WAIT_S = 15.0
+WAIT_S = 60.0
 
 
 def written(folder: Path) -> Owner:

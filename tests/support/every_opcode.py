@@ -6,7 +6,8 @@ frames of the engine's own files, found by where the package lies: a module that
 the same. After the first raise nothing is traced any more, hence neither is what a test looks at
 afterwards; other threads never are.
 
-Left out is the way out of a `with` block, from the end of its body to the call of `__exit__`, and
+Left out is the way out of a `with` block, from the end of its body to the call of `__exit__`, the
+end of an `except` (the thread would take the exception for one that is handled, ever after), and
 what does nothing: the interpreter asks for signals after calls, jumps back and function entries
 alone, so nothing comes there. No code could answer it if it did: a lock would stay held.
 """
@@ -27,7 +28,7 @@ import nosync_nb
 
 ENGINE = os.path.join(os.path.dirname(os.path.abspath(nosync_nb.__file__)), "")
 _SHUFFLES = {"SWAP", "COPY", "NOP", "PRECALL", "ROT_TWO", "ROT_THREE"}
-_NEVER = {"NOP", "PUSH_EXC_INFO", "WITH_EXCEPT_START"}
+_NEVER = {"NOP", "PUSH_EXC_INFO", "POP_EXCEPT", "WITH_EXCEPT_START"}
 
 
 class Struck(BaseException):
