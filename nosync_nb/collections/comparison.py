@@ -2,14 +2,15 @@
 
 Two states are one difference: what one has more often counts above 0, what the other has below.
 Rows of one key that are on both sides are one that was changed. So are two collections compared,
-two versions of one, one at two epochs, or in two sessions. Two that go on in one session have their
-difference as a collection, too.
+two versions of one, one at two epochs, or in two sessions. The difference is a collection, too,
+which goes on with what goes on.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
@@ -63,7 +64,7 @@ class Comparison:
         difference: the rows of b, less those of a.
         count: how many rows a has.
         by: the places of the columns that say which row became which; None: rows are equal or not.
-        live: both sides with the columns that are compared, if they go on in one session.
+        live: makes the difference as a collection, if it can be one.
         over: the same at so many epochs at most, up to that of both.
 
     Attributes:
@@ -82,7 +83,7 @@ class Comparison:
         difference: Batch,
         count: int,
         by: Sequence[int] | None = None,
-        live: tuple[Collection, Collection] | None = None,
+        live: Callable[[], Collection] | None = None,
         over: Callable[[int], Iterable[Comparison]] | None = None,
     ) -> None:
         self._live, self._over = live, over
@@ -108,29 +109,27 @@ class Comparison:
         """Whether both sides have the same rows, each as often."""
         return not len(self._difference)
 
-    @property
+    @cached_property
     def collection(self) -> Collection:
         """The rows that differ, as a collection that goes on with both sides.
 
         It has the columns that are compared and last `side`: "a" for a row that the first has more
-        often, "b" for the second. `session.stage("changed", told.collection)` keeps and maintains
-        it, at a cost in proportion to what changes.
+        often, "b" for the second. Of two that go on in this session `session.stage("changed",
+        told.collection)` keeps and maintains it. Else it is a dataflow of this process alone, fed
+        by the commits of both sessions, of which no log has anything: a side with an epoch stays
+        as of it, and it ends when a session of the two is closed.
 
         Raises:
-            StageError: a side is of an epoch, or of another session: nothing of it goes on here.
+            StageError: a side is such a difference itself.
+
+        Cost: in proportion to what changes; of two sessions, the rows of both in memory.
         """
         if self._live is None:
             raise StageError(
-                f"{self.a.title} and {self.b.title} do not both go on in one session",
-                hint="compare stages or versions of this session, without at=; rows of another one"
-                " come in by an input: insert(theirs.to_arrow())",
+                f"{self.a.title} and {self.b.title} are not both collections of a session",
+                hint="compare what a difference was made of",
             )
-        one, other = self._live
-        name = "side"
-        while name in self.schema.names:
-            name += "_"
-        more = one.except_all(other).with_columns({name: "'a'"})
-        return more.concat(other.except_all(one).with_columns({name: "'b'"}))
+        return self._live()
 
     def counts(self, most: int = 48) -> list[Counts]:
         """How many rows differed at epochs up to that of both, at equal distances.
@@ -220,3 +219,16 @@ def narrowed(batch: Batch, places: Sequence[int], types: Sequence[str]) -> Updat
 def difference(a: Updates, b: Updates, types: Sequence[str]) -> Batch:
     """The rows of b, less those of a."""
     return arrange(Layout(tuple(types)), concat_updates([b, a.negated()], types))
+
+
+def differing(a: Collection, b: Collection) -> Collection:
+    """The rows that one of two has more often than the other, with a last column that says which.
+
+    Args:
+        a, b: of one host, with equal columns.
+    """
+    name = "side"
+    while name in a.schema.names:
+        name += "_"
+    more = a.except_all(b).with_columns({name: "'a'"})
+    return more.concat(b.except_all(a).with_columns({name: "'b'"}))

@@ -7,7 +7,7 @@ them; of two collections both states are read.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from graphlib import TopologicalSorter
 from itertools import chain
@@ -15,14 +15,18 @@ from typing import Any, NamedTuple
 
 from nosync_nb.collections.changed import FirstChanges, changes_of
 from nosync_nb.collections.collection import Collection
-from nosync_nb.collections.comparison import Comparison, Side, difference, narrowed
+from nosync_nb.collections.comparison import Comparison, Side, difference, differing, narrowed
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.host import Host, definition_of, host_of
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import SchemaError, StageError, one_line
+from nosync_nb.operators import Evaluate
 from nosync_nb.operators.spec import Key
 from nosync_nb.operators.specs import key_of
 from nosync_nb.rows import Schema
+from nosync_nb.session.between import Between
+from nosync_nb.session.feed import SideFeed
+from nosync_nb.session.host import SessionHost
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.trace.batch import Batch, Updates, no_updates
 from nosync_nb.trace.past import grid
@@ -43,11 +47,13 @@ class Comparing:
 
     Args:
         host: that of the session's own collections.
+        evaluate: has Spark evaluate what only it can.
     """
 
-    def __init__(self, publisher: Publisher, host: Host) -> None:
+    def __init__(self, publisher: Publisher, host: Host, evaluate: Evaluate) -> None:
         self._publisher = publisher
         self._host = host
+        self._evaluate = evaluate
 
     def compare(
         self,
@@ -83,7 +89,11 @@ class Comparing:
         count = a.count(one.side.epoch)
         own = one if one.host is self._host else two
         here = epochs == (None, None) and one.host is two.host is self._host
-        live = (_only(a, schema), _only(other, schema)) if here else None
+        live: Callable[[], Collection] | None
+        if here:
+            live = partial(differing, _only(a, schema), _only(other, schema))
+        else:
+            live = self._between(one, two, epochs, schema)
         by_key = self._keys(own, schema, by)
         over = None
         if name and two.host.name_of(two.definition) and one.side.epoch == two.side.epoch:
@@ -107,6 +117,22 @@ class Comparing:
         made = host.changes(definition, after, upto)
         key = _key(self._publisher.snapshot, definition) if host is self._host else None
         return changes_of(made, collection.schema, key or (), limit)
+
+    def _between(
+        self, one: _Compared, two: _Compared, epochs: tuple[Any, ...], schema: Schema
+    ) -> Callable[[], Collection] | None:
+        """Makes the difference of two that do not both go on here; None: a side is one itself."""
+        feeds = []
+        for read, at in zip((one, two), epochs, strict=True):
+            if not isinstance(read.host, SessionHost):
+                return None
+            begun = read.host.standing(read.definition)
+            if at is not None:
+                begun = begun._replace(point=read.host.pinpoint(at))
+            feeds.append(
+                SideFeed(read.side.name, read.host, read.definition, read.places, begun, at is None)
+            )
+        return lambda: Between(feeds, schema, self._host, self._evaluate).collection
 
     def _keys(self, one: _Compared, schema: Schema, by: str | Sequence[str] | None) -> Key:
         """The places of the columns that say which row became which.

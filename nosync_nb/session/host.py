@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from nosync_nb.collections import loops
 from nosync_nb.collections.definition import Definition
@@ -11,16 +11,29 @@ from nosync_nb.collections.host import Pinpoint
 from nosync_nb.errors import TimeError
 from nosync_nb.session.follower import Follower
 from nosync_nb.session.frames import Frames
+from nosync_nb.session.gate import Gate
 from nosync_nb.session.limits import Limits
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
-from nosync_nb.session.reader import SnapshotReader
+from nosync_nb.session.reader import SnapshotReader, known
 from nosync_nb.spark.meaning import SparkTypes
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
 
 Seen = TypeVar("Seen")
+
+
+class Standing(NamedTuple):
+    """Up to where a collection has come, and what tells it from another one of its name.
+
+    Attributes:
+        point: its last epoch.
+        logs: the numbers of the logs that it is read from; another version has others.
+    """
+
+    point: Pinpoint
+    logs: tuple[int | None, ...]
 
 
 class SessionHost:
@@ -32,6 +45,7 @@ class SessionHost:
 
     def __init__(
         self,
+        gate: Gate,
         publisher: Publisher,
         reader: SnapshotReader,
         follower: Follower,
@@ -42,6 +56,7 @@ class SessionHost:
         limits: Limits,
     ) -> None:
         self.types = types
+        self._gate = gate
         self._publisher = publisher
         self._reader = reader
         self._following = follower.following
@@ -54,6 +69,16 @@ class SessionHost:
     def collect_rows(self) -> int:
         """The most rows that a read gives at once."""
         return self._limits.collect_rows
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session was closed."""
+        return self._gate.closing
+
+    @property
+    def path(self) -> str:
+        """The folder of the session."""
+        return self._publisher.store.path
 
     def name_of(self, definition: Definition) -> str | None:
         """The name of a stage or input; None if the definition has none."""
@@ -76,6 +101,32 @@ class SessionHost:
                 hint="ask .at() again; what was left is in a branch, see session.branches",
             )
         return point.epoch
+
+    def standing(self, definition: Definition) -> Standing:
+        """Up to where a collection has come; what a reader has not looked at yet is not in it.
+
+        Raises:
+            StageError: what it reads was dropped, or has other columns.
+        """
+        since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
+        seen = self._publisher.snapshot
+        name = self._names.of(definition)
+        if name is not None:
+            last = seen.last(known(seen, name, definition.schema))
+            return Standing(Pinpoint(last, since), (seen.graph.named[name].log,))
+        read = {ref.name: ref.schema for ref in definition.refs}
+        stages = [known(seen, each, schema) for each, schema in read.items()]
+        logs = tuple(seen.graph.named[stage.name].log for stage in stages)
+        return Standing(Pinpoint(seen.epoch, since), logs)
+
+    def holds(self, standing: Standing, definition: Definition) -> bool:
+        """Whether what a collection had then is what its epoch of that number has now."""
+        left = self._publisher.ledger.numbering.has_left(*standing.point)
+        return not left and self.standing(definition).logs == standing.logs
+
+    def subscribe(self, callback: Callable[[int], None]) -> Callable[[], None]:
+        """Has a function hear of each epoch; returns the way to end it."""
+        return self._listeners.subscribe(callback)
 
     def read(self, definition: Definition, at: Any) -> Batch:
         """The consolidated rows at an epoch; counts below 0 are among them."""

@@ -97,8 +97,8 @@ class Owners:
         reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
         frames = Frames(publisher, reader, names, link)
         seen = publisher, reader, follower, frames
-        self.host = SessionHost(*seen, names, listeners, types, limits)
-        self.comparing = Comparing(publisher, self.host)
+        self.host = SessionHost(gate, *seen, names, listeners, types, limits)
+        self.comparing = Comparing(publisher, self.host, link.evaluate)
         self.paging = Paging(publisher, reader, follower, names, types)
         installation = Installation(gate, publisher, link, types, signer, self.upkeep, limits)
         self.retaining = Retaining(gate, publisher, installation, self.upkeep)

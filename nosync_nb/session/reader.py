@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.host import Types
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
@@ -151,25 +152,7 @@ class SnapshotReader:
 
     def scratch(self, seen: Snapshot, definition: Definition, epoch: int) -> Batch:
         """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
-        read = {ref.name: ref.schema for ref in definition.refs}
-        catalog = {n: Stage(n, known(seen, n, schema).schema) for n, schema in read.items()}
-        existing = Compiler(Graph(), self._types).compile(catalog)
-        traces = {}
-        for name in catalog:
-            batch = state(seen, name, epoch)
-            (layout, number), *_ = existing.named[name].traces.items()
-            traces[number] = Trace.of(arrange(layout, batch.updates), epoch)
-        graph = Compiler(existing, self._types).compile(
-            {**catalog, "": Stage("", definition.schema, definition)}
-        )
-        runner = Runner(graph, self._evaluate)
-        draft = runner.first_run(Version(epoch, traces), existing)
-        node = graph.nodes[next(reversed(graph.nodes))]
-        for number in node.traces.values():
-            trace = draft.traces.get(number)
-            if trace is not None:
-                return trace.consolidated()
-        return empty_batch(node.log_layout)
+        return scratch(seen, definition, epoch, self._types, self._evaluate)
 
     def explain(self, definition: Definition) -> str:
         """The operators of a collection, outermost first, with where its stages ran last."""
@@ -225,6 +208,31 @@ def known(seen: Snapshot, name: str, schema: Schema) -> Stage:
             stage=name,
         )
     return stage
+
+
+def scratch(
+    seen: Snapshot, definition: Definition, epoch: int, types: Types, evaluate: Evaluate
+) -> Batch:
+    """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
+    read = {ref.name: ref.schema for ref in definition.refs}
+    catalog = {n: Stage(n, known(seen, n, schema).schema) for n, schema in read.items()}
+    existing = Compiler(Graph(), types).compile(catalog)
+    traces = {}
+    for name in catalog:
+        batch = state(seen, name, epoch)
+        (layout, number), *_ = existing.named[name].traces.items()
+        traces[number] = Trace.of(arrange(layout, batch.updates), epoch)
+    graph = Compiler(existing, types).compile(
+        {**catalog, "": Stage("", definition.schema, definition)}
+    )
+    runner = Runner(graph, evaluate)
+    draft = runner.first_run(Version(epoch, traces), existing)
+    node = graph.nodes[next(reversed(graph.nodes))]
+    for number in node.traces.values():
+        trace = draft.traces.get(number)
+        if trace is not None:
+            return trace.consolidated()
+    return empty_batch(node.log_layout)
 
 
 def _described(tree: Definition) -> str:

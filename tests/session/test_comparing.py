@@ -207,16 +207,6 @@ def test_a_version_and_some_columns_are_compared_as_a_collection(session: Sessio
     assert [row[-1] for row in again.rows()] == ["a"]
 
 
-def test_what_does_not_go_on_here_is_no_collection(session: Session, tmp_path: Path) -> None:
-    with pytest.raises(StageError, match="do not both go on") as error:
-        _ = session.compare("delays", at=(1, 2)).collection
-    assert "without at=" in str(error.value.hint)
-    with nosync_nb.open(tmp_path / "other") as other:
-        theirs = other.input("flights", "carrier string, tail string, delay double")
-        with pytest.raises(StageError, match="do not both go on"):
-            _ = session.compare(session["flights"], theirs).collection
-
-
 def test_counts_over_epochs_are_those_of_each_epoch(session: Session) -> None:
     session.stage("late", session["flights"].group_by("tail").agg(n="count(*)"))
     session.stage(
