@@ -312,6 +312,30 @@ def test_only_what_is_used_of_a_users_module_matters() -> None:
     assert before != identify(whole, helpers=helpers)
 
 
+@pytest.mark.parametrize("statement", ["from .rates import STEP", "from . import rates"])
+def test_what_a_function_imports_from_its_own_package_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    package = tmp_path / "prices_of_mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "rates.py").write_text("STEP = 1\n")
+    value = "STEP" if "STEP" in statement else "rates.STEP"
+    (package / "clean.py").write_text(f"def f(r):\n    {statement}\n    return r + {value}\n")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        function = importlib.import_module("prices_of_mine.clean").f
+        before = function_fingerprint(function)
+        assert "prices_of_mine.rates" in before.modules
+        assert before.fingerprint == function_fingerprint(function).fingerprint
+        monkeypatch.setattr(importlib.import_module("prices_of_mine.rates"), "STEP", 2)
+        assert before.fingerprint != function_fingerprint(function).fingerprint
+    finally:
+        for name in [n for n in sys.modules if n.partition(".")[0] == "prices_of_mine"]:
+            del sys.modules[name]
+
+
 def test_installed_packages_count_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
     from nosync_nb.collections.functions.identity import modules
 
