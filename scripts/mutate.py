@@ -1,10 +1,10 @@
 """Mutates the engine and asks whether the tests notice: `make mutate`.
 
 Mutants are drawn by a seed, each is put into a copy of the tree, and the tests that run its lines
-are run there, those that look at little else first, until one fails. What was found is kept under
-`.tools/mutate`: a second run goes on where the first one stopped. A killed mutant stays killed
-until its module changes; one that survived is tried again when a test file changes, or if there
-are tests that were not asked for want of `--seconds` and there are more now.
+are run there, short ones that look at little else first, until one fails. What was found is kept
+under `.tools/mutate`: a second run goes on where the first one stopped. A killed mutant stays
+killed until its module changes; one that survived is tried again when a test file changes, or if
+there are tests that were not asked for want of `--seconds` and there are more now.
 
 A mutant counts as killed if a test fails or its time is up, as surviving if all pass or no test
 runs its line. Tests with Spark, a browser or minutes of their own, and of other processes, are not
@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import queue
+import resource
 import shutil
 import signal
 import subprocess
@@ -49,8 +50,9 @@ LEFT_OUT = {  # tests of text, of the set-up, of notebooks and processes: not of
     "test_snapshot",  # its tests trace lines themselves
 }
 GOAL = 0.85
-PATIENCE = 4  # a mutant may take so many times the seconds of its tests
+PATIENCE = 4  # a mutant may take so many times the seconds of its tests, of the processor's time
 START_S = 30
+WAITING = 10  # and so many times as much by the clock: the machine does other things too
 NO_TESTS = 4  # how pytest ends if it cannot find a test, or cannot import what it is in
 OTHERS = 0.25  # of the seconds, for tests that run the module and not the line
 EQUIVALENT = TOP / "tests" / "data" / "equivalent_mutants.json"
@@ -79,8 +81,8 @@ class Cover:
 
         Where the module changed since, or the line runs when the module is imported, the tests
         that run its function, or else any function of the module. The others count too: what is
-        computed once for all tests (by a cache) shows as run by the first of them alone. The most
-        devoted to the module come first.
+        computed once for all tests (by a cache) shows as run by the first of them alone. Those
+        most devoted to the module, for the seconds they take, come first.
         """
         found, others = [], []
         for test in self.tests:
@@ -92,7 +94,7 @@ class Cover:
             elif mask:
                 others.append(test)
         for tests in (found, others):
-            tests.sort(key=lambda t: (-t.lines[mutant.file].bit_count() / t.size, t.seconds))
+            tests.sort(key=lambda t: -t.lines[mutant.file].bit_count() / t.size / (t.seconds + 0.2))
         return found, others
 
     def _wanted(
@@ -152,17 +154,18 @@ def covered(files: list[Path], args: argparse.Namespace) -> Cover:
     """Loads what test files cover, and looks at those that are new or changed."""
     home = HOME / "cover"
     home.mkdir(parents=True, exist_ok=True)
-    stale = [p for p in files if args.fresh or not _is_known(home / f"{p.stem}.json", p, args)]
+    stale = [p for p in files if args.fresh or not _is_known(result_of(home, p), p, args)]
     if stale:
         print(f"looking at what {len(stale)} of {len(files)} test files cover ...", flush=True)
     with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(lambda p: _collect(p, home / f"{p.stem}.json"), stale))
+        list(pool.map(lambda p: _collect(p, result_of(home, p)), stale))
     cover = Cover()
     for path in files:
-        if not (home / f"{path.stem}.json").exists():
-            print(f"{path.name} could not be looked at: see {home / path.stem}.log")
+        result = result_of(home, path)
+        if not result.exists():
+            print(f"{path.name} could not be looked at: see {result.with_suffix('.log')}")
             continue
-        found = json.loads((home / f"{path.stem}.json").read_text())
+        found = json.loads(result.read_text())
         test = str(path.relative_to(TOP))
         cover.engine[test], cover.functions[test] = found["engine"], found["functions"]
         there = path.read_text()
@@ -174,6 +177,11 @@ def covered(files: list[Path], args: argparse.Namespace) -> Cover:
             if size:
                 cover.tests.append(Test(name, each["seconds"], lines, size))
     return cover
+
+
+def result_of(home: Path, test: Path) -> Path:
+    """Where it stands what a test file covers; two rooms have files of one name."""
+    return home / f"{test.parent.name}-{test.stem}.json"
 
 
 def _is_known(result: Path, test: Path, args: argparse.Namespace) -> bool:
@@ -261,7 +269,11 @@ def judged(mutant: Mutant, cover: Cover, places: Places, seconds: float) -> str:
 
 
 def run(place: Path, tests: list[str], limit: float, *options: str, **env: str) -> int | None:
-    """The exit code of some tests, None if they take too long."""
+    """The exit code of some tests, None if they take too long.
+
+    Args:
+        limit: of seconds of the processor's time, where that can be told.
+    """
     (place / "chosen").write_text("\n".join(tests))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider"]
     with (place / "out").open("w") as out:
@@ -273,14 +285,27 @@ def run(place: Path, tests: list[str], limit: float, *options: str, **env: str) 
             stderr=out,
             start_new_session=True,
         )
+        if sys.platform == "linux":
+            resource.prlimit(process.pid, resource.RLIMIT_CPU, (int(limit) + 1, int(limit) + 1))
         try:
-            return process.wait(limit)
+            code = process.wait(WAITING * limit)
+            return None if code in (-signal.SIGXCPU, -signal.SIGKILL) else code
         except subprocess.TimeoutExpired:
             return None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            end_others(place)
+
+
+def end_others(place: Path) -> None:
+    """Ends what tests of a place have left behind in groups of their own: keepers, servers."""
+    mark = f"PYTHONPATH={place}:".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 # -- results ---------------------------------------------------------------------------------------

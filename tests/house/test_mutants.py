@@ -6,6 +6,8 @@ import ast
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import mutants
 import mutate
@@ -104,3 +106,27 @@ def test_a_survivor_is_tried_again_when_a_test_of_any_room_changes(tmp_path: Pat
     assert mutate.Results(tmp_path, 1).tests == before
     test.write_text("2")
     assert mutate.Results(tmp_path, 1).tests != before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes under /proc")
+def test_a_run_ends_with_all_that_its_tests_have_started(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import subprocess\n\n\ndef test_leaves_a_process() -> None:\n"
+        "    left = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "    with open('left', 'w') as file:\n        file.write(str(left.pid))\n"
+    )
+    assert mutate.run(tmp_path, ["test_it.py"], 60) == 0
+    left = Path("/proc", (tmp_path / "left").read_text(), "stat")
+    while left.exists() and left.read_text().rpartition(")")[2].split()[0] != "Z":
+        pass  # killed, and not gone yet
+
+
+def test_a_run_that_takes_too_much_of_the_processor_is_given_up(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_never_ends() -> None:\n    while True: pass\n")
+    assert mutate.run(tmp_path, ["test_it.py"], 2) is None
+
+
+def test_test_files_of_one_name_are_looked_at_apart() -> None:
+    top = Path(__file__).resolve().parents[1]
+    files = sorted(top.rglob("test_*.py"))
+    assert len({mutate.result_of(top, file) for file in files}) == len(files)
