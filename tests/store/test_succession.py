@@ -140,6 +140,8 @@ def test_an_owner_is_told_from_another_one_by_his_word_and_by_where_he_ended() -
     assert not succession.has(reigns, head(7, mine), 9)
     assert succession.has(reigns, head(3, other), 99)  # of before nothing is known
     assert succession.has(reigns, None, 99)
+    assert succession.has(reigns, head(5, other), 0)  # of whom nothing is there nothing is lacking
+    assert not succession.has(reigns, head(5, other), 1)
     assert succession.has(reigns, head(5, other, (4, mine)), 5)  # he wrote nothing
     assert not succession.has(reigns, head(5, other, (4, mine)), 6)
     assert not succession.has(reigns, head(5, other, (4, other)), 5)
