@@ -156,7 +156,10 @@ def _waiting() -> Iterator[str]:
     still = waiting()
     every = len(ORDINARY.read_text().splitlines())
     yield f"\n## Expressions that wait for Spark\n\nOf {every} ordinary ones beyond arithmetic,"
-    yield f"these {len(still)} do; the rest is computed in process. Some Spark refuses. Columns:"
+    yield f"these {len(still)} do; the rest is computed in process. Some Spark refuses. Doubles"
+    yield "and floats as text have the fewest digits that tell them apart, as from Java 19 (before"
+    yield "that Java has more of some); a text that is a time without a day is no timestamp; bytes"
+    yield "that are no UTF-8 are no text. Columns:"
     yield f"{_COLUMNS}.\n\n| expression | what waits |\n|---|---|"
     for text, why in still.items():
         yield f"| `{_cell_text(text)}` | {_cell_text(why)} |"

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.expressions import dates, intervals, patterns, rules
-from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value
+from nosync_nb.expressions import dates, intervals, making, patterns, rules
+from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value, tried_call
 from nosync_nb.expressions.kernel import Check, Kernel, TextKernel
 from nosync_nb.expressions.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
@@ -236,6 +236,25 @@ def _to_time(type_: str) -> Rule:
     return rule
 
 
+def _tried(rule: Rule) -> Rule:
+    """`try_to_timestamp` and its kin: null for a text that does not fit."""
+
+    def tried(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        made = rule(name, arguments, utc)
+        return made if made in arguments else tried_call(made)
+
+    return tried
+
+
+def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`try_to_date(x [, pattern])`."""
+    _arity(name, arguments, 1, 2)
+    if len(arguments) == 1 or arguments[0].type != "string":
+        return _tried(rules.to_date)(name, arguments[:1], utc)
+    made = _read(arguments[0], _pattern(arguments, 1), "timestamp", utc=utc)
+    return cast(tried_call(made), "date", utc=utc)
+
+
 def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`unix_timestamp(x [, pattern])`: seconds, those of timestamps cut off towards zero."""
     _arity(name, arguments, 1, 2)
@@ -248,28 +267,6 @@ def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         raise NotProvedError(f"{name} of {time.type}")
     kernel = Kernel(lambda a: np.sign(a) * (np.abs(a) // dates.SECOND))
     return StrictNode(name, "bigint", kernel, (time,))
-
-
-def _no_day(year: Any, month: Any, day: Any) -> Any:
-    """Where there is no such day, or it is too far."""
-    months = (year.astype(np.int64) - 1970) * 12 + np.clip(month, 1, 12) - 1
-    start = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    end = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    far = (start + day - 1 < -(2**31)) | (start + day - 1 >= 2**31)
-    return far | (month < 1) | (month > 12) | (day < 1) | (day > end - start)
-
-
-def _made_day(year: Any, month: Any, day: Any) -> Any:
-    months = (year.astype(np.int64) - 1970) * 12 + month - 1
-    start = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    return (start + day - 1).astype(np.int32)
-
-
-def _make_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    count(name, arguments, 3)
-    parts = [_int(argument, utc=utc) for argument in arguments]
-    kernel = Kernel(_made_day, (Check(_no_day, "there is no such date"),))
-    return StrictNode(name, "date", kernel, parts)
 
 
 _UNITS = {
@@ -320,9 +317,11 @@ FUNCTIONS: dict[str, Rule] = {
     "date_format": _date_format,
     "to_date": _to_date,
     "to_timestamp": _to_time("timestamp"),
+    "try_to_timestamp": _tried(_to_time("timestamp")),
+    "try_to_date": _try_to_date,
     "to_timestamp_ltz": _to_time("timestamp"),
     "to_timestamp_ntz": _to_time("timestamp_ntz"),
-    "make_date": _make_date,
+    **making.FUNCTIONS,
     "trunc": _truncated,
     "date_trunc": _truncated,
     "date_part": _date_part,
@@ -341,6 +340,9 @@ _PARTS: dict[str, Rule] = {
     "doy": _of_date(dates.day_of_year),
     "hour h hours hr hrs": rules.clock(dates.hour),
     "minute m min mins minutes": rules.clock(dates.minute),
+    "second s sec seconds secs": rules.clock(
+        lambda micros: micros % (60 * dates.SECOND), "decimal(8,6)"
+    ),
 }
 EXTRACTED = {name: rule for names, rule in _PARTS.items() for name in names.split()}
 
@@ -349,7 +351,7 @@ def extracted(unit: str, value: ValueNode, utc: bool) -> ValueNode:
     """`extract(unit from value)`.
 
     Raises:
-        NotProvedError: for a unit that is none, or seconds, which are a decimal.
+        NotProvedError: for a unit that is none.
     """
     rule = EXTRACTED.get(unit.lower())
     if rule is None:

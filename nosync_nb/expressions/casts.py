@@ -1,19 +1,23 @@
 """Kernels of casts: every value arrives exactly as in Spark's ANSI mode, or the row raises.
 
-Left to Spark: floats to text (depends on the Java version), text to float and to timestamps,
-timestamps to text, decimals, binary and nested types.
+Casts of decimals are in decimal_casts.py, text to timestamps in moments.py, values to text in
+printed.py. Bytes that are no UTF-8 are refused as text, also where it is tried: Spark makes a text
+of them that no reader takes.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nosync_nb.expressions import dates, decimal_casts
+from nosync_nb.expressions import dates, decimal_casts, moments, printed
 from nosync_nb.expressions.kernel import Check, InvalidError, Kernel, TextKernel
 from nosync_nb.expressions.numbers import limits
 from nosync_nb.expressions.typing_rules import NUMBERS, is_decimal
@@ -51,18 +55,19 @@ def _number(source: str, target: str) -> Kernel:
     return Kernel(lambda a: a.astype(dtype), (check,), lambda a: a)
 
 
-def _float_to_integer(target: str) -> Kernel:
+def _float_to_integer(target: str, unit: int = 1) -> Kernel:
+    """The value times `unit`, cut off towards zero."""
     dtype = FIXED[target]
     least, greatest = limits(target)
 
     def bad(a: Any) -> Any:
-        wide = a.astype(np.float64)
+        wide = a.astype(np.float64) * unit
         return ~((np.floor(wide) <= float(greatest)) & (np.ceil(wide) >= float(least)))
 
     def run(a: Any) -> Any:
         if target != "bigint":
             return a.astype(dtype)
-        wide = a.astype(np.float64)
+        wide = a.astype(np.float64) * unit
         top = wide >= 2.0**63  # 2**63 itself passes the check and becomes the greatest, as in Java
         return np.where(top, greatest, np.where(top, 0.0, wide).astype(np.int64))
 
@@ -78,16 +83,40 @@ def _time(source: str, target: str) -> Kernel | None:
         return Kernel(dates.to_days)
     if source == "date" and target in timestamps:
         return dates.TO_MICROS
-    if source == "timestamp" and target == "bigint":
-        return Kernel(lambda a: a // dates.SECOND)
-    if source == "timestamp" and target == "double":
-        return Kernel(lambda a: a / np.float64(dates.SECOND))
+    if source == "timestamp" and target in NUMBERS:
+        return _seconds(target)
+    if target == "timestamp" and source in INTEGERS:
+        return Kernel(_micros)
+    if target == "timestamp" and source in FLOATS:
+        return _float_to_integer("bigint", dates.SECOND)
     return None
 
 
-_CONTROLS = "".join(map(chr, range(0x21)))
-_BLANKS = _CONTROLS + "\x7f"
-"""What Spark trims before it reads a value; of doubles, Java trims `_CONTROLS` only."""
+def _seconds(target: str) -> Kernel:
+    """Seconds since 1970; whole ones are those before."""
+    if target in FLOATS:
+        return Kernel(lambda a: (a / np.float64(dates.SECOND)).astype(FIXED[target]))
+    least, greatest = limits(target)
+    check = Check(
+        lambda a: (a // dates.SECOND < least) | (a // dates.SECOND > greatest),
+        f"the value is beyond {target}",
+    )
+    run = Kernel(lambda a: (a // dates.SECOND).astype(FIXED[target]))
+    return run if target == "bigint" else replace(run, checks=(check,))
+
+
+def _micros(seconds: Any) -> Any:
+    """Seconds as microseconds; what is beyond all of them is the last."""
+    most = (2**63 - 1) // dates.SECOND
+    wide = seconds.astype(np.int64)
+    inside = np.clip(wide, -most, most) * np.int64(dates.SECOND)
+    ends = np.where(wide > 0, np.int64(2**63 - 1), np.int64(-(2**63)))
+    return np.where((wide > most) | (wide < -most), ends, inside)
+
+
+_BLANKS = moments.BLANKS
+_CONTROLS = _BLANKS[:-1]
+"""What Java trims of doubles."""
 
 _HEX = re.compile(
     r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[dDfF]?", re.ASCII
@@ -126,6 +155,26 @@ def _to_integer(target: str) -> TextKernel:
         return values if fits else None
 
     return TextKernel(row, large, raises=True)
+
+
+def _to_float(text: str) -> float:
+    """Rounded once: a double of odd bits says on which side of it the text is."""
+    near = _to_double(text)
+    if near - near != 0.0 or near == 0.0:
+        return near
+    trimmed = text.strip(_CONTROLS)
+    hexadecimal = _HEX.fullmatch(trimmed)
+    exact = _of_hex(hexadecimal[1]) if hexadecimal else Fraction(trimmed.rstrip("dDfF"))
+    if exact != Fraction(near) and not int(np.float64(near).view(np.int64)) & 1:
+        near = math.nextafter(near, math.inf if exact > Fraction(near) else -math.inf)
+    return float(np.float32(near))
+
+
+def _of_hex(text: str) -> Fraction:
+    mantissa, _, power = text.lower().replace("0x", "", 1).partition("p")
+    whole, _, fraction = mantissa.partition(".")
+    digits = Fraction(int(whole + fraction, 16), 16 ** len(fraction))
+    return digits * Fraction(2) ** int(power)
 
 
 def _to_double(text: str) -> float:
@@ -169,15 +218,36 @@ def _to_date(text: str) -> int:
 
 
 _FROM_TEXT: dict[str, TextKernel] = {
+    "float": TextKernel(_to_float, raises=True),
     "double": TextKernel(_to_double, raises=True),
     "boolean": TextKernel(_to_boolean, raises=True),
     "date": TextKernel(_to_date, raises=True),
+    "timestamp": moments.reader("timestamp"),
+    "timestamp_ntz": moments.reader("timestamp_ntz"),
+    "binary": TextKernel(str.encode, lambda a: pc.cast(a, pa.binary())),
+}
+
+
+def _of_bytes(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise InvalidError(f"{value!r} is no UTF-8") from None
+
+
+_BYTES_TRIED = TextKernel(_of_bytes, raises=True)
+_TO_TEXT: dict[str, TextKernel] = {
+    "boolean": TextKernel(lambda v: "true" if v else "false"),
+    "date": TextKernel(dates.date_text),
+    "double": printed.DOUBLE,
+    "float": printed.FLOAT,
+    "timestamp": printed.TIME,
+    "timestamp_ntz": printed.TIME,
+    "binary": TextKernel(_of_bytes, raises=True, lenient=_BYTES_TRIED),
 }
 
 
 def _to_text(source: str) -> TextKernel | None:
     if source in INTEGERS:
         return TextKernel(str, lambda a: pc.cast(bridge.of_numpy(a), pa.string()))
-    if source == "boolean":
-        return TextKernel(lambda v: "true" if v else "false")
-    return TextKernel(dates.date_text) if source == "date" else None
+    return _TO_TEXT.get(source)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
-from nosync_nb.expressions import casts, dates, wide
+from nosync_nb.expressions import casts, dates, moments, printed, wide
 from nosync_nb.expressions.kernel import InvalidError, TextKernel, tried
+from nosync_nb.expressions.nested import RowwiseNode
 from nosync_nb.expressions.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.numbers import limits
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_of, is_decimal, is_known
-from nosync_nb.rows.types import FLOATS, INTEGERS
+from nosync_nb.rows.types import FLOATS, INTEGERS, is_nested
 
 
 class NotProvedError(Exception):
@@ -20,7 +22,7 @@ class NotProvedError(Exception):
 _EXACT = {"float": 2**24, "double": 2**53}
 
 _IMPLICIT: dict[str, tuple[str, ...]] = {
-    "string": (*INTEGERS, "boolean", "date"),
+    "string": (*NUMBERS, "boolean", "date", "timestamp", "timestamp_ntz"),
     "date": ("string", "timestamp", "timestamp_ntz"),
     "timestamp": ("date", "string", "timestamp_ntz"),
     "double": NUMBERS,
@@ -59,10 +61,22 @@ def cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
             return literal
     if "timestamp" in (source, target) and not utc and not {source, target} & set(NUMBERS):
         raise NotProvedError("timestamps in a time zone other than UTC")
+    if is_nested(source) and target == "string":
+        return _printed(node, utc=utc)
     kernel = casts.cast(source, target) if is_known(source) else None
     if kernel is None:
         raise NotProvedError(f"cast of {source} to {target}")
     return StrictNode("cast", target, kernel, (node,))
+
+
+def _printed(node: ValueNode, *, utc: bool) -> ValueNode:
+    """What is nested, as text."""
+    write = printed.writer(node.type)
+    if write is None:
+        raise NotProvedError(f"cast of {node.type} to string")
+    if not utc and "timestamp" in node.type.replace("timestamp_ntz", ""):
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    return RowwiseNode("cast", "string", write, (node,))
 
 
 def _literal(node: LiteralNode, target: str, *, utc: bool) -> LiteralNode | None:
@@ -96,22 +110,38 @@ def _decimal_literal(value: Decimal, target: str) -> LiteralNode | None:
     return None
 
 
+_SPECIAL = frozenset(("now", "today", "tomorrow", "yesterday"))
+
+
 def _text_literal(text: str, target: str, *, utc: bool) -> LiteralNode | None:
     """The literal cast; None if it cannot be, which is an error on each row that asks for it."""
     if target in ("timestamp", "timestamp_ntz"):
-        moment = dates.parse_timestamp(text.strip())
-        if moment is None or (moment[1] if target == "timestamp_ntz" else not (utc or moment[1])):
-            raise NotProvedError(f"the {target} {text!r}")
-        return LiteralNode(moment[0], target)
+        return LiteralNode(_moment(text, target, utc=utc), target)
     if is_decimal(target):
         return None
     kernel = casts.cast("string", target)
     if not isinstance(kernel, TextKernel):
         raise NotProvedError(f"cast of string to {target}")
+    if target == "date" and text.strip().lower() == "epoch":
+        return LiteralNode(0, target)
+    if target == "date" and text.strip().lower() in _SPECIAL:
+        raise NotProvedError(f"the {target} {text!r}")
     try:
         return LiteralNode(kernel.row(text), target)
     except InvalidError:
         return None
+
+
+def _moment(text: str, target: str, *, utc: bool) -> int:
+    """The timestamp of a literal; `now` and its kin, and what is none, are Spark's."""
+    plain = dates.parse_timestamp(text.strip())
+    if plain is not None and (not plain[1] if target == "timestamp_ntz" else utc or plain[1]):
+        return plain[0]
+    if plain is None and target == "timestamp" and utc:
+        with suppress(InvalidError):
+            micros: int = moments.reader(target).row(text)
+            return micros
+    raise NotProvedError(f"the {target} {text!r}")
 
 
 def try_cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:

@@ -33,6 +33,8 @@ def comparison(kernels: numbers.Kernels, text: TextKernel) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
         left, right = arguments
+        if left.type == right.type == VOID:
+            return LiteralNode(None, "boolean")
         if isinstance(left, LiteralNode) and not isinstance(right, LiteralNode):
             return COMPARISONS[_MIRRORED[name]](_MIRRORED[name], [right, left], utc)
         if left.type in INTEGERS and isinstance(right, LiteralNode):
@@ -43,6 +45,9 @@ def comparison(kernels: numbers.Kernels, text: TextKernel) -> Rule:
             kernel = exact.comparison(name, left.type, right.type)
             return StrictNode(name, "boolean", kernel, (left, right))
         left, right = to_common([left, right], utc=utc)
+        if left.type == "binary":
+            kernel = exact.comparison(name, "binary", "binary")
+            return StrictNode(name, "boolean", kernel, (left, right))
         if left.type == "string":
             return StrictNode(name, "boolean", text, (left, right))
         if left.type in FLOATS and isinstance(right, LiteralNode) and right.value == right.value:
@@ -82,6 +87,8 @@ def _beside_decimal(name: str, literal: LiteralNode) -> LiteralNode | None:
 
 def same(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`<=>`."""
+    if all(argument.type == VOID for argument in arguments):
+        return LiteralNode(True, "boolean")
     equal = COMPARISONS["="]("=", arguments, utc)
     assert isinstance(equal, StrictNode)
     return SameNode(equal)
@@ -110,7 +117,7 @@ def in_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if len(literals) < len(listed):
         return _any_equal(value, listed, utc)
     wanted = [x.value for x in literals if x.value is not None]
-    if exactly:
+    if exactly or value.type == "binary":
         matches = StrictNode(name, "boolean", exact.one_of(wanted, value.type), (value,))
     elif value.type == "string":
         matches = StrictNode(name, "boolean", likes.one_of(frozenset(wanted)), (value,))

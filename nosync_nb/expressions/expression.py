@@ -299,7 +299,7 @@ def _restore(
 def _printed(column: Column, type_: str) -> str:
     try:
         return repr(rows.to_pylist(column, type_)[0])
-    except SchemaError:
+    except (SchemaError, OverflowError):
         return "a value beyond Python's years"
 
 

@@ -68,12 +68,14 @@ class TextKernel:
             or numpy array out. None: `row` on each distinct row.
         raises: whether `row` may raise `InvalidError`.
         nullable: whether `row` may return None.
+        lenient: what is run where it is tried; None: `row`, and null where that refuses.
     """
 
     row: Callable[..., Any]
     large: Callable[..., Any] | None = None
     raises: bool = False
     nullable: bool = False
+    lenient: TextKernel | None = None
 
 
 def tried(kernel: Kernel | TextKernel) -> Kernel | TextKernel:
@@ -82,6 +84,8 @@ def tried(kernel: Kernel | TextKernel) -> Kernel | TextKernel:
         return _tried_numbers(kernel) if kernel.raises else kernel
     if not kernel.raises:
         return kernel
+    if kernel.lenient is not None:
+        return kernel.lenient
     given = kernel.row
 
     def row(*values: Any) -> Any:

@@ -44,7 +44,12 @@ def value_of(source: str) -> str:
 
 
 def is_special(source: str) -> bool:
-    """Tells whether a string in quotes is not just what stands between them."""
+    """Tells whether a string in quotes is not just what stands between them.
+
+    Bytes, as in `X'1F'`, are no string.
+    """
+    if source[0] in "xX":
+        return False
     return source[0] in "rR" or "\\" in source or source[1:-1].count(source[-1]) > 0
 
 

@@ -1,4 +1,4 @@
-"""`rlike` and the functions of regular expressions, with a literal pattern."""
+"""`rlike`, `split` and the functions of regular expressions, with a literal pattern."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
 from nosync_nb.expressions.functions import Function
 from nosync_nb.expressions.java_regex import compiled, may_be_empty, replacement
 from nosync_nb.expressions.kernel import TextKernel
+from nosync_nb.expressions.nested import RowwiseNode
 from nosync_nb.expressions.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
 
@@ -99,6 +100,51 @@ def replace(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     return StrictNode(name, "string", TextKernel(lambda s: pattern.sub(made, s)), (text,))
 
 
+def split(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """`split(text, pattern [, limit])`: as many pieces as there are, or the limit at most."""
+    if len(arguments) not in (2, 3):
+        raise NotProvedError(f"{name} of {len(arguments)} arguments")
+    text = implicit(arguments[0], "string", utc=utc)
+    limit = [implicit(argument, "int", utc=utc) for argument in arguments[2:]]
+    given = literal_value(arguments[1], "a regular expression")
+    if not isinstance(given, str):
+        raise NotProvedError("a regular expression that is no text")
+    if not given:
+        row = _characters
+    elif given.isascii() and not set(given) & _SIGNS:
+        row = _split_plain(given)
+    else:
+        row = _split_by(_filled(arguments[1]))
+    return RowwiseNode(name, "array<string>", row, (text, *limit))
+
+
+_SIGNS = frozenset("\\^$.|?*+()[]{}")
+
+
+def _characters(text: str, limit: int = 0) -> list[str]:
+    if not text or limit <= 0 or limit > len(text):
+        return list(text) or [""]
+    return [*text[: limit - 1], text[limit - 1 :]]
+
+
+def _split_plain(mark: str) -> Callable[..., list[str]]:
+    return lambda text, limit=0: text.split(mark, limit - 1 if limit > 0 else -1)
+
+
+def _split_by(pattern: re.Pattern[str]) -> Callable[..., list[str]]:
+    def row(text: str, limit: int = 0) -> list[str]:
+        pieces: list[str] = []
+        start = 0
+        for match in pattern.finditer(text):
+            if len(pieces) == limit - 1:
+                break
+            pieces.append(text[start : match.start()])
+            start = match.end()
+        return [*pieces, text[start:]]
+
+    return row
+
+
 _MATCHES = _of("boolean", lambda pattern: lambda text: pattern.search(text) is not None)
 
 FUNCTIONS: dict[str, Function | Rule] = {
@@ -110,4 +156,5 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "regexp_substr": _of("string", _piece, nullable=True),
     "regexp_extract": extract,
     "regexp_replace": replace,
+    "split": split,
 }

@@ -164,12 +164,12 @@ def to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 def concat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`concat` and `||` of text."""
     if not arguments:
-        raise NotProvedError("concat of nothing")
+        return LiteralNode("", "string")
     operands = [implicit(argument, "string", utc=utc) for argument in arguments]
     return StrictNode(name, "string", texts.concat, operands)
 
 
-def clock(function: Callable[[Any], Any]) -> Rule:
+def clock(function: Callable[[Any], Any], type_: str = "int") -> Rule:
     """`hour` and its kin: of the wall clock."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -179,7 +179,7 @@ def clock(function: Callable[[Any], Any]) -> Rule:
             time = implicit(time, "timestamp", utc=utc)
             if not utc:
                 raise NotProvedError("timestamps in a time zone other than UTC")
-        return StrictNode(name, "int", Kernel(function), (time,))
+        return StrictNode(name, type_, Kernel(function), (time,))
 
     return rule
 

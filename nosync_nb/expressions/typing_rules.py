@@ -81,7 +81,7 @@ def _from_text(other: str) -> str | None:
         return "bigint"
     if other in FLOATS:
         return "double"
-    return other if other in TIMES or other == "boolean" else None
+    return other if other in TIMES or other in ("boolean", "binary") else None
 
 
 def common_of(types: Iterable[str]) -> str | None:

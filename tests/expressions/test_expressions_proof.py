@@ -14,8 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from expression_cases import Case
-from expression_frames import Mask, Values, evaluated, local_cases, null_mask, values
-from expression_functions import NEAR
+from expression_frames import (
+    Mask,
+    Values,
+    evaluated,
+    local_cases,
+    null_mask,
+    same_numbers,
+    values,
+)
+from expression_functions import NEAR, PRINTED
 from expression_trees import expressions
 
 from nosync_nb import rows
@@ -54,6 +62,9 @@ def assert_equal(sql: str, e: Expression, expected: Any, found: Any, own: Values
     same = rows.equal(expected, found, e.type)
     if sql in NEAR:
         same |= _near(rows.to_pylist(expected, e.type), rows.to_pylist(found, e.type))
+    if sql in PRINTED:
+        texts = (rows.to_pylist(column, e.type) for column in (expected, found))
+        same |= np.array(same_numbers(*texts, PRINTED[sql]))
     wrong = np.flatnonzero(~same)
     if len(wrong):
         i = int(wrong[0])

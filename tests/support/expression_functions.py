@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 NEAR = [
     "exp(x_double)",
     "ln(x_double)",
@@ -29,6 +31,9 @@ NEAR = [
     "csc(x_double)",
 ]
 """Doubles that may differ from Java's in the last place."""
+
+PRINTED = {"cast(x_double as string)": float, "cast(x_float as string)": np.float32}
+"""What reads texts as numbers whose digits are not the same on every Java."""
 
 PLAIN = [
     "degrees(x_double)",
