@@ -6,6 +6,7 @@ make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, hi
                                     notebook, loops, long, pairs, persist, lost, objects, snapshots,
                                     kills, branches, tpch; faults is those of replicas
 make bench ARGS="tpch --sf 1"       TPC-H at another scale factor than 0.1
+make bench ARGS="tpch --decimals"   TPC-H with decimals, beside doubles
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 make bench ARGS="pairs --kind server"     replicas at servers instead of in folders
 """
@@ -416,6 +417,8 @@ def main() -> int:
     parser.add_argument("--kind", choices=KINDS, default="folder", help=text)
     text = "of TPC-H: the scale factor; 1 is about a gigabyte of text"
     parser.add_argument("--sf", type=float, default=0.1, help=text)
+    text = "of TPC-H: with decimals, beside doubles"
+    parser.add_argument("--decimals", action="store_true", help=text)
     text = "of replicas: how many pairs of runs, edges and epochs; 0: as many as the figure needs"
     for name in ("--pairs", "--edges", "--epochs"):
         parser.add_argument(name, type=int, default=0, help=text)

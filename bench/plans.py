@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.report import Goals, Table, run
+from bench.report import Goals, MeasurementError, Table, run
 
 EPOCHS = 20
 QUICK_EPOCHS = 4
@@ -26,7 +28,66 @@ def by_rows(found: dict[str, Any], figure: str) -> dict[int, float]:
 def tpch(options: argparse.Namespace, goals: Goals) -> None:
     """Measures TPC-H; DuckDB holds each result of each epoch against its own."""
     epochs = QUICK_EPOCHS if options.quick else EPOCHS
-    measured(("--sf", options.sf, "--epochs", epochs), goals)
+    flags = ("--sf", options.sf, "--epochs", epochs)
+    if options.decimals:
+        decimals(flags, goals)
+    else:
+        measured(flags, goals)
+
+
+def decimals(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
+    """Runs the queries with decimals and with doubles, and shows what the first cost more.
+
+    Raises:
+        MeasurementError: if the two do not give the same rows.
+    """
+    sizes = [str(each) for each in flags]
+    with tempfile.TemporaryDirectory(prefix="nosync-bench-") as folder:
+        files = [Path(folder) / "doubles.json", Path(folder) / "decimals.json"]
+        doubles = run("-m", "bench.tpch", *sizes, "--results", files[0])
+        exact = run("-m", "bench.tpch", *sizes, "--results", files[1], "--decimals")
+        near, sure = ([*map(json.loads, file.read_text().splitlines())] for file in files)
+    for epoch, (one, other) in enumerate(zip(near, sure, strict=True)):
+        for name, found in one.items():
+            _check(f"{name}, epoch {epoch}", found, other[name])
+    table = Table(
+        "TPC-H with decimals(15,2): load s and epochs, ms of the processor",
+        "values          ",
+        "load s  ",
+        *(f"{rows} rows" for rows in by_rows(doubles, "cpu_ms")),
+    )
+    for title, found in (("doubles", doubles), ("decimals", exact)):
+        table.row(title, found["load_cpu_seconds"], *by_rows(found, "cpu_ms").values())
+    more = {
+        rows: each / by_rows(doubles, "cpu_ms")[rows]
+        for rows, each in by_rows(exact, "cpu_ms").items()
+    }
+    table.row(
+        "ratio to doubles", exact["load_cpu_seconds"] / doubles["load_cpu_seconds"], *more.values()
+    )
+    for rows, ratio in more.items():
+        goals.add(f"TPC-H, epochs of {rows:,} rows: decimals / doubles", ratio, 1.5)
+
+
+def _check(what: str, near: list[Any], exact: list[Any]) -> None:
+    """Holds rows of decimals against those of doubles; averages of decimals have six places."""
+    floats = [
+        any(isinstance(row[i], float) for row in near) for i in range(len(near[0] if near else ()))
+    ]
+    read = [
+        [float(v) if f and v is not None else v for v, f in zip(row, floats, strict=True)]
+        for row in exact
+    ]
+
+    def order(row: list[Any]) -> list[str]:
+        return [str(value) for value in row if not isinstance(value, float)]
+
+    for one, other in zip(sorted(near, key=order), sorted(read, key=order), strict=True):
+        for a, b in zip(one, other, strict=True):
+            if a != b and not (
+                isinstance(a, float) and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-6)
+            ):
+                raise MeasurementError(f"{what}: {other} with decimals, {one} with doubles")
 
 
 def measured(flags: Sequence[str | int | float | Path], goals: Goals) -> None:

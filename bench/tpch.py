@@ -29,6 +29,7 @@ _DDL = {
     pa.float64(): "double",
     pa.string(): "string",
     pa.date32(): "date",
+    pa.decimal128(15, 2): "decimal(15,2)",
 }
 
 
@@ -99,8 +100,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--folder", type=Path, help="of the tables, instead of generated ones")
     parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--decimals", action="store_true", help="instead of doubles")
     options = parser.parse_args()
-    tables = read(options.folder or generated(options.sf))
+    tables = read(options.folder or generated(options.sf), decimals=options.decimals)
     refreshes = Refreshes(tables, options.epochs)
     folder = Path(tempfile.mkdtemp(prefix="nosync-bench-"))
     try:

@@ -1,7 +1,8 @@
 """The tables of TPC-H as `tpchgen-cli` makes them, and refreshes of them.
 
 A refresh takes orders in with their lines, and others out. Those that come are the last ones of the
-generated tables, which the load lacks; those that go are drawn. Decimals are read as doubles.
+generated tables, which the load lacks; those that go are drawn. Decimals, of 15 digits with 2
+places, are read as doubles unless they are asked for.
 """
 
 from __future__ import annotations
@@ -56,16 +57,17 @@ def generated(scale: float) -> Path:
     return folder
 
 
-def read(folder: Path) -> Tables:
-    """The tables of a folder."""
-    return {name: _plain(pq.read_table(folder / f"{name}.parquet")) for name in TABLES}
+def read(folder: Path, *, decimals: bool = False) -> Tables:
+    """The tables of a folder, with decimals as they are, or doubles for them."""
+    return {name: _plain(pq.read_table(folder / f"{name}.parquet"), decimals) for name in TABLES}
 
 
-def _plain(table: pa.Table) -> pa.Table:
-    """A table with doubles for decimals, and plain strings."""
+def _plain(table: pa.Table, decimals: bool) -> pa.Table:
+    """A table with plain strings, and doubles for decimals unless these are kept."""
     fields = []
     for field in table.schema:
-        type_ = pa.float64() if pa.types.is_decimal(field.type) else field.type
+        exact = decimals or not pa.types.is_decimal(field.type)
+        type_ = field.type if exact else pa.float64()
         fields.append(field.with_type(_TYPES.get(type_, type_)).with_metadata(None))
     return table.cast(pa.schema(fields)).combine_chunks()
 

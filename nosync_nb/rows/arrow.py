@@ -24,11 +24,19 @@ Column: TypeAlias = Any
 """A numpy array (null-free fixed type), a numpy object array (small), or a `pa.Array`."""
 
 SMALL = 4096
-"""Rows up to which text, decimals and columns with nulls are kept as Python objects."""
+"""Rows up to which text and columns with nulls are kept as Python objects."""
+
+FEW_DECIMALS = 64
+"""Rows up to which decimals are: beyond, numpy on Arrow's bytes is cheaper than a step for each."""
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def most_objects(type: str) -> int:
+    """Returns how many rows of a type are kept as Python objects, if they are no plain numbers."""
+    return FEW_DECIMALS if type.startswith("decimal") else SMALL
 
 
 def objects(values: Sequence[Any]) -> Column:
@@ -74,7 +82,7 @@ def column_of(array: pa.Array, type: str) -> Column:
         return plain(array, type, dtype)
     if is_nested(type):
         return array
-    if len(array) <= SMALL:
+    if len(array) <= most_objects(type):
         values = raw_list(array, type)
         if dtype is not None and dtype.kind == "f":
             values = [None if v is None else canonical_float(v) for v in values]

@@ -1,7 +1,8 @@
 """Columns: the values of one name in many rows, in one of three physical forms.
 
 1. A numpy array: fixed types without nulls (dates as days, timestamps as microseconds).
-2. A numpy object array: small columns (`SMALL` rows) of text, bytes, decimals, or with nulls.
+2. A numpy object array: small columns (`SMALL` rows) of text, bytes, or with nulls; of decimals
+   those of up to 64 rows.
 3. A `pa.Array` of `arrow_type(type)`: anything; large columns, and nested ones always.
 
 Any form is legal wherever the type allows it, and every function here takes all of them. Small
@@ -19,11 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows import bridge
+from nosync_nb.rows import bridge, unscaled
 from nosync_nb.rows.arrow import (
     SMALL,
     Column,
     from_arrow,
+    most_objects,
     objects,
     to_arrow,
     to_pylist,
@@ -51,6 +53,7 @@ __all__ = [
 ]
 
 _FEW = 64
+_DECIMAL = pa.types.lib.Type_DECIMAL128
 _BY_OFFSETS = (pa.string().id, pa.binary().id)
 _ndarray = np.ndarray
 
@@ -65,6 +68,8 @@ def take(column: Column, index: np.ndarray[Any, Any]) -> Column:
         return column[index]
     if len(index) <= _FEW and column.type.id in _BY_OFFSETS:
         return _take_text(column, index)
+    if column.type.id == _DECIMAL:
+        return unscaled.taken(column, index)
     return column.take(bridge.of_numpy(index))
 
 
@@ -94,7 +99,7 @@ def mask(column: Column, keep: np.ndarray[Any, Any]) -> Column:
     if type(column) is _ndarray:
         return column[keep]
     at = keep.nonzero()[0]
-    if len(at) <= _FEW:
+    if len(at) <= _FEW or column.type.id == _DECIMAL:
         return take(column, at)
     return column.filter(bridge.of_numpy(keep))
 
@@ -109,7 +114,7 @@ def slice_(column: Column, start: int, stop: int) -> Column:
 def concat(columns: Sequence[Column], type_: str) -> Column:
     """Returns the columns one after the other; none at all make an empty column.
 
-    Cost: O(n); objects beyond `SMALL` rows become Arrow.
+    Cost: O(n); objects beyond as many rows as their type may have become Arrow.
     """
     if len(columns) == 1:
         return columns[0]
@@ -119,7 +124,7 @@ def concat(columns: Sequence[Column], type_: str) -> Column:
         if type(column) is not _ndarray:
             return _concat_arrow(columns, type_)
     column = np.concatenate(columns)
-    if len(column) > SMALL and column.dtype.hasobject:
+    if column.dtype.hasobject and len(column) > most_objects(type_):
         return from_arrow(to_arrow(column, type_), type_)
     return column
 
@@ -130,7 +135,7 @@ def _concat_arrow(columns: Sequence[Column], type_: str) -> Column:
     if len(columns) == 1:
         return columns[0]
     rows = sum(len(column) for column in columns)
-    if rows <= SMALL and not is_nested(type_):
+    if rows <= most_objects(type_) and not is_nested(type_):
         forms = [c if type(c) is _ndarray else from_arrow(c, type_) for c in columns]
         return np.concatenate(forms)
     return from_arrow(pa.concat_arrays([to_arrow(column, type_) for column in columns]), type_)
@@ -164,6 +169,8 @@ def equal(left: Column, right: Column, type_: str) -> np.ndarray[Any, Any]:
     if is_nested(type_):
         pairs = zip(encode_column(left, type_), encode_column(right, type_), strict=True)
         return np.fromiter((a == b for a, b in pairs), np.bool_, len(left))
+    if type_.startswith("decimal"):
+        return unscaled.equal(to_arrow(left, type_), to_arrow(right, type_))
     if len(left) <= SMALL:
         left = left if type(left) is _ndarray else from_arrow(left, type_)
         right = right if type(right) is _ndarray else from_arrow(right, type_)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +29,7 @@ _SIGN = 1 << 63
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
+_scaled = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact]).scaleb
 
 _pack_unsigned = struct.Struct(">Q").pack
 _pack_double = struct.Struct(">d").pack
@@ -97,14 +98,8 @@ def _double(value: float) -> bytes:
 
 
 def unscaled(value: Decimal, scale: int) -> int:
-    """Returns the digits of a decimal as an integer, `value * 10**scale`, without rounding."""
-    sign, digits, exponent = value.as_tuple()
-    number = 0
-    for digit in digits:
-        number = number * 10 + digit
-    shift = int(exponent) + scale
-    number = number * int(10**shift) if shift >= 0 else number // int(10**-shift)
-    return -number if sign else number
+    """Returns the digits of a decimal as an integer, `value * 10**scale`, cut and not rounded."""
+    return int(_scaled(value, scale))
 
 
 def _decimal(value: Decimal, scale: int) -> bytes:

@@ -25,11 +25,11 @@ import pyarrow as pa
 from xxhash import xxh64_intdigest as _digest
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows import bridge
-from nosync_nb.rows.arrow import SMALL, Column, from_arrow, to_arrow
+from nosync_nb.rows import bridge, unscaled
+from nosync_nb.rows.arrow import Column, from_arrow, most_objects, to_arrow
 from nosync_nb.rows.columns import null_mask
 from nosync_nb.rows.ddl import quoted
-from nosync_nb.rows.encoding import encode_column, unscaled
+from nosync_nb.rows.encoding import encode_column
 from nosync_nb.rows.types import FIXED, INTEGERS, decimal_parts, is_nested
 from nosync_nb.rows.xxh64 import Hashes, hash_bytes, hash_ints, hash_longs
 
@@ -123,6 +123,8 @@ def _cutter(size: int, n: int) -> Any:
 
 def _blobs(column: Column, type_: str) -> Sequence[Any]:
     """Returns the bytes which Spark hashes for each value, None for null."""
+    if type_.startswith("decimal"):
+        return _decimal_blobs(column, type_)
     if type(column) is not _ndarray:
         if is_nested(type_):
             return _nested_blobs(column, type_)
@@ -155,12 +157,20 @@ def _encoder(type_: str) -> Any:
         return struct.Struct("<q").pack
     if type_ == "float":
         return struct.Struct("<f").pack
-    if type_ in FIXED:
-        return struct.Struct("<i").pack
-    precision, scale = decimal_parts(type_)
-    if precision <= _LONG_DIGITS:
-        return lambda value: unscaled(value, scale).to_bytes(8, "little", signed=True)
-    return lambda value: _java_bytes(unscaled(value, scale))
+    return struct.Struct("<i").pack
+
+
+def _decimal_blobs(column: Column, type_: str) -> Sequence[bytes | None]:
+    """Returns the same of decimals: those of up to 18 digits are hashed as bigint."""
+    numbers, nulls = unscaled.load(column, type_)
+    blobs: Sequence[bytes]
+    if decimal_parts(type_)[0] <= _LONG_DIGITS:
+        blobs = _cutter(8, len(numbers))(numbers)
+    else:
+        blobs = [_java_bytes(number) for number in numbers.tolist()]
+    if nulls is None:
+        return blobs
+    return [None if gone else blob for blob, gone in zip(blobs, nulls.tolist(), strict=True)]
 
 
 def _java_bytes(number: int) -> bytes:
@@ -199,7 +209,7 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
         if type_ not in _LONGS:
             return hash_ints(values if type_ == "float" else values.astype(np.int32), seeds)
         return hash_longs(values if values.itemsize == 8 else values.astype(np.int64), seeds)
-    if type(column) is _ndarray and len(column) <= SMALL:
+    if type(column) is _ndarray and len(column) <= most_objects(type_):
         pairs = zip(_blobs(column, type_), seeds.tolist(), strict=True)
         digests = (seed if blob is None else _digest(blob, seed) for blob, seed in pairs)
         return np.fromiter(digests, np.uint64, len(column))

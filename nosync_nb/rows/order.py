@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nosync_nb.rows import bridge
-from nosync_nb.rows.arrow import Column, from_arrow, objects, to_arrow
+from nosync_nb.rows import bridge, unscaled
+from nosync_nb.rows.arrow import Column, from_arrow, to_arrow
 from nosync_nb.rows.columns import equal, null_mask, take
-from nosync_nb.rows.encoding import encode, encode_column, unscaled
+from nosync_nb.rows.encoding import encode, encode_column
 from nosync_nb.rows.types import FIXED, FLOATS, decimal_parts, is_nested
 
 __all__ = [
@@ -101,12 +101,14 @@ def _filled(column: Column, type_: str, missing: np.ndarray[Any, Any]) -> np.nda
 
 def _decimal_codes(column: Column, type_: str) -> Codes:
     """Returns the unscaled integers, or beyond 18 digits their nearest doubles, as codes."""
-    precision, scale = decimal_parts(type_)
-    values = column.tolist() if type(column) is _ndarray else column.to_pylist()
-    numbers = [None if value is None else unscaled(value, scale) for value in values]
-    if precision <= _LONG_DIGITS:
-        return _fixed_codes(objects(numbers), "bigint")
-    return _fixed_codes(objects([None if v is None else float(v) for v in numbers]), "double")
+    numbers, nulls = unscaled.load(column, type_)
+    if decimal_parts(type_)[0] <= _LONG_DIGITS:
+        codes = _fixed_codes(numbers, "bigint")
+    else:
+        codes = _fixed_codes(numbers.astype(np.float64), "double")
+    if nulls is not None:
+        codes[nulls] = 0
+    return codes
 
 
 def _text_codes(array: pa.Array, skip: int = 0) -> Codes:
@@ -239,7 +241,9 @@ def _keys(column: Column, type_: str) -> list[Any]:
         if missing is None or type_ == "double":
             return [codes]
         return [(~missing).astype(np.uint64), codes]
-    if is_nested(type_) or type_.startswith("decimal"):
+    if type_.startswith("decimal"):
+        return _words(to_arrow(column, type_), missing)
+    if is_nested(type_):
         return [bridge.of_list(encode_column(column, type_), pa.binary())]
     text = to_arrow(column, type_)
     if missing is None:
@@ -248,6 +252,15 @@ def _keys(column: Column, type_: str) -> list[Any]:
         (~missing).astype(np.uint64),
         text.fill_null(bridge.of_list(["" if type_ == "string" else b""], text.type)[0]),
     ]
+
+
+def _words(array: pa.Array, missing: np.ndarray[Any, Any] | None) -> list[Any]:
+    """Returns what orders wide decimals: their upper 64 bits, then the lower ones."""
+    words = bridge.numbers(array, "2u8")
+    keys = [words[:, 1] ^ _SIGN, words[:, 0]]
+    if missing is None:
+        return keys
+    return [(~missing).astype(np.uint64), *(np.where(missing, np.uint64(0), key) for key in keys)]
 
 
 def _sort_few(columns: Sequence[Column], types: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -261,6 +274,8 @@ def _comparable(column: Column, type_: str) -> list[Any]:
     """Returns Python values that compare as the values of the column do."""
     if is_nested(type_):
         return encode_column(column, type_)
+    if type(column) is not _ndarray and type_.startswith("decimal"):
+        return _comparable_wholes(column, type_)
     if type(column) is not _ndarray:
         column = from_arrow(column, type_)
     values: list[Any] = column.tolist()
@@ -269,3 +284,13 @@ def _comparable(column: Column, type_: str) -> list[Any]:
     elif None in values:
         values = [(False,) if value is None else (True, value) for value in values]
     return values
+
+
+def _comparable_wholes(column: Column, type_: str) -> list[Any]:
+    """Returns the same of decimals in Arrow."""
+    numbers, nulls = unscaled.load(column, type_)
+    values: list[Any] = numbers.tolist()
+    if nulls is None:
+        return values
+    pairs = zip(values, nulls.tolist(), strict=True)
+    return [(False,) if gone else (True, value) for value, gone in pairs]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb.rows import bridge
-from nosync_nb.rows.arrow import SMALL, Column, canonical_floats, objects
+from nosync_nb.rows.arrow import Column, canonical_floats, most_objects, objects
 from nosync_nb.rows.converters import Convert, MisfitError, converter
 from nosync_nb.rows.types import FIXED, INTEGERS, arrow_type, is_nested
 
@@ -77,7 +77,8 @@ def form(values: Sequence[Any], type_: str) -> Column:
     dtype = FIXED.get(type_)
     if dtype is not None and None not in values:
         return np.array(values, dtype)
-    return objects(values) if len(values) <= SMALL else bridge.of_list(values, arrow_type(type_))
+    few = len(values) <= most_objects(type_)
+    return objects(values) if few else bridge.of_list(values, arrow_type(type_))
 
 
 def _convert_all(values: Sequence[Any], convert: Convert) -> list[Any]:

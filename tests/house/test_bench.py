@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import faults, kills, pairs, persist
+from bench import faults, kills, pairs, persist, plans
 from bench.report import Goals, MeasurementError, run
 from tests.support.tpch import write_tables
 
@@ -78,6 +78,17 @@ def test_a_section_of_replicas_shows_its_table(
     assert shown.count("| ") > 10
     goals.show()
     assert "|" in capsys.readouterr().out
+
+
+def test_queries_of_tpch_give_the_same_with_decimals_at_a_ratio_for_each_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tables(tmp_path, 2200)
+    goals = Goals()
+    plans.decimals(("--epochs", 1, "--folder", tmp_path), goals)
+    assert "ratio to doubles" in capsys.readouterr().out
+    assert len(goals.kept) == 5
+    assert all(ratio > 0 for _, ratio, _ in goals.kept)
 
 
 def test_queries_of_tpch_give_what_duckdb_gives_after_each_refresh(tmp_path: Path) -> None:

@@ -27,12 +27,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nosync_nb import rows
 from nosync_nb.operators.base import Step
-from nosync_nb.rows import Column, bridge
+from nosync_nb.rows import Column, bridge, unscaled
 from nosync_nb.rows.counts import add_at
-from nosync_nb.rows.encoding import unscaled
-from nosync_nb.rows.types import FIXED, FLOATS, decimal_parts
+from nosync_nb.rows.types import FIXED, FLOATS
+from nosync_nb.rows.unscaled import Wholes
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Hashes, Index
 
@@ -81,7 +80,7 @@ def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
     if kind == "doubles" or type_ in FLOATS:
         return _bins(_numbers(column, np.float64))
     if type_.startswith("decimal"):
-        return _decimal_limbs(column, type_, n)
+        return _limbs(unscaled.load(column, type_)[0], n)
     values = _numbers(column, np.int64)
     every = np.arange(n)
     if limbs(type_) == 1:
@@ -108,15 +107,18 @@ def _numbers(column: Column, dtype: Any) -> Any:
     return column.astype(dtype)
 
 
-def _decimal_limbs(column: Column, type_: str, n: int) -> Parts:
-    scale = decimal_parts(type_)[1]
-    numbers = [unscaled(value, scale) for value in rows.to_pylist(column, type_)]
+def _limbs(numbers: Wholes, n: int) -> Parts:
+    """Cuts whole numbers of up to 128 bits; a value has the same limbs, whatever is beside it."""
     every = np.arange(n)
-    result = {}
-    for limb in range(4):
-        shift = LIMB_BITS * limb
-        cut = [(u >> shift) if limb == 3 else (u >> shift) & _LIMB for u in numbers]
-        result[limb] = (every, np.array(cut, np.int64))
+    if numbers.dtype.hasobject:
+        cut = [(numbers >> (LIMB_BITS * limb)) & _LIMB for limb in range(3)]
+        cut.append(numbers >> (LIMB_BITS * 3))
+        return {limb: (every, values.astype(np.int64)) for limb, values in enumerate(cut)}
+    result = {0: (every, numbers & _LIMB), 1: (every, (numbers >> LIMB_BITS) & _LIMB)}
+    below = (numbers < 0).nonzero()[0]
+    if len(below):
+        result[2] = (below, np.full(len(below), _LIMB))
+        result[3] = (below, np.full(len(below), -1))
     return result
 
 
