@@ -16,6 +16,7 @@ from logs import everything
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, TrustError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import Log, Position, frames, log, recover, segments, writer
+from nosync_nb.store.log import kept as keeping
 from nosync_nb.store.log.generation import SILENT_S
 from nosync_nb.store.log.machine import Machine, Process, _started
 
@@ -346,6 +347,30 @@ def filled(path: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, list[Positi
         if number % 10 == 9:
             made.write_checkpoint(b"state %d" % number)
     return made, positions
+
+
+def test_of_small_frames_no_more_are_kept_than_two_checkpoints_and_who_goes_back_need(
+    path: str,
+) -> None:
+    """However far from full a segment is; and those are kept, however often one is written."""
+    near = segments.NEAR_FRAMES
+    with open_log(path) as made:
+        for round_ in range(1, 7):
+            for number in range(near):
+                made.append(1, b"%d" % number)
+                if number in (1, 2):
+                    made.write_checkpoint(b"again")
+                    made.trim()
+            made.write_checkpoint(b"state")
+            made.trim()
+            assert near <= len(keeping.kept(Files(), path, made.head)) <= 3 * near, round_
+            made.append(1, b"one more")
+            made.write_checkpoint(b"again")
+            made.trim()
+            made.write_checkpoint(b"and again")
+            made.trim()
+            assert near < len(keeping.kept(Files(), path, made.head)) <= 3 * near, round_
+        assert made.verify() == made.head.seq
 
 
 def test_segments_before_both_checkpoints_are_deleted_and_nothing_else(

@@ -1,7 +1,8 @@
 """Kept: the frames of a log that can be read at all, as segments before them were trimmed.
 
-They reach back to the oldest checkpoint that is there, at least: what a checkpoint holds is not
-needed a second time, and its segments go with the checkpoint after the next.
+They reach back to the oldest checkpoint that is there, at least, and some more if there are few:
+what a checkpoint holds is not needed a second time, but by who goes back a little. A checkpoint
+ends the segment before it, unless that is short, which goes with the checkpoint after the next.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def kept(files: Files, folder: str, head: Mark) -> list[Frame]:
     Raises:
         CorruptLogError: one is damaged or missing.
 
-    Cost: some us a frame; at most what follows two checkpoints, and the segment they begin in.
+    Cost: some us a frame; at most what follows two checkpoints, and two segments of short frames.
     """
     names = files.names(folder)
     since = 0
@@ -49,4 +50,6 @@ def kept(files: Files, folder: str, head: Mark) -> list[Frame]:
     chain = segments.linked(files, folder, names, since=since)
     if not chain.live or chain.live[0].start.offset >= head.offset:
         return []
+    older, _ = segments.back(files, folder, chain.live[0].before, 0)
+    chain = chain._replace(live=[*older, *chain.live])
     return tail.read(files, folder, chain, chain.live[0].start, upto=head.offset).frames

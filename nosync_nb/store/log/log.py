@@ -281,24 +281,21 @@ class Log:
         writer.check()
         before, self._checkpoint = self._checkpoint, state._replace(payload=b"")
         self._before = before.mark if before else None
+        writer.turn()
         checkpoint.prune(self._files, self.path, self._checkpoint, before)
 
     def trim(self) -> list[str]:
-        """Deletes the segments before both kept checkpoints; returns their names.
+        """Deletes the segments that nobody needs; returns their names.
 
-        Nobody can read their frames any more. The oldest goes first, so that after a crash the
-        links still lead to those that are left.
+        They are before both kept checkpoints, and before what goes back a little reads. The oldest
+        goes first, so that after a crash the links still lead to those that are left.
         """
         writer = self._writing()
         if self._before is None:
             return []
         writer.check()
-        newest, offset = writer.segments[-1].key, self._before.offset
-        needed, _ = segments.back(self._files, self.path, newest, offset)
-        if not needed or needed[0].start.offset > offset:
-            return []
-        writer.forget(offset)
-        older, _ = segments.back(self._files, self.path, needed[0].before, 0)
+        chain, _ = segments.back(self._files, self.path, writer.segments[-1].key, 0)
+        older = writer.needless(chain, self._before.offset)
         for segment in older:
             self._files.unlink(os.path.join(self.path, segment.name))
         return [segment.name for segment in older]

@@ -25,6 +25,9 @@ from nosync_nb.files.disk import File, Files
 from nosync_nb.store.log.frames import FORMAT, Mark, check_format
 
 SEGMENT_BYTES_MAX = 8 << 20
+NEAR_FRAMES = 1024
+"""So many of the newest frames are kept, whatever checkpoints cover, for who goes back a little."""
+
 HEADER_BYTES = 128
 
 _MAGIC = b"\x89NSYNCS\n"
@@ -223,6 +226,23 @@ def back(
         path.append(segment)
         which = None if segment.start.offset <= since else segment.before
     return path[::-1], which
+
+
+def needless(chain: Sequence[Segment], covered: int, head: Mark, near_bytes: int) -> list[Segment]:
+    """Those of a chain that are before what checkpoints need, and what goes back a little reads.
+
+    That are the newest frames: `NEAR_FRAMES` of them, or as many as take so many bytes.
+
+    Args:
+        chain: ascending, up to the segment of the head.
+        covered: the place up to which no checkpoint needs a frame.
+    """
+    last = 0
+    for place, each in enumerate(chain):
+        frames, size_bytes = head.seq - each.start.seq, head.offset - each.start.offset
+        if each.start.offset <= covered and (frames >= NEAR_FRAMES or size_bytes >= near_bytes):
+            last = place
+    return list(chain[:last])
 
 
 def header_of(files: Files, folder: str, which: tuple[int, int]) -> Segment | None:

@@ -25,7 +25,7 @@ from nosync_nb.files.disk import File, Files, close_all
 from nosync_nb.store.log import frames, segments
 from nosync_nb.store.log.frames import Mark, Position
 from nosync_nb.store.log.generation import HEARTBEAT_S, Lease
-from nosync_nb.store.log.segments import SEGMENT_BYTES_MAX, Segment
+from nosync_nb.store.log.segments import NEAR_FRAMES, SEGMENT_BYTES_MAX, Segment
 
 _logger = logging.getLogger(__name__)
 
@@ -200,7 +200,27 @@ class Writer:
         """Calls back with each new durable seq, from the syncing thread; must be quick."""
         self._callbacks.append(callback)
 
-    def forget(self, offset: int) -> None:
+    def turn(self) -> None:
+        """Has the next frame begin a segment, unless this one is short.
+
+        What a checkpoint has just covered need not wait then for a whole segment to be deleted.
+        """
+        with self._lock:
+            if self._head.seq - self._recent[-1].start.seq >= NEAR_FRAMES:
+                self._room = 0
+
+    def needless(self, chain: Sequence[Segment], covered: int) -> list[Segment]:
+        """Those of the chain of segments that nobody needs, which are forgotten here.
+
+        Args:
+            covered: the place up to which checkpoints have all.
+        """
+        older = segments.needless(chain, covered, self._head, SEGMENT_BYTES_MAX // 2)
+        if older:
+            self._forget(chain[len(older)].start.offset)
+        return older
+
+    def _forget(self, offset: int) -> None:
         """Forgets segments before the one that holds a place; all of it is on disk.
 
         One more is kept: a repair goes on after the one it can keep.
