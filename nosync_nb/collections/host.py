@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.explained import Explained
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Depends, Settings
 from nosync_nb.rows import Schema
@@ -84,8 +85,8 @@ class Host(Protocol):
     def history(self, definition: Definition) -> list[range]:
         """The readable epochs, as ranges."""
 
-    def explain(self, definition: Definition) -> str:
-        """The operators with where each ran last, as text."""
+    def explain(self, definition: Definition) -> Explained:
+        """How a collection is computed, as of now."""
 
     def frame(self, definition: Definition, at: Any) -> Any:
         """The rows as a DataFrame of Spark, copies expanded."""

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
+from nosync_nb.collections.explained import Explained
 from nosync_nb.collections.host import Hosted
 from nosync_nb.collections.streams import ArrowStream
 from nosync_nb.errors import (
@@ -26,15 +27,6 @@ from nosync_nb.trace import glance
 from nosync_nb.trace.batch import Batch
 
 _FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate of them; or .to_spark()"
-
-
-class Text(str):
-    """A text of several lines that a notebook shows as it reads."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def _unread(collection: Readable, *_: Any, **__: Any) -> str:
@@ -164,9 +156,16 @@ class Readable(Hosted, ArrowStream):
         """The readable epochs, as ranges."""
         return self._host.history(self._definition)
 
-    def explain(self) -> str:
-        """The operators with where each ran last, one a line, inputs below what reads them."""
-        return Text(self._host.explain(self._definition))
+    def explain(self) -> Explained:
+        """How it is computed: the plan from the result down to what it reads, where it ran and why.
+
+        A text, shown as it reads; in a notebook parts of it open and close. It tells which columns
+        are read and no longer carried, which filters were moved, what is kept to be looked up, for
+        which stages, with rows and bytes, and what a change of each input looks up.
+
+        Cost: O(operators of it, nodes of the session); no row is read.
+        """
+        return self._host.explain(self._definition)
 
     def _sample(self, limit: int) -> list[Any]:
         """Some rows, for trying a function on; reads what is there now."""

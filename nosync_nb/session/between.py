@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.comparison import differing
 from nosync_nb.collections.definition import Definition, reference
+from nosync_nb.collections.explained import Explained, PlanLine, PlanSection
 from nosync_nb.collections.host import Host, Pinpoint, definition_of
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.delta import Delta
@@ -231,12 +232,12 @@ class Between:
         """Empty: it has no past."""
         return []
 
-    def explain(self, definition: Definition) -> str:
+    def explain(self, definition: Definition) -> Explained:
         """Both sides with how far they were taken."""
         self.take_in()
         sides = zip(self._feeds, self._held.standings, strict=True)
         told = [feed.told(standing) for feed, standing in sides if standing is not None]
-        return "\n".join(["difference", *(f"  {each}" for each in told)])
+        return Explained("difference", [PlanSection("", [PlanLine(each) for each in told])])
 
     def frame(self, definition: Definition, at: Any) -> Any:
         """Raises: it is in this process alone."""

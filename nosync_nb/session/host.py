@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from nosync_nb.collections import loops
 from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.explained import Explained
 from nosync_nb.collections.host import Pinpoint
 from nosync_nb.errors import TimeError
 from nosync_nb.session.follower import Follower
@@ -154,8 +155,8 @@ class SessionHost:
         """The readable epochs, as ranges."""
         return self._reader.history_of(definition)
 
-    def explain(self, definition: Definition) -> str:
-        """The operators with where each ran last, as text."""
+    def explain(self, definition: Definition) -> Explained:
+        """How a collection is computed, as of now."""
         return self._reader.explain(definition)
 
     def frame(self, definition: Definition, at: Any) -> Any:

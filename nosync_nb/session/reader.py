@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.explained import Explained
 from nosync_nb.collections.host import Types
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.draft import Version
@@ -17,11 +18,10 @@ from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.dataflow.states import check_epoch, layers_at, state
-from nosync_nb.errors import StageError, one_line
-from nosync_nb.expressions import kept
+from nosync_nb.errors import StageError
 from nosync_nb.operators import Evaluate
-from nosync_nb.operators.specs import waiting
 from nosync_nb.rows import Schema
+from nosync_nb.session.explaining import explained
 from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.transactions import Transactions
@@ -154,44 +154,10 @@ class SnapshotReader:
         """Evaluates an unnamed collection from scratch as of an epoch; nothing of it is kept."""
         return scratch(seen, definition, epoch, self._types, self._evaluate)
 
-    def explain(self, definition: Definition) -> str:
-        """The operators of a collection, outermost first, with where its stages ran last."""
-        lines: list[str] = []
-        shown: set[int] = set()
-
-        def label_of(tree: Definition) -> str:
-            name = self._names.of(tree)
-            label = _described(tree)
-            if tree.is_ref:
-                label = f"{tree.name}"
-                work = self._publisher.works.last(tree.name)
-                if work is not None:
-                    why = f": {work.why}" if work.why else ""
-                    label += f"  [{work.placement}, {work.seconds * 1e3:.1f} ms{why}]"
-            elif name:
-                label += f"  = {name}"
-            if waits := waiting(tree):
-                label += f"  [waits for Spark: {', '.join(waits)}]"
-            return one_line(label)
-
-        def show(tree: Definition, depth: int) -> None:
-            waiting = [(tree, depth)]
-            while waiting:
-                part, deep = waiting.pop()
-                again = bool(part.inputs) and id(part) in shown
-                shown.add(id(part))
-                lines.append("  " * deep + label_of(part) + ("  (as above)" if again else ""))
-                if not again:
-                    waiting += [(each, deep + 1) for each in reversed(part.inputs)]
-
-        if definition.is_ref:
-            stage = self._publisher.snapshot.stage(definition.name)
-            show(definition, 0)
-            if stage.definition is not None:
-                show(stage.definition, 1)
-        else:
-            show(definition, 0)
-        return "\n".join(lines)
+    def explain(self, definition: Definition) -> Explained:
+        """How a collection is computed, as of now."""
+        seen, works = self._publisher.snapshot, self._publisher.works
+        return explained(definition, seen, self._names, works, self._types)
 
 
 def known(seen: Snapshot, name: str, schema: Schema) -> Stage:
@@ -233,39 +199,3 @@ def scratch(
         if trace is not None:
             return trace.consolidated()
     return empty_batch(node.log_layout)
-
-
-def _described(tree: Definition) -> str:
-    shown = []
-    for key, value in tree.params.items():
-        if key != "settings":
-            shown.append(f"{key}={_columns(tree, key, value) or repr(value)}")
-            continue
-        given = kept(tree.params)
-        shown += [f"time_zone={given.time_zone!r}"] if given.time_zone else []
-        shown += ["ansi=False"] if given.ansi is False else []
-    names = [getattr(f, "__name__", type(f).__name__) for f in tree.functions]
-    return f"{tree.op}({', '.join([*names, *shown])})"
-
-
-def _columns(tree: Definition, key: str, value: Any) -> str:
-    """The columns of its inputs that an operator names by their places; empty: it names none."""
-    names = [part.schema.names for part in tree.inputs]
-    places = value if isinstance(value, list) else []
-    if key in ("keys", "left", "right"):
-        side = key == "right"
-        given = [names[side][place] for place in places]
-    elif key == "outputs":
-        given = [_output(names, place) for place in places]
-    elif key == "by":
-        given = [names[0][place] + (" desc" if down else "") for place, down, _ in places]
-    else:
-        given = []
-    return f"[{', '.join(given)}]" if given else ""
-
-
-def _output(names: list[tuple[str, ...]], place: Any) -> str:
-    """A column that is passed on by its place, of one input or of a side; or an expression."""
-    if isinstance(place, int):
-        return names[0][place]
-    return place if isinstance(place, str) else names[place[0]][place[1]]

@@ -1,0 +1,141 @@
+"""Phrases: what one operator does, in a few words with the names of its columns.
+
+For people: nothing reads them again. An operator that has no phrase here is told by its word and
+its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nosync_nb.collections.definition import Definition
+from nosync_nb.expressions import kept
+
+NAMES_MAX = 12
+"""How many columns are named; of more, how many there are."""
+
+
+def phrase(part: Definition) -> str:
+    """What an operator does, its settings behind it; may have several lines if its text has."""
+    said = _PHRASES.get(part.op, _plain)(part)
+    given = kept(part.params)
+    settings = [f"time_zone={given.time_zone!r}"] if given.time_zone else []
+    settings += ["ansi=False"] if given.ansi is False else []
+    return f"{said} ({', '.join(settings)})" if settings else said
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some names, the first of them if there are many."""
+    if len(names) <= NAMES_MAX:
+        return ", ".join(names)
+    return f"{', '.join(names[: NAMES_MAX - 1])} and {len(names) - NAMES_MAX + 1:,} more"
+
+
+def _names(part: Definition, places: Sequence[int], side: int = 0) -> list[str]:
+    names = part.inputs[side].schema.names
+    return [names[place] for place in places]
+
+
+def _functions(part: Definition) -> str:
+    return ", ".join(getattr(f, "__name__", type(f).__name__) for f in part.functions)
+
+
+def _by(part: Definition, keys: str = "keys") -> str:
+    names = _names(part, part.params[keys])
+    return f" by {listed(names)}" if names else ""
+
+
+def _ordered(part: Definition) -> str:
+    terms = []
+    for place, descending, nulls_first in part.params["by"]:
+        name = _names(part, [place])[0] + (" desc" if descending else "")
+        usual = nulls_first is not descending  # Spark's: nulls come first, and last with desc
+        terms.append(name if usual else f"{name} nulls {'first' if nulls_first else 'last'}")
+    return ", ".join(terms)
+
+
+def _filter(part: Definition) -> str:
+    return f"filter {_functions(part) or part.params['predicate']}"
+
+
+def _select(part: Definition) -> str:
+    shown = []
+    for name, output in zip(part.schema.names, part.params["outputs"], strict=True):
+        text = output if isinstance(output, str) else _names(part, [output])[0]
+        shown.append(text if text == name or isinstance(output, str) else f"{text} as {name}")
+    return f"select {listed(shown)}"
+
+
+def _join(part: Definition) -> str:
+    left, right = _names(part, part.params["left"]), _names(part, part.params["right"], 1)
+    pairs = [a if a == b else f"{a} = {b}" for a, b in zip(left, right, strict=True)]
+    gives = listed(part.schema.names) or "no columns"
+    return f"join on {' and '.join(pairs)}: {gives}" if pairs else f"cross join: {gives}"
+
+
+def _aggregate(part: Definition) -> str:
+    calls = [f"{name} = {sql}" for name, sql in part.params["named"].items()]
+    return f"aggregate{_by(part) or ' all rows'}: {', '.join(calls)}"
+
+
+def _top(part: Definition) -> str:
+    k, offset = part.params["k"], part.params["offset"]
+    what = "rank rows" if k is None else f"first {k:,}" if k != 1 else "first row"
+    after = f" after {offset:,}" if offset else ""
+    order = _ordered(part)
+    return f"{what}{after}{_by(part)}{', ordered by ' + order if order else ''}"
+
+
+def _asof(part: Definition) -> str:
+    keys, at = _names(part, part.params["left"]), _names(part, [part.params["at"]])[0]
+    within = part.params["tolerance"]
+    by = f" by {listed(keys)}" if keys else ""
+    return f"newest row at {at} or before{by}{'' if within is None else f', within {within:,}'}"
+
+
+def _sessions(part: Definition) -> str:
+    return f"sessions of {_names(part, [part.params['at']])[0]}{_by(part)}"
+
+
+def _loop(part: Definition) -> str:
+    rounds = part.params["rounds"]
+    return "repeat until nothing changes" if rounds is None else f"repeat {rounds:,} times"
+
+
+def _plain(part: Definition) -> str:
+    """An operator of which nothing else is known here: its word and its arguments."""
+    given = [f"{key}={value!r}" for key, value in part.params.items() if key != "settings"]
+    said = ", ".join([name for name in (_functions(part),) if name] + given)
+    return f"{_WORDS.get(part.op, part.op)} {said}".rstrip()
+
+
+_WORDS = {
+    "concat": "union",
+    "distinct": "distinct rows",
+    "consolidate": "equal rows added up",
+    "except_all": "rows without those of",
+    "negate": "taken away",
+    "pad": "with nulls",
+    "subtract": "distinct rows without those of",
+    "widen": "as wider types",
+}
+
+_PHRASES: dict[str, Callable[[Definition], str]] = {
+    "aggregate": _aggregate,
+    "asof": _asof,
+    "filter": _filter,
+    "iterate": _loop,
+    "join": _join,
+    "order": lambda part: f"order by {_ordered(part)}",
+    "reduce": lambda part: f"reduce{_by(part)} with {_functions(part)}",
+    "ref": lambda part: part.name,
+    "select": _select,
+    "sessions": _sessions,
+    "top": _top,
+    "variable": lambda part: _variable(part.params),
+}
+
+
+def _variable(params: Any) -> str:
+    return f"variable {params['index'] + 1} of the loop" if params["index"] else "the variable"
