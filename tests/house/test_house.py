@@ -49,7 +49,6 @@ DISK_OWNERS = {  # these may, each for a reason
     "nosync_nb/store/replicas/fetching.py": "is a disk of which some files lie elsewhere",
     "nosync_nb/spark/workers.py": "packs up our own package for executors that lack it",
     "widgets/nosync_widgets/live.py": "reads scripts and styles out of the package",
-    "widgets/nosync_widgets/travel.py": "reads its own script and style out of the package",
     "magics/nosync/kernelspec.py": "Jupyter installs a kernel from a folder, which is temporary",
 }
 

@@ -242,6 +242,9 @@ def test_the_story_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     found = re.search(r"PID (\d+)", notebook.run(PID))
     assert found is not None
     assert "restart automatically" in notebook.kill_kernel(int(found.group(1)))
+    for cell, line in ((TRAVEL, ".nosync-status"), (GRAPH, ".nosync-error")):
+        shown = notebook.cell(cell).locator(line).first
+        expect(shown).to_contain_text("its kernel was restarted or has ended", timeout=60_000)
     assert notebook.page.locator(".jupyter-widgets-disconnected").count() <= 1
     after = notebook.run(PRINT)
     notebook.cell(PRINT).locator(".jp-OutputArea-output").last.scroll_into_view_if_needed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar, copy_context
@@ -17,7 +18,10 @@ from playwright._impl._driver import compute_driver_executable
 
 import nosync_nb
 from nosync_widgets import pulse as pulses
+from nosync_widgets.frontier import FrontierView
 from nosync_widgets.layering import LayersView
+from nosync_widgets.listing import ListView
+from nosync_widgets.panel import Panel
 from nosync_widgets.pulse import Pulse
 
 STATIC = files("nosync_widgets") / "static"
@@ -209,6 +213,55 @@ def test_what_fails_is_a_line_in_the_view_and_goes_when_it_is_over(
     reader.close()
 
 
+@pytest.mark.parametrize("opens", [LayersView, FrontierView, ListView, Panel])
+def test_of_a_session_that_has_ended_views_say_what_to_do(
+    opens: Any, pulse: Pulse, session: Any
+) -> None:
+    again = "run %dd panel" if opens is Panel else "run this cell again"
+    view: Any = Panel(pulse, cast(Any, None)) if opens is Panel else opens(pulse)
+    views = [view.listing, view.graph, view.layers] if opens is Panel else [view]
+    session.close()
+    pulse.refresh()
+    closed = f"the session was closed, what is shown is of then; to go on, {again}"
+    assert [each.state["error"] for each in views] == [closed] * len(views)
+    assert {each.state["epoch"] for each in views} == {2}
+    asked(views[0], {"stage": "worst"})
+    assert views[0].state["error"] == closed
+
+    with nosync_nb.open(session.path) as following:
+        pulse.move(following, None)
+        assert {each.state["error"] for each in views} == {""}
+    view.close()
+
+
+def test_of_a_log_that_was_taken_over_views_say_what_to_do(
+    view: LayersView, pulse: Pulse, session: Any
+) -> None:
+    taken = "import nosync_nb, sys; nosync_nb.open(sys.argv[1], takeover=True).close()"
+    subprocess.run([sys.executable, "-c", taken, session.path], check=True, timeout=300)
+    pulse.refresh()
+    said = view.state["error"]
+    assert said.startswith("another process has taken this log over, what is shown is of then")
+    assert said.endswith(f"`%dd open {session.path} --takeover`, then run this cell again")
+    assert view.state["layers"]
+
+
+def test_what_fails_once_is_looked_at_again(
+    view: LayersView, pulse: Pulse, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(pulses.Pulse, "_made", _raises)
+        fly(session, ("DL", 7))
+        pulse.refresh()
+        assert (view.state["epoch"], view.state["error"]) == (2, "MemoryError: none")
+    pulse.refresh()
+    assert (view.state["epoch"], view.state["error"]) == (3, "")
+
+
+def _raises(_pulse: Pulse) -> Any:
+    raise MemoryError("none")
+
+
 def test_the_fallback_is_a_dated_table(view: LayersView) -> None:
     data, _ = view._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
@@ -256,7 +309,7 @@ def test_threads_may_look_and_ask_while_epochs_commit(
     assert (view.state["epoch"], view.state["error"]) == (22, "")
 
 
-@pytest.mark.parametrize("name", ["layers"])
+@pytest.mark.parametrize("name", ["layers", "parts"])
 def test_the_script_of_a_view(name: str) -> None:
     node, _ = compute_driver_executable()  # Playwright brings one
     done = subprocess.run(
@@ -269,7 +322,7 @@ def test_the_script_of_a_view(name: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("name", ["layers.js", "live.css"])
+@pytest.mark.parametrize("name", ["layers.js", "parts.js", "live.css"])
 def test_what_the_browser_gets_is_plain_and_offline(name: str) -> None:
     source = (STATIC / name).read_text()
     for word in ("innerHTML", "http", "import "):

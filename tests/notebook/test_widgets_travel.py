@@ -157,6 +157,39 @@ def test_the_fallback_is_a_table(view: TravelView) -> None:
     assert "+  B6        null" in data["text/plain"]
 
 
+def test_rows_of_a_top_stand_in_its_order_at_each_epoch(session: Any) -> None:
+    """In the view and in what is left of it without one."""
+    session.stage("most", session["flights"].group_by().top(2, by="delay desc"))
+    each = session["flights"].group_by("carrier").top(1, by="delay desc")
+    session.define({"each": each}, replay=0)
+    view = TravelView(session, "most", beside=["each"], limit=2)
+    assert view.page["rows"] == [["UA", "9"]]
+    assert (view.page["ordered"], view.page["more"]) == (" by delay desc", True)
+    lines = view.static()[0].splitlines()
+    assert lines[0].endswith(" by delay desc")
+    assert "the first 1 row" in lines
+    session["flights"].insert([("ZZ", 99)])
+    session.commit()
+    view.travel()
+    assert view.page["rows"] == [["ZZ", "99"]]
+    view.travel(2)
+    beside = view.page["beside"][0]
+    assert (beside["ordered"], beside["rows"]) == (" by carrier, delay desc", [["AA", "1"]])
+    view.close()
+
+
+def test_what_is_left_of_a_view_tells_of_a_past_that_is_missing(session: Any) -> None:
+    session.stage("late", session["flights"].filter("delay > 3"))
+    session.define({"old": session["flights"].filter("delay > 3")}, replay=0)
+    for stage, beside in (("late", "old"), ("old", "late")):
+        view = TravelView(session, stage, beside=[beside])
+        for shown in view.static():
+            assert shown.count("late begins at epoch 3, when it was defined") == 1
+            assert "%%dd --replay 0" in shown
+            assert "old begins" not in shown
+        view.close()
+
+
 def test_closing_frees_the_view_and_its_layout(session: Any) -> None:
     view = TravelView(session, "worst")
     layout = view.layout

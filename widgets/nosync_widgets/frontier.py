@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from nosync_widgets import formats
-from nosync_widgets.live import LiveView, source, told
+from nosync_widgets.live import LiveView, script, told
 from nosync_widgets.pictures import GraphPicture
+from nosync_widgets.replies import AGAIN
 from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
@@ -38,16 +39,22 @@ class FrontierView(LiveView):
         chosen: told of a stage that is selected there.
     """
 
-    _esm = source("frontier.js")
+    _esm = script("frontier.js")
 
     page = traitlets.Dict(
         help="The first rows of the selected stage, as strings; empty: none is selected."
     ).tag(sync=True)
 
-    def __init__(self, pulse: Pulse, *, chosen: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        pulse: Pulse,
+        *,
+        chosen: Callable[[str], None] | None = None,
+        again: str = AGAIN,
+    ) -> None:
         self._selected = ""
         self._chosen = chosen
-        super().__init__(pulse)
+        super().__init__(pulse, again=again)
 
     @property
     def selected(self) -> str:

@@ -33,7 +33,7 @@ from nosync_widgets.grid_pages import (
     read_summary,
     title,
 )
-from nosync_widgets.live import source, told
+from nosync_widgets.live import script, source, told
 from nosync_widgets.pace import Budget, Pace
 from nosync_widgets.replies import Answering
 
@@ -48,7 +48,7 @@ _PIECE_BYTES = 1 << 22
 class GridView(Answering):
     """Shows a page of a stage or input, at the last epoch or, frozen, at one it was left at."""
 
-    _esm = source("grid.js")
+    _esm = script("grid.js")
     _css = source("grid.css")
 
     stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
@@ -161,7 +161,9 @@ class GridView(Answering):
         try:
             total, most = look.count(wanted.where), self._session.collect_rows
             if total > most:
-                raise ValueError(f"{total:,} rows are more than session.collect_rows = {most:,}")
+                raise ValueError(
+                    f"{formats.count(total, 'row')}: session.collect_rows = {most:,} is less"
+                )
             data, media = file_of(look.table(wanted.order, where=wanted.where), kind)
         except Exception as error:
             self.send({"kind": "failed", "error": told(error)})

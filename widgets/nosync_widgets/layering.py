@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nosync_widgets import formats
-from nosync_widgets.live import LiveView, source
+from nosync_widgets.live import LiveView, script
+from nosync_widgets.replies import AGAIN
 from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 class LayersView(LiveView):
     """Shows the layers of one stage; the front end may ask for another one."""
 
-    _esm = source("layers.js")
+    _esm = script("layers.js")
 
-    def __init__(self, pulse: Pulse, stage: str | None = None) -> None:
+    def __init__(self, pulse: Pulse, stage: str | None = None, *, again: str = AGAIN) -> None:
         self._stage = stage or first(pulse.overview)
-        super().__init__(pulse)
+        super().__init__(pulse, again=again)
 
     @property
     def stage(self) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nosync_widgets import formats
-from nosync_widgets.live import LiveView, source
+from nosync_widgets.live import LiveView, script
+from nosync_widgets.replies import AGAIN
 from nosync_widgets.tables import Table
 
 if TYPE_CHECKING:
@@ -25,12 +26,18 @@ class ListView(LiveView):
         chosen: told of a stage that is selected there.
     """
 
-    _esm = source("listing.js")
+    _esm = script("listing.js")
 
-    def __init__(self, pulse: Pulse, *, chosen: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        pulse: Pulse,
+        *,
+        chosen: Callable[[str], None] | None = None,
+        again: str = AGAIN,
+    ) -> None:
         self._selected = ""
         self._chosen = chosen
-        super().__init__(pulse)
+        super().__init__(pulse, again=again)
 
     @property
     def selected(self) -> str:

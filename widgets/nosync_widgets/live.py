@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from nosync_widgets import formats
-from nosync_widgets.replies import Answering
+from nosync_widgets.replies import AGAIN, Answering
 
 if TYPE_CHECKING:
     from nosync_widgets.pulse import Pulse
@@ -37,6 +37,11 @@ def source(name: str) -> str:
     return (_STATIC / name).read_text("utf-8")
 
 
+def script(*names: str) -> str:
+    """The script of a view: files of ours in their order, after what all views are made of."""
+    return "".join(source(name) for name in ("parts.js", *names))
+
+
 class LiveView(Answering):
     """A view of a session that follows it.
 
@@ -49,11 +54,11 @@ class LiveView(Answering):
         sync=True
     )
 
-    def __init__(self, pulse: Pulse) -> None:
+    def __init__(self, pulse: Pulse, *, again: str = AGAIN) -> None:
         self._lock = threading.RLock()
         self._pulse = pulse
         self._closed = False
-        super().__init__()
+        super().__init__(again=again)
         self.show()
         self._leave = pulse.subscribe(self.show)
         self.on_msg(self._asked)
@@ -68,7 +73,7 @@ class LiveView(Answering):
             except Exception as error:
                 state = {**self.state, "error": told(error)}
             else:
-                state["error"] = formats.visible(self._pulse.error)
+                state["error"] = self._missed()
             self.state = {**state, **self._dated()}
 
     def close(self) -> None:
@@ -94,6 +99,12 @@ class LiveView(Answering):
 
     def _answered(self) -> None:
         """Tells others what the front end has chosen; without the lock, as they may have theirs."""
+
+    def _missed(self) -> str:
+        """Why nothing newer is shown, and what to type; empty if there is no reason."""
+        pulse = self._pulse
+        said = f"{pulse.error} {self.again}" if pulse.over else pulse.error
+        return formats.visible(said)
 
     def _dated(self) -> dict[str, Any]:
         overview = self._pulse.overview

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nosync_widgets import formats
-from nosync_widgets.tables import Table
+from nosync_widgets.tables import Table, ordered_by
 from nosync_widgets.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from nosync_nb import Collection
     from nosync_nb.collections.changed import RowChange
-    from nosync_nb.session.comparing import Comparing
+    from nosync_nb.session.owners import Owners
 
 _SORTED_AT_MOST = 50_000
 
 
 def read_page(
     collection: Collection,
-    comparing: Comparing,
+    owners: Owners,
     timeline: Timeline,
     epoch: int,
     *,
@@ -33,18 +33,23 @@ def read_page(
     """Reads a collection at `epoch`.
 
     Returns:
-        `epoch before columns rows more fresh by changes changes_more added removed`; a row is a
-        list of strings with None for null, `fresh` tells which rows came with this epoch. Changes
+        `epoch before columns rows more ordered fresh by changes changes_more added removed`; a row
+        is a list of strings with None for null, `ordered` says what they are ordered by, where a
+        collection has an order of its own, `fresh` tells which rows came with this epoch. Changes
         are of rows that came, that went, or (if there is a key, `by`) whose cells changed.
 
-    Cost: one pass over the rows and the changes of one epoch, in vectors.
+    Cost: one pass over the rows and the changes of one epoch, in vectors; an order of its own puts
+    all rows in order.
     """
     before = timeline.before(epoch)
     schema = collection.schema
-    rows = [
-        [formats.value(item) for item in row] for row in collection.rows(at=epoch, limit=limit + 1)
-    ]
-    changed = comparing.changes(collection, before, epoch, limit=limit)
+    look = owners.paging.look(collection, epoch)
+    if look.order:
+        found = look.page(look.order, 0, limit + 1)
+    else:
+        found = collection.rows(at=epoch, limit=limit + 1)
+    rows = [[formats.value(item) for item in row] for row in found]
+    changed = owners.comparing.changes(collection, before, epoch, limit=limit)
     arrived = {_shown(row) for row in changed.arrived}
     return {
         "epoch": epoch,
@@ -59,6 +64,7 @@ def read_page(
         ],
         "rows": rows[:limit],
         "more": len(rows) > limit,
+        "ordered": formats.one_line(ordered_by(schema.names, look.order)),
         "fresh": [tuple(row) in arrived for row in rows[:limit]],
         "by": [formats.one_line(name) for name in changed.by],
         "changes": [_change(each) for each in changed.first],
@@ -116,15 +122,20 @@ def _sorted(table: pa.Table) -> pa.Table:
 
 
 def page_table(name: str, page: dict[str, Any]) -> Table:
-    """Draws a page as a static table, new rows marked by a plus sign."""
+    """Draws a page as a static table, new rows marked by a plus sign; `past` is a note below."""
     columns = ["", *(column["name"] for column in page["columns"])]
     types = ["string", *(column["type"] for column in page["columns"])]
     rows = [
         ["+" if fresh else "", *row] for row, fresh in zip(page["rows"], page["fresh"], strict=True)
     ]
-    notes = [f"the first {len(rows)} rows"] if page["more"] else []
+    notes = [f"the first {formats.count(len(rows), 'row')}"] if page["more"] else []
+    past = page.get("past")
     return Table(
-        caption=page_title(name, page), columns=columns, types=types, rows=rows, notes=notes
+        caption=page_title(name, page) + page["ordered"],
+        columns=columns,
+        types=types,
+        rows=rows,
+        notes=[*notes, past] if past else notes,
     )
 
 

@@ -27,6 +27,7 @@ from nosync_widgets.live import told
 if TYPE_CHECKING:
     from nosync_widgets.pulse import Pulse
 
+_AGAIN = "run %dd panel"
 _TABS = ("Graph", "Layers", "Rows", "Time travel")
 
 
@@ -67,9 +68,9 @@ class Panel(ipywidgets.VBox):
         self.pulse = pulse
         self._stage = ""
         self._sure = False
-        self.listing = ListView(pulse, chosen=self.choose)
-        self.graph = FrontierView(pulse, chosen=self.choose)
-        self.layers = LayersView(pulse)
+        self.listing = ListView(pulse, chosen=self.choose, again=_AGAIN)
+        self.graph = FrontierView(pulse, chosen=self.choose, again=_AGAIN)
+        self.layers = LayersView(pulse, again=_AGAIN)
         self.rows = _button("Rows", "the rows of this stage: sort, filter, pages, download")
         self.travel = _button("Time travel", "the rows of this stage at any epoch")
         self.name = ipywidgets.Text(

@@ -7,8 +7,9 @@ Design
     take 2 % of a core at most, however many stages there are.
 
 Failure
-    A session that is closed, or a folder that is gone, is an error in the views, and no other: the
-    last overview stays, and `error` says what happened.
+    A session that is closed or that another owner has replaced, or a folder that is gone, is an
+    error in the views, and no other: the last overview stays, and `error` says what happened. It
+    goes when there is a session again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from shlex import quote
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class Pulse:
         session, branch: whose overview it is, and the branch's name; None: the log itself.
         overview: the last one.
         error: why there is no newer one; empty if there is no reason.
+        over: whether there will be none before the session is another one; then `error` ends
+            with what to do, and the view to be shown anew is left to say.
     """
 
     def __init__(self, session: Session, branch: str | None = None) -> None:
@@ -49,7 +53,7 @@ class Pulse:
         self._stop = threading.Event()
         self._seen: Moment | None = None
         self.session, self.branch = session, branch
-        self.error = ""
+        self.error, self.over = "", False
         self.overview: Overview = self._made()
 
     @property
@@ -86,16 +90,18 @@ class Pulse:
         """
         begin = time.thread_time()
         with self._lock:
+            said, new = "", False
             try:
-                if always or not self._moment().is_like(self._seen):
+                said = self._ended()
+                self.over = bool(said)
+                new = not said and (always or not self._moment().is_like(self._seen))
+                if new:
                     self.overview = self._made()
-                    self.error = ""
-                    self._tell()
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-                if said != self.error:
-                    self.error = said
-                    self._tell()
+                said, new, self._seen = f"{type(error).__name__}: {error}", False, None
+            if new or said != self.error:
+                self.error = said
+                self._tell()
         return time.thread_time() - begin
 
     def move(self, session: Session, branch: str | None) -> None:
@@ -109,6 +115,19 @@ class Pulse:
         with self._mutex:
             self._views = ()
             self._stop.set()
+
+    def _ended(self) -> str:
+        """Why there will be nothing new in this session, and what to do; empty: there may be."""
+        session = self.session
+        if session.closed:
+            return "the session was closed, what is shown is of then; to go on,"
+        if self.owners.publisher.fenced:
+            takes = f"`%dd open {quote(session.path)} --takeover`"
+            return (
+                "another process has taken this log over, what is shown is of then; to go on here"
+                f" {takes}, then"
+            )
+        return ""
 
     def _moment(self) -> Moment:
         from nosync_nb.session.overview import mark

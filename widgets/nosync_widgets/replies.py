@@ -20,6 +20,10 @@ from contextvars import Context, copy_context
 from typing import Any
 
 import anywidget
+import traitlets
+
+AGAIN = "run this cell again"
+"""What brings a view back that was displayed by a cell."""
 
 
 class Replies:
@@ -49,6 +53,10 @@ class Replies:
 
 class Answering(anywidget.AnyWidget):
     """A widget whose front end is heard while a cell runs that has the kernel told it."""
+
+    again = traitlets.Unicode(
+        AGAIN, help=f"What brings the view back when its kernel is gone; {AGAIN!r}."
+    ).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
         self._replies = Replies()

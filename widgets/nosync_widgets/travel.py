@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol
 
 import traitlets
 
 from nosync_widgets import formats
 from nosync_widgets.course import Course, columns_of, marks_of, past_of
-from nosync_widgets.live import told
+from nosync_widgets.live import script, source, told
 from nosync_widgets.pace import Budget, Pace
 from nosync_widgets.pages import page_table, page_title, read_page
 from nosync_widgets.replies import Answering
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from nosync_nb.session.owners import Owners
     from nosync_nb.store.ledger import Epoch
 
-_STATIC = files("nosync_widgets") / "static"
 _ROWS_MAX = 100
 """So many rows, and so many changes, are sent at most."""
 
@@ -60,11 +58,8 @@ class TravelView(Answering):
         beside: other stages, which the slider moves too.
     """
 
-    # IMPORTANT: strings, not paths: anywidget keeps a closure on paths and never frees the widget.
-    _esm = "".join(
-        (_STATIC / name).read_text("utf-8") for name in ("course.js", "forks.js", "travel.js")
-    )
-    _css = (_STATIC / "travel.css").read_text("utf-8")
+    _esm = script("course.js", "forks.js", "travel.js")
+    _css = source("travel.css")
 
     stage = traitlets.Unicode(help="Name of the stage shown.").tag(sync=True)
     steps: Any = traitlets.List(
@@ -256,9 +251,9 @@ class TravelView(Answering):
         """The page of a stage beside it; one that cannot be read there says so in its place."""
         try:
             collection = self._session[stage]
-            comparing = _owners(self._session).comparing
-            timeline = Timeline(collection.history())
-            page = read_page(collection, comparing, timeline, epoch, limit=self._limit)
+            owners, timeline = _owners(self._session), Timeline(collection.history())
+            page = read_page(collection, owners, timeline, epoch, limit=self._limit)
+            page["past"] = past_of(self._session, stage)
         except Exception as error:
             page = {"epoch": epoch, "error": told(error)}
         return {**page, "name": formats.one_line(self._named(stage))}
@@ -272,9 +267,9 @@ class TravelView(Answering):
         return stage if self._branch is None else f"{self._branch}/{stage}"
 
     def _read(self, timeline: Timeline, epoch: int) -> dict[str, Any]:
-        comparing = _owners(self._session).comparing
-        stage = self._session[self.stage]
-        page = read_page(stage, comparing, timeline, epoch, limit=self._limit)
+        stage, owners = self._session[self.stage], _owners(self._session)
+        page = read_page(stage, owners, timeline, epoch, limit=self._limit)
+        page["past"] = past_of(self._session, self.stage)
         info = epoch_info(self._session, epoch)
         label = info and info.label
         page["label"] = label and formats.one_line(label)

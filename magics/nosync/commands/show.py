@@ -43,7 +43,8 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
         if len(state) > WIDEST:
             cut.append(f"{name}: {state}")
         levels = (frontier.memory, frontier.disk, frontier.replicas)[: len(levels_shown)]
-        rows.append([name, kind, count, *map(formats.value, levels), state])
+        counted = None if count is None else f"{count:,}"
+        rows.append([name, kind, counted, *map(formats.value, levels), state])
     branch = f"branch {notebook.branch} of " if notebook.branch else ""
     caption = f"epoch {session.now} · {branch}log {notebook.place.path if notebook.place else ''}"
     pending = session.pending.items()
@@ -123,12 +124,12 @@ def _scrubbed(session: Session) -> list[str]:
     return [f"{read}, {said.repaired} repaired"]
 
 
-def rows_now(session: Session, name: str) -> tuple[str | None, str]:
+def rows_now(session: Session, name: str) -> tuple[int | None, str]:
     """How many rows, and whether the collection follows; says why it does not."""
     from nosync_nb.session.session import owners_of
 
     try:
-        count = f"{len(session[name]):,}"
+        count = len(session[name])
     except Exception as error:
         return None, str(error)
     if name in session.stale:
@@ -158,12 +159,13 @@ def _diff(notebook: Notebook, arguments: Namespace) -> Table:
     changes, added, removed = changed_rows(collection, after, upto, most)
     schema = collection.schema
     shown = sum(abs(diff) for diff, _ in changes)
+    first = formats.count(len(changes), "change")
     return Table(
         caption=f"{arguments.stage} from epoch {after or 0} to {upto}: +{added:,} −{removed:,}",
         columns=("", *schema.names),
         types=("string", *schema.types),
         rows=[[_sign(diff), *row] for diff, row in changes],
-        notes=[f"the first {len(changes)} changes"] if shown < added + removed else [],
+        notes=[f"the first {first}"] if shown < added + removed else [],
     )
 
 

@@ -89,7 +89,7 @@ def _node_detail(session: Session, name: str) -> str:
     count, _ = rows_now(session, name)
     if name in session.stale:
         return "stale"
-    return "cannot be read" if count is None else f"{count} row{'' if count == '1' else 's'}"
+    return "cannot be read" if count is None else formats.count(count, "row")
 
 
 COMMANDS = (

@@ -3,7 +3,8 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
-const source = readFileSync(process.env.VIEW_JS, "utf8");
+const parts = process.env.VIEW_JS.replace(/[a-z]+\.js$/, "parts.js");
+const source = readFileSync(parts, "utf8") + readFileSync(process.env.VIEW_JS, "utf8");
 const view = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
 const { boundsOf, describe, epochs, heights, merges, reach, safest, scale, summary, ticks } = view;
 

@@ -3,8 +3,13 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
-const source = readFileSync(process.env.VIEW_JS, "utf8");
-const { dated, short } = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
+const parts = process.env.VIEW_JS.replace(/[a-z]+\.js$/, "parts.js");
+const source = readFileSync(parts, "utf8") + readFileSync(process.env.VIEW_JS, "utf8");
+const { dated, rowsOf, short } = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
+
+test("what stands after a number of rows is as many", () => {
+  assert.deepEqual(["0", "1", "2", "1,001"].map(rowsOf), ["rows", "row", "rows", "rows"]);
+});
 
 test("a list is dated, and names its branch", () => {
   assert.equal(dated({ name: "", epoch: 3, time: "12:00" }), "epoch 3 · 12:00");

@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 import test from "node:test";
 
 const read = (name) => readFileSync(process.env.TRAVEL_JS.replace("travel.js", name), "utf8");
-const source = read("course.js") + read("forks.js") + read("travel.js");
+const source = read("parts.js") + read("course.js") + read("forks.js") + read("travel.js");
 const view = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
 const { across, count, epochAt, pace, path, plural, positionOf, rewindLabel, sign, status, told } = view;
 

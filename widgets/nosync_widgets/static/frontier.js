@@ -173,18 +173,6 @@ export function describe(node) {
 /** @param {Column[]} columns */
 export const columnsText = (columns) => columns.map(({ name, type }) => `${name} ${type}`).join(", ");
 
-/**
- * @param {string} tag
- * @param {Record<string, string>=} attributes
- * @param {string=} text
- */
-function make(tag, attributes = {}, text = "") {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text) node.textContent = text;
-  return node;
-}
-
 /** @param {HTMLElement} node @param {string} text */
 function put(node, text) {
   if (node.textContent !== text) node.textContent = text;
@@ -224,7 +212,7 @@ function box() {
 /** The rows of a page. @param {Page} page */
 function table(page) {
   const node = make("table");
-  const count = `${page.rows.length} row${page.rows.length === 1 ? "" : "s"}`;
+  const count = plural(page.rows.length, "row");
   const first = page.more ? `the first ${count}` : count;
   node.append(make("caption", {}, `${first} at epoch ${page.epoch}`));
   const head = make("tr");
@@ -287,6 +275,7 @@ function render({ model, el }) {
   /** @type {Map<string, ReturnType<typeof box>>} */
   let boxes = new Map();
   let shape = "";
+  let unheard = "";
   let drawn = layout([]);
 
   /** @param {State} state */
@@ -339,7 +328,7 @@ function render({ model, el }) {
     drawNodes(state);
     put(view.chosen, chosenText(state.nodes.find((node) => node.name === state.selected)));
     const none = state.nodes.length ? "" : "no inputs and no stages yet";
-    put(view.error, state.error || none);
+    put(view.error, unheard || state.error || none);
   };
   const showPage = () => {
     /** @type {Page} */
@@ -351,9 +340,13 @@ function render({ model, el }) {
   };
 
   const on = { signal: stop.signal };
+  const kernel = attend(model, (said) => {
+    unheard = said;
+    show();
+  });
   view.graph.addEventListener("click", (event) => {
     const name = /** @type {HTMLElement} */ (event.target).closest("button")?.dataset.name;
-    if (name !== undefined) model.send({ select: name === model.get("state").selected ? "" : name });
+    if (name !== undefined) kernel.ask({ select: name === model.get("state").selected ? "" : name });
   }, on);
   view.graph.addEventListener("keydown", (event) => {
     const from = /** @type {HTMLElement} */ (event.target).dataset.name ?? "";
@@ -367,11 +360,10 @@ function render({ model, el }) {
   model.on("change:page", showPage);
   show();
   showPage();
-  // Clicks are handled where the kernel has answered before: while a cell runs, too.
-  model.send({});
 
   return () => {
     stop.abort();
+    kernel.stop();
     model.off("change:state", show);
     model.off("change:page", showPage);
     root.remove();

@@ -28,17 +28,10 @@
  * @property {[string | null, number][]} common
  */
 
-const NO_ANSWER =
-  "no answer: the kernel is busy, or it was restarted; then run this cell again";
 const SIZES = [20, 50, 100, 200];
 
 /** @param {number} number */
 const spelled = (number) => number.toLocaleString("en");
-
-/** @param {number} number @param {string} noun */
-export function plural(number, noun) {
-  return `${spelled(number)} ${noun}${number === 1 ? "" : "s"}`;
-}
 
 /** Which rows a page shows. @param {Page} page */
 export function extent(page) {
@@ -84,14 +77,6 @@ export function described(summary) {
 export function heights(counts) {
   const most = Math.max(...counts, 1);
   return counts.map((count) => (count ? Math.max(count / most, 0.1) : 0));
-}
-
-/** @param {string} tag @param {Record<string, string>=} attributes @param {string=} text */
-function make(tag, attributes = {}, text = "") {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text) node.textContent = text;
-  return node;
 }
 
 /** A small picture of counts. @param {number[]} counts */
@@ -197,8 +182,7 @@ function render({ model, el }) {
   let asked = null;
   /** @type {Record<string, any> | null} */
   let waiting = null;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let patience;
+  let unheard = "";
   /** @type {BlobPart[]} */
   let pieces = [];
   let columns = "";
@@ -216,9 +200,7 @@ function render({ model, el }) {
       return;
     }
     asked = ++number;
-    model.send({ kind: "show", asked, ...wanted });
-    clearTimeout(patience);
-    patience = setTimeout(() => { view.line.textContent = NO_ANSWER; }, 10_000);
+    kernel.ask({ kind: "show", asked, ...wanted });
     busy();
   };
 
@@ -283,7 +265,8 @@ function render({ model, el }) {
     const frozen = model.get("frozen");
     const said = page().columns ? `${dated(page(), model.get("latest"), frozen)} · ${extent(page())}` : "";
     if (view.line.textContent !== said) view.line.textContent = said;
-    if (view.problem.textContent !== (error ?? "")) view.problem.textContent = error ?? "";
+    const wrong = unheard || (error ?? "");
+    if (view.problem.textContent !== wrong) view.problem.textContent = wrong;
     view.shown.textContent = page().columns ? extent(page()) : "";
     view.freeze.textContent = frozen ? "Follow" : "Freeze";
     view.freeze.setAttribute("aria-pressed", String(frozen));
@@ -291,14 +274,13 @@ function render({ model, el }) {
     view.next.disabled = view.last.disabled = offset + rows.length >= total;
     const sizes = [...new Set([...SIZES, page().limit ?? SIZES[0]])].sort((a, b) => a - b);
     if (view.size.children.length !== sizes.length) {
-      view.size.replaceChildren(...sizes.map((n) => make("option", { value: String(n) }, `${n} rows`)));
+      view.size.replaceChildren(...sizes.map((n) => make("option", { value: String(n) }, plural(n, "row"))));
     }
     view.size.value = String(page().limit ?? SIZES[0]);
   };
   const showPage = () => {
     if (asked !== null && page().asked === asked) {
       asked = null;
-      clearTimeout(patience);
       const other = waiting;
       waiting = null;
       if (other) ask(other);
@@ -315,6 +297,10 @@ function render({ model, el }) {
     }
   };
 
+  const kernel = attend(model, (said) => {
+    unheard = said;
+    showStatus();
+  });
   const back = () => ask({ offset: Math.max(0, page().offset - page().limit) });
   const forth = () => { if (!view.next.disabled) ask({ offset: page().offset + page().limit }); };
   const toEnd = () => ask({ offset: Math.max(0, Math.ceil(page().total / page().limit) - 1) * page().limit });
@@ -332,9 +318,9 @@ function render({ model, el }) {
   view.filter.addEventListener("change", seek, on);
   view.filter.addEventListener("search", seek, on); // its cross was clicked
   view.filter.addEventListener("keydown", (event) => { if (event.key === "Enter") seek(); }, on);
-  view.freeze.addEventListener("click", () => model.send({ kind: "freeze", on: !model.get("frozen") }), on);
-  view.csv.addEventListener("click", () => model.send({ kind: "download", format: "csv" }), on);
-  view.parquet.addEventListener("click", () => model.send({ kind: "download", format: "parquet" }), on);
+  view.freeze.addEventListener("click", () => kernel.ask({ kind: "freeze", on: !model.get("frozen") }), on);
+  view.csv.addEventListener("click", () => kernel.ask({ kind: "download", format: "csv" }), on);
+  view.parquet.addEventListener("click", () => kernel.ask({ kind: "download", format: "parquet" }), on);
   view.scroller.addEventListener("keydown", (event) => {
     const keys = { PageUp: back, PageDown: forth, Home: () => ask({ offset: 0 }), End: toEnd };
     const act = keys[/** @type {keyof typeof keys} */ (event.key)];
@@ -356,12 +342,10 @@ function render({ model, el }) {
   model.on("change:summary", showSummary);
   model.on("change:latest change:frozen", showStatus);
   showPage();
-  // Clicks are handled where the kernel has answered before: while a cell runs, too.
-  model.send({});
 
   return () => {
-    clearTimeout(patience);
     stop.abort();
+    kernel.stop();
     model.off("msg:custom", heard);
     model.off("change:page", showPage);
     model.off("change:summary", showSummary);

@@ -29,11 +29,6 @@ const ROOM = 10;
 const HEIGHT_MIN = 10;
 const HEIGHT_MAX = 26;
 
-/** @param {number} number @param {string} noun */
-export function plural(number, noun) {
-  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
-}
-
 /**
  * Where epochs are, from 0 to 100: a gap between two bounds of layers is as wide as the logarithm of
  * its epochs, so that the youngest layers are seen beside the oldest.
@@ -116,18 +111,6 @@ export function reach(place, last) {
   return place.note ? `${far} · ${place.note}` : far;
 }
 
-/**
- * @param {string} tag
- * @param {Record<string, string>=} attributes
- * @param {string=} text
- */
-function make(tag, attributes = {}, text = "") {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text) node.textContent = text;
-  return node;
-}
-
 /** A label and a track beside it. @param {string} label @param {string} kind */
 function lane(label, kind) {
   const row = make("div", { class: "nosync-lane" });
@@ -198,6 +181,7 @@ function render({ model, el }) {
   let rows = new Map();
   /** @type {State | null} */
   let before = null;
+  let unheard = "";
 
   /** @param {State} state */
   const drawChoice = (state) => {
@@ -295,13 +279,17 @@ function render({ model, el }) {
       const { lower, upper, count } = merged[0];
       view.said.textContent = `${count} layers became one: ${epochs(lower, upper)}`;
     } else if (before && before.stage !== state.stage) view.said.textContent = "";
-    view.error.textContent = state.error || state.why || "";
+    view.error.textContent = unheard || state.error || state.why || "";
     root.setAttribute("aria-label", `layers of ${state.name}`);
     before = state;
   };
 
   const on = { signal: stop.signal };
-  view.choice.addEventListener("change", () => model.send({ stage: view.choice.value }), on);
+  const kernel = attend(model, (said) => {
+    unheard = said;
+    show();
+  });
+  view.choice.addEventListener("change", () => kernel.ask({ stage: view.choice.value }), on);
   view.lanes.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!step) return;
@@ -323,11 +311,10 @@ function render({ model, el }) {
   }
   model.on("change:state", show);
   show();
-  // Clicks are handled where the kernel has answered before: while a cell runs, too.
-  model.send({});
 
   return () => {
     stop.abort();
+    kernel.stop();
     model.off("change:state", show);
     root.remove();
   };

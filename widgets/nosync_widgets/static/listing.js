@@ -15,22 +15,13 @@ export function dated(state) {
   return `${branch}epoch ${state.epoch}${time}`;
 }
 
+/** What stands after a number of rows where there is no head above it. @param {string} text */
+export const rowsOf = (text) => noun(Number(text.replaceAll(",", "")), "row");
+
 /** The last parts of a path, which tell it from others. @param {string} path */
 export function short(path) {
   const parts = path.split("/").filter(Boolean);
   return parts.length > 3 ? `…/${parts.slice(-3).join("/")}` : path;
-}
-
-/**
- * @param {string} tag
- * @param {Record<string, string>=} attributes
- * @param {string=} text
- */
-function make(tag, attributes = {}, text = "") {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text) node.textContent = text;
-  return node;
 }
 
 /** @param {Element} node @param {string} text */
@@ -67,6 +58,7 @@ function fill(line, cells, columns, first) {
     } else {
       put(cell, text ?? "null");
       /** @type {HTMLElement} */ (cell).title = text ?? "";
+      if (columns[i] === "rows") cell.setAttribute("data-counted", text === null ? "" : ` ${rowsOf(text)}`);
     }
   });
 }
@@ -89,6 +81,7 @@ function render({ model, el }) {
   const stop = new AbortController();
   /** @type {Map<string, {line: HTMLElement, button: HTMLElement}>} */
   let lines = new Map();
+  let unheard = "";
 
   const show = () => {
     /** @type {State} */
@@ -122,13 +115,17 @@ function render({ model, el }) {
       line.className = copy.bad ? "nosync-bad" : "";
       fill(line, copy.cells, state.replica_columns, null);
     });
-    put(error, state.error || (state.stages.length ? "" : "no inputs and no stages yet"));
+    put(error, unheard || state.error || (state.stages.length ? "" : "no inputs and no stages yet"));
   };
 
+  const kernel = attend(model, (said) => {
+    unheard = said;
+    show();
+  });
   stages.body.addEventListener("click", (event) => {
     const line = /** @type {HTMLElement} */ (event.target).closest("tr");
     const name = line?.querySelector("button")?.dataset.name;
-    if (name !== undefined) model.send({ select: name });
+    if (name !== undefined) kernel.ask({ select: name });
   }, { signal: stop.signal });
   stages.body.addEventListener("keydown", (event) => {
     const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
@@ -140,11 +137,10 @@ function render({ model, el }) {
   }, { signal: stop.signal });
   model.on("change:state", show);
   show();
-  // Clicks are handled where the kernel has answered before: while a cell runs, too.
-  model.send({});
 
   return () => {
     stop.abort();
+    kernel.stop();
     model.off("change:state", show);
     root.remove();
   };

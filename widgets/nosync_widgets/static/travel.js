@@ -15,6 +15,7 @@
  * @property {string=} error
  * @property {{name: string, type: string, right: boolean}[]} columns
  * @property {(string | null)[][]} rows
+ * @property {string=} ordered what they are ordered by
  * @property {boolean} more
  * @property {boolean[]} fresh
  * @property {string[]=} by the columns that say which row became which
@@ -43,9 +44,6 @@ export function pace(speed, total) {
   const stride = Math.max(1, Math.ceil(total / (10 * seconds)));
   return { pause: Math.max(100, Math.min(1000, (1000 * seconds * stride) / Math.max(1, total))), stride };
 }
-
-const NO_ANSWER =
-  "no answer: the kernel is busy, or it was restarted; then run this cell again";
 
 /** @param {Step} step */
 const sizeOf = ([first, last, distance]) => Math.floor((last - first) / distance) + 1;
@@ -92,11 +90,6 @@ export function status(page, steps) {
   return parts.join(" · ");
 }
 
-/** @param {number} number @param {string} noun */
-export function plural(number, noun) {
-  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
-}
-
 /** The sign and number of copies of a change. @param {number} diff @param {number=} changed */
 export function sign(diff, changed = 1) {
   const many = diff === 0 ? changed : Math.abs(diff);
@@ -117,18 +110,6 @@ function fill(cell, item) {
   cell.classList.add("nosync-changed");
   cell.append(put(make("del"), item[0]), " → ", put(make("ins"), item[1]));
   return cell;
-}
-
-/**
- * @param {string} tag
- * @param {Record<string, string>=} attributes
- * @param {string=} text
- */
-function make(tag, attributes = {}, text = "") {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text) node.textContent = text;
-  return node;
 }
 
 /**
@@ -169,10 +150,8 @@ function rowsTable(page) {
     kind: page.fresh[i] ? "nosync-came" : "",
     row,
   }));
-  const caption = page.more
-    ? `the first ${plural(page.rows.length, "row")}`
-    : plural(page.rows.length, "row");
-  return table(caption, page.columns, rows);
+  const count = plural(page.rows.length, "row");
+  return table(`${page.more ? "the first " : ""}${count}${page.ordered ?? ""}`, page.columns, rows);
 }
 
 /** The changes of a page. @param {Page} page */
@@ -256,8 +235,7 @@ function render({ model, el }) {
   let wanted = model.get("page").epoch;
   /** @type {number | null} */
   let asked = null;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let patience;
+  let unheard = "";
 
   /** @returns {Step[]} */
   const steps = () => model.get("steps");
@@ -266,9 +244,7 @@ function render({ model, el }) {
 
   const ask = () => {
     asked = wanted;
-    model.send({ epoch: wanted });
-    clearTimeout(patience);
-    patience = setTimeout(() => { view.line.textContent = NO_ANSWER; }, 5000);
+    kernel.ask({ epoch: wanted });
   };
   /** @param {number} to */
   const go = (to) => {
@@ -295,7 +271,7 @@ function render({ model, el }) {
     const waiting = asked !== null;
     view.slider.max = String(last());
     view.slider.value = String(at);
-    const said = waiting ? `epoch ${wanted}: reading` : status(page, steps());
+    const said = unheard || (waiting ? `epoch ${wanted}: reading` : status(page, steps()));
     view.slider.setAttribute("aria-valuetext", said);
     if (view.line.textContent !== said) view.line.textContent = said;
     root.setAttribute("aria-busy", String(waiting));
@@ -305,7 +281,6 @@ function render({ model, el }) {
   };
   const showPage = () => {
     const page = model.get("page");
-    clearTimeout(patience);
     if (asked === null) wanted = page.epoch; // moved by the kernel, or by another view
     else if (page.asked === asked) {
       const moved = wanted !== asked;
@@ -320,6 +295,10 @@ function render({ model, el }) {
   };
 
   const on = { signal: stop.signal };
+  const kernel = attend(model, (said) => {
+    unheard = said;
+    showSlider();
+  });
   view.slider.addEventListener("input", () => { setPlaying(false); go(Number(view.slider.value)); }, on);
   view.previous.addEventListener("click", () => { setPlaying(false); go(position() - 1); }, on);
   view.next.addEventListener("click", () => { setPlaying(false); go(position() + 1); }, on);
@@ -334,13 +313,11 @@ function render({ model, el }) {
   model.on("change:course", showSlider);
   model.send({ course: -1 });
   showPage();
-  // Clicks are handled where the kernel has answered before: while a cell runs, too.
-  model.send({});
 
   return () => {
     setPlaying(false);
-    clearTimeout(patience);
     stop.abort();
+    kernel.stop();
     model.off("change:page", showPage);
     model.off("change:steps", showSlider);
     model.off("change:course", showSlider);
