@@ -39,6 +39,10 @@ class Activity:
         """One more step is done."""
         self.done += 1
 
+    def took(self, count: int) -> None:
+        """So many steps, or bytes, more are done; never more than there are."""
+        self.done = min(self.done + count, self.total)
+
     def left(self, count: int) -> None:
         """So many steps, or bytes, are left; if they became more, there are more in all."""
         self.total = max(self.total, self.done + count)

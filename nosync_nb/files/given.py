@@ -10,7 +10,11 @@ from __future__ import annotations
 import glob
 import os
 import stat
+from collections.abc import Callable
 from typing import NamedTuple
+
+PART_BYTES = 1 << 23
+"""So much is read at once; between two parts whoever asked is told, and may be interrupted."""
 
 
 class FileMark(NamedTuple):
@@ -40,8 +44,11 @@ def matching(pattern: str) -> dict[str, FileMark]:
     return marks
 
 
-def content(path: str, mark: FileMark) -> bytes | None:
+def content(path: str, mark: FileMark, read: Callable[[int], None]) -> bytes | None:
     """All of a file; None if it is not the marked one any more, also when it has been read.
+
+    Args:
+        read: told how many bytes more were read.
 
     Raises:
         OSError: it cannot be read.
@@ -54,8 +61,9 @@ def content(path: str, mark: FileMark) -> bytes | None:
         if _mark(os.fstat(file)) != mark:
             return None
         parts = []
-        while part := os.read(file, 1 << 24):
+        while part := os.read(file, PART_BYTES):
             parts.append(part)
+            read(len(part))
         return b"".join(parts) if _mark(os.fstat(file)) == mark else None
     finally:
         os.close(file)

@@ -6,7 +6,9 @@ stays that. Names and types are not checked here: whoever takes the table does t
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -29,17 +31,35 @@ def kind_of(path: str) -> str | None:
     return KINDS.get(os.path.splitext(path)[1].lower())
 
 
-def table_of(data: bytes, path: str, schema: Schema) -> pa.Table:
+class _Source(io.BytesIO):
+    """The bytes of a file, which tell how many of them are read.
+
+    Threads: who reads holds a lock of its own.
+    """
+
+    def __init__(self, data: bytes, told: Callable[[int], None]) -> None:
+        super().__init__(data)
+        self._told = told
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Reads so many bytes more, or all."""
+        part = super().read(size)
+        self._told(len(part))
+        return part
+
+
+def table_of(data: bytes, path: str, schema: Schema, read: Callable[[int], None]) -> pa.Table:
     """The table in a file.
 
     Args:
         path: for its ending, and for messages.
         schema: of the columns that are wanted.
+        read: told how many bytes more were taken to be decoded, in any thread.
 
     Raises:
         SchemaError: it is not what its name says, or texts are no values of their columns.
     """
-    source = pa.BufferReader(data)
+    source = pa.PythonFile(_Source(data, read), mode="r")
     kind = kind_of(path)
     try:
         if kind == "parquet":

@@ -14,8 +14,8 @@ Design
     when the file or what is defined has changed; what the disk refused, at the next look.
 
 Failure
-    A look that is interrupted has loaded each file or has not: the key stands in the epoch's own
-    frame. A session that is closed or taken over ends the watch.
+    A look that is interrupted, also in the middle of a file, has loaded each file or has not: the
+    key stands in the epoch's own frame. A session that is closed or taken over ends the watch.
 
     Somebody goes back to an epoch, and the watch that runs brings all that was left again within a
     second. Hence it takes up no file twice; who watches again does, as the keys are left as well.
@@ -30,13 +30,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nosync_nb.errors import SchemaError, StageError, warn
+from nosync_nb.errors import SchemaError, StageError, one_line, warn
 from nosync_nb.files import given
 from nosync_nb.files.given import FileMark
 from nosync_nb.rows import tables
 from nosync_nb.session.input import Input, mark_of, watches_of
 
 if TYPE_CHECKING:
+    from nosync_nb.dataflow.doing import Doing
     from nosync_nb.session.blocks import Blocks
     from nosync_nb.session.gate import Gate
     from nosync_nb.session.inputs import Inputs
@@ -186,10 +187,11 @@ class FolderWatch:
 
     def _load(self, path: str, mark: FileMark) -> int | None:
         """Makes an epoch of a file; None if there is one, or the file is being written."""
-        data = given.content(path, mark)
+        watches, own = self._watches, os.path.relpath(path, self._folder)
+        with watches.doing.of(f"reads {one_line(own)}", mark.size_bytes, in_bytes=True) as reading:
+            data = given.content(path, mark, reading.took)
         if data is None:
             return None
-        watches, own = self._watches, os.path.relpath(path, self._folder)
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
         into, name = self._into, self._into.name or ""
         key, kind = f"{own} {digest}", "upsert" if into.key else "insert"
@@ -197,7 +199,9 @@ class FolderWatch:
         epoch = None
         with watches.loading:  # a file may be of two patterns
             if not watches.loads.seen(recorded):
-                table = tables.table_of(data, path, into.schema)
+                what = f"decodes {one_line(own)}"
+                with watches.doing.of(what, len(data), in_bytes=True) as decoding:
+                    table = tables.table_of(data, path, into.schema, decoding.took)
                 with watches.blocks.epoch(None, None) as block:
                     if kind == "insert":
                         into.insert(table, once=key)
@@ -242,6 +246,11 @@ class Watches:
         self._gate = gate
         self._lock = threading.Lock()
         self._watches: dict[tuple[str, str], FolderWatch] = {}
+
+    @property
+    def doing(self) -> Doing:
+        """What is told how far a load is."""
+        return self.publisher.works.doing
 
     @property
     def over(self) -> bool:

@@ -18,6 +18,8 @@ from pyarrow import parquet
 
 import nosync_nb
 from nosync_nb import FencedError, SchemaError, Session, StageError
+from nosync_nb.dataflow.doing import Activity
+from nosync_nb.files import given
 from nosync_nb.session import watching
 from nosync_nb.session.loads import Loads
 from nosync_nb.session.session import owners_of
@@ -75,6 +77,78 @@ def test_files_that_are_there_are_epochs_when_it_returns(
         assert [tuple(r) for r in session["flights"].rows(at=1)] == [("007", 5), ("AA", 70)]
         assert watch.loaded == {str(folder / f"{n}.{ending}"): n for n in (1, 2)}
         assert watch.look() == 0
+
+
+class Interrupts:
+    """Takes the place of who is told how far an activity is; may interrupt it at a step."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int]] = []
+        self.at = 0
+
+    def took(self, activity: Activity, count: int) -> None:
+        """Notes it, and goes on or not."""
+        activity.step()
+        self.seen.append((activity.what, count, activity.total))
+        if len(self.seen) == self.at:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Interrupts:
+    """What is told of files, which are read in small parts."""
+    told = Interrupts()
+    monkeypatch.setattr(given, "PART_BYTES", 1000)
+    monkeypatch.setattr(Activity, "took", lambda activity, count: told.took(activity, count))
+    return told
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
+def test_how_far_one_large_file_is_is_told_while_it_is_read_and_decoded(
+    session: Session, folder: Path, parts: Interrupts, ending: str
+) -> None:
+    path = put(folder / f"big.{ending}", *((f"carrier {i}", i) for i in range(1000)))
+    nosync_nb.watch(folder / "*", session.inputs["flights"]).stop()
+    assert len(values(session)) == 1000
+    size = path.stat().st_size
+    assert {(what, total) for what, _, total in parts.seen} == {
+        (f"reads big.{ending}", size),
+        (f"decodes big.{ending}", size),
+    }
+    read = [count for what, count, _ in parts.seen if what.startswith("reads")]
+    assert (sum(read), len(read)) == (size, -(-size // 1000))
+    decoded = sum(count for what, count, _ in parts.seen if what.startswith("decodes"))
+    assert decoded > 0 if ending == "parquet" else decoded == size  # its footer is read twice
+    assert owners_of(session).works.doing.now is None
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
+def test_an_interrupt_in_the_middle_of_a_file_leaves_the_epoch_as_it_was(
+    session: Session, folder: Path, parts: Interrupts, ending: str
+) -> None:
+    """Wherever it comes; who watches again has the file once."""
+    put(folder / f"big.{ending}", *((f"carrier {i}", i) for i in range(500)))
+    flights, before = session.inputs["flights"], session.now
+    done = False
+    while not done:
+        parts.at, parts.seen = parts.at + 1, []
+        try:
+            nosync_nb.watch(folder / "*", flights).stop()
+            done = True
+        except KeyboardInterrupt:
+            assert (session.now, values(session), session.pending) == (before, [], {})
+            assert owners_of(session).works.doing.now is None
+    assert parts.at > 3
+    assert (session.now, len(values(session))) == (before + 1, 500)
+    assert {what for what, *_ in parts.seen} == {f"reads big.{ending}", f"decodes big.{ending}"}
+
+
+def test_an_activity_is_never_further_than_its_end() -> None:
+    activity = Activity("reads", 10, in_bytes=True)
+    activity.took(4)
+    assert activity.done == 4
+    activity.took(40)
+    assert activity.done == 10
 
 
 def test_a_file_that_appears_becomes_an_epoch_by_itself(session: Session, folder: Path) -> None:
