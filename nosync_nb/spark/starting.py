@@ -7,7 +7,8 @@ asks again and again for ten minutes. Then what is left has to be forgotten firs
 be used by anybody.
 
 Our own session is for this user alone: it listens on this machine only, asks for a secret that it
-made up, and keeps its blocks in a folder that nobody else can read.
+made up, and keeps its blocks and tables in a folder that nobody else can read and that goes with
+it: nothing of it is left beside a notebook.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ CONNECT_S = 2.0
 """How long a Connect server is waited for, to see whether it is there."""
 
 _FOLDER = "nosync-spark-"
+_WAREHOUSE = "spark.sql.warehouse.dir"
 _SAID, _LAST_BYTES = "driver.log", 4096
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?$")
@@ -146,6 +148,8 @@ def configuration(given: Mapping[str, str]) -> dict[str, str]:
         conf["spark.local.dir"] = files.temporary_folder(_FOLDER)
         # Registered before Spark's own, so that it runs after the JVM has gone.
         atexit.register(files.remove_folder, conf["spark.local.dir"])
+        if _LOCAL.match(conf["spark.master"]):
+            conf.setdefault(_WAREHOUSE, os.path.join(conf["spark.local.dir"], "warehouse"))
     return conf
 
 
@@ -167,10 +171,21 @@ def _launch(settings: Mapping[str, str]) -> None:
     conf = SparkConf().setAll(list(settings.items()))
     said = Files().create(os.path.join(folder, _SAID))
     try:
-        gateway = launch_gateway(conf, {"stderr": said})  # type: ignore[no-untyped-call]
+        gateway = launch_gateway(_of_jvm(settings), {"stderr": said})  # type: ignore[no-untyped-call]
     finally:
         said.close()
     SparkContext(conf=conf, gateway=gateway)
+
+
+def _of_jvm(settings: Mapping[str, str]) -> Any:
+    """What a JVM is started with.
+
+    A session that the user makes in it later inherits that: tables of the user's must not be where
+    ours are, which go.
+    """
+    from pyspark import SparkConf
+
+    return SparkConf().setAll([each for each in settings.items() if each[0] != _WAREHOUSE])
 
 
 def _last_words(settings: Mapping[str, str]) -> str:

@@ -107,6 +107,9 @@ assert ours.conf.get("spark.authenticate") == "true"
 assert os.stat(folder).st_mode & 0o777 == 0o700
 assert any("blockmgr" in name for name in os.listdir(folder)), os.listdir(folder)
 assert ours.table("sounds").count() == 1
+ours.sql("create table made as select 1 as i")
+assert os.listdir(os.path.join(folder, "warehouse")) == ["made"]
+assert "spark-warehouse" not in os.listdir(), os.listdir()
 frame = ours.range(3).selectExpr("cast(id as int) AS i")
 
 # our JVM dies
@@ -127,6 +130,8 @@ users = builder.getOrCreate()
 others.insert([(7,)])
 session.commit()
 assert session.spark is users
+tables = users.conf.get("spark.sql.warehouse.dir")
+assert tables.endswith(f"{os.getcwd()}/spark-warehouse"), tables
 assert users.table("few").count() == 2
 assert users.table("sounds").count() == 3
 
