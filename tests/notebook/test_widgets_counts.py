@@ -36,6 +36,9 @@ def test_lines_are_told_apart_without_colour() -> None:
     lines = page.findall("figure/svg/path[@stroke-width]")
     assert len({line.get("stroke-dasharray") for line in lines}) == len(lines) == 3
     assert [line.get("d", "").count("H") for line in lines] == [2, 2, 2]
+    ends = [(end.get("cx"), end.get("cy")) for end in page.findall("figure/svg/circle")]
+    assert [line.get("d", "").rpartition("V")[2] for line in lines] == [y for _, y in ends]
+    assert len({x for x, _ in ends}) == 1
 
 
 def test_without_a_past_there_is_no_chart() -> None:

@@ -46,12 +46,16 @@ def counts_chart(counts: Sequence[Counts], titles: tuple[str, str]) -> str:
     drawn = [i for i, values in enumerate(series) if any(values)]
     epochs = [each.epoch for each in counts]
     label = f"rows that differ, over epochs {epochs[0]} to {epochs[-1]}"
-    parts = [_axis(epochs, max(1, *(max(values) for values in series)))]
+    top = max(1, *(max(values) for values in series))
+    parts = [_axis(epochs, top)]
     for i in drawn:
         colour, dashes = LINES[i]
-        path = _path(epochs, series[i], max(1, *(max(values) for values in series)))
+        path = _path(epochs, series[i], top)
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>')
+        # A step at the last epoch has no length: without a mark nobody sees where it ends.
+        end = f'cx="{_place(epochs, epochs[-1])}" cy="{_height(series[i][-1], top)}"'
+        parts.append(f'<circle {end} r="3.5" fill="{colour}"/>')
     last = [f"{names[i]} {series[i][-1]:,}" for i in drawn] or ["no row differs"]
     told = formats.html(f"{label}; at the last one: {', '.join(last)}")
     svg = (
