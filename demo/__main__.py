@@ -16,8 +16,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from jupyter_client.manager import KernelManager
 
@@ -100,14 +101,28 @@ class Kernel:
         reply = self.client.execute(
             "", silent=True, user_expressions={"v": expression}, reply=True, timeout=_WAIT_S
         )
-        found = reply["content"]["user_expressions"]["v"]
-        if found["status"] != "ok":
-            raise SystemExit(f"{expression}: {found['evalue']}")
-        return ast.literal_eval(found["data"]["text/plain"])
+        return value_of(expression, reply["content"]["user_expressions"]["v"])
 
     def close(self) -> None:
         """Ends the process."""
         self._manager.shutdown_kernel(now=False)
+
+
+def value_of(expression: str, found: Mapping[str, Any]) -> Any:
+    """The value of an expression, of what a kernel replies."""
+    if found["status"] != "ok":
+        raise SystemExit(f"{expression}: {found['evalue']}")
+    return ast.literal_eval(found["data"]["text/plain"])
+
+
+class Runs(Protocol):
+    """What runs the cells of the story."""
+
+    def run(self, source: str, *, shown: bool = True) -> str:
+        """Runs a cell and returns what it says."""
+
+    def value(self, expression: str) -> Any:
+        """The value of an expression, by its repr."""
 
 
 def say(text: str) -> None:
@@ -122,7 +137,7 @@ def check(holds: bool, what: str) -> None:
     print(f"  ok: {what}")
 
 
-def load(kernel: Kernel) -> dict[str, float]:
+def load(kernel: Runs) -> dict[str, float]:
     """The first half: load, stages."""
     say("A Spark session of yours, and eight months of flights in a DataFrame")
     kernel.run(cells.SPARK)
@@ -156,44 +171,70 @@ def live(kernel: Kernel) -> tuple[int, float]:
     return int(days[-1][2]), times[len(times) // 2]
 
 
+def recovered(kernel: Runs) -> dict[str, Any]:
+    """What a session says of its recovery."""
+    recovery = "nosync.session().recovery"
+    return {
+        "clean": kernel.value(f"{recovery}.clean"),
+        "recomputed": kernel.value(f"{recovery}.recomputed"),
+        "seconds": kernel.value(f"sum({recovery}.seconds.values())"),
+        "epoch": kernel.value("nosync.session().now"),
+    }
+
+
+def again(kernel: Runs, now: int) -> None:
+    """Run All, the days that are not in yet, the next day and a correction."""
+    say("Run All: what is there is skipped, the loop goes on where it stopped")
+    for cell in (cells.SPARK, cells.DATA, cells.INPUTS, cells.STAGES):
+        kernel.run(cell, shown=False)
+    check(kernel.value("nosync.session().now") == now, "no epoch was added by Run All")
+    kernel.run(cells.AGAIN + cells.PROBE, shown=False)
+    kernel.run(f"LAST_DAY = {LAST_DAY!r}\nNEXT_DAY = {NEXT_DAY!r}\n" + cells.DAYS, shown=False)
+    days = kernel.value("len(seconds)")
+    print(f"\n  > {days} more days")
+    say("The next day, and a correction that takes flights back")
+    kernel.run(cells.NEXT)
+    kernel.run(cells.CORRECTION)
+    jobs = kernel.value("job_number() - jobs_before - own_jobs")
+    check(jobs == 0, "the days were in process: no Spark job")
+
+
+def compare(kernel: Runs) -> None:
+    """Each stage against the same by Spark SQL."""
+    say("Each stage against Spark SQL from scratch")
+    kernel.run(cells.SCRATCH, shown=False)
+    kernel.run(cells.COMPARE, shown=False)
+    for name, equal in kernel.value("compared").items():
+        check(equal, f"'{name}' equals Spark SQL over all flights")
+    kernel.run("tardy")
+
+
+def ending(kernel: Runs, figures: dict[str, float]) -> None:
+    """The what-if, and the figures of all of it."""
+    figures["what if"] = what_if(kernel)
+    figures["from scratch"] = kernel.value("scratch_seconds")
+    table(figures, kernel.value("nosync.session().now"))
+
+
 def main() -> None:
     """Tells the story."""
     folder = Path(tempfile.mkdtemp(prefix="nosync-demo-"))
     kernel = Kernel(folder)
     try:
         figures = load(kernel)
-        seen, day = live(kernel)
+        seen, figures["a day"] = live(kernel)
         say("A new kernel. Nothing was saved by you; the first cell says what is back")
         kernel.start()
         kernel.run("delays.rows()[:3]")
-        check(not kernel.value("nosync.session().recovery.clean"), "the crash was noticed")
-        now = kernel.value("nosync.session().now")
+        told = recovered(kernel)
+        now = told["epoch"]
+        check(not told["clean"], "the crash was noticed")
         check(now >= seen, f"every epoch that was committed is there: {now} >= {seen}")
-        check(kernel.value("nosync.session().recovery.recomputed") == 0, "nothing was recomputed")
-        figures["recovery"] = kernel.value("sum(nosync.session().recovery.seconds.values())")
-        say("Run All: what is there is skipped, the loop goes on where it stopped")
-        for cell in (cells.SPARK, cells.DATA, cells.INPUTS, cells.STAGES):
-            kernel.run(cell, shown=False)
-        check(kernel.value("nosync.session().now") == now, "no epoch was added by Run All")
-        kernel.run(cells.AGAIN + cells.PROBE, shown=False)
-        kernel.run(f"LAST_DAY = {LAST_DAY!r}\nNEXT_DAY = {NEXT_DAY!r}\n" + cells.DAYS, shown=False)
-        days = kernel.value("len(seconds)")
-        print(f"\n  > {days} more days")
-        say("The next day, and a correction that takes flights back")
-        kernel.run(cells.NEXT)
-        kernel.run(cells.CORRECTION)
-        jobs = kernel.value("job_number() - jobs_before - own_jobs")
-        check(jobs == 0, "the days were in process: no Spark job")
-        say("Each stage against Spark SQL from scratch")
-        kernel.run(cells.SCRATCH, shown=False)
-        kernel.run(cells.COMPARE, shown=False)
-        for name, equal in kernel.value("compared").items():
-            check(equal, f"'{name}' equals Spark SQL over all flights")
-        kernel.run("tardy")
-        figures["what if"] = what_if(kernel)
-        figures["a day"] = day
-        figures["from scratch"] = kernel.value("scratch_seconds")
-        table(figures, kernel.value("nosync.session().now"))
+        check(told["recomputed"] == 0, "nothing was recomputed")
+        figures["recovery"] = told["seconds"]
+        again(kernel, now)
+        compare(kernel)
+        ending(kernel, figures)
     except BaseException:
         log = folder / "kernel.log"
         sys.stderr.write("".join(log.read_text().splitlines(keepends=True)[-30:]))
@@ -203,7 +244,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def what_if(kernel: Kernel) -> float:
+def what_if(kernel: Runs) -> float:
     """Another threshold since October, beside what was; returns how long it takes."""
     say("What if flights were tardy from 5 minutes on, since October? A branch, and its days again")
     rows = "sorted(map(tuple, nosync.session()['tardy'].rows()))"

