@@ -18,8 +18,10 @@ from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.log import generation, owner, writer
+from nosync_nb.store.log import checkpoint, generation, owner, segments, writer
+from nosync_nb.store.log.segments import HEADER_BYTES
 from nosync_nb.store.replicas import layout, source
+from nosync_nb.store.replicas.examining import examined
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.polling import Vote
 from nosync_nb.store.replicas.replica import Holdings, Name, Term
@@ -323,6 +325,50 @@ def test_a_checkpoint_that_is_replaced_while_others_are_sent_is_sent_once(
 
 
 # -- the first look at a replica -------------------------------------------------------------------
+
+
+@pytest.mark.fault(32)
+def test_a_log_that_its_first_owner_has_just_made_asks_nobody_what_it_lacks(tmp_path: Path) -> None:
+    def ask(vote: Vote) -> None:
+        raise AssertionError(vote)
+
+    path = str(tmp_path / "new.nosync")
+    with open_session(path) as session:
+        session.input("edges", "src int, dst int").insert([(1, 2)])
+        session.commit(wait="disk")
+        shipper = shipper_of(path, begun(path, tmp_path / "copies"), ask)
+        while shipper.ship():
+            pass
+        assert shipper.acknowledged.seq == owners_of(session).publisher.store.log.head.seq
+
+
+@pytest.mark.fault(32)
+def test_a_replica_of_a_log_without_an_epoch_has_nothing_that_it_lacks(tmp_path: Path) -> None:
+    path = str(tmp_path / "empty.nosync")
+    votes: list[Vote] = []
+    for _ in range(3):
+        open_session(path).close()
+        shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
+        while shipper.ship():
+            pass
+    assert [vote.ahead for vote in votes] == ["", ""]
+
+
+@pytest.mark.fault(32)
+def test_a_copy_that_begins_where_its_checkpoint_was_made_can_be_read(
+    path: str, tmp_path: Path
+) -> None:
+    go_on(path, 2, checkpoint=True)
+    go_on(path, 2)
+    replica = begun(path, tmp_path / "copies")
+    shipper = shipper_of(path, replica)
+    while shipper.ship():
+        pass
+    (name,) = filter(layout.is_segment, replica.held().files)
+    (state,) = filter(layout.is_checkpoint, replica.held().files)
+    header = replica.read(state, 0, checkpoint.HEADER_BYTES)
+    assert checkpoint.mark_of(header) == segments.decode(replica.read(name, 0, HEADER_BYTES)).start
+    assert examined(Files(), "copy", replica).end.seq == shipper.acknowledged.seq
 
 
 def test_own_segments_are_compared_once_however_a_shipper_comes(path: str, tmp_path: Path) -> None:
