@@ -22,6 +22,7 @@ from nosync_nb.expressions import (
     decimals,
     determinants,
     hashing,
+    jsons,
     likes,
     mathematics,
     numbers,
@@ -66,6 +67,7 @@ _CEILING = decimals.whole(1, rules.whole(np.ceil))
 FUNCTIONS: dict[str, Function | Rule] = {
     **mathematics.FUNCTIONS,
     **hashing.FUNCTIONS,
+    **jsons.FUNCTIONS,
     **regexes.FUNCTIONS,
     **wordings.FUNCTIONS,
     "abs": _ABSOLUTE,

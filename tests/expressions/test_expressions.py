@@ -8,6 +8,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
+import json_cases
 import nested_cases
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from nosync_nb.expressions import Expression, Settings, compile_expression, expa
 from nosync_nb.expressions.table import FUNCTIONS, OPERATORS
 from nosync_nb.rows import Column, Schema, objects
 
+MODULES = (nested_cases, text_cases, json_cases)
 FLIGHTS = Schema.parse(
     "carrier string, dep_delay double, distance bigint, seats int, day date, `a b` int,Late boolean"
 )
@@ -52,7 +54,7 @@ def evaluate(sql: str, ddl: str, *columns: Column) -> list[Any]:
 
 def test_every_entry_of_the_table_has_a_case_that_is_held_against_spark() -> None:
     texts = " ".join(case.sql for case in [*all_cases(), *further()])
-    texts += " ".join(sql for module in (nested_cases, text_cases) for sql, _ in module.every())
+    texts += " ".join(sql for module in MODULES for sql, _ in module.every())
     for name in FUNCTIONS:
         assert re.search(rf"\b{name}\(", texts), name
     for name in OPERATORS:

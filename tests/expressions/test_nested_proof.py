@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import json_cases
 import nested_cases
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from nosync_nb.expressions import Expression, compile_expression
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.unpacked import column_of, pack, unpack
 
-MODULES = (nested_cases, text_cases)
+MODULES = (nested_cases, text_cases, json_cases)
 
 
 def frame(cases: ModuleType = nested_cases) -> list[pa.Array]:

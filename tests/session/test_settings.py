@@ -34,8 +34,9 @@ i between 1 and 3
 ZONE = """
 hour(t);cast(t as date);date_trunc('day', t);t > '2020-01-01';year(t);t > n;day = t
 cast(day as timestamp);date_format(t, 'HH');to_timestamp(s);from_unixtime(l);current_date()
-cast(t as string);cast(s as timestamp);to_json(struct(i));localtimestamp;unix_timestamp(s)
-cast(a as string);make_timestamp(1, 2, 3, 4, 5, 6);t + interval 1 day;from_json(s, 'x timestamp')
+cast(t as string);cast(s as timestamp);to_csv(struct(i));localtimestamp;unix_timestamp(s)
+cast(a as string);to_json(a);make_timestamp(1, 2, 3, 4, 5, 6);t + interval 1 day
+from_json(s, 'x timestamp')
 """.replace("\n", ";")
 MODE = """
 i + 1;i - l;i * i;i / l;i % 2;-i;abs(i);cast(s as int);cast(d as int);int(s);i = '1';i in ('1', '2')
