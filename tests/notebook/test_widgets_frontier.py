@@ -96,6 +96,16 @@ def test_what_a_failure_would_cost_now_is_said_in_words(
         assert {each["text"] for each in costs[:3]} == {"nothing would be lost"}
 
 
+def test_a_single_epoch_that_would_be_lost_is_not_called_all_of_them(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "one") as session:
+        session.input("numbers", "x int").insert([(1,)])
+        session.commit()
+        view = FrontierView(Pulse(session))
+        told = {each["what"]: each["text"] for each in view.state["costs"]}
+        assert told["the disk is lost"].startswith("back to epoch 0: 1 epoch would be lost, since")
+        view.close()
+
+
 def test_selecting_a_stage_shows_its_rows_of_now(
     view: FrontierView, pulse: Pulse, session: Any
 ) -> None:

@@ -191,7 +191,7 @@ def _cost(cost: Cost) -> dict[str, Any]:
         told = f"the disk and {formats.count(cost.lost, 'replica')} are lost"
     text = "nothing would be lost"
     if cost.epochs:
-        whole = "" if cost.epoch else "all "
+        whole = "all " if not cost.epoch and cost.epochs > 1 else ""
         since = f", since {formats.moment(cost.since)}" if cost.since else ""
         lost = f"{whole}{formats.count(cost.epochs, 'epoch')} would be lost{since}"
         text = f"back to epoch {cost.epoch}: {lost}"
