@@ -410,6 +410,14 @@ def test_decimals_are_exact_and_refuse_what_has_too_many_digits() -> None:
         evaluate("1.5 / p", wide, column(Decimal(1), Decimal(0)))
 
 
+def test_a_month_behind_the_last_date_is_out_of_range_and_none_before_it() -> None:
+    later = compile_expression("add_months(d, 1)", Schema.parse("d date"))
+    last, beyond = (np.array([2**31 - n], np.int32) for n in (31, 30))
+    assert later.evaluate([last], 1).tolist() == [2**31 - 1]
+    with pytest.raises(ExpressionError, match="overflow"):
+        later.evaluate([beyond], 1)
+
+
 def test_constants_that_fail_do_so_for_the_rows_that_ask_for_them() -> None:
     assert evaluate("if(a > 0, a, cast('x' as int))", "a int", column(1, 2)) == [1, 2]
     with pytest.raises(ExpressionError, match="'x' is not of type int in the row a=-1"):

@@ -18,6 +18,7 @@ from nosync_nb.rows import Schema, arrow_type, canonical_type, spark_type, widen
 def test_ddl_arrow_and_pickle_make_the_same_schema_again(fields: dict[str, str]) -> None:
     schema = Schema(fields.items())
     assert schema == Schema.parse(schema.ddl)
+    assert schema not in (Schema.parse("of_nobody int"), schema.ddl)
     assert schema == Schema.from_arrow(schema.arrow)
     again = pickle.loads(pickle.dumps(schema))
     assert (schema, hash(schema)) == (again, hash(again))

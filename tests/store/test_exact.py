@@ -95,6 +95,10 @@ def test_a_change_costs_what_it_moves(count: int) -> None:
     assert moving.visits == before + 5
     assert moving.exact()["0-4"] == 7
     assert moving.exact()["0-9"] == 2
+    moving.move({"2-1": Vertex(("2-0",), both(1), determinate=False)})
+    before = moving.visits
+    moving.move({"2-0": Vertex((), both(7))})  # rises alone: it was not what bounds its reader
+    assert moving.visits == before + 1
 
 
 def test_a_loop_is_bounded_by_what_enters_it_not_by_itself() -> None:
