@@ -197,6 +197,31 @@ def test_a_nested_loop_leaves_no_state(session: Session) -> None:
         assert state_rows(session, "paths") == 0
 
 
+def test_a_loop_in_a_loop_in_a_loop_is_run_by_the_one_around_it(session: Session) -> None:
+    edges = session.input("edges", EDGES)
+
+    def step(paths: Collection) -> Collection:
+        steps = edges.rename({"src": "mid", "dst": "end"})
+        longer = paths.join(steps, on={"dst": "mid"}).select("src", "end as dst")
+        return longer.concat(paths, edges).distinct()
+
+    def inner(paths: Collection) -> Collection:
+        return paths.iterate(step).filter("dst < 3").concat(edges).distinct()
+
+    def middle(paths: Collection) -> Collection:
+        return paths.iterate(inner).filter("src < 3").concat(edges).distinct()
+
+    stage = session.stage("paths", edges.iterate(middle))
+    for rows in ([(0, 1), (1, 2)], [(2, 3), (3, 0)]):
+        edges.insert(rows)
+        session.commit()
+    short = {(a, b) for a in range(3) for b in range(3)}
+    assert bag(stage) == dict.fromkeys(short | {(2, 3), (3, 0)}, 1)
+    edges.remove([(3, 0)])
+    session.commit()
+    assert bag(stage) == dict.fromkeys([(0, 1), (0, 2), (1, 2), (2, 3)], 1)
+
+
 # -- recovery ----------------------------------------------------------------------------------
 
 
