@@ -45,15 +45,24 @@ def _no_number(text: str) -> Any:
     raise ValueError(text)
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=JsonObject,
-    parse_int=_limited(int),
-    parse_float=_limited(float),
-    parse_constant=_no_number,
-    strict=False,
-)
+def decoder(constant: Callable[[str], Any], *, strict: bool = False) -> json.JSONDecoder:
+    """What reads JSON; `constant` makes a number of `NaN` and `Infinity`, or refuses them.
+
+    Args:
+        strict: whether characters of control are refused in strings.
+    """
+    return json.JSONDecoder(
+        object_pairs_hook=JsonObject,
+        parse_int=_limited(int),
+        parse_float=_limited(float),
+        parse_constant=constant,
+        strict=strict,
+    )
+
+
+_DECODER = decoder(_no_number)
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'", re.DOTALL)
-_BLANKS = " \t\r\n"
+BLANKS = " \t\r\n"
 
 
 _SIGNS = re.compile(r'\\(.)|"', re.DOTALL)
@@ -71,27 +80,27 @@ def _double_quoted(match: re.Match[str]) -> str:
     return f'"{inner}"'
 
 
-def _read(text: str) -> Any:
+def first_value(text: str, reader: json.JSONDecoder = _DECODER) -> Any:
     """The first value of a text.
 
     Raises:
         ValueError: if it is no JSON.
     """
-    begun = text.lstrip(_BLANKS)
+    begun = text.lstrip(BLANKS)
     try:
-        value, end = _DECODER.raw_decode(begun)
+        value, end = reader.raw_decode(begun)
     except RecursionError:
         raise ValueError("too deep") from None
     except ValueError:
         if "'" not in text:
             raise
         begun = _STRINGS.sub(_double_quoted, begun)
-        value, end = _DECODER.raw_decode(begun)
+        value, end = reader.raw_decode(begun)
     after = begun[end : end + 1]
     if isinstance(value, bool) or value is None:
         ended = not (after.isalnum() or after in ("_", "$"))
     else:
-        ended = not isinstance(value, int | float) or after in _BLANKS
+        ended = not isinstance(value, int | float) or after in BLANKS
     if not ended:
         raise ValueError("a value goes on")
     return value
@@ -128,14 +137,14 @@ def _halved(text: str) -> str:
     return _WIDE.sub(escaped, text)
 
 
-def _copied(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value that was read, as text."""
     if isinstance(value, str):
         return _halved(_quoted(value))
     if isinstance(value, JsonObject):
-        return f"{{{','.join([f'{_copied(name)}:{_copied(v)}' for name, v in value])}}}"
+        return f"{{{','.join([f'{as_text(name)}:{as_text(v)}' for name, v in value])}}}"
     if isinstance(value, list):
-        return f"[{','.join(map(_copied, value))}]"
+        return f"[{','.join(map(as_text, value))}]"
     if isinstance(value, float):
         return _double(value)
     if value is None:
@@ -157,7 +166,7 @@ def _steps(path: Any) -> list[str | int]:
 def _picked(value: Any, steps: Sequence[str | int]) -> str | None:
     """What is found by a path, as text; of fields of one name the first that has it."""
     if not steps:
-        return value if isinstance(value, str) else _copied(value)
+        return value if isinstance(value, str) else as_text(value)
     step, *rest = steps
     if isinstance(step, int):
         inside = isinstance(value, list) and not isinstance(value, JsonObject)
@@ -177,7 +186,7 @@ def _get_json_object(name: str, arguments: list[ValueNode], utc: bool) -> ValueN
 
     def row(text: str) -> str | None:
         try:
-            value = _picked(_read(text), steps)
+            value = _picked(first_value(text), steps)
             if value is not None and "\\" in text:
                 value.encode()  # half a character, written as an escape
         except ValueError:

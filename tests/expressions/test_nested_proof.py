@@ -99,7 +99,7 @@ def test_values_are_those_of_spark(cases: ModuleType, spark: Any) -> None:
             ]
             if there != [ok and v is not None for ok, v in zip(fine, values, strict=True)]:
                 wrong.append((sql, twin, "only one raises"))
-    assert not wrong
+    assert not wrong, "\n".join(map(repr, wrong))
 
 
 @pytest.mark.parametrize("copies", [60])

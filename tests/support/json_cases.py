@@ -32,12 +32,23 @@ TEXTS: list[str | None] = [
     '{"a" 1}', '{"a":1 "b":2}', "/* */1", "#\n1", '{"a":tru}', '{"a":True}', "nul", "[1]]",
     '{"b":"é"}',
     '{"a":1e5,"b":{"a":[[1],[2,[3]]]}}', "9" * 400, "[" * 60 + "]" * 60, '"\\"\\\\\\b\\f"',
-    "{1:2}", "[\"a\\'b\"]", "['\\\\','\"','\\\\\\'é']", "['a\\\"b']", '["😀","x"]', '"😀"',
+    '{"a":[{"b":1},{"b":"x"},null],"b":7}', '{"a":[{"b":1},2]}', '[1,"x"]', '[{"a":1},{"a":"x"}]',
+    '[{"a":1},5]', "[[1],[2,null],null]", '[[1],["x"]]', '[1,2,null]', '{"a":true,"A":128,"b":2}',
+    '{"a":1,"a":"x"}', '{"a":"NaN","b":[1.50,"é"]}', '{"a":"Infinity"}', '{"a":"-INF"}',
+    '{"a":"1"}',
+    '{"a":2147483648,"b":9223372036854775807}', '{"a":1e400}', '{"a":-1.5}', '{"a":""}', '["",1.5]',
+    '{"a":1,"b":"x"', "{1:2}", "[\"a\\'b\"]", "['\\\\','\"','\\\\\\'é']", "['a\\\"b']",
+    '["😀","x"]', '"😀"',
     '["\\udc00x\\ud83d"]',
 ]  # fmt: skip
 PATHS = """
 $ $.a $.b $.A $.a.b $.a.b.c $['a'] $['a~b'] $.a~b $[0] $[1] $.a[0] $.a[1] $.a[3] $.a[9].b $.a[10]
 $[0].a $[0][1] $.b.a[1][1][0] $.a['b'][1].c $.a[0].b $[99]
+"""
+SCHEMAS = """
+a~int a~string a~double,b~string a~boolean,A~tinyint a~struct<b:string,c:int> a~array<string>
+a~array<int>,b~bigint array<boolean> array<int> array<array<int>>
+struct<a:array<struct<b:int>>> array<string> array<double> a~struct<b:struct<c:string>>,`a~b`~int
 """
 WRITTEN = """
 st m array(array(tn)) array(t) array(tn) struct(s,l,i,bi)
@@ -57,6 +68,7 @@ def table() -> list[list[Any]]:
 
 def every() -> list[tuple[str, str | None]]:
     """Expressions; none raises."""
+    made = [f'from_json({text}, "{schema}")' for schema in SCHEMAS.split() for text in ("j", "s")]
     read = [f'get_json_object(j, "{path}")' for path in PATHS.split()]
     written = [f"to_json({value})" for value in WRITTEN.split()]
-    return [(sql.replace("~", " "), None) for sql in (*read, *written)]
+    return [(sql.replace("~", " "), None) for sql in (*read, *made, *written)]
