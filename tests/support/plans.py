@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from nosync_nb import Collection
+from nosync_nb.rows import Schema
 
 Choice = tuple[str, int, int]
 Plan = tuple[Choice, ...]
@@ -32,6 +33,13 @@ JOINS_MAX = 3
 """Values are few, and each join gives several rows for one."""
 
 RAISING = ("divide", "overflow")
+
+RULED = (
+    "raising above a join", "above what raises", "above a raising filter", "above first rows",
+    "above other names", "unread and raising", "some of distinct rows", "some of a difference",
+    "some of a set difference", "above a loop", "some of a loop",
+)  # fmt: skip
+"""What conditions of planning are about: each is two steps or three, which together make one."""
 
 values = st.one_of(st.none(), st.integers(-1, 2))
 texts = st.one_of(st.none(), st.sampled_from(["", "p", "q", "é"]))
@@ -69,6 +77,36 @@ def raising_plans() -> st.SearchStrategy[Plan]:
     return st.tuples(parts, above).map(lambda all_: (*all_[0][0], all_[0][1], *all_[0][2], all_[1]))
 
 
+def ruled_plans() -> st.SearchStrategy[Plan]:
+    """Short plans that end in what a condition of planning is about."""
+    before = st.lists(choices(STEPS), max_size=1)
+    return st.tuples(before, choices(RULED)).map(lambda both: (*both[0], both[1]))
+
+
+Rows = dict[str, list[tuple[tuple[Any, ...], int]]]
+
+few = st.sampled_from([None, 0, 0, 1])
+states: st.SearchStrategy[Rows] = st.fixed_dictionaries(
+    {
+        name: st.lists(
+            st.tuples(
+                st.tuples(
+                    *(
+                        few if t in ("int", "bigint") else texts if t == "string" else st.none()
+                        for _, t in Schema.parse(ddl).fields
+                    )
+                ),
+                st.sampled_from([1, 1, 2, -1]),
+            ),
+            min_size=2,
+            max_size=6,
+        )
+        for name, ddl in INPUTS.items()
+    }
+)
+"""Rows of both inputs with their counts: zeros and nulls more often than not."""
+
+
 def described(plan: Plan, of: dict[str, Collection]) -> Collection:
     """A plan as a collection: each step takes the last one, and perhaps one before."""
     made, joins = [of["a"], of["b"]], 0
@@ -87,6 +125,8 @@ def _step(
     names = source.schema.names
     column, second = names[one % len(names)], names[other % len(names)]
     numbers = [n for n, t in source.schema.fields if t in ("int", "bigint")]
+    if word in RULED:
+        return _ruled(word, source, beside, one, other, number)
     match word:
         case "filter":
             return source.filter(_predicate(column, second, one + other, numbers))
@@ -120,6 +160,52 @@ def _step(
         case "top":
             return source.group_by(column).top(2, by=second)
     return source.rename({column: f"e{number}"})
+
+
+def _ruled(
+    word: str, source: Collection, beside: Collection, one: int, other: int, number: int
+) -> Collection:
+    """One of `RULED`, over a part of which there is no other reader."""
+    names = source.schema.names
+    column, second = names[one % len(names)], names[other % len(names)]
+    wide = source.with_columns({f"w{number}": f"coalesce({column}, {column}) is null"})
+    part = wide.distinct()
+    numbers = [n for n, t in source.schema.fields if t in ("int", "bigint")]
+    if not numbers:
+        return part.select(column)
+    value = numbers[(one + other) % len(numbers)]
+    raising, asked = f"6 div {value} > 1", _predicate(column, second, other, numbers)
+    match word:
+        case "raising above a join":
+            return _joined("join", part, beside, one, other, number).filter(raising)
+        case "above what raises":
+            return part.with_columns({f"r{number}": f"6 div {value}"}).filter(asked)
+        case "above a raising filter":
+            return part.filter(raising).filter(asked)
+        case "above first rows":
+            return part.group_by(column).top(1, by=second).filter(asked)
+        case "above other names":
+            return _swapped(part, one).filter(asked)
+        case "unread and raising":
+            return part.with_columns({f"r{number}": f"6 div {value}"}).select(column)
+        case "some of distinct rows":
+            return part.select(column)
+        case "some of a difference":
+            return wide.except_all(wide.filter(asked).negate()).select(column)
+        case "some of a set difference":
+            return wide.subtract(wide.filter(f"{column} is not null")).select(column)
+    loop = wide.iterate(lambda v: v.filter(f"{value} < 2").distinct(), rounds=1)
+    return loop.filter(asked) if word == "above a loop" else loop.select(column)
+
+
+def _swapped(source: Collection, one: int) -> Collection:
+    """Two columns of one type under each other's names."""
+    for mine, kind in source.schema.fields[one % 2 :]:
+        for theirs, same in source.schema.fields:
+            if kind == same and mine != theirs:
+                other = {mine: theirs, theirs: mine}
+                return source.select(*(f"{other.get(n, n)} AS {n}" for n in source.schema.names))
+    return source
 
 
 def _predicate(column: str, second: str, which: int, numbers: Sequence[str]) -> str:
