@@ -24,9 +24,10 @@ from nosync_nb.expressions.bind import Binder
 from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.collected import is_held
 from nosync_nb.expressions.examine import Examined, examine
-from nosync_nb.expressions.fast import Fast, compile_fast, is_loud
+from nosync_nb.expressions.fast import compile_fast, is_loud
 from nosync_nb.expressions.nodes import ColumnNode, ValueNode
 from nosync_nb.expressions.parse import Parsed, agrees_with_spark, canonical, parse
+from nosync_nb.expressions.polynomials import Fast
 from nosync_nb.expressions.roomy import roomy
 from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Settings, needs_zone
 from nosync_nb.expressions.typing_rules import VOID

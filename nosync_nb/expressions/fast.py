@@ -11,7 +11,6 @@ can overflow, and columns are looked at once, instead of each operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,13 +31,12 @@ from nosync_nb.expressions.nodes import (
     ValueNode,
 )
 from nosync_nb.expressions.numbers import extent, is_zero, limits
+from nosync_nb.expressions.polynomials import Fast, compile_polynomial
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.expressions.vectors import canonical
-from nosync_nb.rows import Column, objects
+from nosync_nb.rows import objects
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, is_nested
 from nosync_nb.rows.unscaled import load, store, wholes
-
-Fast = Callable[[Sequence[Column], int], Column | None]
 
 
 class _NotFastError(Exception):
@@ -51,6 +49,9 @@ class _ExceedsError(Exception):
 
 def compile_fast(node: ValueNode) -> Fast | None:
     """Returns the fast form of a node, None if it has none."""
+    polynomial = compile_polynomial(node)
+    if polynomial is not None:
+        return polynomial
     try:
         return _Code(_limit(node)).function(node)
     except _NotFastError:

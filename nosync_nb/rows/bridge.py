@@ -18,6 +18,7 @@ _TEXTS = (pa.string(), pa.binary())
 _NUMBERS: dict[pa.DataType, np.dtype[Any]] = {
     pa.from_numpy_dtype(d): np.dtype(d) for d in ("i1", "i2", "i4", "i8", "f4", "f8")
 }
+_WORDS: np.dtype[Any] = np.dtype((np.int64, 2))
 _BOOLS: np.dtype[Any] = np.dtype(np.bool_)
 _TIMES: dict[int, np.dtype[Any]] = {
     pa.types.lib.Type_DATE32: np.dtype(np.int32),
@@ -92,6 +93,11 @@ def numbers(array: pa.Array, dtype: Any) -> Values:
     if not len(array):
         return np.zeros(0, dtype)
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+def words(array: pa.Array) -> Values:
+    """Returns decimals as rows of two 64-bit numbers, the lower one first, in their own memory."""
+    return numbers(array, _WORDS)
 
 
 def fixed(array: pa.Array, dtype: np.dtype[Any]) -> Values:

@@ -227,7 +227,7 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
 
 def _halves(array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Returns the lower and upper 64 bits of a decimal column."""
-    words = bridge.numbers(array, "2i8")
+    words = bridge.words(array)
     return words[:, 0], words[:, 1]
 
 

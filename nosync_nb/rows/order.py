@@ -256,7 +256,7 @@ def _keys(column: Column, type_: str) -> list[Any]:
 
 def _words(array: pa.Array, missing: np.ndarray[Any, Any] | None) -> list[Any]:
     """Returns what orders wide decimals: their upper 64 bits, then the lower ones."""
-    words = bridge.numbers(array, "2u8")
+    words = bridge.words(array).view(np.uint64)
     keys = [words[:, 1] ^ _SIGN, words[:, 0]]
     if missing is None:
         return keys

@@ -86,7 +86,7 @@ def equal(left: pa.Array, right: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]
     """Returns where two Arrow columns of one type hold equal values; null equals null."""
     if not len(left):
         return np.zeros(0, np.bool_)
-    a, b = bridge.numbers(left, "2i8"), bridge.numbers(right, "2i8")
+    a, b = bridge.words(left), bridge.words(right)
     same: np.ndarray[Any, np.dtype[np.bool_]] = (a[:, 0] == b[:, 0]) & (a[:, 1] == b[:, 1])
     if not left.null_count and not right.null_count:
         return same
