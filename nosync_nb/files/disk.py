@@ -311,11 +311,13 @@ class Files:
         except OSError as error:
             fail(error, "sync the folder", path)
 
-    def replace(self, path: str, data: Buffer, *, sync: bool = True) -> None:
+    def replace(self, path: str, data: Buffer, *, sync: bool = True, folder: bool = True) -> None:
         """Writes a whole file so that after a crash the old or the new content is there.
 
         Args:
             sync: without it that holds for a killed process only, not for a loss of power.
+            folder: without it a loss of power may bring the old one back until the caller has
+                synced the folder.
         """
         temporary = f"{path}.{os.getpid()}.tmp"
         self.unlink(temporary)
@@ -332,7 +334,7 @@ class Files:
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise
-        if sync:
+        if sync and folder:
             self.sync_folder(os.path.dirname(path))
 
     def names(self, path: str) -> list[str]:

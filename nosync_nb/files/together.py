@@ -28,15 +28,18 @@ class Together(Files):
         self._owing: dict[str, File] = {}
         self._folders: set[str] = set()
 
-    def settle(self) -> None:
+    def settle(self, *, apart: str | None = None) -> None:
         """Makes every sync that was put off: files, then folders, the innermost first.
+
+        Args:
+            apart: the folder that all of it lies in, which is synced by who renames it there.
 
         Raises:
             DurabilityError: one of them failed; what was written must not be used.
         """
         for file in self._owing.values():
             file.sync()
-        for path in sorted(self._folders, key=lambda path: (-path.count(os.sep), path)):
+        for path in sorted(self._folders - {apart}, key=lambda path: (-path.count(os.sep), path)):
             self._files.sync_folder(path)
         self.close()
 

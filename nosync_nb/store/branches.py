@@ -222,7 +222,7 @@ def _placed(
     try:
         with closing(Together(files)) as disk:
             _write(source, disk, made, beginning, bring, fork)
-            disk.settle()
+            disk.settle(apart=os.path.dirname(target))
         files.rename(made, target)  # whatever another one has made there stays
         ours = target
         files.sync_folder(os.path.dirname(target))
@@ -275,7 +275,7 @@ def _write(
             if not files.exists(source):  # it may lie elsewhere
                 files.open(source).close()
             bring(source, os.path.join(made, inner, file))
-        for inner in FOLDERS.values():
+        for inner in {FOLDERS[os.path.splitext(file)[1]] for file in needed}:
             disk.sync_folder(os.path.join(made, inner))
         store.history.become(past)
         plan = store.history.pack(epoch, beginning.unwritten)

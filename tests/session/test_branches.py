@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -894,3 +895,37 @@ def test_a_branch_is_synced_as_a_whole_before_it_has_its_name(
     assert all_of_it == list(range(all_of_it[0], named))
     twice = Counter((steps[at].action, steps[at].name) for at in all_of_it)
     assert set(twice.values()) == {1}
+
+
+@pytest.mark.parametrize(("what", "waits"), [("branch", 12), ("rewind", 9)])
+def test_near_now_the_disk_is_waited_for_that_often(
+    session: Session, monkeypatch: pytest.MonkeyPatch, what: str, waits: int
+) -> None:
+    """Each wait is most of what a branch or a rewind takes; this thread makes so many.
+
+    For a branch with one pack: five files, two folders, that of all branches; for who opens it the
+    owner's file, the promise, a segment and their names. What a rewind leaves is not opened.
+    """
+    committed(session, 5)
+    session.branch("before").close()  # makes the folder of branches
+    session.sync()
+    me, counted = threading.get_ident(), 0
+
+    def watched(sync: Callable[[int], None]) -> Callable[[int], None]:
+        def seen(fd: int) -> None:
+            nonlocal counted
+            counted += threading.get_ident() == me
+            sync(fd)
+
+        return seen
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", watched(os.fsync))
+        patch.setattr(os, "fdatasync", watched(os.fdatasync))
+        if what == "branch":
+            branch = session.branch("next")
+        else:
+            session.rewind(to=4)
+    assert counted == waits
+    if what == "branch":
+        branch.close()

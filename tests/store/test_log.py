@@ -556,8 +556,8 @@ def test_a_checkpoint_that_an_owner_wrote_after_he_was_fenced_is_none(path: str)
     machine = FakeMachine()
 
     class Overtaken(HastyFiles):
-        def replace(self, path_: str, data: Any, *, sync: bool = True) -> None:
-            super().replace(path_, data, sync=sync)
+        def replace(self, path_: str, data: Any, *, sync: bool = True, folder: bool = True) -> None:
+            super().replace(path_, data, sync=sync, folder=folder)
             if "checkpoint-" in path_:
                 open_log(path, machine.after(), takeover=True).close()
 

@@ -169,6 +169,7 @@ class FaultyFiles(Files):
         self._inodes: dict[str, _Inode] = {}
         self._durable_names: dict[str, dict[str, _Inode]] = {}
         self._durable_folders: dict[str, set[str]] = {}
+        self._renamed: dict[str, str] = {}  # folders, to a name that was synced
 
     def crash_in(self, steps: int, phase: Phase) -> None:
         """Lets the process die some steps from now."""
@@ -236,6 +237,9 @@ class FaultyFiles(Files):
 
     def _move(self, source: str, target: str) -> None:
         """Notes that a folder was renamed, with all in it."""
+        parent, name = os.path.split(source)
+        if name in self._durable_folders.get(parent, set()):
+            self._renamed[target] = name
         for known in (self._inodes, self._durable_names, self._durable_folders):
             below = [path for path in known if path == source or path.startswith(f"{source}/")]
             for path in below:
@@ -277,7 +281,7 @@ class FaultyFiles(Files):
 
         Each name and each file that was not synced is independently as before, as now, cut
         off somewhere, or with a sector of it unwritten. A folder whose name was not synced may be
-        gone with all in it.
+        gone with all in it; one whose name before was synced has either name.
         """
         folders: list[str] = []
         files: dict[str, bytes] = {}
@@ -290,21 +294,26 @@ class FaultyFiles(Files):
                 file.write(content)
         self.dead = True
 
-    def _outlast(self, folder: str, folders: list[str], files: dict[str, bytes]) -> None:
-        """Adds what is left of a folder."""
+    def _outlast(
+        self, folder: str, folders: list[str], files: dict[str, bytes], where: str = ""
+    ) -> None:
+        """Adds what is left of a folder, as another one if it has its old name again."""
+        where = where or folder
         known = self._durable_folders.get(os.path.dirname(folder))
         synced = known is None or os.path.basename(folder) in known
         if not synced and self._random.choice([True, False]):
-            return
+            if folder not in self._renamed:
+                return
+            where = os.path.join(os.path.dirname(where), self._renamed[folder])
         self._adopt(folder)
-        folders.append(folder)
+        folders.append(where)
         before, now = self._durable_names.get(folder, {}), self._names_now(folder)
         for name in sorted({*before, *now}):
             inode = self._random.choice([before.get(name), now.get(name)])
             if inode is not None:
-                files[os.path.join(folder, name)] = self._survives(inode)
+                files[os.path.join(where, name)] = self._survives(inode)
         for name in sorted(_folders_in(folder)):
-            self._outlast(os.path.join(folder, name), folders, files)
+            self._outlast(os.path.join(folder, name), folders, files, os.path.join(where, name))
 
     def _survives(self, inode: _Inode) -> bytes:
         now, synced = inode.now(), inode.synced

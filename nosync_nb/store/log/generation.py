@@ -130,10 +130,12 @@ class Lease(Words):
     def take(self) -> None:
         """Becomes the owner; while the lock is held.
 
-        The caller reads the tail and makes its segment before it releases the lock.
+        The caller reads the tail and makes its segment before it releases the lock. What syncs the
+        name of that syncs the owner's: before, nothing is on disk that he wrote, and an opening
+        after a loss of power is none of his.
         """
         _held.add(self._mine)
-        owners.write(self._files, self._folder, self.owner)
+        owners.write(self._files, self._folder, self.owner, named=False)
         _promise(self._files, self._folder, self, self.number)
         self.beat()
 

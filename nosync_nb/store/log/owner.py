@@ -129,10 +129,14 @@ def _whereabouts(path: str = "", device: int = 0, number: int = 0) -> Whereabout
     return Whereabouts(path, int(device), int(number))
 
 
-def write(files: Files, folder: str, owner: Owner) -> None:
-    """Writes the owner file, durably."""
+def write(files: Files, folder: str, owner: Owner, *, named: bool = True) -> None:
+    """Writes the owner file, durably.
+
+    Args:
+        named: whether that holds at once; else from when the caller has synced the folder.
+    """
     nested = {key: getattr(owner, key)._asdict() for key in ("identity", "wrote", "place")}
     fields = {"format": FORMAT, **owner._asdict(), **nested}
     text = json.dumps(fields).encode()
     path = os.path.join(folder, "owner")
-    files.replace(path, text + f"\n{zlib.crc32(text):08x}\n".encode())
+    files.replace(path, text + f"\n{zlib.crc32(text):08x}\n".encode(), folder=named)
