@@ -33,6 +33,7 @@ def tpch(options: argparse.Namespace, goals: Goals) -> None:
         decimals(flags, goals)
     else:
         measured(flags, goals)
+        private(("--sf", options.sf))
 
 
 def decimals(flags: Sequence[str | int | float | Path], goals: Goals) -> None:
@@ -88,6 +89,17 @@ def _check(what: str, near: list[Any], exact: list[Any]) -> None:
                 isinstance(a, float) and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-6)
             ):
                 raise MeasurementError(f"{what}: {other} with decimals, {one} with doubles")
+
+
+def private(flags: Sequence[str | int | float | Path]) -> None:
+    """Shows what queries of many joins keep, each in a session of its own."""
+    seen = run("-m", "bench.private", *map(str, flags))
+    title = "TPC-H: rows that a query keeps for itself, and rows of inputs by all their keys"
+    table = Table(title, "query", "as written", "planned", "inputs, as written", "inputs, planned")
+    for name, kept in seen.items():
+        both = kept["written"], kept["planned"]
+        rows = [f"{each[of]:,}" for of in ("private", "shared") for each in both]
+        table.row(name, *rows)
 
 
 def measured(flags: Sequence[str | int | float | Path], goals: Goals) -> None:

@@ -48,13 +48,19 @@ class Times:
         self.cpu.append(time.process_time() - cpu)
 
 
-def define(session: Any, tables: Tables) -> dict[str, Any]:
-    """Defines the inputs and the stages."""
+def declare(session: Any, tables: Tables) -> dict[str, Any]:
+    """Makes the tables inputs."""
     of = {}
     for name, table in tables.items():
         columns = ", ".join(f"{field.name} {_DDL[field.type]}" for field in table.schema)
         of[name] = session.input(name, columns)
-    return {name: session.stage(name, query) for name, query in stages(of).items()}
+    return of
+
+
+def define(session: Any, tables: Tables) -> dict[str, Any]:
+    """Defines the inputs and the stages."""
+    queries = stages(declare(session, tables))
+    return {name: session.stage(name, query) for name, query in queries.items()}
 
 
 def write(results: TextIO, queries: dict[str, Any]) -> None:

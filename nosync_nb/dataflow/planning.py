@@ -18,6 +18,7 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.chaining import chained
 from nosync_nb.dataflow.demand import pruned
 from nosync_nb.dataflow.pushing import pushed
 from nosync_nb.expressions import Types
@@ -36,6 +37,6 @@ def planned(tree: Definition, types: Types | None) -> Definition:
     try:
         plan = _PLANS[tree]
     except KeyError:
-        plan = pruned(pushed(tree), types) if tree.size <= PLANNED_MAX else tree
+        plan = chained(pruned(pushed(tree), types)) if tree.size <= PLANNED_MAX else tree
         _PLANS[tree] = plan = None if plan is tree else plan  # one that holds its key would stay
     return tree if plan is None else plan

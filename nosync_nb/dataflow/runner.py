@@ -15,6 +15,7 @@ from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, layer_of
 from nosync_nb.dataflow.draft import ENDLESS, Draft, Version, Work
 from nosync_nb.dataflow.elsewhere import Bulk, Chosen, Done
 from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.legs import run_legs
 from nosync_nb.dataflow.ports import Ports
 from nosync_nb.operators import Evaluate, Linear, Step
 from nosync_nb.operators.base import joined_placement
@@ -164,8 +165,12 @@ class Runner:
         bulk = self.bulk
         chosen = None if bulk is None else bulk.choose(node, deltas)
         if bulk is not None and chosen is not None and chosen.there:
-            fuse = node.log is None and isinstance(operator, Linear)
-            done = bulk.run(node, deltas, step, self.graph, fuse=fuse)
+            legs = operator.legs(deltas, step)
+            if legs is not None:
+                done = run_legs(bulk, node, deltas, legs, step)
+            else:
+                fuse = node.log is None and isinstance(operator, Linear)
+                done = bulk.run(node, deltas, step, self.graph, fuse=fuse)
         else:
             if bulk is not None and not operator.spreads:
                 step.run_at(bulk.inside(node, deltas, step))

@@ -8,7 +8,7 @@ same rows wherever it runs. Beside its kernel stands what an operator is to the 
 from nosync_nb.operators.aggregates.aggregate import Aggregate
 from nosync_nb.operators.aggregates.memo import Memo
 from nosync_nb.operators.asof import AsOf
-from nosync_nb.operators.base import Evaluate, Operator, Place, Row, Step
+from nosync_nb.operators.base import Evaluate, Leg, Operator, Place, Row, Step
 from nosync_nb.operators.distinct import (
     Multiplicity,
     Threshold,
@@ -50,6 +50,7 @@ __all__ = [
     "FlatMap",
     "Join",
     "Kept",
+    "Leg",
     "Linear",
     "Map",
     "Memo",

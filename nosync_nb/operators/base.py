@@ -11,7 +11,7 @@ by range of the key hash, in this process or on executors, with equal results.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from nosync_nb.expressions import Expression
 from nosync_nb.rows import Column, Schema
@@ -138,6 +138,33 @@ class Step:
         self.emitted = [None] * len(self.emitted)
 
 
+class Hop(NamedTuple):
+    """A lookup on a leg: an operator over what is carried and the trace of a port.
+
+    Attributes:
+        sieve: what is asked of the rows that it gives, if anything.
+    """
+
+    port: int
+    operator: Operator
+    trace: Trace
+    sieve: Row | None
+
+
+class Leg(NamedTuple):
+    """A share of an operator's step that other operators do, one after the other.
+
+    Attributes:
+        port: whose change it begins with, after `start`.
+        outputs: the columns of what the last hop gives that are the output's.
+    """
+
+    port: int
+    start: Row | None
+    hops: tuple[Hop, ...]
+    outputs: tuple[int, ...]
+
+
 class Operator:
     """The base of operators.
 
@@ -186,6 +213,14 @@ class Operator:
     def step(self, step: Step) -> Updates | None:
         """Computes the change of the output; None or no rows if there is none."""
         raise AssertionError("an operator implements step")
+
+    def legs(self, changed: Sequence[object | None], step: Step) -> Sequence[Leg] | None:
+        """The step as what others do, which executors run in its stead; None: it is run itself.
+
+        Args:
+            changed: for each port something if its input has changed.
+        """
+        return None
 
     def exchange(self) -> Layout | None:
         """The layout by which changes must be cut for slices to be independent; None: any cut."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from nosync_nb import expressions
 from nosync_nb.errors import ExpressionError, StageError
 from nosync_nb.expressions import Types
-from nosync_nb.operators import asof, join, ordering, reduce, rowwise, sessions, top
+from nosync_nb.operators import asof, join, joins, ordering, reduce, rowwise, sessions, top
 from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.operators.base import Operator
 from nosync_nb.operators.distinct import SPECS as THRESHOLDS
@@ -22,6 +22,7 @@ SPECS: dict[str, Spec] = {
         aggregates.SPEC,
         asof.SPEC,
         join.SPEC,
+        joins.SPEC,
         ordering.SPEC,
         reduce.SPEC,
         sessions.SPEC,

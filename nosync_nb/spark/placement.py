@@ -65,6 +65,7 @@ class Placement:
             OutOfMemoryError: if it fits into no place; nothing was run of it.
         """
         operator = node.operator
+        deltas = [*dict.fromkeys(deltas)]  # one may come in by several ports
         rows = 0
         for delta in deltas:
             if delta is not None:

@@ -1,4 +1,4 @@
-"""An operator has one home: every word that collections write has a spec, and nobody asks classes.
+"""An operator has one home: each word of collections and plans has a spec; nobody asks classes.
 
 What an operator is to the rest of the engine is said beside its kernel. Where another room asks
 which class an operator is, that says it a second time; those that may are listed, and their number
@@ -80,9 +80,12 @@ def is_name(node: ast.AST) -> bool:
     return isinstance(node, ast.Name | ast.Attribute)
 
 
-def test_every_word_that_collections_write_has_a_spec() -> None:
+def test_every_word_that_collections_and_plans_write_has_a_spec() -> None:
     written = {
-        word for path in (ENGINE / "collections").rglob("*.py") for word in words(texts_of(path))
+        word
+        for room in ("collections", "dataflow")
+        for path in (ENGINE / room).rglob("*.py")
+        for word in words(texts_of(path))
     }
     assert written == SPECS.keys() | COMPILED
 

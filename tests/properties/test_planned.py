@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planless import planless
-from plans import INPUTS, Plan, changes, described, plans, raising_plans
+from plans import INPUTS, Plan, chains, changes, described, plans, raising_plans
 from soak import tried
 
 import nosync_nb
@@ -124,6 +124,18 @@ def test_planned_and_as_written_rows_are_the_same_at_every_epoch(
     made: list[Plan], history: list[Any], edit: Plan, planned: bool
 ) -> None:
     held_against({f"s{i}": plan for i, plan in enumerate(made)}, history, edit, plans=planned)
+
+
+@settings(max_examples=EXAMPLES)
+@given(
+    st.lists(chains(), min_size=1, max_size=2),
+    st.lists(st.tuples(changes, EVENTS), min_size=1, max_size=4),
+    chains(),
+)
+def test_chains_of_joins_give_the_rows_that_they_give_as_written(
+    made: list[Plan], history: list[Any], edit: Plan
+) -> None:
+    held_against({f"s{i}": plan for i, plan in enumerate(made)}, history, edit, plans=True)
 
 
 @settings(max_examples=EXAMPLES)

@@ -70,6 +70,13 @@ def plans(*, most: int = 7) -> st.SearchStrategy[Plan]:
     return st.tuples(steps, choices(("filter", "select"))).map(lambda both: (*both[0], both[1]))
 
 
+def chains() -> st.SearchStrategy[Plan]:
+    """Inner joins one above the other, mostly by the first columns, with little between."""
+    words = st.sampled_from(("join", "join", "join", "join", "filter", "select"))
+    joins = st.lists(st.tuples(words, st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=6)
+    return st.tuples(joins, choices(("filter", "select", "count"))).map(lambda b: (*b[0], b[1]))
+
+
 def raising_plans() -> st.SearchStrategy[Plan]:
     """Plans with something in between that some rows make raise, and filters above it."""
     parts = st.tuples(plans(most=3), choices(RAISING), st.lists(choices(STEPS), max_size=2))
