@@ -74,6 +74,18 @@ def _join(part: Definition) -> str:
     return f"join on {' and '.join(pairs)}: {gives}" if pairs else f"cross join: {gives}"
 
 
+def _joins(part: Definition) -> str:
+    schemas = dict(zip(part.params["inputs"], [each.schema for each in part.inputs], strict=True))
+    sets = [
+        " = ".join(dict.fromkeys(schemas[number].names[place] for number, place in places))
+        for places in part.params["same"]
+    ]
+    tests = [each["predicate"] for each in part.params["tests"]]
+    asked = f" where {' and '.join(tests)}" if tests else ""
+    gives = listed(part.schema.names) or "no columns"
+    return f"join of {len(schemas)}, no rows kept between, on {' and '.join(sets)}{asked}: {gives}"
+
+
 def _aggregate(part: Definition) -> str:
     calls = [f"{name} = {sql}" for name, sql in part.params["named"].items()]
     return f"aggregate{_by(part) or ' all rows'}: {', '.join(calls)}"
@@ -127,6 +139,7 @@ _PHRASES: dict[str, Callable[[Definition], str]] = {
     "filter": _filter,
     "iterate": _loop,
     "join": _join,
+    "joins": _joins,
     "order": lambda part: f"order by {_ordered(part)}",
     "reduce": lambda part: f"reduce{_by(part)} with {_functions(part)}",
     "ref": lambda part: part.name,

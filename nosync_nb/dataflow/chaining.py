@@ -197,9 +197,7 @@ def _port(inner: _Chain, left: Sequence[Spot]) -> tuple[int, tuple[int, ...]] | 
     return owner, tuple(place for _, place in left)
 
 
-def _united(
-    same: Sequence[frozenset[Spot]], one: Spot, other: Spot
-) -> tuple[frozenset[Spot], ...]:
+def _united(same: Sequence[frozenset[Spot]], one: Spot, other: Spot) -> tuple[frozenset[Spot], ...]:
     """Sets of equal columns, of which two columns are in one."""
     both = frozenset((one, other)).union(*(each for each in same if one in each or other in each))
     return (*(each for each in same if each.isdisjoint(both)), both)

@@ -79,13 +79,22 @@ class Lookups:
             return []
         nodes, given = self._seen.graph.nodes, []
         if len(part.inputs) == len(node.inputs):  # else it is a loop, or a name of another stage
-            ports = zip(part.inputs, node.inputs, node.operator.layouts, strict=True)
-            for at, (below, number, layout) in enumerate(ports):
+            ports = [*zip(part.inputs, node.inputs, node.operator.layouts, strict=True)]
+            sizes = [self._rows(nodes[number], layout) for _, number, layout in ports]
+            visited = node.operator.visited(port, sizes)
+            for at in range(len(ports)) if visited is None else visited:
+                below, number, layout = ports[at]
                 if layout is None or (at == port and part.op == "join"):
                     continue
                 if layout in nodes[number].traces:
                     given.append(self._arrangement(below, nodes[number], layout))
         return [*given, *(each for each in self.of(part) if each.own)]
+
+    def _rows(self, node: Node, layout: Layout | None) -> int:
+        """The rows of a trace of a node; 0 if it has none in that order."""
+        number = None if layout is None else node.traces.get(layout)
+        trace = None if number is None else self._seen.version.traces.get(number)
+        return 0 if trace is None else trace.rows_count
 
     def _arrangement(self, part: Definition, node: Node, layout: Layout) -> Arrangement:
         rows, size = _held(self._seen.version.traces.get(node.traces[layout]), layout)

@@ -85,7 +85,10 @@ def _filters(tree: Definition) -> Iterable[tuple[Definition, Heights]]:
     for part in tree.walk():
         below = [known[id(each)] for each in part.inputs]
         heights = below[0] if len(below) == 1 else _highest(below)
-        if not is_linear(part) and not part.is_ref:
+        if part.op == "joins":
+            joins = len({*part.params["inputs"]}) - 1
+            heights = {**heights, "join": heights.get("join", 0) + joins}
+        elif not is_linear(part) and not part.is_ref:
             heights = {**heights, part.op: heights.get(part.op, 0) + 1}
         known[id(part)] = heights
         if part.op == "filter" and not part.functions:

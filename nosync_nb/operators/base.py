@@ -222,6 +222,14 @@ class Operator:
         """
         return None
 
+    def visited(self, port: int, sizes: Sequence[int]) -> Sequence[int] | None:
+        """The ports whose traces a change at a port is looked up in, in order; None: all.
+
+        Args:
+            sizes: the rows of each port's trace.
+        """
+        return None
+
     def exchange(self) -> Layout | None:
         """The layout by which changes must be cut for slices to be independent; None: any cut."""
         return next((layout for layout in self.layouts if layout is not None), None)

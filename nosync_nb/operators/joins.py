@@ -165,8 +165,8 @@ class Joins(Operator):
             if changed[own[0]] is None:
                 continue
             traces = self._seen(source, step)
-            order = self.order(source, traces)
-            if order is None:
+            order = self.order(source, [0 if t is None else t.rows_count for t in traces])
+            if not order:
                 continue
             route = self.route(source, order)
             first = route.hops[0].join.keys[0]
@@ -211,12 +211,14 @@ class Joins(Operator):
         both = zip(self.ports, step.before, step.after, strict=True)
         return [after if port.input < source else before for port, before, after in both]
 
-    def order(self, source: int, traces: Sequence[Trace | None]) -> tuple[int, ...] | None:
-        """The ports at which an input's change is looked up; None if one of them has no rows."""
+    def visited(self, port: int, sizes: Sequence[int]) -> Sequence[int]:
+        return self.order(self.ports[port].input, sizes)
+
+    def order(self, source: int, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The ports at which an input's change is looked up; none if one of them has no rows."""
         bound, known, order = {source}, self._known(source), list[int]()
-        sizes = [0 if trace is None else trace.rows_count for trace in traces]
         if any(not n for n, port in zip(sizes, self.ports, strict=True) if port.input != source):
-            return None
+            return ()
         while len(bound) < len(self.inputs):
             at = min(
                 (
@@ -282,9 +284,7 @@ class Joins(Operator):
                 checks.append((other, (number, place)))
         return checks
 
-    def _wanted(
-        self, there: Sequence[Spot], ahead: set[int], waiting: Sequence[Test]
-    ) -> set[Spot]:
+    def _wanted(self, there: Sequence[Spot], ahead: set[int], waiting: Sequence[Test]) -> set[Spot]:
         """The columns of those that are there that somebody reads from here on."""
         wanted = {*self.outputs, *(place for test in waiting for place in test.places)}
         for number in {each for (i, _), each in self.same.items() if i in ahead}:

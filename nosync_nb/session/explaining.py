@@ -146,8 +146,9 @@ class _Telling:
             if len(each.inputs) == 1:
                 ahead.append((each.inputs[0], rest, rest, depth, ""))
                 continue
-            for at in reversed(range(len(each.inputs))):
-                last = at == len(each.inputs) - 1
+            drawn = _drawn(each)
+            for at in reversed(drawn):
+                last = at == drawn[-1]
                 forks = rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  ")
                 ahead.append((each.inputs[at], *forks, depth + 1, _role(each, at)))
 
@@ -261,6 +262,14 @@ def _readers(plan: Definition) -> dict[int, list[tuple[Definition, int]]]:
         for port, each in enumerate(part.inputs):
             sought.setdefault(id(each), []).append((part, port))
     return sought
+
+
+def _drawn(part: Definition) -> list[int]:
+    """The places of a part's inputs, of one that is looked up by several keys the first."""
+    if part.op != "joins" or not part.inputs:
+        return [*range(len(part.inputs))]
+    numbers = part.params["inputs"]
+    return [at for at, number in enumerate(numbers) if number not in numbers[:at]]
 
 
 def _role(part: Definition, at: int) -> str:

@@ -86,6 +86,21 @@ def test_a_chain_keeps_no_rows_of_its_own(session: Session) -> None:
     ]  # fmt: skip
 
 
+def test_explained_it_says_what_a_change_looks_up_the_smallest_first(session: Session) -> None:
+    session.stage("sold", sold(session).filter("paid > price or paid < 2"))
+    insert(session)
+    session["lines"].insert([(99, 1, 1)])
+    session.commit()
+    told = [line.strip() for line in str(session["sold"].explain()).splitlines()]
+    assert told[1] == (
+        "join of 4, no rows kept between, on c and o where paid > price or paid < 2:"
+        " c, place, name, o, price, item, n, paid"
+    )
+    assert told[2:6] == ["├─ customers", "├─ orders", "├─ lines", "└─ bills"]
+    looks = "orders: customers by c (3 rows), bills by o (5 rows), lines by o (6 rows)"
+    assert told[-3] == looks
+
+
 def test_as_written_it_keeps_those_between(session: Session) -> None:
     with planless():
         session.stage("sold", sold(session))

@@ -72,9 +72,11 @@ def plans(*, most: int = 7) -> st.SearchStrategy[Plan]:
 
 def chains() -> st.SearchStrategy[Plan]:
     """Inner joins one above the other, mostly by the first columns, with little between."""
-    words = st.sampled_from(("join", "join", "join", "join", "filter", "select"))
-    joins = st.lists(st.tuples(words, st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=6)
-    return st.tuples(joins, choices(("filter", "select", "count"))).map(lambda b: (*b[0], b[1]))
+    join = st.tuples(st.just("join"), st.integers(1, 2), st.integers(0, 1))
+    more = st.one_of(join, join, join, choices(("filter", "select", "join")))
+    joins = st.tuples(join, join, st.lists(more, max_size=2))
+    above = choices(("filter", "select", "count"))
+    return st.tuples(joins, above).map(lambda both: (*both[0][:2], *both[0][2], both[1]))
 
 
 def raising_plans() -> st.SearchStrategy[Plan]:
