@@ -358,9 +358,9 @@ class _Surveyor:
                 if (said := owed.owing(payload)) is not None:
                     self._stages.update(stages_of(payload.meta))
                     self._owed.follow(said, offset)
-                for wrong in self._following.wrong(frame.kind, payload):
-                    self._damage.append(self._wrong(segment, frame, wrong))
-                if offset > self._since:
+                wrongs = [*self._following.wrong(frame.kind, payload)]
+                if offset > self._since:  # else a checkpoint has what came of it, and of its repair
+                    self._damage += [self._wrong(segment, frame, wrong) for wrong in wrongs]
                     for each in of_frame(payload, offset, current=offset > self._first):
                         self._note(each)
         except CorruptLogError as error:
