@@ -43,8 +43,9 @@ from nosync_nb.files.disk import Files
 from nosync_nb.session import upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.log import log, segments, writer
+from nosync_nb.store.log import log, owner, segments, writer
 from nosync_nb.store.log.machine import Machine, Process
+from nosync_nb.store.log.owner import Whereabouts
 from nosync_nb.trace import compaction, merging
 from nosync_nb.trace.past import sections
 
@@ -461,6 +462,7 @@ def kept(session: Session, name: str, define: Callable[[Session], None]) -> dict
         session.sync()
     shutil.rmtree(golden.GOLDEN / name, ignore_errors=True)
     shutil.copytree(session.path, golden.GOLDEN / name)
+    placed(golden.GOLDEN / name)
     if session.closed:
         session = nosync_nb.open(session.path)
     found = golden.shown(session)
@@ -471,6 +473,15 @@ def kept(session: Session, name: str, define: Callable[[Session], None]) -> dict
     found["after"] = golden.newest(session)
     session.close()
     return found
+
+
+def placed(log: Path) -> None:
+    """Has the owners of a copied log and of its branches say that they lie in no real place."""
+    for path in log.rglob("owner"):
+        own = owner.read(Files(), str(path.parent))
+        assert own is not None
+        lies = golden.PLACE / path.parent.relative_to(golden.GOLDEN)
+        owner.write(Files(), str(path.parent), own._replace(place=Whereabouts(str(lies), 1, 1)))
 
 
 def main() -> None:

@@ -24,8 +24,10 @@ import nosync_nb
 from nosync.__main__ import main
 from nosync_nb import Session
 from nosync_nb.collections.functions import trust
+from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.session.trusting import trust_report
+from nosync_nb.store.log import owner
 
 EXPECTED = json.loads(golden.EXPECTED.read_text())
 WROTE = (EXPECTED["python"], EXPECTED["cloudpickle"])
@@ -52,6 +54,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user without a key, in the zone of the logs."""
     monkeypatch.setenv("NOSYNC_KEY_FILE", str(tmp_path / "home" / "key"))
     return tmp_path / "home"
+
+
+def test_no_owner_tells_of_the_machine_that_wrote_it() -> None:
+    owners = [path.parent for path in golden.GOLDEN.rglob("owner")]
+    assert len(owners) == len(golden.LABELS) + len(golden.BRANCHES)
+    for folder in owners:
+        own = owner.read(Files(), str(folder))
+        assert own is not None
+        lies = golden.PLACE / folder.relative_to(golden.GOLDEN)
+        assert own.place == owner.Whereabouts(str(lies), 1, 1)
 
 
 @pytest.fixture(params=golden.LABELS)

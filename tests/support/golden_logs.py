@@ -19,6 +19,8 @@ from nosync_nb.store import branches
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "v1"
 KEY = GOLDEN / "key"
 EXPECTED = GOLDEN / "expected.json"
+PLACE = Path("/golden")
+"""Where their owners say that they lie: what they were written in is of nobody's concern."""
 LABELS = {
     "orders": {"first load": 1, "a block": 25, "halfway": 21, "tail": 41},
     "graph": {"first owner": 13, "second owner": 26},
