@@ -81,7 +81,8 @@ IDENTITY = [
     '%%dd\nlarge = orders.filter("amount > 6")',
     "import os; print('PID', os.getpid())",
     "for day in range(9):\n    with nosync.epoch(once=day):\n"
-    "        orders.insert([(day, 9.0)])\n    if day == 4:\n        signal.pause()",
+    "        orders.insert([(day, 9.0)])\n    if day == 4:\n"
+    "        print('five days')\n        signal.pause()",
     "print(large.count(), math.floor(2.5))",
 ]
 ORDERS, LARGE, IDS, LOOP, COUNTS = range(5)
@@ -198,6 +199,7 @@ def test_a_log_follows_its_notebook_in_a_browser(
     found = re.search(r"PID (\d+)", notebook.run(IDS))
     assert found is not None
     notebook.begin(LOOP)
+    expect(notebook.cell(LOOP)).to_contain_text("five days", timeout=30_000)
     notebook.kill_kernel(int(found.group(1)))
     shown = notebook.run(COUNTS)
     assert "this cell was running" in shown

@@ -14,6 +14,7 @@ import pytest
 from logs import everything
 
 from nosync_nb.errors import FencedError
+from nosync_nb.files.disk import Files
 from nosync_nb.store.log import Log
 from nosync_nb.store.log.machine import Machine, Process
 
@@ -101,6 +102,25 @@ def test_of_many_openers_exactly_one_writes(
         if pid != winners[0]:
             assert f"process {winners[0]} " in str(answer)
     assert everything(path) == [str(winners[0]).encode()]
+
+
+@pytest.mark.fault(23)
+def test_who_finds_the_beginning_of_another_openers_log_takes_it_for_a_log(path: str) -> None:
+    class Overtaken(Files):
+        """Another process makes the log as soon as this one has looked into the folder."""
+
+        others: list[Log] = []
+
+        def names(self, folder: str) -> list[str]:
+            before = super().names(folder)
+            if not self.others:
+                self.others.append(Log.open(path))
+            return before
+
+    os.mkdir(path)
+    with pytest.raises(FencedError, match=f"process {os.getpid()} "):
+        Log.open(path, files=Overtaken())
+    Overtaken.others.pop().close()
 
 
 @pytest.mark.fault(24)

@@ -28,15 +28,16 @@ def admit(files: Files, folder: str, machine: Machine, *, write: bool) -> None:
                 f"there is no log at '{folder}'", hint="open it for writing to make one"
             )
         files.make_folder(folder)
-    log = holds_log(files, folder, write=write)
-    names = files.names(folder)
+    owned(files, folder, write=write, fresh=True)  # a link is not even listed
+    strange = [name for name in files.names(folder) if not name.startswith((".", *_OURS))]
+    log = holds_log(files, folder, write=write)  # after the names: another may be making it
     if not write:
         if not log:
             raise DurabilityError(f"'{folder}' holds no log", hint="check the path")
         return
-    if not log and any(not name.startswith((".", *_OURS)) for name in names):
+    if not log and strange:
         raise DurabilityError(
-            f"'{folder}' is not empty and holds no log ('{names[0]}')",
+            f"'{folder}' is not empty and holds no log ('{strange[0]}')",
             hint="name a new or an empty folder",
         )
     if not log:
@@ -58,7 +59,7 @@ def holds_log(files: Files, folder: str, *, write: bool) -> bool:
     """Tells whether a folder holds a log, or the beginning of one; refuses one as `owned` does."""
     if not files.exists(folder):
         return False
-    owned(files, folder, write=write, fresh=True)  # a link is not even listed
+    owned(files, folder, write=write, fresh=True)
     names = files.names(folder)
     log = "generation" in names or bool(segments.listed(names))
     owned(files, folder, write=write, fresh=not log)
