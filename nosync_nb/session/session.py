@@ -18,7 +18,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any, Literal, cast
 
 from nosync_nb.collections.collection import Collection, iterate_together
@@ -369,17 +369,19 @@ class Session:
         if self._owners.gate.closed:  # by another thread meanwhile
             return
         own, store = self._owners, self._owners.publisher.store
+        replaced = False
         for owner in (own.watches, own.link, own.fetching, own.worker):
             owner.close()
         try:
-            with suppress(FencedError):  # what was committed is in the log that the new owner reads
-                store.close()
+            store.close()
+        except FencedError:  # what was committed is in the log that the new owner reads
+            replaced = True  # and whose files that owner may have removed: behind, nothing failed
         finally:
             if store.log.closed:
                 self._owners.replication.close()
                 self._owners.gate.end()
                 atexit.unregister(self.close)
-            if error := self._owners.worker.left():
+            if (error := self._owners.worker.left()) and not replaced:
                 warn(f"background work failed: {error}", stacklevel=2)
 
     def __enter__(self) -> Session:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,26 @@ def test_a_stage_cannot_close_its_session(opened: Callable[..., Session]) -> Non
         session.commit()
     session.discard()
     assert session.commit() == 1
+
+
+@pytest.mark.fault(47)
+def test_what_a_session_finds_missing_after_another_took_its_log_over_is_no_failure(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    session.input("numbers", "x int").insert([(1,)])
+    session.commit()
+
+    def missing(*_: Any) -> bytes:
+        raise DurabilityError("the new owner removed it", errno=errno.ENOENT)
+
+    monkeypatch.setattr(inside(session).store, "checkpoint_payload", missing)
+    lose_patience(session)
+    inside(session).upkeep.plan_checkpoint()
+    opened(takeover=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session.close()
 
 
 @pytest.mark.fault(47)

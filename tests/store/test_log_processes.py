@@ -109,7 +109,9 @@ def test_who_finds_the_beginning_of_another_openers_log_takes_it_for_a_log(path:
     class Overtaken(Files):
         """Another process makes the log as soon as this one has looked into the folder."""
 
-        others: list[Log] = []
+        def __init__(self) -> None:
+            super().__init__()
+            self.others: list[Log] = []
 
         def names(self, folder: str) -> list[str]:
             before = super().names(folder)
@@ -118,9 +120,10 @@ def test_who_finds_the_beginning_of_another_openers_log_takes_it_for_a_log(path:
             return before
 
     os.mkdir(path)
+    overtaken = Overtaken()
     with pytest.raises(FencedError, match=f"process {os.getpid()} "):
-        Log.open(path, files=Overtaken())
-    Overtaken.others.pop().close()
+        Log.open(path, files=overtaken)
+    overtaken.others.pop().close()
 
 
 @pytest.mark.fault(24)
