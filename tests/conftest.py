@@ -19,6 +19,7 @@ import jvm
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from matrix import pytest_report_teststatus, pytest_terminal_summary, rows  # noqa: F401 - hooks
+from shares import Shares
 
 if TYPE_CHECKING:
     from nosync_nb import Session
@@ -64,6 +65,12 @@ def java_path() -> str | None:
     """Returns a Java for Spark, or None; `make test` exports one that works."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which(os.path.join(home, "bin", "java") if home else "java")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Adds up what each share of the run takes, where the reports of all workers come together."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Shares())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,53 @@
+"""How the minutes of CI are shared out, and what each share took: printed at the end of a run.
+
+A whole run has less than 25 minutes on two cores, with its set-up. A share that is exceeded gives
+cases to `make soak`, never a promise; what one takes depends on the machine, so no test asks.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+
+import pytest
+
+SHARES = (  # the first whose pattern is found in the path of a test below tests/
+    ("notebook", 4.0, r"^notebook/"),
+    ("expressions", 1.5, r"^expressions/"),
+    ("plans", 1.5, r"plan|test_chains|test_extending|test_explain"),
+    ("branches", 1.5, r"branch|rewind|between|comparing|copying|following|retaining|budgets"),
+    (
+        "replicas and faults",
+        4.0,
+        r"^store/|replica|lost|fault|power|disks|killed|healing|homeless|levels|owed|fetching"
+        r"|catching_up|elsewhere|frontiers|recovery|repairs|scaling|written_once|stopped",
+    ),
+    ("engine and Spark", 7.0, ""),
+)
+
+
+def share(path: str) -> str:
+    """The share that pays for a test, by its path below `tests/`."""
+    return next(name for name, _, pattern in SHARES if re.search(pattern, path))
+
+
+class Shares:
+    """A plugin of pytest that adds up what the tests of each share took, on all workers."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[share(report.nodeid.removeprefix("tests/"))] += report.duration
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Prints the table, after runs that are long enough for it to say something."""
+        elapsed, whole = time.monotonic() - self._began, self._seconds.total()
+        if elapsed < 120:
+            return
+        terminalreporter.section("shares: minutes of this run")
+        for name, given, _ in SHARES:
+            taken = self._seconds[name] / whole * elapsed / 60
+            terminalreporter.write_line(f"{name:<20} {taken:5.1f} of {given:.1f}")
