@@ -368,14 +368,13 @@ class Session:
         """Gives back what it holds; it is closed after the last step, and each may be repeated."""
         if self._owners.gate.closed:  # by another thread meanwhile
             return
-        own, store = self._owners, self._owners.publisher.store
-        replaced = False
+        own, store, replaced = self._owners, self._owners.publisher.store, False
         for owner in (own.watches, own.link, own.fetching, own.worker):
             owner.close()
         try:
             store.close()
-        except FencedError:  # what was committed is in the log that the new owner reads
-            replaced = True  # and whose files that owner may have removed: behind, nothing failed
+        except FencedError:  # the new owner reads what was committed, and may remove files
+            replaced = True
         finally:
             if store.log.closed:
                 self._owners.replication.close()
