@@ -126,7 +126,7 @@ def test_a_what_if_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     notebook.run(STAGES)
     notebook.run(VIEW)
     view = notebook.cell(VIEW).locator(".nosync-travel")
-    view.wait_for(timeout=30_000)
+    view.wait_for()
     status, title = view.get_by_role("status"), view.locator(".nosync-title").first
     expect(status).to_contain_text("epoch 4, the latest · day 4")
     _several_under_one_slider(view, notebook.page, tmp_path)
@@ -199,7 +199,7 @@ def test_a_log_follows_its_notebook_in_a_browser(
     found = re.search(r"PID (\d+)", notebook.run(IDS))
     assert found is not None
     notebook.begin(LOOP)
-    expect(notebook.cell(LOOP)).to_contain_text("five days", timeout=30_000)
+    expect(notebook.cell(LOOP)).to_contain_text("five days")
     notebook.kill_kernel(int(found.group(1)))
     shown = notebook.run(COUNTS)
     assert "this cell was running" in shown
@@ -246,7 +246,7 @@ def test_the_story_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     assert "restart automatically" in notebook.kill_kernel(int(found.group(1)))
     for cell, line in ((TRAVEL, ".nosync-status"), (GRAPH, ".nosync-error")):
         shown = notebook.cell(cell).locator(line).first
-        expect(shown).to_contain_text("its kernel was restarted or has ended", timeout=60_000)
+        expect(shown).to_contain_text("its kernel was restarted or has ended")
     assert notebook.page.locator(".jupyter-widgets-disconnected").count() <= 1
     after = notebook.run(PRINT)
     notebook.cell(PRINT).locator(".jp-OutputArea-output").last.scroll_into_view_if_needed()
@@ -263,7 +263,7 @@ def test_the_story_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
 def _travel(notebook: LabPage) -> None:
     """Moves the slider by keyboard, button and mouse; rows follow."""
     view = notebook.cell(TRAVEL).locator(".nosync-travel")
-    view.wait_for(timeout=30_000)
+    view.wait_for()
     slider = view.get_by_role("slider", name="epoch of worst")
     status = view.get_by_role("status")
     expect(status).to_contain_text("epoch 12")
@@ -317,11 +317,11 @@ def test_a_grid_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: P
     for cell in (0, 1, 2):
         notebook.run(cell)
     grid = notebook.cell(2).locator(".nosync-grid")
-    grid.wait_for(timeout=30_000)
+    grid.wait_for()
     rows, status = grid.locator("tbody tr"), grid.get_by_role("status")
     expect(status).to_have_text("epoch 1, the latest · rows 1 to 20 of 558")
     summaries = grid.locator(".nosync-summary td")
-    expect(summaries.first).to_contain_text("3 different", timeout=30_000)
+    expect(summaries.first).to_contain_text("3 different")
     expect(summaries.nth(1)).to_contain_text("30 nulls")
 
     delay = grid.get_by_role("columnheader").nth(1)
@@ -342,7 +342,7 @@ def test_a_grid_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: P
     notebook.run(3)
     expect(status).to_contain_text("epoch 2, the latest · rows 1 to 20 of 559")
     assert rows.first.locator("td").all_inner_texts() == ["ZZ", "999", "<b>EWR</b>"]
-    expect(summaries.first).to_contain_text("4 different", timeout=30_000)
+    expect(summaries.first).to_contain_text("4 different")
     page.screenshot(path=tmp_path / "grid.png")
     grid.get_by_role("button", name="Freeze").click()
     expect(grid.get_by_role("button", name="Follow")).to_have_attribute("aria-pressed", "true")
@@ -388,19 +388,19 @@ def test_views_follow_commits_merges_and_replicas_in_a_browser(
         notebook.run(cell)
     layers = notebook.cell(LAYERS).locator(".nosync-layers")
     graph = notebook.cell(LIVE_GRAPH).locator(".nosync-frontier")
-    layers.wait_for(timeout=30_000)
+    layers.wait_for()
     expect(layers.locator(".nosync-layer")).to_have_count(1)
 
     notebook.begin(COMMIT)
-    expect(layers.get_by_role("status")).to_contain_text("layers became one", timeout=60_000)
+    expect(layers.get_by_role("status")).to_contain_text("layers became one")
     replica = layers.locator(".nosync-note").nth(2)
-    expect(replica).to_contain_text(re.compile(r"epoch [1-9]"), timeout=60_000)
+    expect(replica).to_contain_text(re.compile(r"epoch [1-9]"))
     expect(layers.locator(".nosync-is-copied.nosync-layer").first).to_be_attached()
     graph.get_by_role("button", name="stage counts").click()
     caption = graph.locator("caption")
-    expect(caption).to_have_text(re.compile(r"1 rows? at epoch \d+"), timeout=30_000)
+    expect(caption).to_have_text(re.compile(r"1 rows? at epoch \d+"))
     before = caption.inner_text()
-    expect(caption).not_to_have_text(before, timeout=30_000)
+    expect(caption).not_to_have_text(before)
     page.screenshot(path=tmp_path / "live.png")
     notebook.interrupt(COMMIT)
 
@@ -419,7 +419,7 @@ def _drop_in_panel(page: Page, tmp_path: Path) -> None:
     side.get_by_role("button", name="counts", exact=True).click()
     side.get_by_role("button", name="Drop", exact=True).click()
     sure = side.get_by_role("button", name="Drop counts for good")
-    expect(sure).to_be_enabled(timeout=30_000)
+    expect(sure).to_be_enabled()
     page.screenshot(path=tmp_path / "panel.png")
     sure.click()
     expect(side.get_by_role("status").filter(has_text="dropped counts")).to_be_visible()

@@ -121,7 +121,7 @@ def test_a_notice_waits_for_nobody_who_changes_the_session(session: Session) -> 
     def hear(text: str) -> None:
         other = Thread(target=commit, args=(session,))
         other.start()
-        other.join(20)
+        other.join(60)
         committed.append(not other.is_alive())
 
     owners_of(session).listeners.hear(hear)

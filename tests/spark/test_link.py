@@ -58,13 +58,13 @@ def test_views_are_made_and_dropped_by_one_thread_at_a_time(
         monkeypatch.setattr(link, "_given", spark)
         first = threading.Thread(target=link.follow)
         first.start()
-        assert views.begun.wait(10)
+        assert views.begun.wait(60)
         second = threading.Thread(target=session.drop, args=["others"])
         second.start()
         second.join(0.2)
         views.go_on.set()
         for thread in (first, second):
-            thread.join(10)
+            thread.join(60)
         assert views.most == 1
         assert views.names == {"numbers"}
         link.close()

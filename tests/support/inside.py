@@ -354,7 +354,7 @@ def served(folder: str, name: str) -> serving.StageSnapshot:
 
 def ended(server: serving.Server) -> bool:
     """Whether a server of views has hung up, which it is given time for."""
-    server._thread.join(10)
+    server._thread.join(60)
     return not server._thread.is_alive()
 
 

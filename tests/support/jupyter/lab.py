@@ -13,6 +13,8 @@ from typing import Any
 import nbformat
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
+expect.set_options(timeout=60_000)  # five seconds are little where two kernels share a core
+
 _READY = """() => {
     const bar = document.querySelector('#jp-main-statusbar')?.innerText ?? 'Connecting';
     const session = window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session;
@@ -44,14 +46,14 @@ class LabPage:
     def __init__(self, page: Page, url: str, name: str) -> None:
         self.page = page
         page.goto(f"{url}/lab/tree/{name}?reset")
-        page.locator(".jp-Notebook").wait_for(timeout=60_000)
+        page.locator(".jp-Notebook").wait_for()
         self.wait_until_ready()
 
     @classmethod
     def untitled(cls, page: Page, url: str, cells: Sequence[str]) -> LabPage:
         """A new notebook, as the launcher makes it: its first save asks for a name."""
         page.goto(f"{url}/lab?reset")
-        page.locator(".jp-Launcher").wait_for(timeout=60_000)
+        page.locator(".jp-Launcher").wait_for()
         page.evaluate(_NEW, list(cells))
         made = cls.__new__(cls)
         made.page = page
@@ -62,17 +64,17 @@ class LabPage:
         """Presses Ctrl+S and types a name into the dialog that asks for one."""
         self.page.keyboard.press("Control+s")
         dialog = self.page.locator(".jp-Dialog")
-        dialog.wait_for(timeout=30_000)
+        dialog.wait_for()
         dialog.locator("input").first.fill(name)
         self.page.keyboard.press("Enter")
-        dialog.wait_for(state="detached", timeout=30_000)
+        dialog.wait_for(state="detached")
         self.page.wait_for_function(
             "name => window.jupyterapp.shell.currentWidget.context.path === name", arg=name
         )
 
     def wait_until_ready(self) -> None:
         """Waits until the kernel takes cells; an idle indicator alone is not enough."""
-        self.page.wait_for_function(_READY, timeout=60_000)
+        self.page.wait_for_function(_READY)
 
     def cell(self, index: int) -> Locator:
         """The cell with its outputs."""
@@ -83,7 +85,7 @@ class LabPage:
         succeeded = self.page.evaluate(_RUN, index)
         assert succeeded, self.output(index)
         prompt = self.cell(index).locator(".jp-InputArea-prompt")
-        expect(prompt).to_have_text(re.compile(r"\[\d+\]:"), timeout=60_000)
+        expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
         return self.output(index)
 
     def begin(self, index: int) -> None:
@@ -96,7 +98,7 @@ class LabPage:
         """Interrupts the kernel as the stop button does, and waits for the end of a cell."""
         self.page.evaluate(_INTERRUPT)
         prompt = self.cell(index).locator(".jp-InputArea-prompt")
-        expect(prompt).to_have_text(re.compile(r"\[\d+\]:"), timeout=30_000)
+        expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
 
     def output(self, index: int) -> str:
         """The text of a cell's outputs."""
@@ -106,11 +108,11 @@ class LabPage:
         """Kills the kernel, dismisses the dialog, waits for the next; returns the dialog's text."""
         os.kill(pid, signal.SIGKILL)
         dialog = self.page.locator(".jp-Dialog")
-        dialog.wait_for(timeout=30_000)
+        dialog.wait_for()
         text = dialog.locator(".jp-Dialog-content").inner_text()
         dialog.get_by_role("button", name="Ok").click()
         indicator = self.page.locator(".jp-Notebook-ExecutionIndicator")
-        expect(indicator).to_have_attribute("data-status", "idle", timeout=60_000)
+        expect(indicator).to_have_attribute("data-status", "idle")
         self.wait_until_ready()
         return text
 
@@ -134,8 +136,10 @@ def browser_page(chromium: str) -> Iterator[Page]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--disable-gpu"])
         try:
-            yield browser.new_page(
+            page = browser.new_page(
                 viewport={"width": 1080, "height": 1158}, device_scale_factor=1.5
             )
+            page.set_default_timeout(60_000)
+            yield page
         finally:
             browser.close()
