@@ -33,6 +33,9 @@ OVERHEAD_BYTES = HEADER_BYTES + TRAILER_BYTES
 DIGEST_BYTES = 16
 PAYLOAD_BYTES_MAX = 1 << 30
 
+_COPIED = 1 << 16
+"""Bytes of a payload up to which it is copied: it may stay, and what was read with it need not."""
+
 _END = b"NSE\n"
 _FIELDS = struct.Struct("<4sBBHIQQQQ")
 _HEADER = struct.Struct("<4sBBHIQQQQI")
@@ -57,11 +60,11 @@ class Mark(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A frame that was read and verified."""
+    """A frame that was read and verified; a large payload is a view of what it was read in."""
 
     position: Position
     kind: int
-    payload: bytes
+    payload: bytes | memoryview
     generation: int
     end: Mark
 
@@ -158,7 +161,7 @@ def scan(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | 
             or end + TRAILER_BYTES > size
         ):
             return frames, _damage(data, at, before=Mark(seq, offset, chain))
-        payload = data[start:stop]
+        payload = data[start:stop] if length <= _COPIED else view[start:stop]
         running = blake2b(chain, digest_size=DIGEST_BYTES)
         running.update(view[at:end])
         digest = running.digest()
