@@ -367,7 +367,7 @@ def remember(history: History, logs: AbstractSet[int], draft: Draft) -> None:
         elif batch.layout == layout:
             history.append(number, draft.epoch, batch)
         else:
-            history.append_encoded(number, draft.epoch, layout, batch, updates_of)
+            history.append_encoded(number, layout, [(draft.epoch, batch)], updates_of)
 
 
 def updates_of(batches: Sequence[Batch], types: Sequence[str]) -> Updates:

@@ -199,14 +199,14 @@ def _sort(payload: Payload, made: dict[int, list[tuple[int, Entry]]]) -> None:
     """Adds the entries of one payload to `changes`."""
     epoch = payload.epoch
     for each in payload.entries:
-        if each.kind == PAST:
-            _sort(unpack(each.data), made)
-        elif each.kind >= CLOCKS:
-            continue
-        elif each.number in made:
-            made[each.number].append((epoch, each))
-        else:
-            made[each.number] = [(epoch, each)]
+        number, kind, data = each
+        if kind < PAST or kind == CLEAR:
+            if number in made:
+                made[number].append((epoch, each))
+            else:
+                made[number] = [(epoch, each)]
+        elif kind == PAST:
+            _sort(unpack(data), made)
 
 
 def filed(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:

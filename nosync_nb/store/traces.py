@@ -31,6 +31,9 @@ Open = Callable[[PartRef, Layout], Batch]
 Changes = Mapping[int, Sequence[tuple[int, Entry]]]
 """What followed, by log or trace: (epoch, entry), oldest first."""
 
+_BATCHES = frozenset((journal.INLINE, journal.FILES))
+"""Kinds of entries that are a log's batch."""
+
 
 class Known(NamedTuple):
     """A trace of the earlier state, and the log that feeds it."""
@@ -234,12 +237,16 @@ def remembered(history: History, graph: Graph, changes: Changes) -> None:
         if node.name is None or node.log is None:
             continue
         log, layout = node.log, node.log_layout
+        run: list[tuple[int, bytes | memoryview]] = []
         for epoch, (_, kind, data) in changes.get(log, ()):
             if kind == journal.INLINE:
-                history.append_encoded(log, epoch, layout, data, _updates)
+                run.append((epoch, data))
             elif kind == journal.FILES:
+                history.append_encoded(log, layout, run, _updates)
+                run = []
                 refs, had = journal.filed(data, layout)
                 history.append_files(log, epoch, had, refs)
+        history.append_encoded(log, layout, run, _updates)
 
 
 def _extended(
@@ -256,8 +263,8 @@ def _extended(
     A definition that asks for a new large trace names it as a whole (`RESET`), as its log may have
     begun before. What an epoch empties (`CLEAR`) begins with what that epoch adds.
     """
-    own = changes.get(number, ())
-    logged = [(e, x) for e, x in changes.get(log, ()) if x.kind in (journal.INLINE, journal.FILES)]
+    logged = [each for each in changes.get(log, ()) if each[1].kind in _BATCHES]
+    own = [each for each in changes.get(number, ()) if each[1].kind not in _BATCHES]
     emptied = max((i for i, (_, x) in enumerate(own) if x.kind == journal.CLEAR), default=-1)
     if emptied >= 0 and number != log:
         raise CorruptLogError(

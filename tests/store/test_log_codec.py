@@ -151,6 +151,7 @@ def test_types_other_than_those_written_are_refused() -> None:
 )
 def test_many_batches_come_back_one_after_the_other(types: list[str], data: st.DataObject) -> None:
     encoded, rows, diffs = [], [], []
+    many = data.draw(st.sampled_from([1, 9]))
     for _ in range(data.draw(st.integers(0, 4))):
         count = data.draw(st.integers(0, 5))
         columns = [data.draw(column_of(type_, count)) for type_ in types]
@@ -161,18 +162,20 @@ def test_many_batches_come_back_one_after_the_other(types: list[str], data: st.D
         found, found_diff = codec.decode(encoded[-1], types)
         rows.append([to_pylist(c, t) for c, t in zip(found, types, strict=True)])
         diffs += found_diff.tolist()
-    columns, diff = codec.decode_many(encoded, types)
-    assert diff.tolist() == diffs
+    columns, diff = codec.decode_many(encoded * many, types)
+    assert diff.tolist() == diffs * many
     for i, (column, type_) in enumerate(zip(columns, types, strict=True)):
-        assert to_pylist(column, type_) == [value for each in rows for value in each[i]]
+        assert to_pylist(column, type_) == [value for each in rows * many for value in each[i]]
 
 
 def test_damage_in_one_of_many_batches_is_an_error() -> None:
     columns = [np.arange(3, dtype=np.int64)]
     good = codec.encode(columns, ["bigint"], np.ones(3, np.int64))
-    for bad in (good[:-8], good + bytes(8), b"", bytes([9]) + good[1:]):
-        with pytest.raises(CorruptLogError):
-            codec.decode_many([good, bad], ["bigint"])
+    huge = good[:4] + b"\xff" * 4 + good[8:]
+    for bad in (good[:-8], good + bytes(8), b"", bytes([9]) + good[1:], huge):
+        for before in (1, 40):
+            with pytest.raises(CorruptLogError):
+                codec.decode_many([good] * before + [bad], ["bigint"])
 
 
 @given(batches(), st.integers(0, 400))

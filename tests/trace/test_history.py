@@ -82,7 +82,7 @@ def restored(history: History, folder: str) -> History:
     for trace, tail in tails_of(history).items():
         for epoch, change in tail:
             if isinstance(change, Batch):
-                again.append_encoded(trace, epoch, change.layout, change, together)
+                again.append_encoded(trace, change.layout, [(epoch, change)], together)
             else:
                 tails_of(again).setdefault(trace, []).append((epoch, change))
     return again
@@ -152,7 +152,7 @@ class Past(RuleBasedStateMachine):
         if form < 2:
             history.append(trace, epoch, batch)
         elif form == 2:
-            history.append_encoded(trace, epoch, layout, batch, together)
+            history.append_encoded(trace, layout, [(epoch, batch)], together)
         else:
             refs = write_parts(folder, [batch], "log")
             parts = [open_part(folder, r, layout) for r in refs] if form == 3 else ()

@@ -22,7 +22,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,8 @@ _ALL_ONE, _INT8, _INT64 = range(3)
 _NULL = 0xFFFF_FFFF
 _SIZED = ("string", "binary")
 _REPEATED = 16
+_MANY = 16
+"""Batches from which on it pays to look at all of them at once."""
 _ONES = np.ones(SMALL, np.int64).tobytes()
 _PADDING = tuple(bytes(-length % 8) for length in range(8))
 _EMPTY_DIFF = np.empty(0, np.int64)
@@ -137,9 +139,9 @@ def decode_many(
 
     Raises:
         CorruptLogError: one of them is no batch of these types.
-    Cost: 2 us for a batch of 10 rows, if all columns are plain numbers without nulls.
+    Cost: 0.5 us for a batch of 10 rows, if there are many and all columns are plain numbers.
     """
-    plain = _plain_many(data, types) if len(data) > 1 else None
+    plain = _plain_many(data, types) if len(data) >= _MANY else None
     if plain is not None:
         return plain
     each = [decode(one, types) for one in data]
@@ -150,60 +152,54 @@ def decode_many(
 def _plain_many(
     data: Sequence[bytes | memoryview], types: Sequence[str]
 ) -> tuple[list[Column], Diffs] | None:
-    """The way of plain columns and small diffs: cuts bytes; None if there is anything else."""
+    """The way of plain columns and small diffs, all at once; None if there is anything else."""
     dtypes = [FIXED.get(type_) for type_ in types]
     width = len(types)
     if not width or any(dtype is None or dtype.kind == "b" for dtype in dtypes):
         return None
     begin = _HEADER.size + width
     begin += -begin % 8
-    sizes = [dtype.itemsize for dtype in dtypes if dtype is not None]
-    parts: list[list[Any]] = [[] for _ in types]
-    diffs: list[Any] = []
-    forms: dict[bytes, _Form | None] = {}  # many batches have few forms
-    for each in data:
-        one = bytes(each)  # its slices are no containers, which the collector would look at
-        head = one[:begin]
-        if head not in forms:
-            forms[head] = _plain_form(head, sizes) if len(head) == begin else None
-        form = forms[head]
-        if form is None or len(one) != form.size:
-            return None
-        for cut, part in zip(form.columns, parts, strict=True):
-            part.append(one[cut])
-        diffs.append(b"\x01" * form.rows if form.diffs is None else one[form.diffs])
-    joined = [np.frombuffer(b"".join(p), d) for p, d in zip(parts, dtypes, strict=True)]
-    return list(joined), np.frombuffer(b"".join(diffs), np.int8).astype(np.int64)
-
-
-class _Form(NamedTuple):
-    """Where in a batch that begins as some do its columns are; `diffs` None: each is 1."""
-
-    columns: list[slice]
-    diffs: slice | None
-    rows: int
-    size: int
-
-
-def _plain_form(head: bytes, sizes: Sequence[int]) -> _Form | None:
-    """The form of batches that begin so; None if not all in it is plain.
-
-    Args:
-        sizes: of one value of each column.
-    """
-    version, form, count, rows = _HEADER.unpack_from(head)
-    if version != FORMAT or form > _INT8 or count != len(sizes):
+    sizes = np.fromiter(map(len, data), np.int64, len(data))
+    if sizes.min() < begin or (sizes & 7).any():
         return None
-    if any(head[_HEADER.size : _HEADER.size + count]):
+    buffer = b"".join(data)
+    words, ends = np.frombuffer(buffer, np.uint64), sizes.cumsum()
+    starts = ends - sizes
+    first = starts >> 3
+    head = words[first]
+    forms, rows = (head >> 8 & 0xFF).astype(np.int64), (head >> 32).astype(np.int64)
+    if (head & 0xFFFF_00FF != FORMAT | width << 16).any() or forms.max() > _INT8:
         return None
-    at, diffs, columns = len(head), None, []
-    if form == _INT8:
-        diffs = slice(at, at + rows)
-        at += rows + -rows % 8
-    for size in sizes:
-        columns.append(slice(at, at + rows * size))
-        at += rows * size + -(rows * size) % 8
-    return _Form(columns, diffs, rows, at)
+    if any(words[first + place].any() for place in range(1, begin >> 3)):
+        return None  # a column that is not plain
+    at = starts + begin
+    places = [at]
+    at = at + np.where(forms == _INT8, rows + (-rows & 7), 0)
+    for dtype in dtypes:
+        assert dtype is not None
+        places.append(at)
+        size = rows * dtype.itemsize
+        at = at + size + (-size & 7)
+    if (at != ends).any():
+        return None
+    diff = np.ones(int(rows.sum()), np.int64)
+    if forms.any():
+        some = forms == _INT8
+        told = _gathered(buffer, np.dtype(np.int8), places[0][some], rows[some])
+        diff[np.repeat(some, rows)] = told
+    columns: list[Column] = []
+    for dtype, each in zip(dtypes, places[1:], strict=True):
+        assert dtype is not None
+        columns.append(_gathered(buffer, dtype, each, rows))
+    return columns, diff
+
+
+def _gathered(buffer: bytes, dtype: np.dtype[Any], places: Diffs, counts: Diffs) -> Any:
+    """The values that begin at some places of a buffer, so many at each."""
+    before = counts.cumsum() - counts
+    index = np.repeat(places // dtype.itemsize - before, counts)
+    index += np.arange(len(index))
+    return np.frombuffer(buffer, dtype)[index]
 
 
 def _decode(data: bytes | memoryview, types: Sequence[str]) -> tuple[list[Column], Diffs]:

@@ -129,10 +129,9 @@ class History:
 
     def append(self, trace: int, epoch: int, batch: Batch) -> None:
         """Adds the change of a trace at an epoch, not below its last one. Cost: below 1 us."""
-        tails = self._view.tails
-        tail = tails.get(trace)
+        tail = self._view.tails.get(trace)
         if tail is None:
-            tail = tails[trace] = []
+            tail = self._view.tails[trace] = []
         tail.append((epoch, batch))
 
     def last(self, trace: int) -> int:
@@ -141,10 +140,11 @@ class History:
         return tail[-1][0] if tail else -1
 
     def append_encoded(
-        self, trace: int, epoch: int, layout: Layout, data: Any, decode: Decode
+        self, trace: int, layout: Layout, changes: Iterable[tuple[int, Any]], decode: Decode
     ) -> None:
-        """Adds a change as a frame of the log has it: consolidated, decoded when it is read."""
-        self._view.tails.setdefault(trace, []).append((epoch, Encoded(layout, data, decode)))
+        """Adds (epoch, change) as frames of the log have them, decoded when they are read."""
+        if made := [(e, tuple.__new__(Encoded, (layout, each, decode))) for e, each in changes]:
+            self._view.tails.setdefault(trace, []).extend(made)
 
     def append_files(
         self,
