@@ -38,7 +38,7 @@ from nosync_nb.rows.ddl import quoted
 Types = Callable[[Sequence[str], Schema], list[str]]
 """Asks Spark for the types of expressions over a schema."""
 
-_LENGTHS = re.compile(r"(?:\bas\s+|::\s*)(?:n?var)?char(?:acter)?\s*\(|\btext\b", re.IGNORECASE)
+_LENGTHS = re.compile(r"(?:\bas|: ?:) (?:n?var)?char(?:acter)? \(", re.IGNORECASE)
 
 
 class Expression:
@@ -251,7 +251,7 @@ def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, boo
     """
     if any("\\" in word.text and word.kind != "string" for word in parsed.words):
         raise NotProvedError("a backslash in a name")
-    if _LENGTHS.search(parsed.sql):
+    if _is_of_length(parsed):
         raise NotProvedError("char and varchar")
     if any(isinstance(node, exp.RawString) for node in parsed.tree.walk()):
         raise NotProvedError("raw strings")
@@ -262,6 +262,16 @@ def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, boo
     if not isinstance(node, ColumnNode) and not is_held(node.type) and node.type != VOID:
         raise NotProvedError(f"a {node.type}")
     return node, binder.mixes
+
+
+def _is_of_length(parsed: Parsed) -> bool:
+    """Whether a type `char`, `varchar` or `text` is named, and not a column, or within a string."""
+    words = [word.text for word in parsed.words if word.kind not in ("string", "name")]
+    if _LENGTHS.search(" ".join(words)):
+        return True
+    named = [each for each in parsed.tree.find_all(exp.Identifier) if not each.quoted]
+    texts = [each.name for each in named if each.name.lower() == "text"]
+    return len(texts) < sum(word.lower() == "text" for word in words)
 
 
 def _asked_type(compiled: _Compiled, schema: Schema, types: Types | None) -> str:

@@ -356,12 +356,36 @@ def test_what_two_evaluations_disagree_on_is_marked(sql: str, *, deterministic: 
     assert compiled(sql, types=asked).deterministic is deterministic
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "text",
+        "Text = 'x'",
+        "upper(text) as text",
+        "v <> 'some text'",
+        "v = 'x as char (3)'",
+        "`text`",
+        "s.text",
+        "transform(a, text -> upper(text))",
+        "case when text is null then 'text' else text end",
+    ],
+)
+def test_a_column_or_a_string_named_like_a_type_is_none(sql: str) -> None:
+    schema = Schema.parse("v string, text string, s struct<text: string>, a array<string>")
+    assert compile_expression(sql, schema).local
+
+
 # -- what is left to Spark
 
 
 @pytest.mark.parametrize(
     "sql",
     [
+        "carrier::varchar(3)",
+        "cast(carrier as  char (3))",
+        "cast(carrier as text)",
+        "carrier::text",
+        "cast(array(carrier) as array<text>)",
         "to_csv(struct(carrier))",
         "carrier || distance - 1",  # Spark groups it from the left
         "dep_delay = distance between 1 and 2",
