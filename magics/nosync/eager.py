@@ -31,6 +31,13 @@ class EagerSpark:
             )
             self._thread.start()
 
+    def users(self) -> Any:
+        """The user's session, asked for when Spark is needed; None: `spark` may be anything."""
+        from nosync_nb.spark import is_session
+
+        spark = self._namespace.get("spark")
+        return spark if is_session(spark) else None
+
     def _run(self, conf: Mapping[str, str]) -> None:
         from nosync_nb.errors import warn
         from nosync_nb.spark import require

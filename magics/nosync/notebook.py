@@ -120,7 +120,7 @@ class Notebook:
         known = prepare(place, write=write) and write
         with memo.attempt(place.path, write=known), whose(place):
             try:
-                session = nosync_nb.open(str(where), spark=self._users_spark, **options)
+                session = nosync_nb.open(str(where), spark=self._eager.users, **options)
             except nosync_nb.NosyncError as error:
                 if "replicas" in options and not place.has_log:
                     error.add_note("Hint: `%dd reset` forgets these replicas, and begins anew")
@@ -131,16 +131,16 @@ class Notebook:
             return session
         before = self.opened if named is None else None
         news = self.binding.news()
-        self.close(views=named is not None)
-        self._use(session, place, memo if write else None)
-        self.branch = branch
+        with self._left(views=named is not None):
+            self._use(session, place, memo if write else None)
+            self.branch = branch
+            if before is not None:
+                self.views.move(session, branch)
         self._announce(session, place, brief)
         self._begin(session)
-        if before is not None:
-            self.views.move(session, branch)
-            if left := self.variables.lead(before, session):
-                names = formats.listing(left)
-                self.say(f"NoSync: still of the session before, run their cells again: {names}")
+        if before is not None and (old := self.variables.lead(before, session)):
+            names = formats.listing(old)
+            self.say(f"NoSync: still of the session before, run their cells again: {names}")
         if branch is not None and not brief:
             self.say(
                 f"NoSync: cells go on in branch {branch}; `%dd switch` is back in the main log"
@@ -216,6 +216,12 @@ class Notebook:
 
     def close(self, *, views: bool = True) -> None:
         """Closes session and `views`, and takes the variables back that it brought."""
+        with self._left(views=views):
+            pass
+
+    @contextmanager
+    def _left(self, *, views: bool) -> Iterator[None]:
+        """Leaves the session; closes it after the block: no view looks at a closed one there."""
         self.cells.settle()
         lost = "" if self.opened is None else pending_rows(self.opened)
         if lost:
@@ -226,8 +232,11 @@ class Notebook:
         self.binding.release()
         self.recollection.release()
         session, self.opened = self.opened, None
-        if session is not None:
-            session.close()
+        try:
+            yield
+        finally:
+            if session is not None:
+                session.close()
 
     def before_cell(self) -> None:
         """Recovers in the first cell of a new kernel, if there is something to recover."""
@@ -364,13 +373,6 @@ class Notebook:
         if self.place is not None:
             return self.place
         return self.binding.look() or temporary()
-
-    def _users_spark(self) -> Any:
-        """The user's Spark session, asked for when Spark is needed; `spark` may be anything."""
-        from nosync_nb.spark import is_session
-
-        spark = self.shell.user_ns.get("spark")
-        return spark if is_session(spark) else None
 
     def _exit(self) -> None:
         """At the end of the process: a clean end is marked, a temporary log removed."""

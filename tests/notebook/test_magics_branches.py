@@ -133,6 +133,35 @@ def test_open_views_follow_a_switch_and_a_rewind(notebook: Notebook) -> None:
     assert view.comm is None
 
 
+def test_no_view_looks_at_a_session_that_is_closed_while_cells_switch(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Views look in threads of their own: here all of them do when a session has been closed."""
+    views = notebook.shell.find_line_magic("dd").__self__.notebook.views
+    slider = views.travel(nosync.session(), "slow", None, None)
+    grid = views.grid(nosync.session(), "slow", 20, None)
+    layers = views.layers(nosync.session(), "slow", None)
+    close, told = nosync_nb.Session.close, []
+    layers.observe(lambda change: told.append(change.new["error"]), "state")
+    for view in (slider, grid):
+        view.observe(lambda change: told.append(change.new.get("error", "")), "page")
+
+    def close_and_look(session: nosync_nb.Session) -> None:
+        close(session)
+        views.layers(session, "slow", None)
+        grid.refresh(reload=True)
+        slider.refresh(reload=True)
+
+    monkeypatch.setattr(nosync_nb.Session, "close", close_and_look)
+    notebook.ok("%dd branch what_if --at 2")
+    for name, shown in (("what_if", "what_if/slow"), ("", "slow")):
+        told.clear()
+        notebook.ok(f"%dd switch {name}")
+        assert layers.state["name"] == grid.page["name"] == slider.page["name"] == shown
+        assert len(told) >= 3
+        assert not any(told)
+
+
 def test_the_buttons_of_a_slider_do_what_the_commands_do(notebook: Notebook) -> None:
     notebook.ok("%dd travel slow")
     views = notebook.shell.find_line_magic("dd").__self__.notebook.views
