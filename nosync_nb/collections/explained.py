@@ -14,7 +14,12 @@ from nosync_nb.errors import html, one_line
 OPEN_MAX = 60
 """A part of so many lines is open when a notebook shows it; a longer one opens on demand."""
 
-_PRE = "margin:0;padding:2px 0;line-height:1.4;overflow-x:auto;background:none;color:inherit"
+_LINES = (
+    "font-family:monospace;line-height:1.4;padding:2px 0 4px 1.2em;"
+    "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+)
+_HANGING = "padding-left:{0}ch;text-indent:-{0}ch"
+"""A line that is too long goes on to the right of the tree's lines."""
 
 
 class PlanLine(NamedTuple):
@@ -65,12 +70,12 @@ class Explained(str):
         """The same as HTML: a part of it is an element that opens by mouse and keyboard."""
         parts = [f"<div><strong>{html(self._head)}</strong></div>"]
         for title, lines in self._sections:
-            body = "\n".join(_marked(line) for line in lines)
+            body = "".join(_marked(line) for line in lines)
             state = " open" if len(lines) <= OPEN_MAX else ""
             shown = html(one_line(title)) or "plan"
             parts.append(
                 f'<details{state}><summary style="cursor:pointer">{shown}</summary>'
-                f'<pre style="{_PRE}">{body}</pre></details>'
+                f'<div style="{_LINES}">{body}</div></details>'
             )
         return f'<div class="nosync-plan">{"".join(parts)}</div>'
 
@@ -84,4 +89,5 @@ def _marked(line: PlanLine) -> str:
     note = html(one_line(line.note))
     dim = f'  <span style="opacity:.7">· {note}</span>' if note else ""
     rail = f'<span style="opacity:.5">{html(line.rail)}</span>' if line.rail else ""
-    return f"{rail}{html(one_line(line.text))}{dim}"
+    hanging = _HANGING.format(len(line.rail) + 4)
+    return f'<div style="{hanging}">{rail}{html(one_line(line.text))}{dim}</div>'

@@ -191,7 +191,7 @@ class _Telling:
         if work is None:
             return ""
         why = f": {work.why}" if work.why else ""
-        return f"  [{work.placement}, {work.seconds * 1e3:.1f} ms{why}]"
+        return f"  [{work.placement}, {_took(work.seconds)}{why}]"
 
     # -- what is kept, and asked -------------------------------------------------------------------
 
@@ -281,6 +281,10 @@ def _role(part: Definition, at: int) -> str:
 
 def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
 
 def _bytes(size: float) -> str:
