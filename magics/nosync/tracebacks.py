@@ -11,7 +11,9 @@ that is none.
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
+import re
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -30,6 +32,8 @@ BODY = "_nosync_body"
 
 _OURS = ("nosync", "nosync_nb", "nosync_widgets")
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_CALL = re.compile(r"(\w+)\.(\w+)\(\) ")
+_WHATEVER = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _MAGIC = "get_ipython().run_"
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 
@@ -116,6 +120,8 @@ class ShortErrors:
             (about, place), self._blamed = self._blamed or (None, None), None
             place = place if about is error else None
             return partial(render, shell, error, trace, place)
+        if isinstance(error, TypeError) and (form := _form(shell, error, trace)):
+            return partial(_misused, shell, error, trace, form)
         hidden = self._hidden(error)
         if not hidden and not any(map(_frame_of_ours, _steps(trace))):
             return None
@@ -150,6 +156,38 @@ def render(
         lines.append(f"caused by {_RED}{type(cause).__name__}{_PLAIN}: {said}")
         lines += list(_cell_lines(shell, cause.__traceback__))[-1:]
     return lines
+
+
+def _misused(
+    shell: InteractiveShell, error: BaseException, trace: TracebackType | None, form: str
+) -> list[str]:
+    """Draws a call of a method of ours with arguments that it does not take."""
+    where = list(_cell_lines(shell, trace))[-1:]
+    return [f"{_RED}TypeError{_PLAIN}: {formats.visible(str(error))}", f"Hint: {form}", *where]
+
+
+def _form(shell: InteractiveShell, error: TypeError, trace: TracebackType | None) -> str:
+    """What a method of ours takes, if code of the user's gave it something else; or ""."""
+    import nosync_nb
+    from nosync_nb.collections.collection import Grouped
+
+    said = _CALL.match(str(error))
+    steps = [step for step in _steps(trace) if not _passes_on(step)]
+    if said is None or any(map(_frame_of_ours, steps[-1:])):
+        return ""
+    if not _ours(getattr(shell.user_ns.get(said[1]), "__module__", "nosync_nb")):
+        return ""  # a class of the user's has that name
+    public = (Grouped, *(getattr(nosync_nb, name) for name in nosync_nb.__all__))
+    classes = {base for each in public if isinstance(each, type) for base in each.__mro__}
+    kind = next((each for each in classes if each.__name__ == said[1]), None)
+    method = getattr(kind, said[2], None)
+    if kind is None or method is None or not _ours(kind.__module__):
+        return ""
+    signature = inspect.signature(method)
+    taken = [each.replace(annotation=each.empty) for each in signature.parameters.values()][1:]
+    plain = signature.replace(parameters=taken, return_annotation=signature.empty)
+    summary = (inspect.getdoc(method) or "").partition("\n")[0]
+    return f"{said[2]}{plain}: {summary}"
 
 
 def _interrupted(shell: InteractiveShell, trace: TracebackType | None) -> list[str]:
@@ -196,6 +234,11 @@ def _ours(module: str) -> bool:
 
 def _frame_of_ours(step: TracebackType) -> bool:
     return _ours(str(step.tb_frame.f_globals.get("__name__", "")))
+
+
+def _passes_on(step: TracebackType) -> bool:
+    """Whether a frame is of a function that takes whatever another one takes."""
+    return step.tb_frame.f_code.co_flags & _WHATEVER == _WHATEVER
 
 
 def _library(step: TracebackType) -> bool:

@@ -60,6 +60,32 @@ def test_what_people_bring_is_answered_with_what_it_is_here(
     assert "run_cell_magic" not in within.text
 
 
+@pytest.mark.parametrize(
+    ("written", "remedy"),
+    [
+        ("orders.select(twice='amount * 2')", "select(*expressions): Computes the output columns"),
+        ("orders.join()", "join(other, on=None, how="),
+        ("orders.rows(when=3)", "rows(at=None"),
+        ("orders.group_by('sku').top()", "top(k, by=None, offset=0)"),
+        ("nosync.session().branch()", "branch(name, "),
+    ],
+)
+def test_arguments_that_a_method_does_not_take_are_answered_with_those_it_does(
+    notebook: Notebook, written: str, remedy: str
+) -> None:
+    shown = notebook.fails(written)
+    assert isinstance(shown.error, TypeError)
+    assert f"Hint: {remedy}" in shown.text
+    assert f"line 1: {written}" in shown.text
+    assert len(shown.text.strip().splitlines()) == 3, shown.text
+
+
+def test_a_call_of_the_users_that_is_wrong_is_shown_as_ever(notebook: Notebook) -> None:
+    notebook.ok("class Session:\n    def branch(self): pass\nclass Mine:\n    def f(self): pass")
+    assert "Traceback" in notebook.fails("Mine().f(1)").text
+    assert "Traceback" in notebook.fails("Session().branch(1)").text
+
+
 def test_asking_whether_something_is_there_is_no_error(notebook: Notebook) -> None:
     orders = notebook.names["orders"]
     assert not hasattr(orders, "columns")
