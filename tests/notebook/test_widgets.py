@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,16 @@ STATIC = Path(nosync_widgets.__file__).parent / "static"
 )
 def test_values_are_shown_shortly(item: object, expected: str | None) -> None:
     assert expected == formats.value(item)
+
+
+def test_moments_that_are_all_midnights_are_shown_by_their_dates() -> None:
+    days = [datetime(2024, 2, 8, tzinfo=UTC), datetime(2024, 2, 9, tzinfo=UTC)]
+    noon = datetime(2024, 2, 9, 12, 30, tzinfo=UTC)
+    show = formats.like([(days[0], days[0], 1), (days[1], noon, None), (None, None, None)])
+    assert show((days[0], days[0], None)) == ["2024-02-08", "2024-02-08 00:00:00+00:00", None]
+    assert show((noon, noon, 1)) == [str(noon), str(noon), "1"]
+    abroad = datetime(2024, 2, 8, tzinfo=timezone(timedelta(hours=2)))
+    assert formats.like([(abroad,)])((abroad,)) == [str(abroad)]
 
 
 def test_figures_carry_their_units() -> None:

@@ -52,7 +52,7 @@ def test_moving_reads_that_epoch_and_what_it_changed(view: TravelView) -> None:
     assert view.page["rows"] == [["AA", "1"], ["UA", "9"]]
     assert view.page["by"] == ["carrier"]
     assert view.page["changes"] == [[0, ["UA", ["5", "9"]], 1]]
-    assert view.page["fresh"] == [False, True]
+    assert view.page["fresh"] == ["", "→"]
     assert (view.page["added"], view.page["removed"], view.page["before"]) == (1, 1, 1)
     assert view.title() == "worst at epoch 2 (day 2): +1 −1 since epoch 1"
 
@@ -292,7 +292,7 @@ def test_rows_without_a_key_come_and_go_with_their_copies(session: Any) -> None:
     view = TravelView(session, "flights")
     assert view.page["by"] == []
     assert view.page["changes"] == [[3, ["DL", "7"]], [-1, ["UA", "5"]]]
-    assert view.page["fresh"] == [False, False, True, True, True, False]
+    assert view.page["fresh"] == ["", "", "+", "+", "+", ""]
     view.close()
 
 
@@ -303,7 +303,7 @@ def test_what_is_new_is_marked_in_a_large_load_and_in_rows_with_lists(session: A
     wide.insert([(number, ["a"]) for number in range(1, 4000, 2)])
     session.commit()
     view = TravelView(session, "wide", limit=10)
-    assert view.page["fresh"] == [False, True] * 5
+    assert view.page["fresh"] == ["", "+"] * 5
     assert view.page["changes"][0] == [1, ["1", view.page["rows"][1][1]]]
     assert view.page["changes_more"]
     view.close()

@@ -7,11 +7,12 @@ or `html`, whatever it is shown in: these are the engine's (errors.py), loaded w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, time
 from typing import Any
 
 _LONGEST = 120
+_MIDNIGHT = time()
 _NUMERIC = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
@@ -74,6 +75,27 @@ def value(item: Any) -> str | None:
     if isinstance(item, bytes | bytearray | memoryview):
         return _short("0x" + bytes(item).hex())
     return _short(visible(str(item)))
+
+
+def like(rows: Iterable[Sequence[Any]]) -> Callable[[Sequence[Any]], list[str | None]]:
+    """How rows like these are shown: of columns whose moments are all midnights, by their dates."""
+    times: dict[int, bool] = {}
+    for row in rows:
+        for place, item in enumerate(row):
+            if isinstance(item, datetime):
+                times[place] = times.get(place, False) or not _midnight(item)
+
+    def show(row: Sequence[Any]) -> list[str | None]:
+        return [
+            str(item.date()) if times.get(i) is False and _midnight(item) else value(item)
+            for i, item in enumerate(row)
+        ]
+
+    return show
+
+
+def _midnight(item: Any) -> bool:
+    return isinstance(item, datetime) and item.time() == _MIDNIGHT and not item.utcoffset()
 
 
 def visible(text: str) -> str:

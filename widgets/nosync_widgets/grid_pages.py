@@ -72,7 +72,7 @@ def read_page(look: Look, wanted: Wanted) -> dict[str, Any]:
             }
             for name, kind in zip(look.schema.names, look.schema.types, strict=True)
         ],
-        "rows": [[formats.value(item) for item in row] for row in found],
+        "rows": [*map(formats.like(found), found)],
         "offset": offset,
         "limit": wanted.limit,
         "total": total,
@@ -88,13 +88,15 @@ def read_summary(look: Look, where: str) -> dict[str, Any]:
 
 
 def _summary(profile: Profile) -> dict[str, Any]:
+    values = [(profile.low,), (profile.high,), *((value,) for value, _ in profile.common)]
+    low, high, *common = (shown[0] for shown in map(formats.like(values), values))
     return {
         "nulls": profile.nulls,
         "distinct": profile.distinct,
-        "low": formats.value(profile.low),
-        "high": formats.value(profile.high),
+        "low": low,
+        "high": high,
         "bars": list(profile.bars),
-        "common": [[formats.value(value), count] for value, count in profile.common],
+        "common": [[text, count] for text, (_, count) in zip(common, profile.common, strict=True)],
     }
 
 

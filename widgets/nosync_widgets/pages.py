@@ -6,6 +6,7 @@ never travel to the browser. Reading uses the public API only and touches no wid
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nosync_widgets import formats
@@ -35,8 +36,9 @@ def read_page(
     Returns:
         `epoch before columns rows more ordered fresh by changes changes_more added removed`; a row
         is a list of strings with None for null, `ordered` says what they are ordered by, where a
-        collection has an order of its own, `fresh` tells which rows came with this epoch. Changes
-        are of rows that came, that went, or (if there is a key, `by`) whose cells changed.
+        collection has an order of its own, `fresh` has the signs of rows that came with this epoch
+        (+), or became what they are (→), else "". Changes are of rows that came, that went, or (if
+        there is a key, `by`) whose cells changed.
 
     Cost: one pass over the rows and the changes of one epoch, in vectors; an order of its own puts
     all rows in order.
@@ -48,9 +50,12 @@ def read_page(
         found = look.page(look.order, 0, limit + 1)
     else:
         found = collection.rows(at=epoch, limit=limit + 1)
-    rows = [[formats.value(item) for item in row] for row in found]
     changed = owners.comparing.changes(collection, before, epoch, limit=limit)
-    arrived = {_shown(row) for row in changed.arrived}
+    show = formats.like(found)
+    rows = [*map(show, found)]
+    signs = {tuple(show(row)): "+" for row in changed.arrived}
+    pairs = (each.b for each in changed.first if each.a is not None and each.b is not None)
+    signs |= {tuple(show(row)): "→" for row in pairs}
     return {
         "epoch": epoch,
         "before": before,
@@ -65,29 +70,25 @@ def read_page(
         "rows": rows[:limit],
         "more": len(rows) > limit,
         "ordered": formats.one_line(ordered_by(schema.names, look.order)),
-        "fresh": [tuple(row) in arrived for row in rows[:limit]],
+        "fresh": [signs.get(tuple(row), "") for row in rows[:limit]],
         "by": [formats.one_line(name) for name in changed.by],
-        "changes": [_change(each) for each in changed.first],
+        "changes": [_change(each, show) for each in changed.first],
         "changes_more": changed.more,
         "added": changed.came,
         "removed": changed.went,
     }
 
 
-def _shown(row: Any) -> tuple[str | None, ...]:
-    return tuple(map(formats.value, row))
-
-
-def _change(change: RowChange) -> list[Any]:
+def _change(change: RowChange, show: Callable[[Any], list[str | None]]) -> list[Any]:
     """How often, and the row's cells; one that differs is a pair: what it was, what it is.
 
     A count below 0 is of a row that went; 0 stands before the copies of one that changed.
     """
     if change.a is None:
-        return [change.copies, list(_shown(change.b))]
+        return [change.copies, show(change.b)]
     if change.b is None:
-        return [-change.copies, list(_shown(change.a))]
-    pairs = zip(change.a, change.b, _shown(change.a), _shown(change.b), strict=True)
+        return [-change.copies, show(change.a)]
+    pairs = zip(change.a, change.b, show(change.a), show(change.b), strict=True)
     # Two values may be shown alike, as long ones are cut short: it is said that they differ.
     cells = [
         b if one == other or (one != one and other != other) else [a, b]
@@ -122,12 +123,10 @@ def _sorted(table: pa.Table) -> pa.Table:
 
 
 def page_table(name: str, page: dict[str, Any]) -> Table:
-    """Draws a page as a static table, new rows marked by a plus sign; `past` is a note below."""
+    """Draws a page as a static table, rows that came or changed marked; `past` is a note below."""
     columns = ["", *(column["name"] for column in page["columns"])]
     types = ["string", *(column["type"] for column in page["columns"])]
-    rows = [
-        ["+" if fresh else "", *row] for row, fresh in zip(page["rows"], page["fresh"], strict=True)
-    ]
+    rows = [[sign, *row] for row, sign in zip(page["rows"], page["fresh"], strict=True)]
     notes = [f"the first {formats.count(len(rows), 'row')}"] if page["more"] else []
     past = page.get("past")
     return Table(

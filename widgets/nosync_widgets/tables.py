@@ -151,7 +151,7 @@ def _first(title: str, schema: Schema, rows: Sequence[Any], limit: int, total: i
         caption=title,
         columns=tuple(schema.names),
         types=tuple(schema.types),
-        rows=[[formats.value(item) for item in row] for row in rows[:limit]],
+        rows=[*map(formats.like(rows), rows[:limit])],
         notes=[f"the first {limit}{beyond}"] if len(rows) > limit else [],
     )
 

@@ -17,7 +17,7 @@
  * @property {(string | null)[][]} rows
  * @property {string=} ordered what they are ordered by
  * @property {boolean} more
- * @property {boolean[]} fresh
+ * @property {string[]} fresh
  * @property {string[]=} by the columns that say which row became which
  * @property {Change[]} changes
  * @property {boolean} changes_more
@@ -146,8 +146,8 @@ function table(caption, columns, rows) {
 /** The rows of a page. @param {Page} page */
 function rowsTable(page) {
   const rows = page.rows.map((row, i) => ({
-    mark: page.fresh[i] ? "+" : "",
-    kind: page.fresh[i] ? "nosync-came" : "",
+    mark: page.fresh[i],
+    kind: page.fresh[i] === "+" ? "nosync-came" : page.fresh[i] ? "nosync-became" : "",
     row,
   }));
   const count = plural(page.rows.length, "row");
