@@ -14,6 +14,8 @@ from nosync_nb.expressions.rules import Rule, count
 
 _SECONDS = "decimal(16,6)"
 _MINUTE = 60 * dates.SECOND
+_BITS = 2**31 - 1
+"""Of whole seconds Spark takes so many bits."""
 _YEARS = (-290_307, 294_246)
 """The first and the last year of which each moment is a timestamp."""
 
@@ -40,10 +42,15 @@ def _make_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     return StrictNode(name, "date", kernel, parts)
 
 
+def _kept(micros: Any) -> Any:
+    """The seconds that Spark keeps of a decimal, in microseconds."""
+    return (micros // dates.SECOND & _BITS) * dates.SECOND + micros % dates.SECOND
+
+
 def _no_time(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: Any) -> Any:
     """Where there is no such time; the 60th second is the next minute's first, whole."""
     clock = (hour < 0) | (hour > 23) | (minute < 0) | (minute > 59)
-    return clock | (micros < 0) | (micros > _MINUTE) | _no_day(year, month, day)
+    return clock | (_kept(micros) > _MINUTE) | _no_day(year, month, day)
 
 
 def _no_moment(year: Any, *_: Any) -> Any:
@@ -53,7 +60,7 @@ def _no_moment(year: Any, *_: Any) -> Any:
 def _made_time(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: Any) -> Any:
     days = _made_day(year, month, day).astype(np.int64)
     minutes = days * 1440 + hour * np.int64(60) + minute
-    return minutes * np.int64(_MINUTE) + micros
+    return minutes * np.int64(_MINUTE) + _kept(micros)
 
 
 _TIME = Kernel(

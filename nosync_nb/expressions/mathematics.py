@@ -61,6 +61,31 @@ def _inverse_hyperbolic_sine(a: Any) -> Any:
     return np.where(np.isinf(a), a, np.copysign(np.log(size + np.sqrt(size * size + 1.0)), a))
 
 
+_SPLIT = 2.0**27 + 1
+
+
+def _product(a: Any, b: Any) -> tuple[Any, Any]:
+    """The product of two doubles, and what it lacks of the exact one."""
+    result = a * b
+    parts = []
+    for x in (a, b):
+        high = x * _SPLIT - (x * _SPLIT - x)
+        parts.append((high, x - high))
+    (a1, a2), (b1, b2) = parts
+    return result, ((a1 * b1 - result) + a1 * b2 + a2 * b1) + a2 * b2
+
+
+def _cube_root(a: Any) -> Any:
+    """The nearest double, so that the root of a cube is whole: one step of Newton's, exact."""
+    unit = np.where(np.abs(a) < 2.0**-600, 2.0**200, np.where(np.abs(a) > 2.0**600, 2.0**-200, 1))
+    x = a * unit * unit * unit
+    root = np.cbrt(x)
+    square, rest = _product(root, root)
+    cube, more = _product(square, root)
+    step = ((cube - x) + (more + rest * root)) / (3 * np.where(square == 0, 1, square))
+    return np.where(np.isfinite(step), root - step, root) / unit
+
+
 def _two(function: Callable[[Any, Any], Any], **more: Any) -> Function:
     return Function(("double", "double"), "double", Kernel(function, floats=True, **more))
 
@@ -231,7 +256,7 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "tanh": _real(np.tanh),
     "degrees": _real(lambda a: a * _DEGREES),
     "radians": _real(lambda a: a * _RADIANS),
-    "cbrt": _real(np.cbrt),
+    "cbrt": _real(_cube_root),
     "hypot": _two(np.hypot),
     "rint": _real(np.rint),
     "factorial": Function(

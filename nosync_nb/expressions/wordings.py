@@ -207,14 +207,16 @@ def levenshtein(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         return StrictNode(name, "int", Text(_distance), given)
     count(name, arguments, 3)
     most = implicit(arguments[2], "int", utc=utc)
+    literal_value(most, "the most of levenshtein")  # of null Spark makes 0, -1 or null
     return StrictNode(name, "int", Text(_distance_within), (*given, most))
 
 
 def _overlay(text: str, new: str, start: int, size: int = -1) -> str:
     gone = len(new) if size < 0 else size
     before: str = texts.substring.row(text, 1, start - 1)
-    after: str = texts.substring.row(text, start + gone)
-    return before + new + after
+    first = start + gone
+    rest = text[first - 1 :] if first > 0 else text[max(len(text) + first, 0) :] if first else text
+    return before + new + rest
 
 
 _WIDE = Context(prec=800)

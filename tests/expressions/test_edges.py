@@ -1,0 +1,61 @@
+"""What Spark makes of values at the edges of types, as its documented examples were varied."""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nosync_nb import rows
+from nosync_nb.errors import ExpressionError
+from nosync_nb.expressions import Expression, compile_expression
+from nosync_nb.rows import Schema
+from nosync_nb.rows.unpacked import column_of
+
+
+def compiled(sql: str, schema: str) -> Expression:
+    return compile_expression(sql, Schema.parse(schema), types=lambda *_: ["int"])
+
+
+def of(sql: str, schema: str, *values: Any) -> list[Any]:
+    """The values of an expression over one column."""
+    e = compiled(sql, schema)
+    assert e.local, e.why
+    type_ = schema.split(" ", 1)[1]
+    return rows.to_pylist(e.evaluate([column_of(list(values), type_)], len(values)), e.type)
+
+
+def test_the_root_of_a_cube_is_whole_and_every_root_the_nearest_double() -> None:
+    cubes = [float(n) ** 3 for n in range(-2000, 2001)]
+    assert of("cbrt(x)", "x double", *cubes) == [float(n) for n in range(-2000, 2001)]
+    draw = np.random.default_rng(1)
+    some = draw.uniform(1, 10, 300) * 10.0 ** draw.integers(-320, 308, 300)
+    with decimal.localcontext(prec=50):
+        third = decimal.Decimal(1) / 3
+        nearest = [float(decimal.Decimal(x) ** third) for x in some.tolist()]
+    assert of("cbrt(x)", "x double", *some.tolist()) == nearest
+    assert of("cbrt(x)", "x double", np.inf, -np.inf, None) == [np.inf, -np.inf, None]
+
+
+def test_overlay_far_before_a_text_keeps_all_of_it() -> None:
+    least = -(2**31)
+    sql = "overlay('Spark SQL' placing '_' from x for 0)"
+    assert of(sql, "x int", least, -1, 5) == ["_Spark SQL", "_L", "Spar_k SQL"]
+    given = of("overlay('Spark SQL' placing '_' from -5 for x)", "x int", 2**31 - 1, 0, -7)
+    assert given == ["_", "_k SQL", "_ SQL"]
+
+
+def test_of_seconds_31_bits_count() -> None:
+    sql = "unix_micros(make_timestamp(1970, 1, 1, 0, 0, x))"
+    kept = of(sql, "x decimal(16,6)", *map(decimal.Decimal, ("4294967301.5", "-2147483643.25")))
+    assert kept == [5_500_000, 4_750_000]
+    for seconds in ("-0.5", "60.5", "9999999999.999999"):
+        with pytest.raises(ExpressionError, match="there is no such time"):
+            of(sql, "x decimal(16,6)", decimal.Decimal(seconds))
+
+
+def test_a_distance_is_asked_of_spark_where_its_most_may_be_null() -> None:
+    assert not compiled("levenshtein('a', 'b', x)", "x int").local
+    assert of("levenshtein(x, 'kitten', 2)", "x string", "sitting", "kittens") == [-1, 1]
