@@ -9,10 +9,11 @@ value of a limit (a constant above 8, or one with a name in capitals).
 from __future__ import annotations
 
 import ast
-import random
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 
@@ -104,12 +105,17 @@ def of_source(source: str, file: str) -> list[Mutant]:
 def draw(top: Path, every: list[Mutant], count: int, seed: int) -> list[Mutant]:
     """As many of each kind as there are, drawn by a seed; more draws of a seed begin alike.
 
-    What is no Python any more (`x[1] = 2` without its index) is drawn and dropped.
+    What changes elsewhere hardly ever draws others. What is no Python any more (`x[1] = 2` without
+    its index) is drawn and dropped.
     """
-    dice = random.Random(seed)
-    piles = [[m for m in every if m.kind == kind] for kind in KINDS]
-    for pile in piles:
-        dice.shuffle(pile)
+    seen: Counter[str] = Counter()
+    ranks: dict[Mutant, bytes] = {}
+    for m in every:
+        name = f"{seed} {m.file} {m.function} {m.kind} {m.before} {m.after}"
+        seen[name] += 1
+        ranks[m] = blake2b(f"{name} {seen[name]}".encode()).digest()
+    ranked = sorted(every, key=ranks.__getitem__, reverse=True)
+    piles = [[m for m in ranked if m.kind == kind] for kind in KINDS]
     drawn: list[Mutant] = []
     while len(drawn) < count and any(piles):
         turn = [pile.pop() for pile in piles if pile]

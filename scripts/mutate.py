@@ -1,10 +1,11 @@
 """Mutates the engine and asks whether the tests notice: `make mutate`.
 
 Mutants are drawn by a seed, each is put into a copy of the tree, and the tests that run its lines
-are run there, short ones that look at little else first, until one fails. What was found is kept
-under `.tools/mutate`: a second run goes on where the first one stopped. A killed mutant stays
-killed until its module changes; one that survived is tried again when a test file changes, or if
-there are tests that were not asked for want of `--seconds` and there are more now.
+are run there until one fails: first those of the file that names most of what is changed, then
+those of ever more files; in each group short ones that look at little else come first. What was
+found is kept under `.tools/mutate`: a second run goes on where the first one stopped. A killed
+mutant stays killed until its module changes; one that survived is tried again when a test file
+changes, or if not all tests were asked and more of them may be now.
 
 A mutant counts as killed if a test fails or its time is up, as surviving if all pass or no test
 runs its line. Tests with Spark, a browser or minutes of their own, and of other processes, are not
@@ -14,25 +15,20 @@ asked; the room of Spark is therefore left out unless `--room spark` asks for it
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import queue
-import resource
-import shutil
-import signal
-import subprocess
+import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import mutants
-from covering import digest
+from copies import NO_TESTS, Copies
+from covering import Cover, digest
 from mutants import Mutant
 
 TOP = Path(__file__).resolve().parent.parent
@@ -51,61 +47,9 @@ LEFT_OUT = {  # tests of text, of the set-up, of notebooks and processes: not of
 }
 GOAL = 0.85
 PATIENCE = 4  # a mutant may take so many times the seconds of its tests, of the processor's time
-START_S = 30
-WAITING = 10  # and so many times as much by the clock: the machine does other things too
-NO_TESTS = 4  # how pytest ends if it cannot find a test, or cannot import what it is in
 OTHERS = 0.25  # of the seconds, for tests that run the module and not the line
+GROUPS = (1, 4, 16)  # files whose tests are run together, at first few: collecting them takes long
 EQUIVALENT = TOP / "tests" / "data" / "equivalent_mutants.json"
-
-
-@dataclass
-class Test:
-    """A test, with what it runs."""
-
-    name: str
-    seconds: float
-    lines: dict[str, int]
-    size: int
-
-
-@dataclass
-class Cover:
-    """Which tests run which lines, and of which state of the sources that is known."""
-
-    tests: list[Test] = field(default_factory=list)
-    engine: dict[str, dict[str, str]] = field(default_factory=dict)
-    functions: dict[str, dict[str, list[tuple[str, int, int]]]] = field(default_factory=dict)
-
-    def of(self, mutant: Mutant, now: str) -> tuple[list[Test], list[Test]]:
-        """The tests that run a mutant's line, and others that run its module.
-
-        Where the module changed since, or the line runs when the module is imported, the tests
-        that run its function, or else any function of the module. The others count too: what is
-        computed once for all tests (by a cache) shows as run by the first of them alone. Those
-        most devoted to the module, for the seconds they take, come first.
-        """
-        found, others = [], []
-        for test in self.tests:
-            mask = test.lines.get(mutant.file, 0)
-            source = test.name.partition("::")[0]
-            spans = self.functions[source].get(mutant.file, [])
-            if mask and mask & self._wanted(mutant, spans, self.engine[source], now):
-                found.append(test)
-            elif mask:
-                others.append(test)
-        for tests in (found, others):
-            tests.sort(key=lambda t: -t.lines[mutant.file].bit_count() / t.size / (t.seconds + 0.2))
-        return found, others
-
-    def _wanted(
-        self, mutant: Mutant, spans: list[tuple[str, int, int]], engine: dict[str, str], now: str
-    ) -> int:
-        inside = [(first, last) for name, first, last in spans if name == mutant.function]
-        if not inside:  # runs at import: whatever the module is used for
-            inside = [(first, last) for _, first, last in spans]
-        elif engine.get(mutant.file) == now:
-            inside = [(mutant.statement, mutant.span[2])]
-        return sum((1 << last + 1) - (1 << first) for first, last in inside if last >= first)
 
 
 @cache
@@ -123,205 +67,126 @@ def main() -> int:
     parser.add_argument("--file", help="of files whose path contains this only")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=120, help="of tests for each mutant")
-    parser.add_argument("--fresh", action="store_true", help="looks anew at what tests cover")
-    parser.add_argument("--known", action="store_true", help="looks at new test files only")
+    parser.add_argument("--files", type=int, default=1000, help="of tests for each mutant")
+    parser.add_argument("--look", type=float, default=60, help="seconds of the tests of a file")
     args = parser.parse_args()
     every = [
-        m
-        for m in mutants.mutants(TOP)
-        if (m.room == args.room if args.room else m.room != "spark")
-        and (not args.file or args.file in m.file)
+        m for m in mutants.mutants(TOP) if (m.room == args.room if args.room else m.room != "spark")
     ]
     drawn = mutants.draw(TOP, every, args.count, args.seed)
-    tests = (p for p in sorted((TOP / "tests").rglob("test_*.py")) if p.stem not in LEFT_OUT)
-    cover = covered(list(tests), args)
-    found = Results(TOP, args.seconds)
+    drawn = [m for m in drawn if not args.file or args.file in m.file]
+    found = Results(HOME / "results.jsonl", TOP / "tests", args.seconds, args.files)
     todo = [m for m in drawn if found.of(m) is None]
     print(f"{len(every)} mutants, {len(drawn)} drawn, {len(drawn) - len(todo)} known already")
-    with Places(args.jobs) as places, ThreadPoolExecutor(args.jobs) as pool:
-        asked = {pool.submit(judged, m, cover, places, args.seconds): m for m in todo}
+    with Copies(TOP, HOME, args.jobs) as copies, ThreadPoolExecutor(args.jobs) as pool:
+        judge = Judge(Cover(TOP, HOME / "cover", copies, args.look), copies, args)
+        asked = {pool.submit(judge.judged, m): m for m in todo}
         for each in as_completed(asked):
-            mutant, result = asked[each], each.result()
-            found.add(mutant, result)
+            mutant, (result, test) = asked[each], each.result()
+            found.add(mutant, result, test)
             print(f"{result:>12}  {mutant.file}:{mutant.span[0]}  {mutant.change}", flush=True)
     return report(drawn, found)
-
-
-# -- what tests cover ------------------------------------------------------------------------------
-
-
-def covered(files: list[Path], args: argparse.Namespace) -> Cover:
-    """Loads what test files cover, and looks at those that are new or changed."""
-    home = HOME / "cover"
-    home.mkdir(parents=True, exist_ok=True)
-    stale = [p for p in files if args.fresh or not _is_known(result_of(home, p), p, args)]
-    if stale:
-        print(f"looking at what {len(stale)} of {len(files)} test files cover ...", flush=True)
-    with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(lambda p: _collect(p, result_of(home, p)), stale))
-    cover = Cover()
-    for path in files:
-        result = result_of(home, path)
-        if not result.exists():
-            print(f"{path.name} could not be looked at: see {result.with_suffix('.log')}")
-            continue
-        found = json.loads(result.read_text())
-        test = str(path.relative_to(TOP))
-        cover.engine[test], cover.functions[test] = found["engine"], found["functions"]
-        there = path.read_text()
-        for name, each in found["tests"].items():
-            if f"def {name.partition('::')[2].partition('[')[0].split('::')[-1]}(" not in there:
-                continue
-            lines = {file: int(mask, 16) for file, mask in each["lines"].items()}
-            size = sum(mask.bit_count() for mask in lines.values())
-            if size:
-                cover.tests.append(Test(name, each["seconds"], lines, size))
-    return cover
-
-
-def result_of(home: Path, test: Path) -> Path:
-    """Where it stands what a test file covers; two rooms have files of one name."""
-    return home / f"{test.parent.name}-{test.stem}.json"
-
-
-def _is_known(result: Path, test: Path, args: argparse.Namespace) -> bool:
-    if not result.exists():
-        return False
-    return args.known or json.loads(result.read_text())["test"] == digest(test.read_text())
-
-
-def _collect(test: Path, result: Path) -> None:
-    command = [sys.executable, str(TOP / "scripts" / "covering.py"), str(test.relative_to(TOP))]
-    with result.with_suffix(".log").open("w") as log:
-        subprocess.run([*command, str(result)], cwd=TOP, env=_env(TOP), stdout=log, stderr=log)
-
-
-def _env(top: Path) -> dict[str, str]:
-    return os.environ | {
-        "PYTHONPATH": f"{top}:{top / 'widgets'}:{top / 'magics'}",
-        "PYTHONDONTWRITEBYTECODE": "1",  # a mutant of the same second and size is another file
-        "HYPOTHESIS_PROFILE": "mutate",
-    }
 
 
 # -- one mutant ------------------------------------------------------------------------------------
 
 
-class Places:
-    """Copies of the tree, one for each job; nothing of the tree itself is touched."""
+class Judge:
+    """Asks tests about mutants, within the bounds that the command was given."""
 
-    def __init__(self, count: int) -> None:
-        self.free: queue.Queue[Path] = queue.Queue()
-        self.all = [HOME / f"copy{number}" for number in range(count)]
+    def __init__(self, cover: Cover, copies: Copies, args: argparse.Namespace) -> None:
+        self._cover, self._copies = cover, copies
+        self._seconds, self._files = args.seconds, args.files
+        paths = sorted((TOP / "tests").rglob("test_*.py"))
+        self._texts = {path: path.read_text() for path in paths if path.stem not in LEFT_OUT}
 
-    def __enter__(self) -> Places:
-        listed = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard"],
-            cwd=TOP,
-            capture_output=True,
-            text=True,
-            check=True,
+    def judged(self, mutant: Mutant) -> tuple[str, str]:
+        """Runs the tests of a mutant's line until one fails; says what came out, and which."""
+        files = ranked(mutant, self._texts)
+        spent, asked, left_out = 0.0, 0, max(0, len(files) - self._files)
+        for group in grouped(files[: self._files]):
+            names, seconds = [], 0.0
+            every, others = self._cover.of(mutant, group)
+            for test in every + others:
+                most = self._seconds if test in every else OTHERS * self._seconds
+                if spent + seconds + test.seconds <= most:
+                    names.append(test.name)
+                    seconds += test.seconds
+                else:
+                    left_out += test in every
+            result = self._asked(mutant, names, PATIENCE * seconds) if names else None
+            if result:
+                return result
+            spent, asked = spent + seconds, asked + len(names)
+        if not asked:
+            return "not covered", ""
+        return ("survived, but not all were asked" if left_out else "survived"), ""
+
+    def _asked(self, mutant: Mutant, tests: list[str], limit: float) -> tuple[str, str] | None:
+        """What some tests say, None if all pass."""
+        with self._copies.one() as copy:
+            with copy.changed(mutant):
+                ended = copy.ask(tests, limit)
+            failed = copy.failed()
+            if ended == NO_TESTS and copy.ask(tests, limit, "--collect-only"):
+                return "not run: its tests are not there any more", ""  # not for its sake
+        if ended is None:
+            return "timed out", tests[0]
+        return ("killed", failed or tests[0]) if ended else None
+
+
+def grouped(files: list[Path]) -> Iterator[list[Path]]:
+    """Files in groups, the last of which has all that are left."""
+    begin = 0
+    for size in (*GROUPS, len(files)):
+        if begin < len(files):
+            yield files[begin : begin + size]
+        begin += size
+
+
+def ranked(mutant: Mutant, texts: dict[Path, str]) -> list[Path]:
+    """Test files, first those that name most of what is changed."""
+    path = Path(mutant.file).with_suffix("")
+    module, package = ".".join(path.parts), ".".join(path.parent.parts)
+    words = {word.rstrip("s") for word in path.name.split("_")}
+    names = {name.strip("_") for name in mutant.function.split(".")} | {path.name}
+    named = [re.compile(rf"\b{re.escape(name)}\b") for name in names if len(name) > 3]
+
+    def score(test: Path) -> float:
+        text = texts[test]
+        alike = words & {word.rstrip("s") for word in test.stem.split("_")}
+        return (
+            6 * (f"{module} import" in text)
+            + 4 * bool(alike)
+            + 3 * (mutant.room in test.parts)
+            + 2 * (f"{package} import" in text)
+            + 2 * sum(bool(name.search(text)) for name in named)
+            - len(text) / 40_000
         )
-        for place in self.all:
-            shutil.rmtree(place, ignore_errors=True)
-            for name in listed.stdout.splitlines():
-                if (TOP / name).is_file():
-                    (place / name).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(TOP / name, place / name)
-            self.free.put(place)
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        for place in self.all:
-            shutil.rmtree(place, ignore_errors=True)
-
-
-def judged(mutant: Mutant, cover: Cover, places: Places, seconds: float) -> str:
-    """Runs the tests of a mutant's line until one fails."""
-    source = text_of(mutant.file)
-    tests, spent, left_out = [], 0.0, 0
-    every, others = cover.of(mutant, digest(source))
-    for test in every + others:
-        most = seconds if test in every else OTHERS * seconds
-        if spent + test.seconds <= most:
-            tests.append(test)
-            spent += test.seconds
-        else:
-            left_out += test in every
-    if not tests:
-        return "not covered"
-    place, names = places.free.get(), [test.name for test in tests]
-    try:
-        (place / mutant.file).write_text(mutant.apply(source))
-        ended = run(place, names, START_S + PATIENCE * spent)
-        if ended == NO_TESTS:  # for the mutant's sake, or do they have other names by now?
-            (place / mutant.file).write_text(source)
-            if run(place, names, START_S + PATIENCE * spent, "--collect-only"):
-                return "not run: its tests are not there any more"
-    finally:
-        (place / mutant.file).write_text(source)
-        places.free.put(place)
-    if ended is None:
-        return "timed out"
-    if ended == 0:
-        return f"survived, but {left_out} of {len(every)} not asked" if left_out else "survived"
-    return "killed"
-
-
-def run(place: Path, tests: list[str], limit: float, *options: str, **env: str) -> int | None:
-    """The exit code of some tests, None if they take too long.
-
-    Args:
-        limit: of seconds of the processor's time, where that can be told.
-    """
-    (place / "chosen").write_text("\n".join(tests))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider"]
-    with (place / "out").open("w") as out:
-        process = subprocess.Popen(
-            [*command, "--timeout=0", *options, "@chosen"],
-            cwd=place,
-            env=_env(place) | env,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-        if sys.platform == "linux":
-            resource.prlimit(process.pid, resource.RLIMIT_CPU, (int(limit) + 1, int(limit) + 1))
-        try:
-            code = process.wait(WAITING * limit)
-            return None if code in (-signal.SIGXCPU, -signal.SIGKILL) else code
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            end_others(place)
-
-
-def end_others(place: Path) -> None:
-    """Ends what tests of a place have left behind in groups of their own: keepers, servers."""
-    mark = f"PYTHONPATH={place}:".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in (process / "environ").read_bytes():
-                os.kill(int(process.name), signal.SIGKILL)
+    return sorted(texts, key=score, reverse=True)
 
 
 # -- results ---------------------------------------------------------------------------------------
 
 
 class Results:
-    """What is known of mutants, as lines of a file."""
+    """What is known of mutants, as lines of a file.
 
-    def __init__(self, top: Path, seconds: float) -> None:
-        self.seconds = seconds
-        self.path = HOME / "results.jsonl"
-        tests = sorted((top / "tests").rglob("*.py"))
-        self.tests = digest("".join(path.read_text() for path in tests))
-        self.known: dict[str, dict[str, str]] = {}
-        if self.path.exists():
-            for line in self.path.read_text().splitlines():
+    Args:
+        path: the file.
+        tests: the folder of all tests.
+        seconds: so many seconds of tests may be asked now.
+        files: tests of so many files may.
+    """
+
+    def __init__(self, path: Path, tests: Path, seconds: float, files: int) -> None:
+        self.path, self.seconds, self.files = path, seconds, files
+        texts = (path.read_text() for path in sorted(tests.rglob("*.py")))
+        self.tests = digest("".join(texts))
+        self.known: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            for line in path.read_text().splitlines():
                 each = json.loads(line)
                 self.known[each["mutant"]] = each
 
@@ -333,15 +198,17 @@ class Results:
     def of(self, mutant: Mutant) -> str | None:
         """What became of a mutant, None if that is not known or may have changed."""
         each = self.known.get(self.key(mutant))
-        if each is None or _is_killed(each["result"]):
-            return None if each is None else each["result"]
-        more = "asked" in each["result"] and float(each["seconds"]) < self.seconds
-        return None if more or each["tests"] != self.tests else each["result"]
+        if each is None:
+            return None
+        result: str = each["result"]
+        more = self.seconds > each["seconds"] or self.files > each["files"]
+        again = each["tests"] != self.tests or (more and result != "survived")
+        return None if again and not _is_killed(result) else result
 
-    def add(self, mutant: Mutant, result: str) -> None:
-        """Remembers what became of a mutant."""
-        each = {"mutant": self.key(mutant), "result": result, "tests": self.tests}
-        each["seconds"] = str(self.seconds)
+    def add(self, mutant: Mutant, result: str, test: str) -> None:
+        """Remembers what became of a mutant, and the test that told."""
+        each = {"mutant": self.key(mutant), "result": result, "by": test, "tests": self.tests}
+        each |= {"seconds": self.seconds, "files": self.files}
         with self.path.open("a") as file:
             self.known[each["mutant"]] = each
             file.write(json.dumps(each) + "\n")

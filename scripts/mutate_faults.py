@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import re
 import sys
 import time
 from collections import Counter, deque
@@ -27,9 +26,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import mutate
-from covering import digest
+from copies import Copies
+from covering import Cover, Test, digest
 from mutants import Mutant, Span
-from mutate import Cover
 
 TOP = mutate.TOP
 PLACES = ("nosync_nb/files/disk.py", "nosync_nb/store/log", "nosync_nb/store/replicas")
@@ -47,6 +46,7 @@ LAST = (
 """What is asked last: of other processes nobody knows which lines they run, lives take minutes."""
 KNOWN = TOP / "tests" / "data" / "safeguards.json"
 LIMIT_S = 600.0
+LOOK_S = 60.0
 TESTS_S = (0.5, 5.0, 60.0)
 """How long tests are asked, a few at first: collecting them takes longer than most take."""
 START_S = 0.2
@@ -197,13 +197,13 @@ def known() -> dict[str, dict[str, str]]:
     return found
 
 
-def asked(mutant: Mutant, missed_by: str | None, cover: Cover) -> Iterator[list[str]]:
+def asked(mutant: Mutant, missed_by: str | None, cover: Cover | None) -> Iterator[list[str]]:
     """The tests to ask, one group after the other."""
     if missed_by and f"def {missed_by.rpartition('::')[2]}(" in _text(missed_by):
         yield [missed_by]
-    run, others = cover.of(mutant, digest(mutate.text_of(mutant.file)))
+    run, others = cover.of(mutant, fault_tests()) if cover else ([], [])
 
-    def rank(test: mutate.Test) -> float:
+    def rank(test: Test) -> float:
         return -test.lines[mutant.file].bit_count() / test.size / (START_S + test.seconds)
 
     ranked = deque(sorted(run, key=rank) + sorted(others, key=rank))
@@ -213,7 +213,7 @@ def asked(mutant: Mutant, missed_by: str | None, cover: Cover) -> Iterator[list[
             spent += ranked[0].seconds
             tests.append(ranked.popleft().name)
         yield tests
-    if not cover.tests:
+    if not cover:
         yield [str(path.relative_to(TOP)) for path in fault_tests()]
     yield from map(list, LAST)
 
@@ -223,38 +223,31 @@ def _text(test: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def judged(mutant: Mutant, groups: Iterator[list[str]], place: Path) -> str:
+def judged(mutant: Mutant, groups: Iterator[list[str]], copies: Copies) -> str:
     """Runs the tests until one fails; says which."""
-    source = mutate.text_of(mutant.file)
-    try:
-        (place / mutant.file).write_text(mutant.apply(source))
-        for tests in filter(None, groups):
-            marks = () if "::" in tests[0] else ("-m", MARKS)
-            ended = mutate.run(place, tests, LIMIT_S, *marks, NOSYNC_SEEDS=LIVES)
-            if ended is None:
-                return f"missed: {tests[0]} takes too long"
-            if ended == 1:
-                said = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", _said(place), flags=re.M)
-                return f"missed: {said[1] if said else tests[0]}"
-            if ended:
-                return f"survived, as no test ran (pytest: {ended})"
-        return "survived"
-    finally:
-        (place / mutant.file).write_text(source)
+    for tests in filter(None, groups):
+        marks = () if "::" in tests[0] else ("-m", MARKS)
+        with copies.one() as copy:
+            with copy.changed(mutant):
+                ended = copy.ask(tests, LIMIT_S, *marks, NOSYNC_SEEDS=LIVES)
+            failed = copy.failed()
+        if ended is None:
+            return f"missed: {tests[0]} takes too long"
+        if ended == 1:
+            return f"missed: {failed or tests[0]}"
+        if ended:
+            return f"survived, as no test ran (pytest: {ended})"
+    return "survived"
 
 
-def _said(place: Path) -> str:
-    return (place / "out").read_text()
-
-
-def results(chosen: dict[str, Mutant], cover: Cover) -> Iterator[tuple[str, str]]:
+def results(
+    chosen: dict[str, Mutant], cover: Cover | None, copies: Copies
+) -> Iterator[tuple[str, str]]:
     """Judges some safeguards, says what became of each."""
     before = known()
-    with mutate.Places(1) as places:
-        place = places.free.get()
-        for name, m in chosen.items():
-            groups = asked(m, before.get(name, {}).get("missed by"), cover)
-            yield name, judged(m, groups, place)
+    for name, m in chosen.items():
+        groups = asked(m, before.get(name, {}).get("missed by"), cover)
+        yield name, judged(m, groups, copies)
 
 
 def fault_tests() -> list[Path]:
@@ -281,9 +274,6 @@ def main() -> int:
     parser.add_argument("--file", help="of files whose path contains this only")
     parser.add_argument("--list", action="store_true", help="says what would be taken out")
     parser.add_argument("--new", action="store_true", help="those alone that no test is known for")
-    parser.add_argument("--jobs", type=int, default=1, help="to look at what tests cover")
-    parser.add_argument("--fresh", action="store_true", help="looks anew at what tests cover")
-    parser.add_argument("--known", action="store_true", help="looks at new test files only")
     args = parser.parse_args()
     every = names(everything())
     equal = {name for name, each in known().items() if "equivalent" in each}
@@ -298,13 +288,15 @@ def main() -> int:
             print(f"{m.file}:{m.span[0]} {m.function}  {m.change}")
         print(len(chosen), "safeguards")
         return 0
-    cover = mutate.covered(fault_tests(), args)
+    chosen = {name: m for name, m in chosen.items() if name not in equal}
     found = {}
-    for name, result in results({n: m for n, m in chosen.items() if n not in equal}, cover):
-        m = chosen[name]
-        print(f"{m.file}:{m.span[0]} {m.function}  {m.change}: {result}", flush=True)
-        found[name] = result
-        remember(found, every)
+    with Copies(TOP, mutate.HOME, 1) as copies:
+        cover = Cover(TOP, mutate.HOME / "cover", copies, LOOK_S)
+        for name, result in results(chosen, cover, copies):
+            m = chosen[name]
+            print(f"{m.file}:{m.span[0]} {m.function}  {m.change}: {result}", flush=True)
+            found[name] = result
+            remember(found, every)
     left = [name for name, result in found.items() if result.startswith("survived")]
     print(f"\n{len(found) - len(left)} of {len(found)} safeguards are missed when they are gone")
     print(*left, sep="\n")

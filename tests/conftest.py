@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from nosync_nb import Session
 
 # The speed of a shared machine is no property of the code, hence no deadlines.
-settings.register_profile("default", max_examples=25, deadline=None)
+settings.register_profile(
+    "default",
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile(
     "ci",
     max_examples=25,  # the promises; nightly and soaks try the cases

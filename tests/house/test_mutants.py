@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+import copies
+import covering
 import mutants
 import mutate
+from copies import Copies, Copy
+from covering import Cover
 
 SOURCE = '''"""Text 1."""
 LIMIT = 7
@@ -98,35 +104,144 @@ def test_the_rooms_are_those_of_the_engine() -> None:
     )
 
 
-def test_a_survivor_is_tried_again_when_a_test_of_any_room_changes(tmp_path: Path) -> None:
-    test = tmp_path / "tests" / "room" / "test_it.py"
-    test.parent.mkdir(parents=True)
-    test.write_text("1")
-    before = mutate.Results(tmp_path, 1).tests
-    assert mutate.Results(tmp_path, 1).tests == before
-    test.write_text("2")
-    assert mutate.Results(tmp_path, 1).tests != before
+def test_a_change_elsewhere_draws_no_others(tmp_path: Path) -> None:
+    (tmp_path / "nosync_nb").mkdir()
+    (tmp_path / "nosync_nb" / "x.py").write_text(SOURCE)
+    before = mutants.draw(tmp_path, mutants.mutants(tmp_path), 7, 3)
+    (tmp_path / "nosync_nb" / "a.py").write_text("def other():\n    return 5\n")
+    (tmp_path / "nosync_nb" / "x.py").write_text(f"NEW = 9\n{SOURCE}")
+    after = mutants.draw(tmp_path, mutants.mutants(tmp_path), 7, 3)
+    same = {m.change for m in before} & {m.change for m in after}
+    assert len(same) >= 6  # of the constants, one of the new two may come first
+    assert [m.span[0] + 1 for m in before if m.change in same] == [
+        m.span[0] for m in after if m.change in same
+    ]
+
+
+MODULE = """def f(a, b):
+    return a <= b
+
+
+def g():
+    return 1
+"""
+TESTS = """from nosync_nb.store.late_ones import f, g
+
+
+def test_f() -> None:
+    assert f(1, 1)
+
+
+def test_g() -> None:
+    assert g()
+
+
+def test_that_fails_as_it_is() -> None:
+    assert not g()
+"""
+(MUTANT,) = (
+    m
+    for m in mutants.of_source(MODULE, "nosync_nb/store/late_ones.py")
+    if m.span[0] == 2 and m.kind == "comparison"
+)
+
+
+def test_a_survivor_is_tried_again_when_a_test_of_any_room_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutate, "TOP", tmp_path)
+    module, test = tmp_path / MUTANT.file, tmp_path / "tests" / "room" / "test_it.py"
+    for path in (module, test):
+        path.parent.mkdir(parents=True)
+        path.write_text("1")
+    mutate.text_of.cache_clear()
+
+    def known(files: int) -> mutate.Results:
+        return mutate.Results(tmp_path / "results", test.parent, 1, files)
+
+    for result, then in (("survived", None), ("killed", "killed"), ("timed out", "timed out")):
+        test.write_text("1")
+        known(1).add(MUTANT, result, "test_it")
+        assert known(1).of(MUTANT) == known(9).of(MUTANT) == result
+        test.write_text("2")
+        assert known(1).of(MUTANT) == then
+    known(1).add(MUTANT, "survived, but not all were asked", "")
+    assert known(1).of(MUTANT) is not None
+    assert known(2).of(MUTANT) is None
+    mutate.text_of.cache_clear()
+
+
+def test_files_that_name_what_is_changed_are_asked_first() -> None:
+    texts = {
+        Path("tests/rows/test_lines.py"): "import nosync_nb",
+        Path("tests/store/test_late.py"): "from nosync_nb import Session",
+        Path("tests/rows/test_more.py"): "from nosync_nb.store.late_ones import f",
+    }
+    assert mutate.ranked(MUTANT, texts) == list(texts)[::-1]
+    groups = list(mutate.grouped(list(map(Path, map(str, range(30))))))
+    assert [len(group) for group in groups] == [1, 4, 16, 9]
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Copies]]:
+    home = tmp_path_factory.mktemp("home")
+    top = home / "top"
+    (top / "nosync_nb" / "store").mkdir(parents=True)
+    for package in ("nosync_nb", "nosync_nb/store"):
+        (top / package / "__init__.py").touch()
+    (top / MUTANT.file).write_text(MODULE)
+    (top / "test_it.py").write_text(TESTS)
+    subprocess.run(["git", "init", "-q"], cwd=top, check=True)
+    with Copies(top, home, 1) as copies:
+        yield top, copies
+
+
+@pytest.fixture
+def copy(few: tuple[Path, Copies]) -> Iterator[Copy]:
+    with few[1].one() as copy:
+        yield copy
+
+
+def test_a_module_is_changed_in_a_copy_for_a_while(copy: Copy) -> None:
+    tests = ["test_it.py::test_f", "test_it.py::test_g"]
+    assert copy.ask(tests, 60) == 0
+    with copy.changed(MUTANT):  # within one second
+        assert copy.ask(tests, 60) == 1
+        assert copy.failed() == "test_it.py::test_f"
+    assert (copy.path / MUTANT.file).read_text() == MODULE
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes under /proc")
-def test_a_run_ends_with_all_that_its_tests_have_started(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(
+def test_a_run_ends_with_all_that_its_tests_have_started(copy: Copy) -> None:
+    (copy.path / "test_run.py").write_text(
         "import subprocess\n\n\ndef test_leaves_a_process() -> None:\n"
         "    left = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
         "    with open('left', 'w') as file:\n        file.write(str(left.pid))\n"
     )
-    assert mutate.run(tmp_path, ["test_it.py"], 60) == 0
-    left = Path("/proc", (tmp_path / "left").read_text(), "stat")
-    while left.exists() and left.read_text().rpartition(")")[2].split()[0] != "Z":
-        pass  # killed, and not gone yet
+    assert copy.ask(["test_run.py"], 60) == 0
+    assert not Path("/proc", (copy.path / "left").read_text()).exists()
 
 
-def test_a_run_that_takes_too_much_of_the_processor_is_given_up(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text("def test_never_ends() -> None:\n    while True: pass\n")
-    assert mutate.run(tmp_path, ["test_it.py"], 2) is None
+def test_a_run_that_takes_too_much_of_the_processor_is_given_up(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "START_S", 1)
+    (copy.path / "test_run.py").write_text("def test_never_ends() -> None:\n    while True: pass\n")
+    assert copy.ask(["test_run.py"], 0) is None
+
+
+def test_coverage_tells_which_test_runs_a_line_and_is_kept(few: tuple[Path, Copies]) -> None:
+    top, copies = few
+    tests = [top / "test_it.py"]
+    for _ in range(2):
+        found, others = Cover(top, top / "cover", copies, 60).of(MUTANT, tests)
+        assert [test.name for test in found] == ["test_it.py::test_f"]
+        assert [test.name for test in others] == ["test_it.py::test_g"]
+        with copies.one() as copy:
+            (copy.path / "test_it.py").write_text("raise RuntimeError('looked at again')\n")
 
 
 def test_test_files_of_one_name_are_looked_at_apart() -> None:
     top = Path(__file__).resolve().parents[1]
     files = sorted(top.rglob("test_*.py"))
-    assert len({mutate.result_of(top, file) for file in files}) == len(files)
+    assert len({covering.result_of(top, file) for file in files}) == len(files)

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import mutate
 import mutate_faults
-from mutate import Cover
+from copies import Copies
 
 SAMPLE = 8
 SOURCE = """
@@ -63,7 +63,7 @@ def test_each_that_nobody_can_miss_is_there_and_says_why() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # one that nobody knows a test for asks many
-def test_some_that_are_taken_out_and_all_new_ones_are_missed() -> None:
+def test_some_that_are_taken_out_and_all_new_ones_are_missed(tmp_path: Path) -> None:
     every, known = mutate_faults.names(mutate_faults.everything()), mutate_faults.known()
     few = mutate_faults.drawn(list(every.values()), SAMPLE, 1)
     chosen = {
@@ -71,5 +71,6 @@ def test_some_that_are_taken_out_and_all_new_ones_are_missed() -> None:
         for name, m in every.items()
         if name not in known or (m in few and "missed by" in known[name])
     }
-    found = dict(mutate_faults.results(chosen, Cover()))
+    with Copies(mutate.TOP, tmp_path, 1) as copies:
+        found = dict(mutate_faults.results(chosen, None, copies))
     assert [name for name, result in found.items() if not result.startswith("missed")] == []
