@@ -185,7 +185,7 @@ class FewRun(LoopRun):
             self._pair_side(number, node, side, delta, time, made)
             state = node.states[side]
             if state is not None:
-                self.mirror.states[state].add(delta.items(), time)
+                self.mirror.states[state].add(delta, time)
         for at, pairs in sorted(made.items()):
             self._send(number, at, pairs)
 
@@ -246,50 +246,62 @@ class FewRun(LoopRun):
             keys.update(map(shape.keys[port], sums))
         if not keys:
             return
-        inputs: list[Timed | Outside] = []
-        for port, source in enumerate(node.ports):
-            state = node.states[port]
-            outside = self.mirror.outside
-            inputs.append(outside[source.number] if state is None else self.mirror.states[state])
-        own = node.states[-1]
-        assert own is not None
-        output = self.mirror.states[own]
+        inputs, output = self._held(node)
         for each in (*inputs, output):
             each.learn(keys)
         for port, sums in changed.items():
             into = inputs[port]
             if isinstance(into, Timed):
-                into.add(sums.items(), time)
+                into.add(sums, time)
         asked: list[Held] = [{} for _ in node.ports]
         change: Held = {}
         bounds: dict[Time, Time] = {}
         touched = len(keys)
+        result, wait = shape.result, self._wait
         for key in keys:
             counts = []
             for each in inputs:
-                if isinstance(each, Timed):
+                if isinstance(each, Stepped):
+                    held, after = each.at(key, time)
+                    if after is not None:
+                        wait(number, after, key)  # evaluated then, it waits for the next one
+                elif isinstance(each, Timed):
                     held = self._at(number, key, each, time, bounds)
                 else:
                     held = each.at(key, before=False)
                 touched += len(held)
                 counts.append(held)
-            new = None if shape.result is None else shape.result(key, counts)
-            old = self._at(number, key, output, time, bounds)
+            new = None if result is None else result(key, counts)
+            if isinstance(output, Stepped):
+                old, after = output.at(key, time)
+                if after is not None:
+                    wait(number, after, key)
+            else:
+                old = self._at(number, key, output, time, bounds)
             if new == old:
                 continue
             if new is None:
                 for every, held in zip(asked, counts, strict=True):
                     every.update(held)
             else:
-                _add(change, new.items())
+                for row, count in new.items():
+                    change[row] = change.get(row, 0) + count
             for row, count in old.items():
                 change[row] = change.get(row, 0) - count
         self.step.touched += touched
         if any(asked):
             self._ask(node, asked, change)
-        made = [pair for pair in change.items() if pair[1]]
+        made = _without_zeros(change)
         output.add(made, time)
-        self._send(number, time, made)
+        self._send(number, time, list(made.items()))
+
+    def _held(self, node: Inner) -> tuple[list[Timed | Outside], Timed]:
+        """What is known of what a node reads, and of what it made."""
+        states, outside = self.mirror.states, self.mirror.outside
+        *reads, own = node.states
+        assert own is not None
+        ports = zip(reads, node.ports, strict=True)
+        return [outside[p.number] if s is None else states[s] for s, p in ports], states[own]
 
     def _at(
         self, number: int, key: Row, state: Timed, time: Time, bounds: dict[Time, Time]
@@ -302,12 +314,7 @@ class FewRun(LoopRun):
         Returns:
             what is not to be changed.
         """
-        if isinstance(state, Stepped):
-            counts, after = state.at(key, time)
-            if after is not None:
-                self._wait(number, after, key)  # who is evaluated then waits for the next one
-            return counts
-        counts = {}
+        counts: Held = {}
         held = state.by_key[key]
         if not held:
             return counts
@@ -327,9 +334,7 @@ class FewRun(LoopRun):
             self.step.touched += late
             for at in later:
                 self._wait(number, at, key)
-        if 0 in counts.values():
-            return {row: count for row, count in counts.items() if count}
-        return counts
+        return _without_zeros(counts)
 
     def _wait(self, number: int, time: Time, key: Row) -> None:
         """Has a key evaluated at a later time."""
@@ -375,7 +380,14 @@ def _consolidated(parts: Any) -> Held:
     sums: Held = {}
     for pairs in parts:
         _add(sums, pairs)
-    kept = {row: diff for row, diff in sums.items() if diff}
+    kept = _without_zeros(sums)
     if kept and max(map(abs, kept.values())) > COUNT_MAX:
         raise ManyError
     return kept
+
+
+def _without_zeros(held: Held) -> Held:
+    """What does not cancel; the same, if that is all."""
+    if 0 in held.values():
+        return {row: count for row, count in held.items() if count}
+    return held

@@ -8,7 +8,7 @@ and strings, nulls included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -78,7 +78,13 @@ def updates_of(pairs: Iterable[tuple[Row, int]], types: Sequence[str]) -> Update
         OverflowError: if a count has more than 64 bits.
     """
     made, diff = zip(*pairs, strict=True)
-    columns = [_column(c, t) for c, t in zip(zip(*made, strict=True), types, strict=True)]
+    return _updates_of(zip(*made, strict=True), diff, types)
+
+
+def _updates_of(
+    values: Iterable[Sequence[Any]], diff: Sequence[int], types: Sequence[str]
+) -> Updates:
+    columns = [_column(column, type_) for column, type_ in zip(values, types, strict=True)]
     return Updates(columns, np.array(diff, np.int64))
 
 
@@ -92,9 +98,9 @@ def _column(values: Sequence[Any], type_: str) -> Column:
     return column
 
 
-def loose(layout: Layout, pairs: Iterable[tuple[Row, int]]) -> Batch:
-    """Distinct rows as a batch in no order: sorted when somebody looks at it."""
-    columns, diff = updates_of(pairs, layout.types)
+def _loose(layout: Layout, values: Iterable[Sequence[Any]], diffs: Sequence[int]) -> Batch:
+    """Distinct rows, by column, as a batch in no order: sorted when somebody looks at it."""
+    columns, diff = _updates_of(values, diffs, layout.types)
     return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, diff)
 
 
@@ -195,24 +201,33 @@ class KnownKeys(Generic[Place]):
 
 
 class Timed(KnownKeys[tuple[Row, Time]]):
-    """A trace of the loop: by key the counts of (row, time)."""
+    """A trace of the loop: by key the counts of (row, time).
+
+    Attributes:
+        added: what this epoch added, at which time.
+    """
 
     __slots__ = ("_times", "_unknown", "added", "width")
 
     def __init__(self, layout: Layout, depth: int) -> None:
         super().__init__(layout)
         self.width = len(layout.types) - depth
-        self.added: list[tuple[tuple[Row, Time], int]] = []
+        self.added: list[tuple[Time, Mapping[Row, int]]] = []
         self._unknown: dict[Row, list[tuple[tuple[Row, Time], int]]] = {}
         self._times: dict[Time, Time] = {}
 
-    def add(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
-        """Adds changes of this epoch at a time; none is 0."""
-        by_key, key_of, added = self.by_key, self.key, self.added
+    def add(self, change: Mapping[Row, int], time: Time) -> None:
+        """Adds what this epoch changes at a time, none by 0; it is not changed any more."""
+        if change:
+            self.added.append((time, change))
+            self._count(change.items(), time)
+
+    def _count(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
+        """Counts changes at a time where their keys are known."""
+        by_key, key_of = self.by_key, self.key
         known = 0
         for row, diff in pairs:
             place = (row, time)
-            added.append((place, diff))
             key = key_of(row)
             counts = by_key.get(key)
             if counts is None:
@@ -236,13 +251,25 @@ class Timed(KnownKeys[tuple[Row, Time]]):
     def emitted(self) -> Batch | None:
         """All that this epoch added, once."""
         added, self.added, self._unknown = self.added, [], {}
-        sums = dict(added)
-        if len(sums) < len(added):
-            sums = {}
-            for place, diff in added:
-                sums[place] = sums.get(place, 0) + diff
-        pairs = [((*row, *time), diff) for (row, time), diff in sums.items() if diff]
-        return loose(self.layout, pairs) if pairs else None
+        by_time: dict[Time, Mapping[Row, int]] = {}
+        for time, change in added:
+            if time in by_time:
+                sums = dict(by_time[time])
+                for row, diff in change.items():
+                    _count_in(sums, row, diff)
+                change = sums
+            by_time[time] = change
+        made: list[Row] = []
+        times: list[Time] = []
+        diffs: list[int] = []
+        for time, change in by_time.items():
+            made += change
+            times += [time] * len(change)
+            diffs += change.values()
+        if not made:
+            return None
+        values = [*zip(*made, strict=True), *zip(*times, strict=True)]
+        return _loose(self.layout, values, diffs)
 
     def _places(self, values: Sequence[list[Any]], n: int) -> Iterable[tuple[Row, Time]]:
         width, shared = self.width, self._times

@@ -120,6 +120,8 @@ def _aggregated(operator: Aggregate) -> Result | None:
         places = [argument.columns[0] for argument in call.arguments]
         calls.append((_FUNCTIONS[call.function], places))
     made = picker([*range(len(operator.keys)), *operator.picked])
+    if len(calls) == 1 and list(operator.picked) == [len(operator.keys)]:
+        return _alone(*calls[0])
 
     def result(key: Row, inputs: list[Held]) -> Held | None:
         held = inputs[0]
@@ -128,6 +130,20 @@ def _aggregated(operator: Aggregate) -> Result | None:
         if min(held.values()) < 0:
             return None
         return {made((*key, *[function(held, *places) for function, places in calls])): 1}
+
+    return result
+
+
+def _alone(function: Callable[..., Any], places: list[int]) -> Result:
+    """What computes an aggregate of one call, after its key."""
+
+    def result(key: Row, inputs: list[Held]) -> Held | None:
+        held = inputs[0]
+        if not held:
+            return {}
+        if min(held.values()) < 0:
+            return None
+        return {(*key, function(held, *places)): 1}
 
     return result
 
@@ -141,11 +157,17 @@ def _greatest(held: Held, place: int) -> Any:
 
 
 def _least_by(held: Held, place: int, order: int) -> Any:
-    least = _least(held, order)
-    if least is None:
-        return None
-    values = [row[place] for row in held if row[order] == least]
-    return None if None in values else min(values)
+    least: Any = None
+    values: list[Any] = []
+    for row in held:
+        rank = row[order]
+        if rank is None:
+            continue
+        if least is None or rank < least:
+            least, values = rank, [row[place]]
+        elif rank == least:
+            values.append(row[place])
+    return min(values) if values and None not in values else None
 
 
 def _greatest_by(held: Held, place: int, order: int) -> Any:
@@ -171,8 +193,11 @@ def _values_counted(held: Held, place: int) -> int:
 
 
 def _sum(held: Held, place: int) -> Any:
-    values = [row[place] * count for row, count in held.items() if row[place] is not None]
-    total = sum(values) if values else None
+    total: Any = None
+    for row, count in held.items():
+        value = row[place]
+        if value is not None:
+            total = value * count if total is None else total + value * count
     if total is not None and abs(total) > COUNT_MAX:
         raise ManyError
     return total

@@ -12,7 +12,7 @@ far more than their changes keep those instead.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from nosync_nb.operators.iterate.known import Row, Timed
@@ -22,29 +22,34 @@ from nosync_nb.trace.batch import Layout
 Counts = dict[Row, int]
 Changes = dict[tuple[Row, Time], int]
 
+_EMPTY: Counts = {}
+_NOTHING: tuple[Counts, Time | None] = _EMPTY, None
+
 SUMS_MAX = 1 << 12
 """A key whose sums would take more rows keeps its changes."""
 
 
 class Steps:
-    """What one key holds from each of some times on, up to the next of them.
+    """What one key holds from each of some rounds on, up to the next of them.
 
     Attributes:
+        rounds: ascending.
+        sums: for each of them.
         rows_count: how many rows it takes.
     """
 
-    __slots__ = ("rows_count", "sums", "times")
+    __slots__ = ("rounds", "rows_count", "sums")
 
     def __init__(self, changes: Changes) -> None:
-        by_time: dict[Time, list[tuple[Row, int]]] = {}
-        for (row, at), count in changes.items():
-            by_time.setdefault(at, []).append((row, count))
-        self.times = sorted(by_time)
+        by_round: dict[int, list[tuple[Row, int]]] = {}
+        for (row, (at,)), count in changes.items():
+            by_round.setdefault(at, []).append((row, count))
+        self.rounds = sorted(by_round)
         self.sums: list[Counts] = []
         sums: Counts = {}
-        for at in self.times:
+        for at in self.rounds:
             sums = dict(sums)
-            for row, count in by_time[at]:
+            for row, count in by_round[at]:
                 sums[row] = sums.get(row, 0) + count
             sums = {row: count for row, count in sums.items() if count}
             self.sums.append(sums)
@@ -55,25 +60,25 @@ class Steps:
         """The changes that it is the sums of."""
         made: Changes = {}
         before: Counts = {}
-        for at, sums in zip(self.times, self.sums, strict=True):
+        for at, sums in zip(self.rounds, self.sums, strict=True):
             for row in sums.keys() | before.keys():
                 diff = sums.get(row, 0) - before.get(row, 0)
                 if diff:
-                    made[row, at] = diff
+                    made[row, (at,)] = diff
             before = sums
         return made
 
-    def add(self, row: Row, diff: int, time: Time) -> int:
-        """Adds to the count of a row from a time on; returns how many rows more it takes."""
-        times, sums = self.times, self.sums
-        place = bisect_right(times, time)
+    def add(self, row: Row, diff: int, at: int) -> int:
+        """Adds to the count of a row from a round on; returns how many rows more it takes."""
+        rounds, sums = self.rounds, self.sums
+        place = bisect_left(rounds, at)
         more = 0
-        if not place or times[place - 1] != time:
-            before = dict(sums[place - 1]) if place else {}
-            times.insert(place, time)
+        if place == len(rounds) or rounds[place] != at:
+            before = sums[place - 1].copy() if place else {}
+            rounds.insert(place, at)
             sums.insert(place, before)
-            more, place = len(before), place + 1
-        for each in sums[place - 1 :]:  # no call of a function for each: all changes come by here
+            more = len(before)
+        for each in sums[place:] if place else sums:  # no call for each: all changes come by here
             count = each.get(row)
             if count is None:
                 each[row] = diff
@@ -86,17 +91,20 @@ class Steps:
         self.rows_count += more
         return more
 
-    def at(self, time: Time) -> tuple[Counts, Time | None]:
-        """What is there at a time, not to be changed; and the next time at which it is not."""
-        times, sums = self.times, self.sums
-        place = bisect_right(times, time)
+    def let_go(self, place: int) -> int:
+        """Forgets the rounds from a place on that hold what the one before does.
+
+        Returns:
+            how many rows less it takes.
+        """
+        rounds, sums = self.rounds, self.sums
         held = sums[place - 1] if place else {}
-        while place < len(times):
-            if sums[place] != held:
-                return held, times[place]
-            self.rows_count -= len(held)  # what changed there was taken back since
-            del times[place], sums[place]
-        return held, None
+        less = 0
+        while place < len(rounds) and sums[place] == held:
+            less += len(held)
+            del rounds[place], sums[place]
+        self.rows_count -= less
+        return less
 
 
 class Stepped(Timed):
@@ -108,9 +116,9 @@ class Stepped(Timed):
         super().__init__(layout, depth)
         self._steps: dict[Row, Steps] = {}
 
-    def add(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
-        """Adds changes of this epoch at a time; none is 0."""
-        key_of, steps_of, added = self.key, self._steps, self.added
+    def _count(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
+        """Counts changes at a time where their keys are known."""
+        key_of, steps_of, at = self.key, self._steps, time[0]
         rest: list[tuple[Row, int]] = []
         more = 0
         for pair in pairs:
@@ -120,32 +128,37 @@ class Stepped(Timed):
             if steps is None:
                 rest.append(pair)
                 continue
-            added.append(((row, time), diff))
-            more += steps.add(row, diff, time)
+            more += steps.add(row, diff, at)
             if steps.rows_count > 2 * SUMS_MAX:
                 changes = self.by_key[key] = steps_of.pop(key).changes
                 more += len(changes) - steps.rows_count
         self.rows_count += more
         if rest:
-            super().add(rest, time)
+            super()._count(rest, time)
 
     def at(self, key: Row, time: Time) -> tuple[Counts, Time | None]:
         """What a known key holds at a time, not to be changed; and when it holds another next."""
         steps = self._steps.get(key)
         if steps is None:
             changes = self.by_key[key]
+            if not changes:
+                return _NOTHING
             many = len(changes)
             if many > SUMS_MAX or many * len({at for _, at in changes}) > SUMS_MAX:
                 return _looked_through(changes, time)
-            if not changes:
-                return {}, None
             steps = self._steps[key] = Steps(changes)
             self.rows_count += steps.rows_count - many
             self.by_key[key] = {}
-        before = steps.rows_count
-        found = steps.at(time)
-        self.rows_count += steps.rows_count - before
-        return found
+        rounds, sums = steps.rounds, steps.sums
+        place = bisect_right(rounds, time[0])
+        held = sums[place - 1] if place else _EMPTY
+        if place == len(rounds):
+            return held, None
+        if sums[place] == held:  # what changed there was taken back since
+            self.rows_count -= steps.let_go(place)
+            if place == len(rounds):
+                return held, None
+        return held, (rounds[place],)
 
 
 def _looked_through(changes: Changes, time: Time) -> tuple[Counts, Time | None]:
