@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from inside import lease_of
 
 import nosync_nb
 from nosync_nb import Session
@@ -19,7 +20,7 @@ from nosync_nb.files.disk import File, Files
 from nosync_nb.session import upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
-from nosync_nb.store.log import writer
+from nosync_nb.store.log import segments, writer
 from nosync_nb.store.verification.findings import Damaged, Verified
 from nosync_nb.store.verification.verifying import verify
 
@@ -338,6 +339,29 @@ def test_a_segment_that_goes_right_before_it_is_opened_is_no_damage(
         assert "gone" in looks
         assert found.whole, found
         assert found.epoch == 59
+
+
+def test_a_frame_that_is_being_written_is_not_in_the_log_yet(
+    tmp_path: Path, keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the next segment is there and has nothing in it, so that the last is not known."""
+    with nosync_nb.open(tmp_path / "x.nosync") as session:
+        session.input("edges", "src int, dst int")
+        grow(session, range(1, 4))
+        before = verify(session.path)
+        lease, last = lease_of(owners_of(session).publisher.store.log), files_of(tmp_path)[-1]
+        generation, number = map(int, last.stem.split("-")[1:])
+        last.with_name(segments.file_name(generation, number + 1)).write_bytes(b"")
+        publish, found = lease.publish, []
+
+        def shown(offset: int) -> None:
+            found.append(verify(session.path))
+            publish(offset)
+
+        monkeypatch.setattr(lease, "publish", shown)
+        grow(session, range(4, 5))
+        assert [(each.epoch, each.whole) for each in found] == [(before.epoch, True)]
+        assert verify(session.path).epoch == before.epoch + 1
 
 
 def test_a_verification_can_be_interrupted(log: Path) -> None:

@@ -49,7 +49,7 @@ from nosync_nb.store import journal, store
 from nosync_nb.store.deferred import needs
 from nosync_nb.store.log import log as logs
 from nosync_nb.store.log import writer
-from nosync_nb.store.log.generation import Words
+from nosync_nb.store.log.generation import Lease, Words
 from nosync_nb.store.log.log import Log
 from nosync_nb.store.log.writer import Writer
 from nosync_nb.store.store import Store
@@ -290,6 +290,11 @@ def writer_of(log: Log) -> Writer:
     """Who appends to a log that is open for writing."""
     assert log._writer is not None
     return log._writer
+
+
+def lease_of(log: Log) -> Lease:
+    """What makes a log's writer its owner."""
+    return writer_of(log)._lease
 
 
 def disk_of(log: Log) -> Files:

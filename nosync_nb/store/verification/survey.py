@@ -110,10 +110,11 @@ class _Surveyor:
         self._epoch: int | None = None
         self._last = 0
         self._since = self._first = 0  # the ends of the oldest and the newest checkpoint
+        self._published: int | None = None  # where what the owner has published ends, if known
 
     def survey(self) -> Survey:
         """See `survey`."""
-        published, known = self._limits()
+        self._published, known = self._limits()
         names = self._files.names(self._folder)
         states = [stated for name in checkpoint.listed(names) if (stated := self._stated(name))]
         since = min((each.state.mark.offset for each in states), default=0)
@@ -130,7 +131,7 @@ class _Surveyor:
                 self._note(each._replace(current=stated is states[0]))
         lost = not states and checkpoint.listed(names)  # then it is not known how far back it goes
         short = not lost and (not path or path[0].start.offset > since)
-        self._walk(path, chain, published, known, short=short)
+        self._walk(path, chain, known, short=short)
         self._left_out(unfit, path)
         return Survey(
             path[-1].log_id if path else b"",
@@ -243,21 +244,14 @@ class _Surveyor:
             first = first[0] if first else None
         return [*segments.back(self._files, self._folder, first, 0)[0], *chain.live]
 
-    def _walk(
-        self,
-        path: Sequence[Segment],
-        chain: Chain,
-        published: int | None,
-        known: int,
-        *,
-        short: bool,
-    ) -> None:
+    def _walk(self, path: Sequence[Segment], chain: Chain, known: int, *, short: bool) -> None:
         """Reads the segments, and decides whether what the last one lacks was ever there.
 
         Args:
             short: the first of them begins behind the oldest checkpoint.
         """
-        end = self._each(path, None if chain.missing is not None else published, published)
+        published = self._published
+        end = self._each(path, None if chain.missing is not None else published)
         if published is None:
             judged = self._judge(path[-1], chain, known) if path else bool(known or chain.detached)
         else:
@@ -277,11 +271,9 @@ class _Surveyor:
                 self._damage.append(Damaged(segments.file_name(*key), what))
         rest = [each for each in headers.values() if each is not None and each not in path]
         newest = bool(rest) and rest[-1].key == keys[-1]
-        self._each(rest, published if newest else None, published)
+        self._each(rest, published if newest else None)
 
-    def _each(
-        self, path: Sequence[Segment], last: int | None, published: int | None
-    ) -> Mark | None:
+    def _each(self, path: Sequence[Segment], last: int | None) -> Mark | None:
         """Reads segments in order; `last` is where the last one ends. Returns the mark after it."""
         end: Mark | None = None
         for index, segment in enumerate(path):
@@ -292,8 +284,8 @@ class _Surveyor:
                 self._damage.append(Damaged(segment.name, "it does not continue the log"))
             follows = after is not None and after.before == segment.key
             stop = last if after is None else after.start.offset if follows else None
-            if stop is not None and published is not None:
-                stop = min(stop, published)
+            if stop is not None and self._published is not None:
+                stop = min(stop, self._published)
             end = self._segment(segment, stop)
             end = end if follows else None if after is not None else end
         return end
@@ -318,6 +310,8 @@ class _Surveyor:
         end: Mark | None = segment.start
         gap: Gap | None = None
         upto = segment.start.offset + max(0, file.size() - segments.HEADER_BYTES)
+        if self._published is not None:
+            upto = min(upto, self._published)  # what stands behind is being written
         for each in walk(read, segment, upto if stop is None else stop):
             if isinstance(each, Gap):
                 self._following.missed()

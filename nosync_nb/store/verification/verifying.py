@@ -118,7 +118,9 @@ def looked(files: Files, folder: str, machine: Machine, tally: Tally) -> Looked:
     for _ in range(_ROUNDS - 1):
         if not damage:
             break
+        reached = surveyed.epoch  # a mixture of moments may lack the newest frames
         surveyed = survey(files, folder, machine, tally)
+        surveyed = surveyed._replace(epoch=max(reached, surveyed.epoch))
         suspected = {each.file for each in damage}
         again = [each for name, each in surveyed.files.items() if name in suspected]
         if any(each.digest is None for each in again):  # which is what packs have
