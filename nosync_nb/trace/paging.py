@@ -21,6 +21,9 @@ from nosync_nb.trace.batch import Batch, Index
 from nosync_nb.trace.layers import Trace
 from nosync_nb.trace.profiles import Profile, profiles
 
+SMALL_ROWS = 8192
+"""Of a trace of so few rows a glance at each layer is dearer than to add the layers up."""
+
 NEAR_ROWS = 4096
 """How far from the beginning of an order a glance is taken for no dearer than the order."""
 
@@ -53,6 +56,7 @@ class Ordered:
         self._check = check
         self._batch: Batch | None = None
         self._orders: dict[Order, _Sorted] = {}
+        self._small = trace.rows_count <= SMALL_ROWS
         self.made = 0
 
     @property
@@ -77,7 +81,8 @@ class Ordered:
 
     def count(self) -> int:
         """How many rows there are, copies counted."""
-        count = glance.count(self._trace) if self._batch is None else None
+        apart = self._batch is None and not self._small
+        count = glance.count(self._trace) if apart else None
         return int(self.batch.diff.sum()) if count is None else count
 
     def page(self, order: Order, offset: int, limit: int) -> list[Column]:
@@ -87,7 +92,7 @@ class Ordered:
         of an order, and O(limit) for others.
         """
         last = offset + limit
-        if order not in self._orders and last <= NEAR_ROWS:
+        if order not in self._orders and last <= NEAR_ROWS and not self._small:
             first = glance.first(self._trace, last, order)
             if first is not None:
                 index = np.arange(len(first.diff)).repeat(np.minimum(first.diff, last))

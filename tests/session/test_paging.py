@@ -65,9 +65,10 @@ def by(order: tuple[tuple[int, bool], ...], rows: Any) -> list[Any]:
     order=st.sampled_from(ORDERS),
     limit=st.integers(1, 5),
     near=st.sampled_from([0, 5, 4096]),
+    small=st.sampled_from([0, 8192]),
 )
 def test_pages_one_after_the_other_are_all_rows_in_order(
-    epochs: list[list[Any]], order: Any, limit: int, near: int
+    epochs: list[list[Any]], order: Any, limit: int, near: int, small: int
 ) -> None:
     """By a glance, by an order, and where one goes over into the other."""
     with (
@@ -76,6 +77,7 @@ def test_pages_one_after_the_other_are_all_rows_in_order(
         nosync_nb.open(Path(folder) / "log") as session,
     ):
         patched.setattr(paging, "NEAR_ROWS", near)
+        patched.setattr(paging, "SMALL_ROWS", small)
         rows = session.input("rows", "name string, n int")
         for each in epochs:
             rows.insert(each)
@@ -91,6 +93,23 @@ def test_pages_one_after_the_other_are_all_rows_in_order(
         assert seen.table(order).to_pylist() == [
             {"name": name, "n": n} for name, n in by(order, left)
         ]
+
+
+def test_of_few_rows_the_layers_are_added_up_and_not_looked_at_one_by_one(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(20):
+        session["rows"].insert([("a", n), ("b", n)])
+        session.commit()
+    monkeypatch.setattr(paging.glance, "first", None)
+    monkeypatch.setattr(paging.glance, "count", None)
+    seen = look(session)
+    assert [tuple(row) for row in seen.page(((1, True),), 0, 3)] == [
+        ("a", 19),
+        ("b", 19),
+        ("a", 18),
+    ]
+    assert seen.count() == 40
 
 
 def test_an_order_is_made_once_for_all_pages_far_from_its_beginning(
