@@ -26,6 +26,8 @@ _RAISED = re.compile(r"^\s*([\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$", re.
 _LOST = re.compile(r"most recent failure: [^\n]*?: [\w.]*(?:Exception|Error): ([^\n]+)")
 _CALLED = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 _CONDITION = re.compile(r"^\s*\[([A-Z_.0-9]+)\]\s*")
+_CLIENT = ("java_gateway", "clientserver")
+"""Modules of Spark's client that write to the log of the program."""
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -233,12 +235,17 @@ def _heard(record: logging.LogRecord) -> bool:
     return not _here.depth
 
 
+def _heard_of_client(record: logging.LogRecord) -> bool:
+    return not _here.depth or record.module not in _CLIENT
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """A block in which PySpark logs no errors of this thread: they are told once, by us.
 
     It writes every error that knows its expression to standard error, as JSON with the whole stack
-    of the JVM, before anybody can catch it. Of what the user's own code makes Spark do it goes on.
+    of the JVM, before anybody can catch it, and its client every interrupt, with all frames. Of
+    what the user's own code makes Spark do it goes on.
     """
     try:
         from pyspark.logger import PySparkLogger
@@ -247,6 +254,7 @@ def quiet() -> Iterator[None]:
         return
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).addFilter(_heard)  # the second time it is there
+    logging.getLogger().addFilter(_heard_of_client)
     _here.enter()
     try:
         yield

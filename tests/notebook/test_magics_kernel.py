@@ -145,7 +145,7 @@ def test_a_stage_that_is_displayed_is_one_grid_with_its_rows_beside_it(shared: K
     first, second = shared.run("delays"), shared.run("delays")
     assert first.models == second.models
     assert len(first.models) == 1
-    assert "<details><summary>delays at epoch 1: 2 rows</summary>" in first.html
+    assert "<details><summary>delays at epoch 1: 2 rows " in first.html
     assert "AA" in first
 
 
@@ -194,6 +194,7 @@ def test_an_interrupt_cancels_spark_and_leaves_everything_as_it_was(
     assert (reply.status, reply.text.split()[0]) == ("error", "KeyboardInterrupt")
     (shown,) = reply.errors
     assert len(shown.strip().splitlines()) == 1, shown
+    assert "Traceback" not in reply.text
     # Spark cancels behind the call. A task that nobody cancels would wait at its pipe for ever.
     ended = kernel.run(
         "assert spark.range(1).count() == 1\n"

@@ -27,8 +27,11 @@ def folded(title: str, rows: str) -> str:
     Args:
         title: text; rows: HTML.
     """
-    again = "These are the rows of then. Run this cell to have the view below again."
-    return f"<details><summary>{html(title)}</summary>{rows}<div><em>{again}</em></div></details>"
+    again = "if the view below is gone, run this cell again"
+    return (
+        f'<details><summary>{html(title)} <span style="opacity:.6">· {again}</span></summary>'
+        f"{rows}</details>"
+    )
 
 
 def count(number: int, noun: str) -> str:
