@@ -182,7 +182,7 @@ class Ledger:
         self._last = epoch
         self._incarnation = incarnation
         self._rewinds = tuple(rewinds)
-        self._newest: Record | Rewound | None = None  # recorded, and not entered below yet
+        self._newest: list[Record] | Rewound | None = None  # recorded, and not entered below yet
 
     @classmethod
     def restored(cls, epoch: int, times: bytes, meta: Mapping[str, Any]) -> Ledger:
@@ -225,11 +225,13 @@ class Ledger:
     def record(self, *records: Record) -> None:
         """Records epochs, each the one after the last; again, it changes nothing. Cost: some us."""
         with self._mutex:
-            for record in records:
-                self._enter()
-                if record.epoch > self._last:
-                    assert record.epoch == self._last + 1, f"{record.epoch} follows {self._last}"
-                    self._newest = record
+            self._enter()
+            last = self._last
+            fresh = [record for record in records if record.epoch > last]
+            for place, record in enumerate(fresh, last + 1):
+                assert record.epoch == place, f"{record.epoch} follows {place - 1}"
+            if fresh:
+                self._newest = fresh
 
     def rewind(self, rewound: Rewound) -> None:
         """Forgets the epochs after one, with their times, labels and loads; again, nothing more."""
@@ -242,22 +244,23 @@ class Ledger:
 
     def _enter(self) -> None:
         """Enters what was recorded last; each step may have been done before. Holds the lock."""
-        record = self._newest
-        if record is None:
+        newest = self._newest
+        if newest is None:
             return
-        if isinstance(record, Rewound):
-            self._leave(record)
+        if isinstance(newest, Rewound):
+            self._leave(newest)
             return
-        epoch, utc, seq, durable, label, once = record
-        if len(self._times) < epoch:
-            self._times.append(utc)
-        self._written.note(seq, epoch, durable)
-        for mark, load in once.items():
-            self._once[mark] = epoch
-            self._loads[mark] = load
-        if label is not None:
-            self._labels[label] = epoch
-        self._last = epoch
+        times, note = self._times, self._written.note
+        for epoch, utc, seq, durable, label, once in newest:
+            if len(times) < epoch:
+                times.append(utc)
+            note(seq, epoch, durable)
+            if label is not None:
+                self._labels[label] = epoch
+            for mark, load in once.items() if once else ():
+                self._once[mark] = epoch
+                self._loads[mark] = load
+        self._last = newest[-1].epoch
         self._newest = None
 
     def _leave(self, rewound: Rewound) -> None:
