@@ -25,6 +25,7 @@ from nosync_nb.expressions.functions import Function
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, ValueNode
 from nosync_nb.expressions.table import FUNCTIONS, OPERATORS
 from nosync_nb.expressions.typing_rules import VOID
+from nosync_nb.expressions.without_ansi import alike
 from nosync_nb.expressions.written import CAST_TYPES, cast_type, number
 from nosync_nb.rows import Schema
 from nosync_nb.rows.types import INTEGERS, is_nested
@@ -64,12 +65,14 @@ class Binder:
     Attributes:
         scope: the variables of the lambdas around.
         mixes: whether values of types have met that ANSI mode makes one type of in its own way.
+        apart: whether it is another way without that mode, as far as is known.
     """
 
     def __init__(self, schema: Schema, *, utc: bool) -> None:
         self.schema = schema
         self.utc = utc
         self.mixes = False
+        self.apart = False
         self.scope = lambdas.Variables(schema.types)
 
     def bind(self, tree: exp.Expression) -> ValueNode:
@@ -98,7 +101,14 @@ class Binder:
 
     def _meet(self, types: Iterable[str]) -> None:
         """Notes whether Spark makes one type of several as its mode says."""
-        self.mixes |= len({_kind(type_) for type_ in types} - {VOID}) > 1
+        if len({_kind(type_) for type_ in types} - {VOID}) > 1:
+            self.mixes = self.apart = True
+
+    def _turn(self, source: str, target: str) -> None:
+        """Notes a cast."""
+        if len({_kind(source), _kind(target)} - {VOID}) > 1:
+            self.mixes = True
+            self.apart |= not alike(source, target)
 
     def _call(self, name: str, *arguments: Any) -> ValueNode:
         shift = intervals.UNIT_CALLS.get(name.lower())
@@ -115,7 +125,7 @@ class Binder:
         nodes = [self.bind(argument) for argument in arguments]
         if isinstance(entry, Function):
             for node, wanted in zip(nodes, entry.parameters, strict=False):
-                self._meet((node.type, wanted))
+                self._turn(node.type, wanted)
             return entry.bind(name.lower(), nodes, self.utc)
         lower = name.lower()
         if lower not in _PLAIN:
@@ -157,7 +167,7 @@ class Binder:
         node = self.bind(tree.this)
         if tree.args.get("safe"):
             return try_cast(node, type_, utc=self.utc)
-        self._meet((node.type, type_))
+        self._turn(node.type, type_)
         return cast(node, type_, utc=self.utc)
 
     def _is(self, tree: Any) -> ValueNode:

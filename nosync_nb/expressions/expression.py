@@ -32,6 +32,7 @@ from nosync_nb.expressions.roomy import roomy
 from nosync_nb.expressions.settings import DEFAULT, Asked, Depends, Settings, needs_zone
 from nosync_nb.expressions.typing_rules import VOID
 from nosync_nb.expressions.vectors import RowError, VectorFrame, quiet, to_column
+from nosync_nb.expressions.without_ansi import relaxed
 from nosync_nb.rows import Column, Schema, canonical_type
 from nosync_nb.rows.ddl import quoted
 
@@ -184,8 +185,8 @@ def compile_expression(
         schema: the columns.
         types: asks Spark for the type of what only Spark knows.
         settings: what it is evaluated under, or who tells: asked if it depends on some. Functions
-            of timestamps are evaluated here in UTC only, and what ANSI mode makes raise in ANSI
-            mode only.
+            of timestamps are evaluated here in UTC only; without ANSI mode what is known of it
+            (without_ansi.py).
 
     Raises:
         ExpressionError: if it cannot be read, names a column that is not there, looks at more than
@@ -214,11 +215,11 @@ def compile_shown(
 def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
     parsed = parse(sql)
     examined = examine(parsed.tree, schema, parsed.sql)
-    node, depends, why = _node_of(parsed, schema, examined)
+    node, depends, why, apart = _node_of(parsed, schema, examined)
     if depends.time_zone and not utc and node is not None:
         node, why = None, "timestamps in a time zone other than UTC"
     if depends.ansi and not ansi and node is not None:
-        node, why = None, "what this is without ANSI mode"
+        node, why = _without_ansi(node, apart=apart)
     if node is not None and node.type == VOID:
         raise ExpressionError(
             f"expression {parsed.sql!r}: null alone has no type",
@@ -229,22 +230,35 @@ def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
     return _Compiled(sql, parsed, examined, node, why, fast, loud, depends)
 
 
+def _without_ansi(node: ValueNode, *, apart: bool) -> tuple[ValueNode | None, str]:
+    """The node that does what Spark does without ANSI mode, or what only Spark knows of it."""
+    if apart:
+        return None, "how these types meet without ANSI mode"
+    try:
+        return relaxed(node), ""
+    except NotProvedError as error:
+        return None, str(error)
+
+
 def _node_of(
     parsed: Parsed, schema: Schema, examined: Examined
-) -> tuple[ValueNode | None, Depends, str]:
-    """The node of an expression, if there is one; what it depends on; what only Spark knows."""
+) -> tuple[ValueNode | None, Depends, str, bool]:
+    """The node of an expression, if there is one; what it depends on; what only Spark knows.
+
+    Also whether types meet in it in a way of ANSI mode.
+    """
     for utc in (False, True):
         try:
-            node, mixes = _bound(parsed, schema, utc=utc)
+            node, binder = _bound(parsed, schema, utc=utc)
         except NotProvedError as error:
             why = str(error)
         else:
-            return node, Depends(utc, mixes or node.raises), ""
-    return None, Depends(needs_zone(parsed.tree, schema, examined.columns), ansi=True), why
+            return node, Depends(utc, binder.mixes or node.raises), "", binder.apart
+    return None, Depends(needs_zone(parsed.tree, schema, examined.columns), ansi=True), why, True
 
 
-def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, bool]:
-    """Returns the node of an expression, and whether values of different types meet in it.
+def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, Binder]:
+    """Returns the node of an expression, and who bound it.
 
     Raises:
         NotProvedError: if only Spark can say what it means.
@@ -261,7 +275,7 @@ def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, boo
     node = binder.bind(parsed.tree)
     if not isinstance(node, ColumnNode) and not is_held(node.type) and node.type != VOID:
         raise NotProvedError(f"a {node.type}")
-    return node, binder.mixes
+    return node, binder
 
 
 def _is_of_length(parsed: Parsed) -> bool:
