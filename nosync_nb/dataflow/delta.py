@@ -20,7 +20,7 @@ from nosync_nb.trace.batch import (
     Updates,
     arrange,
     concat_updates,
-    merge,
+    joined,
     no_updates,
 )
 from nosync_nb.trace.hashed import Hashed
@@ -106,6 +106,11 @@ class Delta:
         return self.loose is not None or any(held.refs for held in self.held.values())
 
     @property
+    def is_apart(self) -> bool:
+        """Whether the rows lie in several parts, in one of their orders."""
+        return any(len(held.parts) > 1 for held in self.held.values())
+
+    @property
     def from_frame(self) -> int:
         """How many of the rows came as a Spark DataFrame."""
         if self.later is not None:
@@ -149,7 +154,7 @@ class Delta:
         """The change arranged; consolidated even if the updates are not."""
         held = self.held.get(layout)
         if held is not None:
-            return held.parts[0] if len(held.parts) == 1 else merge(layout, held.parts)
+            return joined(layout, held.parts)
         other = next(iter(self.held.values()), None)
         if other is not None and len(other.parts) == 1:
             known = other.parts[0]
@@ -160,6 +165,19 @@ class Delta:
             batch = arrange(layout, self.updates)  # hashes of many rows are not kept with them
         self.held[layout] = Held((batch,))
         return batch
+
+    def pieces(self, layout: Layout | None) -> Sequence[Batch | Updates]:
+        """The change, arranged or (None) in any order, in the parts that it lies in; or as one.
+
+        Parts of files are mapped: whoever takes one after the other has one of them in memory.
+        """
+        if layout is not None:
+            held = self.held.get(layout)
+            return (self.batch(layout),) if held is None else held.parts
+        held = next(iter(self.held.values()), None)
+        if self._updates is not None or self.later is not None or held is None:
+            return (self.updates,)
+        return [part.updates for part in held.parts]
 
     def _marked(self) -> Hashed:
         """The updates of a small change with their hashes, as far as they are known."""

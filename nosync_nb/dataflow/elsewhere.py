@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from nosync_nb.dataflow.delta import Delta, Held
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.operators import Place, Step
+from nosync_nb.trace.batch import Batch
 
 
 class Done(NamedTuple):
@@ -54,5 +55,9 @@ class Bulk(Protocol):
     def measured(self, node: Node, rows: int, seconds: float) -> None:
         """Hears how long a run that was weighed, and stayed in this process, has taken."""
 
-    def cleanup(self, *, failed: bool) -> None:
-        """Ends a run; of one that failed nothing stays."""
+
+class Spills(Protocol):
+    """Puts what a run gives into files as it comes; see `nosync_nb.store.spilling`."""
+
+    def spilled(self, number: int, batch: Batch, epoch: int) -> Held:
+        """A batch of a log or a trace: in files if it is large, else as it is."""

@@ -6,7 +6,8 @@ as they are there as they were; who reads one that has other traces now is told 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.operators import Operator
@@ -41,6 +42,15 @@ class Ports:
             self.empty.update((number, Trace(layout)) for number, layout in node.layouts())
             if node.operator is not None and not node.frozen:
                 self._connect(node, node.operator)
+
+    @cached_property
+    def last(self) -> Mapping[int, Sequence[int]]:
+        """For each node the inputs that none after it reads. Cost: O(nodes), at the first call."""
+        reader = {i: node.id for node in self.graph for i in node.inputs}
+        last: dict[int, list[int]] = {}
+        for number, by in reader.items():
+            last.setdefault(by, []).append(number)
+        return last
 
     def _take_over(self, before: Ports) -> list[Node]:
         """Takes over what is known of nodes that stay as they are; returns the others."""

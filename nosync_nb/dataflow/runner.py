@@ -13,15 +13,16 @@ from collections.abc import Set as AbstractSet
 
 from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, layer_of
 from nosync_nb.dataflow.draft import ENDLESS, Draft, Version, Work
-from nosync_nb.dataflow.elsewhere import Bulk, Chosen, Done
+from nosync_nb.dataflow.elsewhere import Bulk, Chosen, Done, Spills
 from nosync_nb.dataflow.graph import Graph, Node
+from nosync_nb.dataflow.kernels import in_process
 from nosync_nb.dataflow.legs import run_legs
 from nosync_nb.dataflow.ports import Ports
 from nosync_nb.operators import Evaluate, Linear, Step
 from nosync_nb.operators.base import joined_placement
 from nosync_nb.rows.counts import CountError, of_stage
 from nosync_nb.trace import STALL_LAYERS, Layer, Trace, append, is_due, relieve
-from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout, Updates
+from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout
 from nosync_nb.trace.parts import frame_rows
 
 
@@ -34,6 +35,7 @@ class Runner:
     Args:
         evaluate: asks Spark for expressions that only it knows.
         bulk: decides on and performs runs on executors; None: all in process.
+        spill: takes what is large out of memory while a run goes on; None: nobody does.
         before: of the graph before; what it knows of nodes that stay is taken over.
     """
 
@@ -43,11 +45,13 @@ class Runner:
         evaluate: Evaluate | None = None,
         bulk: Bulk | None = None,
         *,
+        spill: Spills | None = None,
         before: Runner | None = None,
     ) -> None:
         self.graph = graph
         self.evaluate = evaluate
         self.bulk = bulk
+        self.spill = spill
         self.ports: Ports = Ports(graph, None if before is None else before.ports)
         self.empty: Mapping[int, Trace] = self.ports.empty
 
@@ -71,6 +75,8 @@ class Runner:
                     self._run(node, deltas, before, draft, first=False)
                 except CountError as error:
                     raise of_stage(error, node.stage, node.operator.name) from None
+                if draft.largest > SMALL_ROWS:
+                    self._let_go(node, changed)
         return draft
 
     def first_run(self, version: Version, old: Graph, held: Graph | None = None) -> Draft:
@@ -99,7 +105,16 @@ class Runner:
                     self._run(node, deltas, {}, draft, first=True, there=before is not None)
                 except CountError as error:
                     raise of_stage(error, node.stage, node.operator.name) from None
+            self._let_go(node, draft.deltas)
+            for number in self.ports.last.get(node.id, ()):
+                whole.pop(number, None)
         return draft
+
+    def _let_go(self, node: Node, changed: dict[int, Delta]) -> None:
+        """Forgets the changes that no node after this one reads; of named ones others are told."""
+        for number in self.ports.last.get(node.id, ()):
+            if self.graph.nodes[number].name is None:
+                changed.pop(number, None)
 
     def _contents(self, old: Node, draft: Draft) -> Delta:
         """Everything a node holds: as it lay before, in files if it did, and as rearranged."""
@@ -132,7 +147,7 @@ class Runner:
         delta = contents(old, draft.traces) if missing else None
         if delta:
             for layout, number in missing:
-                layer = delta.layer(layout, draft.epoch)
+                layer = self._layer(delta, layout, number, draft.epoch)
                 draft.traces[number] = self.empty[number].appended(layer)
 
     def _run(
@@ -181,9 +196,7 @@ class Runner:
             draft.clear(node.state)
         for number, held in zip(node.state, done.emitted, strict=True):
             if held is not None:
-                layout = self.empty[number].layout
-                draft.logged.append((number, layout, held))
-                self._append(number, layer_of(held, layout, draft.epoch), draft)
+                self._emit(number, self._spilled(number, held, draft.epoch), draft)
         if step.memo is not None and node.state[0] in draft.traces:
             draft.traces[node.state[0]].leave_memo(step.memo)
         rows_out = 0
@@ -195,6 +208,12 @@ class Runner:
         if bulk is not None and chosen is not None and chosen.rows and not chosen.there:
             bulk.measured(node, chosen.rows, seconds)
         self._account(node, done, chosen, rows_out, seconds, draft)
+
+    def _emit(self, number: int, held: Held, draft: Draft) -> None:
+        """Extends one of an operator's own traces."""
+        layout = self.empty[number].layout
+        draft.logged.append((number, layout, held))
+        self._append(number, layer_of(held, layout, draft.epoch), draft)
 
     def _account(
         self,
@@ -228,14 +247,35 @@ class Runner:
             batch = self._consolidated(node, delta)
             if not len(batch.diff):
                 return 0
-            held = Held((batch,))
-            if batch.layout is not UNORDERED:
+            held = self._spilled(node.log, Held((batch,)), draft.epoch)
+            if held.refs:
+                delta.held[batch.layout] = held  # who gave it has no other copy either
+                delta = Delta(delta.types, None, {batch.layout: held})
+            elif batch.layout is not UNORDERED:
                 delta = Delta(delta.types, batch.updates, delta.held)
         draft.deltas[node.id] = delta
         draft.logged.append((node.log, node.log_layout, held))
         for wanted, number in node.traces.items():
-            self._append(number, delta.layer(wanted, draft.epoch), draft)
+            self._append(number, self._layer(delta, wanted, number, draft.epoch), draft)
         return sum(map(len, held.parts))
+
+    def _layer(self, delta: Delta, layout: Layout, number: int, epoch: int) -> Layer:
+        """A change as the layer of a trace, which is in files if it is large."""
+        layer = delta.layer(layout, epoch)
+        held = delta.held.get(layout)
+        if held is None or held.refs:
+            return layer
+        spilled = self._spilled(number, held, epoch)
+        if not spilled.refs:
+            return layer
+        delta.held[layout] = spilled
+        return layer_of(spilled, layout, epoch)
+
+    def _spilled(self, number: int, held: Held, epoch: int) -> Held:
+        """A change of a log or a trace, in files if it is large and they are written at all."""
+        if self.spill is None or held.refs or number in self.graph.unwritten:
+            return held
+        return self.spill.spilled(number, held.parts[0], epoch)
 
     def _consolidated(self, node: Node, delta: Delta) -> Batch:
         """A change as the log has it; if it is small in whatever order costs least."""
@@ -279,27 +319,6 @@ def _filed(node: Node, delta: Delta) -> Held | None:
         if held is not None and held.refs:
             return held
     return None
-
-
-def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
-    """Runs an operator's kernel here."""
-    operator = node.operator
-    assert operator is not None
-    given: list[Updates | Batch | None] = []
-    for layout, delta in zip(operator.layouts, deltas, strict=True):
-        if delta is None:
-            given.append(None)
-        elif layout is None:
-            given.append(delta.updates)
-        else:
-            given.append(delta.batch(layout) if operator.sorts else delta.hashed(layout))
-    step.give(given)
-    output = operator.step(step)
-    emitted = [None if b is None or not len(b.diff) else Held((b,)) for b in step.emitted]
-    delta = None
-    if output is not None and len(output.diff):
-        delta = Delta(operator.types, output)
-    return Done(delta, emitted, step.touched, step.placement or "in process")
 
 
 def _logged(node: Node, old: Graph) -> Node | None:

@@ -186,6 +186,8 @@ class Operator:
         stable: whether its expressions give the same whenever they are evaluated.
         asks: whether it calls a function of the user again to retract what that gave.
         combines: whether equal rows may be added up before they get to it.
+        additive: whether a change may come in pieces, each input's for itself: what it gives for
+            them adds up.
         plan: raised when its own traces come to mean something else; see `form`.
     """
 
@@ -204,6 +206,7 @@ class Operator:
     stable = True
     asks = False
     combines = False
+    additive = False
     plan = 1
 
     def form(self) -> list[Any]:

@@ -41,6 +41,7 @@ class Join(Operator):
 
     name = "join"
     sorts = False
+    additive = True
     in_loop = JOIN
 
     def __init__(

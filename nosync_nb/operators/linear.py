@@ -215,6 +215,7 @@ class FilterFunction(Row):
 class Linear(Operator):
     """A fused chain of row-wise pieces over one input."""
 
+    additive = True
     in_loop = PLAIN
 
     def __init__(self, pieces: Sequence[Row], types: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from nosync_nb.dataflow.delta import Delta
-from nosync_nb.dataflow.draft import Draft
+from nosync_nb.dataflow.draft import ENDLESS, Draft
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import (
@@ -62,7 +62,7 @@ class Commits:
         self._publisher = publisher
         self._transactions = transactions
         self._link = link
-        self._cleanup = link.bulk().cleanup
+        self._cleanup = link.bulk().files.end
         self._listeners = listeners
         self._upkeep = upkeep
         self._audits = audits
@@ -131,7 +131,11 @@ class Commits:
             self._waited(wait, seq, draft.epoch, timeout)
         if looked:
             tell_absent(looked, self._publisher.snapshot)
-        return draft.epoch
+        epoch, large = draft.epoch, draft.largest == ENDLESS
+        del draft  # it holds what is given back
+        if large:
+            self._upkeep.plan_giving_back()
+        return epoch
 
     def _committed(
         self, transaction: Transaction, label: str | None

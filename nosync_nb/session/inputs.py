@@ -1,4 +1,8 @@
-"""Inputs: takes rows at the call, into the transaction that the call belongs to."""
+"""Inputs: takes rows at the call, into the transaction that the call belongs to.
+
+A large load waits in files, arranged as the input keeps them, which its frame will name: in memory
+it would be there twice while it is committed. They go with the transaction that is discarded.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import threading
 from typing import Any
 
 from nosync_nb import rows
-from nosync_nb.dataflow.delta import row_bytes
+from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, row_bytes
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, OutOfMemoryError, StageError
 from nosync_nb.rows import Schema
@@ -17,7 +21,11 @@ from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.transactions import Change, InputChanges, Transactions
 from nosync_nb.spark.costs import FEW_ROWS
 from nosync_nb.spark.link import Link
+from nosync_nb.store.spilling import RunFiles
 from nosync_nb.trace.batch import Updates
+
+LOAD_BYTES = 32 << 20
+"""From so many bytes on rows that are inserted wait in files."""
 
 
 class Inputs:
@@ -83,7 +91,22 @@ class Inputs:
     def _converted(self, stage: Stage, kind: str, data: Any) -> int:
         """Adds rows that are at hand."""
         columns, n = rows.to_columns(data, stage.schema, f"input '{stage.name}'")
-        return self._added(stage, Change(kind, Updates(columns, ones(n))))
+        updates = Updates(columns, ones(n))
+        if kind == "insert" and _is_load(stage, updates):
+            return self._spilled(stage, updates)
+        return self._added(stage, Change(kind, updates))
+
+    def _spilled(self, stage: Stage, updates: Updates) -> int:
+        """Adds many rows, which wait in files, or in memory if the disk refuses them."""
+        epoch, node = self._publisher.now + 1, self._publisher.snapshot.graph.named[stage.name]
+        files, failed = RunFiles(self._publisher.store), True
+        try:
+            held = files.arranged(node.traces, updates, epoch)
+            count = self._added(stage, Change("insert", None, held))
+            failed = False
+            return count
+        finally:
+            files.end(failed=failed)
 
     def keys(self, keys: Any, name: str, schema: Schema) -> Any:
         """The keys of rows to delete: those of a DataFrame over Arrow, others as they are."""
@@ -125,6 +148,13 @@ class Inputs:
         if stage is None or not stage.is_input:
             raise StageError(f"there is no input '{name}' any more", hint="define it again")
         return stage
+
+
+def _is_load(stage: Stage, updates: Updates) -> bool:
+    """Whether rows to insert are many, and become the change of the input as they are."""
+    if stage.key is not None or len(updates.diff) <= SMALL_ROWS:
+        return False
+    return Delta(stage.schema.types, updates).size_bytes >= LOAD_BYTES
 
 
 def _size_of(data: Any, schema: Schema) -> tuple[int, int]:

@@ -115,8 +115,14 @@ class Installation:
             outcome or Outcome(),
         )
         publisher.definition(record, payload)
-        self._upkeep.plan_due()
+        self._after(draft)
         return missed if afresh is NOTHING else [*drafts, draft]
+
+    def _after(self, draft: Draft) -> None:
+        """Plans background work after a definition."""
+        self._upkeep.plan_due()
+        if any(held.refs for _, _, held in draft.logged):
+            self._upkeep.plan_giving_back()
 
     def _retired(
         self, version: Version, history: History, change: Difference | None
@@ -165,7 +171,7 @@ class Installation:
     ) -> Computed:
         """Runs what has missed epochs, and what is new: as of now, or for the past as well."""
         publisher, rows_max = self._publisher, self._limits.replay_rows
-        cleanup = self._link.bulk().cleanup
+        cleanup = self._link.bulk().files.end
         version, history = publisher.snapshot.version, publisher.store.history
         with publisher.works.doing.of("runs what stages have missed"):
             missed, base = self._gate.run(
@@ -229,8 +235,9 @@ class Installation:
             bare=afresh.bare,
         )
         self._publisher.take_numbers(graph.numbers)
-        link, before = self._link, self._publisher.runner
-        return old, Runner(graph, link.evaluate, link.bulk(), before=before)
+        bulk, before = self._link.bulk(), self._publisher.runner
+        runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files, before=before)
+        return old, runner
 
 
 def _let_go(draft: Draft, graph: Graph, change: Difference) -> None:

@@ -272,7 +272,8 @@ class Completion:
             graph = Compiler(old, types, now=version.epoch).compile(catalog)
             self._report.restored(*_ways(catalog))
         if graph.nodes.keys() <= old.nodes.keys():
-            runner = Runner(graph, self._link.evaluate, self._link.bulk())
+            bulk = self._link.bulk()
+            runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
         else:
             differs = True
             nodes = [graph.nodes.get(node.id, node) for node in old]

@@ -222,7 +222,8 @@ class Rewinding:
         if computed:
             graph, runner, draft = self._computed(point)
         elif there.nodes is not now.graph.nodes and earlier.whole:
-            runner = Runner(graph, self._link.evaluate, self._link.bulk())
+            bulk = self._link.bulk()
+            runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
         taken = undone.entries(earlier.epoch, earlier.taken)
         record, payload = self._record(point, graph, runner, draft, taken, outcome)
         rewinds = Rewound(earlier.epoch, publisher.ledger.incarnation + 1, record.position.seq)
@@ -237,18 +238,16 @@ class Rewinding:
 
     def _computed(self, point: _Point) -> tuple[Graph, Runner, Draft]:
         """Runs what was not there yet, and what lacks what it remembers, over what was."""
-        link = self._link
+        link, bulk = self._link, self._link.bulk()
         compiled = self._compiled(point)
         if recovery.hold(point.catalog, compiled, point.graph, point.epoch, LOST):
             compiled = self._compiled(point)
         self._publisher.take_numbers(compiled.numbers)
-        runner = Runner(compiled, link.evaluate, link.bulk())
+        runner = Runner(compiled, link.evaluate, bulk, spill=bulk.files)
         version = Version(point.epoch, point.traces)
         self._publisher.describe(point.catalog)
         try:
-            draft = self._gate.run(
-                lambda: runner.first_run(version, point.graph), link.bulk().cleanup
-            )
+            draft = self._gate.run(lambda: runner.first_run(version, point.graph), bulk.files.end)
         finally:
             self._publisher.describe(self._publisher.snapshot.catalog)
         draft.keep(number for number, _ in compiled.layouts())

@@ -14,6 +14,7 @@ from nosync_nb.dataflow.delta import Held, row_bytes
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.files.memory import give_back
 from nosync_nb.session import footprint
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.limits import Limits
@@ -77,6 +78,10 @@ class Upkeep:
         is kept, its level, and whether it is being merged.
         """
         return _layers(self._publisher.snapshot, name, self._publisher.durable)
+
+    def plan_giving_back(self) -> None:
+        """Queues giving the system the memory that a large run has left free."""
+        self._worker.submit("memory", give_back)
 
     def plan_due(self) -> None:
         """Queues a checkpoint, if the log has grown enough for one, or files wait to be deleted.

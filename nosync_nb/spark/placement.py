@@ -32,6 +32,7 @@ from nosync_nb.spark.costs import (
 from nosync_nb.spark.costs import choose as chosen_for
 from nosync_nb.spark.rates import Rates
 from nosync_nb.spark.way import Way
+from nosync_nb.store.spilling import RunFiles
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates
 from nosync_nb.trace.parts import FRAME, open_updates
@@ -46,6 +47,9 @@ class Placement:
     Args:
         way: of the session to Spark.
         store: whose part files executors read and write.
+
+    Attributes:
+        files: those that a run writes, here or on executors.
     """
 
     def __init__(self, way: Way, store: Store) -> None:
@@ -53,8 +57,7 @@ class Placement:
         self._store = store
         self._installed = importlib.util.find_spec("pyspark") is not None
         self._rates = Rates()
-        self._temporary: list[Any] = []
-        self._written: list[Any] = []
+        self.files = RunFiles(store)
 
     def choose(self, node: Node, deltas: Sequence[Delta | None]) -> Choice:
         """Where an operator's run over these changes goes, and why.
@@ -223,7 +226,7 @@ class Placement:
                 stem=f"bulk{node.id}-{self._way.epoch}-{number}",
                 thorough=self._store.foreign,
             )  # fmt: skip
-        self._temporary += [*result.loose, *(r for refs in result.emitted for r in refs or ())]
+        self.files.lend([*result.loose, *(r for refs in result.emitted for r in refs or ())])
         step.add_touched(result.touched)
         if not result.loose:
             return None, result.jobs.text
@@ -271,7 +274,7 @@ class Placement:
                 stage=node.stage, first=step.first, stem=stem,
                 thorough=self._store.foreign,
             )  # fmt: skip
-        self._written += [r for refs in (*result.outputs, *result.emitted) for r in refs or ()]
+        self.files.keep(r for refs in (*result.outputs, *result.emitted) for r in refs or ())
         emitted = [
             None if refs is None else self._held(refs, trace.layout)
             for refs, trace in zip(result.emitted, step.state, strict=True)
@@ -284,17 +287,10 @@ class Placement:
             }
             output = Delta(operator.types, None, held)
         elif result.loose:
-            self._temporary += result.loose
+            self.files.lend(result.loose)
             updates = tuple(open_updates(folder, ref, operator.types) for ref in result.loose)
             output = Delta(operator.types, loose=Loose(updates, tuple(result.loose)))
         return Done(output, emitted, result.touched, result.jobs.text)
-
-    def cleanup(self, *, failed: bool) -> None:
-        """Deletes what was written between two operators of one run; if it failed, everything."""
-        if self._temporary or self._written:
-            useless = (*self._temporary, *(self._written if failed else ()))
-            self._store.remove(ref.path for ref in useless)
-            self._temporary, self._written = [], []
 
     def _held(self, refs: Any, layout: Layout) -> Held:
         return Held(tuple(self._store.open_part(r, layout) for r in refs), tuple(refs))

@@ -205,7 +205,7 @@ class Store:
         """Writes the frame of a definition or a rewind, which survives this process then."""
         return self.log.append(journal.REWIND if back else journal.DEFINITION, payload)
 
-    def _large(self, batch: Batch) -> bool:
+    def large(self, batch: Batch) -> bool:
         """Whether a batch goes to a part file of its own."""
         return len(batch) > SPILL_ROWS or size_bytes(batch) > FRAME_BYTES
 
@@ -220,7 +220,7 @@ class Store:
         for at, (number, layout, held) in enumerate(draft.logged):
             if number in unwritten:
                 continue
-            if not held.refs and self._large(held.parts[0]):
+            if not held.refs and self.large(held.parts[0]):
                 (batch,) = held.parts
                 if batch.layout is UNORDERED:
                     batch = arrange(layout, batch.updates)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -164,12 +165,19 @@ class Batch:
 
 
 def arrange(
-    layout: Layout, updates: Updates, *, khash: Hashes | None = None, rhash: Hashes | None = None
+    layout: Layout,
+    updates: Updates,
+    *,
+    khash: Hashes | None = None,
+    rhash: Hashes | None = None,
+    consumed: bool = False,
 ) -> Batch:
     """Sorts and consolidates updates into a batch.
 
     Args:
         khash, rhash: the hashes of key and row, where the caller has them already.
+        consumed: the updates are not needed any more: their list of columns becomes the batch's,
+            and there are never two copies of more than one column.
 
     Cost: O(n log n) in the rows of `updates`.
     """
@@ -189,7 +197,7 @@ def arrange(
         if rhash is None:
             rhash = rows.hash_columns(columns, types, n)
     code = None if order is None else rows.order_codes(columns[order], types[order])
-    return _sorted(layout, columns, khash, rhash, diff, code)
+    return _sorted(layout, columns if consumed else [*columns], khash, rhash, diff, code)
 
 
 UNORDERED = Layout(())
@@ -220,6 +228,14 @@ def every(n: int) -> tuple[int, ...]:
     return tuple(range(n))
 
 
+def joined(layout: Layout, parts: Sequence[Batch]) -> Batch:
+    """Parts that are disjoint in key hash as one batch. Cost: O(n), as they mostly ascend."""
+    parts = [part for part in parts if len(part)] or parts[:1]
+    if any(low.khash[-1] >= high.khash[0] for low, high in pairwise(parts)):
+        return merge(layout, parts)
+    return parts[0] if len(parts) == 1 else Batch(layout, *_stacked(layout, parts))
+
+
 def merge(layout: Layout, batches: Sequence[Batch]) -> Batch:
     """Adds batches of one layout into one; rows that cancel vanish.
 
@@ -227,6 +243,13 @@ def merge(layout: Layout, batches: Sequence[Batch]) -> Batch:
     """
     if len(batches) == 1:
         return batches[0]
+    return _sorted(layout, *_stacked(layout, batches))
+
+
+def _stacked(
+    layout: Layout, batches: Sequence[Batch]
+) -> tuple[list[Column], Hashes, Hashes, Diffs, Hashes | None]:
+    """The rows of batches one after the other, with their hashes."""
     columns = [rows.concat([b.columns[i] for b in batches], t) for i, t in enumerate(layout.types)]
     khash = np.concatenate([b.khash for b in batches])
     rhash = khash
@@ -236,7 +259,7 @@ def merge(layout: Layout, batches: Sequence[Batch]) -> Batch:
     code = None
     if layout.order is not None:
         code = np.concatenate([b.code for b in batches if b.code is not None])
-    return _sorted(layout, columns, khash, rhash, diff, code)
+    return columns, khash, rhash, diff, code
 
 
 def _sorted(
@@ -247,7 +270,7 @@ def _sorted(
     diff: Diffs,
     code: Hashes | None,
 ) -> Batch:
-    """Brings rows with their hashes into order and consolidates them."""
+    """Brings rows with their hashes into order and consolidates them; `columns` is its own."""
     if len(diff) > 1:
         if code is not None:
             index = np.lexsort((rhash, code, khash))
@@ -256,7 +279,8 @@ def _sorted(
         else:
             index = sorted_by(khash, rhash)
         rhash = khash if rhash is khash else rhash[index]
-        columns = [c[index] if type(c) is _ndarray else rows.take(c, index) for c in columns]
+        for at, c in enumerate(columns):
+            columns[at] = c[index] if type(c) is _ndarray else rows.take(c, index)
         diff = diff[index]
         if rhash is khash:
             khash = rhash = khash[index]

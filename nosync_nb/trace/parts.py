@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
-from nosync_nb.files.names import PART, plain
+from nosync_nb.files.names import PART, plain, within
 from nosync_nb.rows import bridge
 from nosync_nb.trace.arrow_file import (
     DISK,
@@ -131,11 +131,21 @@ def write_part(
 def write_parts(
     folder: str, batches: Sequence[Batch], stem: str, *, files: Files = DISK
 ) -> list[PartRef]:
-    """Writes batches, disjoint and ascending in key hash, as parts of bounded size."""
-    pieces = [piece for batch in batches for piece in split(batch)]
-    refs = [write_part(folder, p, stem, files=files, sync_folder=False) for p in pieces]
-    if refs:
-        files.sync_folder(folder)
+    """Writes batches, disjoint and ascending in key hash, as parts of bounded size.
+
+    Raises:
+        DurabilityError: if the disk refuses; no usable file is left.
+    """
+    refs: list[PartRef] = []
+    try:
+        for piece in (piece for batch in batches for piece in split(batch)):
+            refs.append(write_part(folder, piece, stem, files=files, sync_folder=False))
+        if refs:
+            files.sync_folder(folder)
+    except BaseException:
+        for ref in refs:
+            files.unlink(within(folder, ref.path))
+        raise
     return refs
 
 
