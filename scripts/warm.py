@@ -77,8 +77,9 @@ class Warm:
 def main() -> None:
     """Runs one program after the other, as they are asked for."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    if LINUX:  # whoever loses its parent becomes a child of ours, and is seen
+    if LINUX:  # whoever loses its parent becomes a child of ours, and is seen; we end with our own
         ctypes.CDLL(None).prctl(SET_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
     for name in IMPORTED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -555,6 +555,50 @@ def test_files_that_were_merged_away_go_with_the_second_checkpoint(
     assert values(session["numbers"], 2) == list(range(20))
 
 
+def test_what_a_checkpoint_needed_last_goes_with_the_next_one_after_a_restart(
+    opened: Callable[..., Session], small_files: None
+) -> None:
+    session = opened()
+    assert [*insert_by_ten(session, 60)][-1] == 50
+    inside(session).upkeep.merge(next(iter(inside(session).traces)))
+    retired = set(inside(session).garbage.retired)
+    inside(session).upkeep.checkpoint()
+    session.close()
+    session = opened()
+    assert retired <= files(session)
+    session["numbers"].insert([(60,)])  # who only reads writes no checkpoint
+    session.commit()
+    inside(session).upkeep.checkpoint()
+    history = inside(session).store.history.files()
+    assert retired - history
+    assert retired & files(session) == retired & history
+    assert values(session["numbers"]) == list(range(61))
+
+
+def test_what_a_rewind_has_left_goes_after_a_restart(
+    opened: Callable[..., Session], small_files: None
+) -> None:
+    session = opened()
+    steps = insert_by_ten(session, 60)
+    while next(steps) < 20:
+        pass
+    inside(session).upkeep.checkpoint()
+    before = files(session)
+    assert [*steps][-1] == 50
+    left = files(session) - before
+    session.rewind(3)
+    session = opened(takeover=True)
+    left &= inside(session).store.left
+    assert left
+    assert left <= files(session)
+    session["numbers"].insert([(30,)])
+    session.commit()
+    for _ in range(2):
+        inside(session).upkeep.checkpoint()
+    assert not left & files(session)
+    assert values(session["numbers"]) == list(range(31))
+
+
 @pytest.mark.parametrize("step", ["saved", "pack", "write_checkpoint"])
 def test_a_checkpoint_that_had_no_memory_forgets_no_file(
     opened: Callable[..., Session], small_files: None, step: str

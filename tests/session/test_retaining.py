@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -227,6 +228,10 @@ def test_what_is_said_to_be_kept_while_the_past_is_thinned_out_is_kept(
     readable = check(session, 400)
     assert 20 in readable
     assert (readable == list(range(401))) == (said == "retain"), set(range(401)) - set(readable)
+    for _ in range(3):
+        checkpoint(session)
+    there = inside(session).store.packs
+    assert set(os.listdir(there)) <= inside(session).publisher.named_files
 
 
 def test_nothing_is_let_go_because_a_strangers_log_says_so(

@@ -15,6 +15,7 @@ from nosync_nb.rows import to_pylist
 from nosync_nb.store.asof import Earlier, asof
 from nosync_nb.store.log import Frame
 from nosync_nb.store.log.kept import kept
+from nosync_nb.store.recent import Recent
 from nosync_nb.trace import Trace
 
 EDGES = [(i % 7, i % 5) for i in range(40)]
@@ -170,6 +171,18 @@ def test_epoch_0_is_empty(session: Session) -> None:
 def kept_frames(session: Session) -> list[Frame]:
     store = inside(session).store
     return kept(store.files, store.path, store.log.head)
+
+
+def test_a_rewind_to_an_epoch_tells_all_that_came_after_it(session: Session) -> None:
+    committed(session, 1, 6)
+    session.rewind(3)
+    *before, rewind = kept_frames(session)
+    number = next(iter(inside(session).snapshot.graph.named["edges"].traces.values()))
+    assert not Recent(before[-1:], 3).told  # of epochs 4 and 5 nothing is known
+    for frames in ([rewind], [*before[-1:], rewind]):
+        assert Recent(frames, 3).told
+        assert not Recent(frames, 3).since(number, number)
+        assert not Recent(frames, 2).told
 
 
 def test_recent_epochs_are_had_by_what_was_changed_since(session: Session) -> None:

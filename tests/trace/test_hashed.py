@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nosync_nb import rows
-from nosync_nb.dataflow.delta import Delta
+from nosync_nb.dataflow.delta import Delta, Held, layer_of
 from nosync_nb.trace.batch import Layout, Updates, arrange
 from nosync_nb.trace.hashed import Hashed
 
@@ -78,6 +78,21 @@ def test_a_change_is_arranged_as_if_nothing_was_known(
     assert expected.khash.tolist() == found.khash.tolist()
     assert (expected.rhash is expected.khash) == (found.rhash is found.khash)
     assert counted([expected]) == counted([found])
+
+
+def test_a_change_in_no_order_is_a_young_layer_and_an_arranged_one_is_kept_as_it_is() -> None:
+    layout = Layout(("int", "string"), (0,))
+    columns = [np.array([3, 1, 2], np.int32), np.array(["c", "a", "b"], object)]
+    updates = Updates(columns, np.array([2, 1, -1], np.int64))
+    loose, arranged = Hashed(layout.types, updates).unordered(layout), arrange(layout, updates)
+    assert loose is not None
+    young = layer_of(Held((loose,)), layout, 5)
+    layer = layer_of(Held((arranged,)), layout, 5)
+    assert layer.parts[0] is arranged
+    for each in (young, layer):
+        assert (each.lower, each.upper) == (5, 6)
+        assert [part.layout for part in each.parts] == [layout]
+        assert counted(each.parts) == counted([arranged])
 
 
 def test_rows_that_occur_twice_are_hashed_once() -> None:
