@@ -163,7 +163,7 @@ def translated(
     """Spark's error in one line: the expression, Spark's error class, the row."""
     condition, message = explained(error)
     what = "expression" if sql is None else f"expression {sql!r}"
-    where = "" if row is None else f" on {_shown(row)}"
+    where = f" on {_shown(row)}" if row else ""
     head = f"{condition}: " if condition else ""
     return ExpressionError(f"{what}: {head}{message}{where}")
 

@@ -52,6 +52,12 @@ def test_moments_that_are_all_midnights_are_shown_by_their_dates() -> None:
     assert formats.like([(abroad,)])((abroad,)) == [str(abroad)]
 
 
+def test_what_to_do_if_a_view_is_gone_is_read_without_opening_what_stands_above_it() -> None:
+    summary = formats.folded("rows of <b>", "<table></table>").partition("</summary>")[0]
+    assert "rows of &lt;b&gt;" in summary
+    assert "run this cell again" in summary
+
+
 def test_figures_carry_their_units() -> None:
     assert [formats.seconds(s) for s in (0.00031, 0.042, 0.42, 1.3, 125)] == [
         "0.31 ms",

@@ -27,7 +27,7 @@ def folded(title: str, rows: str) -> str:
     Args:
         title: text; rows: HTML.
     """
-    again = "if the view below is gone, run this cell again"
+    again = "if its view is gone, run this cell again"
     return (
         f'<details><summary>{html(title)} <span style="opacity:.6">· {again}</span></summary>'
         f"{rows}</details>"
