@@ -99,10 +99,11 @@ class Judge:
         self._seconds, self._files = args.seconds, args.files
         paths = sorted((TOP / "tests").rglob("test_*.py"))
         self._texts = {path: path.read_text() for path in paths if path.stem not in LEFT_OUT}
+        self._engine = {path: path.read_text() for path in (TOP / "nosync_nb").rglob("*.py")}
 
     def judged(self, mutant: Mutant) -> tuple[str, str]:
         """Runs the tests of a mutant's line until one fails; says what came out, and which."""
-        files = ranked(mutant, self._texts)
+        files = ranked(mutant, self._texts, self._engine)
         spent, asked, left_out = 0.0, 0, max(0, len(files) - self._files)
         for group in grouped(files[: self._files]):
             names, seconds = [], 0.0
@@ -144,20 +145,22 @@ def grouped(files: list[Path]) -> Iterator[list[Path]]:
         begin += size
 
 
-def ranked(mutant: Mutant, texts: dict[Path, str]) -> list[Path]:
-    """Test files, first those that name most of what is changed."""
+def ranked(mutant: Mutant, texts: dict[Path, str], engine: dict[Path, str]) -> list[Path]:
+    """Test files, first those that name most of what is changed, or of the modules that use it."""
     path = Path(mutant.file).with_suffix("")
     module, package = ".".join(path.parts), ".".join(path.parent.parts)
-    words = {word.rstrip("s") for word in path.name.split("_")}
+    words = _words(path)
+    users = [_words(user) for user, text in engine.items() if f"{module} import" in text]
     names = {name.strip("_") for name in mutant.function.split(".")} | {path.name}
     named = [re.compile(rf"\b{re.escape(name)}\b") for name in names if len(name) > 3]
 
     def score(test: Path) -> float:
         text = texts[test]
-        alike = words & {word.rstrip("s") for word in test.stem.split("_")}
+        own = _words(test)
         return (
             6 * (f"{module} import" in text)
-            + 4 * bool(alike)
+            + 4 * bool(words & own)
+            + 2 * any(user & own for user in users)
             + 3 * (mutant.room in test.parts)
             + 2 * (f"{package} import" in text)
             + 2 * sum(bool(name.search(text)) for name in named)
@@ -165,6 +168,10 @@ def ranked(mutant: Mutant, texts: dict[Path, str]) -> list[Path]:
         )
 
     return sorted(texts, key=score, reverse=True)
+
+
+def _words(path: Path) -> set[str]:
+    return {word.rstrip("s") for word in path.stem.split("_")}
 
 
 # -- results ---------------------------------------------------------------------------------------

@@ -239,6 +239,8 @@ def test_moved_lines_and_docstrings_do_not_matter_without_source() -> None:
         ("return self.rate", "return -self.rate"),
         ("math.floor", "math.ceil"),
         ("f.note = 1", "f.note = 2"),
+        ("BLUE = 'b'", "GREEN = 'b'"),
+        ("BLUE = 'b'", "BLUE = 'c'"),
     ],
 )
 @pytest.mark.parametrize("source", [True, False])
@@ -246,10 +248,12 @@ def test_changed_values_globals_and_helpers_change_the_fingerprint(
     old: str, new: str, source: bool
 ) -> None:
     text = (
-        "import math\nk = 4\nLIMITS = {'a': 1}\ndef helper(x):\n    return x + k\n"
+        "import enum\nimport math\nk = 4\nLIMITS = {'a': 1}\ndef helper(x):\n    return x + k\n"
         "class Rate:\n    rate = 0.5\n    def get(self):\n        return self.rate\n"
+        "class Color(enum.Enum):\n    RED = 1\n    BLUE = 'b'\n"
         "def inner(n):\n    def f(r, default=1, *, only='a'):\n"
-        "        return helper(r), n, LIMITS, Rate().get(), math.floor(r)\n    return f\n"
+        "        return helper(r), n, LIMITS, Rate().get(), math.floor(r), Color(r).name\n"
+        "    return f\n"
         "f = inner(7)\nf.note = 1\n"
     )
     assert old in text

@@ -177,7 +177,11 @@ def test_files_that_name_what_is_changed_are_asked_first() -> None:
         Path("tests/store/test_late.py"): "from nosync_nb import Session",
         Path("tests/rows/test_more.py"): "from nosync_nb.store.late_ones import f",
     }
-    assert mutate.ranked(MUTANT, texts) == list(texts)[::-1]
+    assert mutate.ranked(MUTANT, texts, {}) == list(texts)[::-1]
+    user = {Path("nosync_nb/rows/lines.py"): "from nosync_nb.store.late_ones import f"}
+    assert mutate.ranked(MUTANT, dict(list(texts.items())[::2]), user) == list(texts)[::-2]
+    texts[Path("tests/rows/test_any.py")] = "import nosync_nb"
+    assert mutate.ranked(MUTANT, texts, user)[-1] == Path("tests/rows/test_any.py")
     groups = list(mutate.grouped(list(map(Path, map(str, range(30))))))
     assert [len(group) for group in groups] == [1, 4, 16, 9]
 
