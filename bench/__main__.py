@@ -2,9 +2,9 @@
 
 make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
-make bench ARGS="r1 recovery"       some sections: r1, peers, load, recovery, history, reads, views,
-                                    notebook, loops, long, pairs, persist, lost, objects, snapshots,
-                                    kills, branches, tpch; faults is those of replicas
+make bench ARGS="r1 recovery"       some sections: r1, peers, load, spark, recovery, history, reads,
+                                    views, notebook, loops, long, pairs, persist, lost, objects,
+                                    snapshots, kills, branches, tpch; faults is those of replicas
 make bench ARGS="tpch --sf 1"       TPC-H at another scale factor than 0.1
 make bench ARGS="tpch --decimals"   TPC-H with decimals, beside doubles
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
@@ -127,6 +127,20 @@ def load(options: argparse.Namespace, goals: Goals) -> None:
     table.row(f"{edges:,}", found["ours"], found["plain"], ratio)
     goals.add("bulk load / plain Spark", ratio, 1.5)
     places(options, goals)
+
+
+def spark(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures loads and first runs on Spark, beside plain Spark that also sorts its inputs."""
+    lines = MILLION if options.quick else 5 * MILLION
+    measured = run("-m", "bench.firsts", "--lines", lines)
+    ours, plain, inputs = measured["ours"], measured["plain"], measured["sorted"]
+    columns = ("lines     ", "load s", "first run s", "jobs", "bytes / given", "plain Spark s")
+    table = Table("Load, join of three, sum: DataFrames", *columns, "and inputs sorted: s")
+    load_seconds, size = ours["all"] - ours["define"], ours["bytes"] / measured["given_bytes"]
+    table.row(f"{lines:,}", load_seconds, ours["define"], ours["jobs"], size, plain, inputs)
+    goals.add("load and first run / plain Spark that sorts its inputs", ours["all"] / inputs, 1.2)
+    goals.add("load and first run / plain Spark", ours["all"] / plain, 3)
+    goals.add("1000 rows as a DataFrame, seconds", ours["few"], 0.4)
 
 
 def places(options: argparse.Namespace, goals: Goals) -> None:
@@ -387,6 +401,7 @@ SECTIONS = {
     "r1": r1,
     "peers": peers,
     "load": load,
+    "spark": spark,
     "recovery": recovery,
     "history": history,
     "reads": reads,

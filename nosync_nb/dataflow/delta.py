@@ -8,7 +8,7 @@ and what nobody looks into can be sorted together with the epochs that follow (s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from nosync_nb.operators import Linear, Step
 from nosync_nb.rows.types import FIXED
@@ -47,6 +47,26 @@ class Loose(NamedTuple):
     refs: tuple[PartRef, ...]
 
 
+class Pending(Protocol):
+    """What an operator gives that was not run yet: who reads it may have it run on the way.
+
+    Attributes:
+        rows, size_bytes, from_frame: of what goes into it; what comes out nobody knows.
+    """
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def from_frame(self) -> int: ...
+
+    def settle(self) -> Loose | None:
+        """Has it run by itself, once, and gives what it left; None: nothing."""
+
+
 class Delta:
     """The change of one node in one epoch, in as many layouts as somebody asked for.
 
@@ -56,6 +76,7 @@ class Delta:
         later: (change, row-wise operator, step): to be computed where it is needed, so that
             executors can do it on the way to the next operator.
         from_frame: how many of its rows came as a Spark DataFrame, if its own files do not say.
+        pending: the operator that gives it, if executors have not run it yet.
     """
 
     __slots__ = (
@@ -66,6 +87,7 @@ class Delta:
         "held",
         "later",
         "loose",
+        "pending",
         "types",
     )
 
@@ -78,6 +100,7 @@ class Delta:
         loose: Loose | None = None,
         later: tuple[Delta, Linear, Step] | None = None,
         from_frame: int = 0,
+        pending: Pending | None = None,
     ) -> None:
         self.types = types
         self._updates = updates
@@ -86,12 +109,15 @@ class Delta:
         self._hashes: Hashed | None = None
         self.loose = loose
         self.later = later
+        self.pending = pending
         self._from_frame = from_frame
 
     def __len__(self) -> int:
         """The rows of the change; of one to be computed later, those it is computed from."""
         if self._updates is not None:
             return len(self._updates.diff)
+        if self.pending is not None:
+            return self.pending.rows
         if self.later is not None:
             return len(self.later[0])
         if self.loose is not None:
@@ -103,7 +129,16 @@ class Delta:
         """Whether the rows lie in part files, where executors can read them."""
         if self.later is not None:
             return self.later[0].in_files
-        return self.loose is not None or any(held.refs for held in self.held.values())
+        if self.pending is not None or self.loose is not None:
+            return True
+        return any(held.refs for held in self.held.values())
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it is yet to come from executors."""
+        if self.later is not None:
+            return self.later[0].is_pending
+        return self.pending is not None
 
     @property
     def is_apart(self) -> bool:
@@ -115,6 +150,8 @@ class Delta:
         """How many of the rows came as a Spark DataFrame."""
         if self.later is not None:
             return self.later[0].from_frame
+        if self.pending is not None:
+            return self.pending.from_frame
         return self._from_frame or frame_rows(self._refs)
 
     @property
@@ -122,6 +159,8 @@ class Delta:
         """About how many bytes the rows take; nothing is computed for it, and no file is read."""
         if self.later is not None:
             return self.later[0].size_bytes
+        if self.pending is not None:
+            return self.pending.size_bytes
         if refs := self._refs:
             return sum(ref.size_bytes for ref in refs)
         if self._updates is not None:
@@ -143,6 +182,9 @@ class Delta:
                 source, operator, step = self.later
                 step.give((source.updates,))
                 self._updates = operator.step(step) or no_updates(self.types)
+            elif self.pending is not None:
+                loose = self.pending.settle()
+                self._updates = concat_updates(loose.parts if loose else (), self.types)
             elif self.loose is not None:
                 self._updates = concat_updates(self.loose.parts, self.types)
             else:

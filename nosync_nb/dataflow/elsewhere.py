@@ -47,7 +47,7 @@ class Bulk(Protocol):
     def run(
         self, node: Node, deltas: list[Delta | None], step: Step, graph: Graph, *, fuse: bool
     ) -> Done:
-        """Runs it there; with `fuse`, leaves a row-wise operator to the one that reads it."""
+        """Runs it there; with `fuse`, leaves it to the one that reads it, if that can be."""
 
     def inside(self, node: Node, deltas: list[Delta | None], step: Step) -> Place | None:
         """Where the kernels inside a loop may run; None: all of them here."""

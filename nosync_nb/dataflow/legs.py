@@ -20,9 +20,18 @@ from nosync_nb.trace import Trace
 
 
 def run_legs(
-    bulk: Bulk, node: Node, deltas: Sequence[Delta | None], legs: Sequence[Leg], step: Step
+    bulk: Bulk,
+    node: Node,
+    deltas: Sequence[Delta | None],
+    legs: Sequence[Leg],
+    step: Step,
+    *,
+    fuse: bool,
 ) -> Done:
     """Runs the legs of a node's operator on executors, and what they give together as its output.
+
+    Args:
+        fuse: to leave the last of it to the only one that reads it.
 
     Cost: a Spark query for each hop, and one for the output.
     """
@@ -30,7 +39,7 @@ def run_legs(
     parts = [part for leg in legs if (part := runs.leg(leg, deltas[leg.port])) is not None]
     if not parts:
         return Done(None, [], runs.touched, runs.placement or "in process")
-    return runs.together(parts)
+    return runs.together(parts, fuse=fuse)
 
 
 class _Runs:
@@ -59,11 +68,11 @@ class _Runs:
         given = delta if last is None else self._later(delta, last)
         return self._later(given, Select(leg.outputs, Schema([])))
 
-    def together(self, parts: Sequence[Delta]) -> Done:
+    def together(self, parts: Sequence[Delta], *, fuse: bool) -> Done:
         """The output of the node."""
         node = self.node.copied()
         node.run_by(Concat(node.types, len(parts)), range(len(parts)), int)
-        done = self._run(node, [*parts], [None for _ in parts])
+        done = self._run(node, [*parts], [None for _ in parts], fuse=fuse)
         return Done(done.delta, [], self.touched, self.placement)
 
     def _later(self, delta: Delta, row: Row) -> Delta:
@@ -71,7 +80,14 @@ class _Runs:
         linear = Linear((row,), row.types_after(delta.types))
         return Delta(linear.types, later=(delta, linear, self.step))
 
-    def _run(self, node: Node, deltas: list[Delta | None], traces: Sequence[Trace | None]) -> Done:
+    def _run(
+        self,
+        node: Node,
+        deltas: list[Delta | None],
+        traces: Sequence[Trace | None],
+        *,
+        fuse: bool = False,
+    ) -> Done:
         """Runs a node that stands for the real one."""
         operator = node.operator
         assert operator is not None
@@ -80,7 +96,7 @@ class _Runs:
             for i, layout in enumerate(operator.layouts)
         ]
         step = Step((), traces, traces, (), stage=node.stage, first=self.step.first)
-        done = self.bulk.run(node, deltas, step, Graph(inputs), fuse=False)
+        done = self.bulk.run(node, deltas, step, Graph(inputs), fuse=fuse)
         self.touched += done.touched
         self.placement = joined_placement(self.placement, done.placement)
         return done

@@ -181,10 +181,10 @@ class Runner:
         chosen = None if bulk is None else bulk.choose(node, deltas)
         if bulk is not None and chosen is not None and chosen.there:
             legs = operator.legs(deltas, step)
+            fuse = node.log is None and (isinstance(operator, Linear) or self._passed_on(node))
             if legs is not None:
-                done = run_legs(bulk, node, deltas, legs, step)
+                done = run_legs(bulk, node, deltas, legs, step, fuse=fuse)
             else:
-                fuse = node.log is None and isinstance(operator, Linear)
                 done = bulk.run(node, deltas, step, self.graph, fuse=fuse)
         else:
             if bulk is not None and not operator.spreads:
@@ -214,6 +214,23 @@ class Runner:
         layout = self.empty[number].layout
         draft.logged.append((number, layout, held))
         self._append(number, layer_of(held, layout, draft.epoch), draft)
+
+    def _passed_on(self, node: Node) -> bool:
+        """Whether one operator of its stage reads it once, and nobody else, row-wise ones between.
+
+        Cost: O(nodes) for each operator between; asked of runs on executors alone.
+        """
+        at = node
+        while True:
+            readers = [each for each in self.graph.nodes.values() if at.id in each.inputs]
+            if len(readers) != 1:
+                return False
+            (reader,) = readers
+            if reader.inputs.count(at.id) != 1 or reader.stage != node.stage:
+                return False
+            if reader.log is not None or not isinstance(reader.operator, Linear):
+                return True
+            at = reader
 
     def _account(
         self,

@@ -2,7 +2,8 @@
 
 A block is a Spark row `(place, port, payload)`: the range of the key hash it belongs to, the input
 or output it is part of, and rows with their diffs as an Arrow record batch of at most about
-`BLOCK_BYTES`. A negative port carries no rows but a `REPORT` or an `ERROR`, as data.
+`BLOCK_BYTES`. A negative port carries no rows but a `REPORT` or an error, as data: `ERROR` is of
+the last plan of a chain, below `MARK` are those of the plans before.
 """
 
 from __future__ import annotations
@@ -32,6 +33,16 @@ class Block(NamedTuple):
     place: int
     port: int
     payload: Any
+
+
+def error_port(number: int) -> int:
+    """The port of errors of a plan, by its number: 0 is the last plan of a chain."""
+    return ERROR if not number else MARK - number
+
+
+def is_error(port: int) -> bool:
+    """Whether a port carries errors."""
+    return port == ERROR or port < MARK
 
 
 @dataclass(frozen=True)

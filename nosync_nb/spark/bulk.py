@@ -5,7 +5,8 @@
 Spark moves the blocks between the steps (tasks.py says what the steps do), and the driver collects
 once what was written. Only what the driver received counts, so retries and speculation are
 harmless. A change that is already arranged by the operator's key is not exchanged: the kernels
-read their ranges of its files.
+read their ranges of its files. A change that is no more than `Upstream` comes out of the kernels of
+another operator in the same query, and lies in no file between the two.
 
 Rejected: cogrouped pandas functions, which sort rows in the JVM and hold a whole group; a shuffle
 through files of our own, which somebody must clean up after a lost executor.
@@ -13,19 +14,19 @@ through files of our own, which somebody must clean up after a lost executor.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import itertools
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from nosync_nb.operators import Linear, Operator
-from nosync_nb.spark import blocks, chains, failures, tasks
-from nosync_nb.spark.blocks import BLOCKS_DDL, ERROR, MARK, REPORT, HashRanges
-from nosync_nb.spark.sessions import Jobs, described, tagged
-from nosync_nb.spark.shipping import Shipping, Source, unlink
+from nosync_nb.spark import blocks, chains, tasks
+from nosync_nb.spark.blocks import BLOCKS_DDL, MARK, HashRanges
+from nosync_nb.spark.reports import BulkResult, collected, result
+from nosync_nb.spark.sessions import described
+from nosync_nb.spark.shipping import Shipping, Source
 from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Slice, TaskInput, TaskPlan
 from nosync_nb.spark.workers import check, settled
@@ -38,6 +39,21 @@ PIECE_ROWS_MAX = 1 << 20
 PIECE_ROWS_MIN = 1 << 16
 
 
+class Upstream(NamedTuple):
+    """An operator that was not run yet: who reads what it gives runs it on the way.
+
+    Args:
+        stage, name: whom its errors name.
+        size_bytes: of its changes.
+    """
+
+    operator: Operator
+    inputs: Sequence[BulkInput]
+    stage: str
+    first: bool
+    size_bytes: int
+
+
 class BulkInput(NamedTuple):
     """What a bulk run gets of one input.
 
@@ -48,6 +64,7 @@ class BulkInput(NamedTuple):
         pre: a linear operator to apply on the way, if any.
         before: the trace without the change, if the operator looks into it. The trace *with* it
             is made where the kernel runs.
+        upstream: what gives the change, if it was not run yet; it has no parts then.
     """
 
     parts: Sequence[Source] | None
@@ -55,25 +72,7 @@ class BulkInput(NamedTuple):
     layout: Layout | None = None
     pre: Linear | None = None
     before: Trace | None = None
-
-
-class BulkResult(NamedTuple):
-    """What a bulk run wrote.
-
-    Attributes:
-        outputs: for each layout asked for, parts disjoint and ascending in key hash.
-        loose: if no layout was asked for, the output as loose updates.
-        emitted: the change of each own trace, None if there is none.
-        rows: updates in the output; `touched`: as counted by the kernels.
-        jobs: the Spark jobs.
-    """
-
-    outputs: list[list[PartRef]]
-    loose: list[PartRef]
-    emitted: list[list[PartRef] | None]
-    rows: int
-    touched: int
-    jobs: Jobs
+    upstream: Upstream | None = None
 
 
 def run(
@@ -122,10 +121,70 @@ def run(
             operator, inputs, state, outputs, folder, shipping,
             stage=stage, first=first, stem=stem, ranges=HashRanges(count),
         )  # fmt: skip
-        with described(spark, stage, operator.name or "linear") as jobs:
-            frame = _frame(spark, plan, pieces, slots)
-            reports = collected(spark, frame, stage, folder, plan.token)
+        chain = ChainedQuery(spark, shipping, slots)
+        names = " and ".join([*upstream_names(inputs), operator.name or "linear"])
+        with described(spark, stage, names) as jobs:
+            frame = chain.written(plan, pieces, inputs)
+            blamed = {number: (up.stage, up.operator.name) for number, up in chain.ups.items()}
+            reports = collected(spark, frame, stage, folder, plan.token, blamed)
     return result(plan, reports, jobs)
+
+
+def upstream_names(inputs: Sequence[BulkInput]) -> list[str]:
+    """The operators that a run does on its way, in the order in which they are done."""
+    names = []
+    for each in inputs:
+        if each.upstream is not None:
+            names += [*upstream_names(each.upstream.inputs), each.upstream.operator.name]
+    return names
+
+
+class ChainedQuery:
+    """Makes the query of one run, with the operators that run on its way.
+
+    Attributes:
+        ups: these by the numbers of their plans.
+    """
+
+    def __init__(self, spark: Spark, shipping: Shipping, slots: int) -> None:
+        self.spark = spark
+        self.shipping = shipping
+        self.slots = slots
+        self.ups: dict[int, Upstream] = {}
+
+    def written(
+        self, plan: TaskPlan, pieces: list[tuple[int, Slice]], inputs: Sequence[BulkInput]
+    ) -> Any:
+        """The query: a frame of blocks that hold reports and errors alone; None: nothing to do."""
+        frame = self._run(plan, pieces, inputs)
+        own = range(len(plan.operator.state))
+        if frame is not None and (plan.outputs or not all(tasks.keyed_alike(plan, i) for i in own)):
+            frame = mapped(exchanged(frame, plan.ranges.count), writer(plan))
+        return frame
+
+    def _run(
+        self, plan: TaskPlan, pieces: list[tuple[int, Slice]], inputs: Sequence[BulkInput]
+    ) -> Any:
+        """A frame of what comes out of a plan's kernels."""
+        ahead = [
+            frame
+            for port, each in reversed([*enumerate(inputs)])
+            if each.upstream is not None
+            and (frame := self._before(plan, port, each.upstream)) is not None
+        ]
+        return _frame(self.spark, plan, pieces, self.slots, ahead)
+
+    def _before(self, plan: TaskPlan, port: int, up: Upstream) -> Any:
+        """A frame of what an operator before gives, cut for who reads it."""
+        number = len(self.ups) + 1
+        self.ups[number] = up
+        made, pieces = planned(
+            up.operator, up.inputs, (), (), plan.folder, self.shipping,
+            stage=up.stage, first=up.first, stem=plan.stem,
+            ranges=plan.ranges,
+        )  # fmt: skip
+        made = dataclasses.replace(made, onward=(plan, port), number=number, token=plan.token)
+        return self._run(made, pieces, up.inputs)
 
 
 def _fused(given: BulkInput, operator: Linear) -> BulkInput:
@@ -140,6 +199,7 @@ def ranges_count(inputs: Sequence[BulkInput], slots: int) -> int:
     Hashes are even, so ranges are; and Spark takes some 30 ms for a task that does nothing.
     """
     size = sum(source_bytes(part) for each in inputs for part in each.parts or ())
+    size += sum(each.upstream.size_bytes for each in inputs if each.upstream is not None)
     return max(slots, -(-size // RANGE_BYTES))
 
 
@@ -192,8 +252,18 @@ def size(source: Source) -> int:
     return source.rows if isinstance(source, PartRef) else len(source.diff)
 
 
-def _frame(spark: Spark, plan: TaskPlan, pieces: list[tuple[int, Slice]], slots: int) -> Any:
-    """The query of a run: a frame of blocks that hold reports and errors alone."""
+def _frame(
+    spark: Spark,
+    plan: TaskPlan,
+    pieces: list[tuple[int, Slice]],
+    slots: int,
+    ahead: Sequence[Any],
+) -> Any:
+    """A frame of the blocks that come out of a plan's kernels.
+
+    Args:
+        ahead: frames of blocks that are cut for it already.
+    """
     count = plan.ranges.count
     asking = {port for port, each in enumerate(plan.inputs) if each.pre and not each.pre.local}
     frames = []
@@ -206,6 +276,7 @@ def _frame(spark: Spark, plan: TaskPlan, pieces: list[tuple[int, Slice]], slots:
     marks = None
     if any(i.direct for i in plan.inputs) or (plan.first and plan.operator.global_row):
         marks = _marks(spark, count)
+    frames += ahead
     if not frames and marks is None:
         return None
     frame = _union([*frames, marks] if marks is not None else frames)
@@ -213,9 +284,6 @@ def _frame(spark: Spark, plan: TaskPlan, pieces: list[tuple[int, Slice]], slots:
         if frames:
             frame = exchanged(frame, count)
         frame = mapped(frame, _kernel(plan))
-    own = range(len(plan.operator.state))
-    if plan.outputs or not all(tasks.keyed_alike(plan, i) for i in own):
-        frame = mapped(exchanged(frame, count), writer(plan))
     return frame
 
 
@@ -283,60 +351,3 @@ def writer(plan: TaskPlan) -> Any:
         yield from blocks.to_records(tasks.write_task(plan, blocks.from_records(records)))
 
     return write
-
-
-def collected(
-    spark: Spark, frame: Any | None, stage: str, folder: str, token: str | None = None
-) -> list[tuple[int, bytes]]:
-    """Runs a query and returns its reports, by range; after an error what it wrote goes.
-
-    Raises:
-        NosyncError: the error of the first range that sent one, or Spark's own failure.
-    """
-    if frame is None:
-        return []
-    with tagged(spark):
-        try:
-            rows = frame.collect()
-        except Exception as error:
-            failure = failures.failed(error, stage, token)
-            raise failure from (failure.__cause__ or error)
-    rows.sort(key=lambda row: row["place"])
-    reports = [(row["place"], bytes(row["payload"])) for row in rows if row["port"] == REPORT]
-    for row in rows:
-        if row["port"] == ERROR:
-            unlink([ref for _, payload in reports for ref in _written(payload)], folder)
-            raise failures.unpack(bytes(row["payload"]))
-    return reports
-
-
-def _written(payload: bytes) -> list[PartRef]:
-    """The files that a report names."""
-    report = json.loads(payload)
-    every = [report.get("refs", ()), *report.get("state", {}).values()]
-    if report.get("loose"):
-        every.append([report["loose"]])
-    return [PartRef(*ref) for refs in every for ref in refs]
-
-
-def result(plan: TaskPlan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> BulkResult:
-    """Adds up what the steps reported."""
-    parts: list[list[PartRef]] = [[] for _ in plan.layouts]
-    loose = []
-    touched = 0
-    for _, payload in reports:
-        report = json.loads(payload)
-        touched += report.get("touched", 0)
-        if report.get("loose"):
-            loose.append(PartRef(*report["loose"]))
-        if "port" in report:
-            parts[report["port"]] += [PartRef(*ref) for ref in report["refs"]]
-        for number, refs in report.get("state", {}).items():
-            parts[len(plan.outputs) + int(number)] += [PartRef(*ref) for ref in refs]
-    for refs in parts:
-        refs.sort(key=lambda ref: ref.low)
-        assert all(a.high <= b.low for a, b in itertools.pairwise(refs))
-    outputs = parts[: len(plan.outputs)]
-    rows = sum(ref.rows for ref in (outputs[0] if outputs else loose))
-    emitted = [refs or None for refs in parts[len(plan.outputs) :]]
-    return BulkResult(outputs, loose, emitted, rows, touched, jobs)

@@ -171,6 +171,13 @@ def choose(estimate: Estimate) -> Choice:
     return _cheaper(estimate)
 
 
+def few(rows: int, forced: Forced) -> bool:
+    """Whether so many rows run in this process without being weighed; as `choose` says of them."""
+    if forced is None:
+        return rows <= FEW_ROWS
+    return isinstance(forced, int) and rows <= min(forced, FEW_ROWS)
+
+
 def _cheaper(estimate: Estimate) -> Choice:
     """The place where it ends first; in process if that is about the same."""
     here, there = estimate.here_seconds, estimate.spark_seconds

@@ -21,7 +21,7 @@ from nosync_nb.rows.entry import adopt_same
 from nosync_nb.rows.types import is_nested
 from nosync_nb.spark import blocks, bulk, failures, tasks
 from nosync_nb.spark.blocks import HashRanges
-from nosync_nb.spark.bulk import BulkResult
+from nosync_nb.spark.reports import BulkResult, collected, result
 from nosync_nb.spark.sessions import described, estimated_bytes, spelled, tagged
 from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import TaskInput, TaskPlan
@@ -95,8 +95,8 @@ def ingest(
     with described(spark, name, "ingest") as jobs:
         query = bulk.mapped(frame, _cutter(plan, schema.types, sign))
         query = bulk.mapped(bulk.exchanged(query, count), bulk.writer(plan))
-        reports = bulk.collected(spark, query, name, folder)
-    return bulk.result(plan, reports, jobs)
+        reports = collected(spark, query, name, folder)
+    return result(plan, reports, jobs)
 
 
 def _ranges_count(frame: Any, slots: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nosync_nb.dataflow.delta import Delta, Held, Loose
 from nosync_nb.dataflow.elsewhere import Done
@@ -24,18 +24,24 @@ from nosync_nb.spark.costs import (
     HERE,
     LOCAL,
     NOWHERE,
+    SPARK,
     Choice,
     Estimate,
     Forced,
     State,
+    few,
 )
 from nosync_nb.spark.costs import choose as chosen_for
+from nosync_nb.spark.inside import Inside
 from nosync_nb.spark.rates import Rates
 from nosync_nb.spark.way import Way
 from nosync_nb.store.spilling import RunFiles
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates
 from nosync_nb.trace.parts import FRAME, open_updates
+
+if TYPE_CHECKING:
+    from nosync_nb.spark.bulk import Upstream
 
 ROUND_BYTES = 64
 """What a row of a loop's round is taken to be."""
@@ -74,10 +80,12 @@ class Placement:
             if delta is not None:
                 rows += len(delta)
         forced = self._forced(node)
-        if _few(rows, forced) or operator is None or not any(deltas):
+        if few(rows, forced) or operator is None or not any(deltas):
             return FEW
         if forced == "local":
             return LOCAL
+        if operator.spreads and any(delta is not None and delta.is_pending for delta in deltas):
+            return Choice(SPARK, "executors have its rows")
         if isinstance(forced, int) and rows <= forced:  # whatever the machine is
             return chosen_for(Estimate("row", rows, forced=forced))
         estimate = self._estimate(_kind(operator), deltas, rows, forced)
@@ -243,24 +251,26 @@ class Placement:
         fuse: bool = False,
     ) -> Done:
         """Runs an operator on executors: a Spark query whose jobs name stage and operator."""
-        from nosync_nb.spark import bulk
+        from nosync_nb.spark import bulk, changes
         from nosync_nb.spark.starting import reached
 
         operator = node.operator
         assert operator is not None
-        if fuse:
-            assert isinstance(operator, Linear)
+        if fuse and isinstance(operator, Linear):
             (source,) = deltas
             assert source is not None
             delta = Delta(operator.types, later=(source, operator, step))
             return Done(delta, [], 0, "")
         spark = self._way.require(titled(node.stage))
         inputs = [
-            self._input(bulk, delta, graph.nodes[i].types, layout, before)
+            changes.input_of(delta, graph.nodes[i].types, layout, before, alone=not operator.local)
             for delta, i, layout, before in zip(
                 deltas, node.inputs, operator.layouts, step.before, strict=True
             )
         ]
+        if fuse and changes.passes(operator):
+            late = changes.postponed(operator, inputs, deltas, step, self._settled)
+            return Done(Delta(operator.types, pending=late), [], 0, "")
         outputs: list[Layout] = []
         if node.log is not None:
             outputs = list(node.traces)
@@ -292,71 +302,25 @@ class Placement:
             output = Delta(operator.types, loose=Loose(updates, tuple(result.loose)))
         return Done(output, emitted, result.touched, result.jobs.text)
 
+    def _settled(self, up: Upstream) -> Loose | None:
+        """Runs an operator that was postponed by itself."""
+        from nosync_nb.spark import bulk
+        from nosync_nb.spark.starting import reached
+
+        spark = self._way.require(titled(up.stage))
+        folder = self._store.parts
+        with reached(spark, titled(up.stage)):
+            result = bulk.run(
+                spark, up.operator, up.inputs, (), (), folder,
+                stage=up.stage, first=up.first, stem=f"bulk-{self._way.epoch}-settled",
+                thorough=self._store.foreign,
+            )  # fmt: skip
+        self.files.lend(result.loose)
+        updates = tuple(open_updates(folder, ref, up.operator.types) for ref in result.loose)
+        return Loose(updates, tuple(result.loose)) if updates else None
+
     def _held(self, refs: Any, layout: Layout) -> Held:
         return Held(tuple(self._store.open_part(r, layout) for r in refs), tuple(refs))
-
-    def _input(
-        self,
-        bulk: Any,
-        delta: Delta | None,
-        types: tuple[str, ...],
-        wanted: Layout | None,
-        before: Any,
-    ) -> Any:
-        """An input of a bulk run: files as they are, with the row-wise operators before it."""
-        if delta is None:
-            return bulk.BulkInput(None, types, None, None, before)
-        pre = None
-        while delta.later is not None:
-            source, linear, _ = delta.later
-            pieces = linear.pieces if pre is None else (*linear.pieces, *pre.pieces)
-            pre = Linear(pieces, types)
-            delta = source
-        if delta.loose is not None:
-            return bulk.BulkInput(list(delta.loose.refs), delta.types, None, pre, before)
-        layouts = sorted(delta.held, key=lambda layout: layout != wanted)
-        for layout in layouts:
-            held = delta.held[layout]
-            if held.refs:
-                return bulk.BulkInput(list(held.refs), delta.types, layout, pre, before)
-        if layouts and wanted in delta.held:
-            return bulk.BulkInput(list(delta.held[wanted].parts), delta.types, wanted, pre, before)
-        return bulk.BulkInput([delta.updates], delta.types, None, pre, before)
-
-
-class Inside:
-    """Runs kernels of one loop in one epoch on executors.
-
-    Args:
-        frames: how many rows of the loop's inputs came as a DataFrame.
-    """
-
-    def __init__(
-        self, placement: Placement, node: Node, step: Step, forced: Forced, frames: int
-    ) -> None:
-        self._placement = placement
-        self._node = node
-        self._step = step
-        self._forced = forced
-        self._frames = frames
-        self._number = 0
-
-    def wants(self, rows: int) -> bool:
-        """Whether so many rows are for executors."""
-        if self._forced == "spark":
-            return rows > 0
-        if _few(rows, self._forced):
-            return False
-        return self._placement.wants_round(self._node, rows, min(rows, self._frames), self._forced)
-
-    def run(
-        self, operator: Operator, step: Step, types: Sequence[tuple[str, ...]]
-    ) -> Updates | None:
-        """Runs one kernel there."""
-        self._number += 1
-        updates, jobs = self._placement.run_inside(self._node, operator, step, types, self._number)
-        self._step.ran_at(jobs)
-        return updates
 
 
 def _admitted(node: Node, chosen: Choice) -> Choice:
@@ -372,13 +336,6 @@ def _admitted(node: Node, chosen: Choice) -> Choice:
             " tries it here all the same",
         )
     return chosen
-
-
-def _few(rows: int, forced: Forced) -> bool:
-    """Whether so many rows run here without being weighed; `costs.choose` says the same of them."""
-    if forced is None:
-        return rows <= FEW_ROWS
-    return isinstance(forced, int) and rows <= min(forced, FEW_ROWS)
 
 
 def _kind(operator: Operator) -> str:

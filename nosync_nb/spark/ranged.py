@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from nosync_nb.operators import Linear, Operator
 from nosync_nb.spark import bulk, failures, tasks
 from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, HashRanges
-from nosync_nb.spark.bulk import BulkInput, BulkResult
+from nosync_nb.spark.bulk import BulkInput
 from nosync_nb.spark.evaluate import evaluate
+from nosync_nb.spark.reports import BulkResult
+from nosync_nb.spark.reports import result as told
 from nosync_nb.spark.sessions import Jobs, described
 from nosync_nb.spark.shipping import Shipping, unlink
 from nosync_nb.spark.starting import Spark
@@ -59,7 +61,7 @@ def run_here(
                 operator, given, state, (), folder, shipping,
                 stage=stage, first=first, stem=stem, ranges=HashRanges(ranges),
             )  # fmt: skip
-            result = bulk.result(plan, _reports(plan, spark), jobs)
+            result = told(plan, _reports(plan, spark), jobs)
         if not outputs:
             return result
         temporary += result.loose

@@ -4,6 +4,8 @@
     kernel   opens its range of the state, runs the operator's kernel, cuts what comes out
     write    arranges its range of an output and writes it as part files
 
+Plans may be a chain: what comes out of a kernel goes `onward`, to the ranges of the next one.
+
 Nothing here knows Spark: each step is a generator over blocks, so the driver can run it as well.
 Everything a step needs is in the `TaskPlan`. What a step wrote is named in a `REPORT`; files of a
 failed or repeated attempt are named by nobody. An error of ours travels as an `ERROR` block.
@@ -21,7 +23,7 @@ from nosync_nb import rows
 from nosync_nb.errors import NosyncError
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.spark import blocks, failures
-from nosync_nb.spark.blocks import ERROR, MARK, REPORT, Block, HashRanges
+from nosync_nb.spark.blocks import MARK, REPORT, Block, HashRanges
 from nosync_nb.spark.narrowing import narrowed
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
@@ -136,7 +138,9 @@ class TaskPlan:
     """A bulk run of one operator, as its tasks see it.
 
     `outputs` are the layouts to write the output in; none: loose updates, a file a task. `token` is
-    what errors of this run are known by in Spark's messages. `thorough` is as in `Stored`.
+    what errors of this run are known by in Spark's messages. `thorough` is as in `Stored`. `onward`
+    is the plan that takes the output, and at which port, instead of files; `number` tells plans of
+    a chain apart: 0 is the last, and of two others the greater one is done first.
     """
 
     stage: str
@@ -150,6 +154,8 @@ class TaskPlan:
     outputs: tuple[Layout, ...]
     thorough: bool = False
     token: str = field(default_factory=lambda: secrets.token_hex(16))
+    onward: tuple[TaskPlan, int] | None = None
+    number: int = 0
 
     @property
     def exchanges(self) -> bool:
@@ -164,7 +170,7 @@ class TaskPlan:
 
 def map_task(plan: TaskPlan, items: Sequence[tuple[int, Slice]]) -> Iterator[Block]:
     """Reads pieces of inputs and sends their rows to the ranges of their keys."""
-    return guarded(0, _mapped(plan, items))
+    return guarded(0, _mapped(plan, items), plan.number)
 
 
 def _mapped(plan: TaskPlan, items: Sequence[tuple[int, Slice]]) -> Iterator[Block]:
@@ -218,10 +224,11 @@ def kernel_task(
 ) -> Iterator[Block]:
     """Runs the kernel on each range that has a change, and sends what comes out on."""
     for place, ports in blocks.by_place(given).items():
-        if ERROR in ports:
-            yield from (Block(place, ERROR, payload) for payload in ports[ERROR])
-        else:
-            yield from guarded(place, _kernel(plan, place, ports, evaluate))
+        passing = [port for port in ports if port == REPORT or blocks.is_error(port)]
+        for port in passing:
+            yield from (Block(place, port, payload) for payload in ports.pop(port))
+        if not any(map(blocks.is_error, passing)):
+            yield from guarded(place, _kernel(plan, place, ports, evaluate), plan.number)
 
 
 def _kernel(
@@ -276,7 +283,9 @@ def _finished(plan: TaskPlan, place: int, output: Updates | None, step: Step) ->
     """Sends output and emitted state on, writes what needs no further exchange, reports."""
     report: dict[str, Any] = {"touched": step.touched, "state": {}}
     if output is not None and output:
-        if plan.outputs:
+        if plan.onward is not None:
+            yield from _passed_on(*plan.onward, place, output)
+        elif plan.outputs:
             for port, layout in enumerate(plan.outputs):
                 yield from blocks.cut(output, layout, plan.ranges, port)
         else:
@@ -296,6 +305,15 @@ def _finished(plan: TaskPlan, place: int, output: Updates | None, step: Step) ->
     yield Block(place, REPORT, json.dumps(report).encode())
 
 
+def _passed_on(plan: TaskPlan, port: int, place: int, output: Updates) -> Iterator[Block]:
+    """Sends what came out of one plan's kernel on to the next; its errors are the next one's."""
+
+    def passed() -> Iterator[Block]:
+        yield from cut_task(plan, port, prepared(plan, port, output))
+
+    yield from guarded(place, passed(), plan.number)
+
+
 def keyed_alike(plan: TaskPlan, number: int) -> bool:
     """Tells whether an own trace has the operator's key, so that ranges of both are the same."""
     exchange, own = plan.operator.exchange(), plan.operator.state[number]
@@ -309,8 +327,8 @@ def _key_types(layout: Layout) -> tuple[str, ...]:
 def write_task(plan: TaskPlan, given: Iterable[Block]) -> Iterator[Block]:
     """Arranges each range of each output and writes it; reports and errors pass through."""
     for place, ports in blocks.by_place(given).items():
-        for port in (ERROR, REPORT):
-            yield from (Block(place, port, payload) for payload in ports.pop(port, ()))
+        for port in [port for port in ports if port == REPORT or blocks.is_error(port)]:
+            yield from (Block(place, port, payload) for payload in ports.pop(port))
         yield from guarded(place, _written(plan, place, ports))
 
 
@@ -324,9 +342,9 @@ def _written(plan: TaskPlan, place: int, ports: dict[int, list[Any]]) -> Iterato
         yield Block(place, REPORT, json.dumps({"port": port, "refs": refs}).encode())
 
 
-def guarded(place: int, given: Iterator[Block]) -> Iterator[Block]:
-    """The blocks of a step; an error of ours ends them as a block."""
+def guarded(place: int, given: Iterator[Block], number: int = 0) -> Iterator[Block]:
+    """The blocks of a step of a plan; an error of ours ends them as a block."""
     try:
         yield from given
     except NosyncError as error:
-        yield Block(place, ERROR, failures.pack(error))
+        yield Block(place, blocks.error_port(number), failures.pack(error))
