@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from strategies import all_types, types
 
 import nosync_nb
-from nosync_nb import Collection
+from nosync_nb import Collection, Session
 from nosync_nb.errors import ExpressionError
 
 INTEGERS = st.sampled_from(["tinyint", "smallint", "int", "bigint"])
@@ -473,3 +473,17 @@ def test_the_middle_of_two_decimals_is_rounded_away_from_zero(tmp_path: Path) ->
         found = {row.k: row.mean / digit for row in stage.rows()}
     # one in 32 is 312.5 of the last digit
     assert found == {1: 313, 2: -313, 3: 938, 4: -938, 5: 625, 6: -625}
+
+
+def test_moments_of_two_columns_are_those_of_their_formulas(session: Session) -> None:
+    pairs = session.input("pairs", "x double, y double")
+    pairs.insert([(1.0, 2.0), (2.0, 4.0), (3.0, 9.0)])
+    stage = session.stage(
+        "moments",
+        pairs.group_by().agg(
+            population="covar_pop(x, y)", sample="covar_samp(x, y)", products="regr_sxy(x, y)"
+        ),
+    )
+    session.commit()
+    (found,) = map(tuple, stage.rows())
+    assert found == pytest.approx((7 / 3, 7 / 2, 7.0))
