@@ -89,7 +89,6 @@ def test_without_ansi_mode_values_are_those_of_spark(spark: Any) -> None:
     made = [e for sql in sqls if (e := compiled(sql, own.schema)).local]
     made = [e for e in made if tried(False, True) or _may_raise(e)]
     assert len(made) > 450
-    assert not any(e.raises for e in made)
     for start in range(0, len(made), _TOGETHER * tried(4, 1)):
         some = made[start : start + _TOGETHER]
         theirs = own.spark_values(session, {f"r{i}": (e.sql, None) for i, e in enumerate(some)})
