@@ -181,7 +181,7 @@ class Runner:
         chosen = None if bulk is None else bulk.choose(node, deltas)
         if bulk is not None and chosen is not None and chosen.there:
             legs = operator.legs(deltas, step)
-            fuse = node.log is None and (isinstance(operator, Linear) or self._passed_on(node))
+            fuse = node.log is None and (_row_wise(node) or self._passed_on(node))
             if legs is not None:
                 done = run_legs(bulk, node, deltas, legs, step, fuse=fuse)
             else:
@@ -228,7 +228,7 @@ class Runner:
             (reader,) = readers
             if reader.inputs.count(at.id) != 1 or reader.stage != node.stage:
                 return False
-            if reader.log is not None or not isinstance(reader.operator, Linear):
+            if reader.log is not None or not _row_wise(reader):
                 return True
             at = reader
 
@@ -327,6 +327,11 @@ class Runner:
         rows_count = ENDLESS if layer.files else made.layers[-1].rows_count
         if rows_count > draft.largest:
             draft.grew(rows_count)
+
+
+def _row_wise(node: Node) -> bool:
+    """Whether a node looks at each row by itself, and keeps none."""
+    return isinstance(node.operator, Linear)
 
 
 def _filed(node: Node, delta: Delta) -> Held | None:

@@ -27,7 +27,7 @@ _LOST = re.compile(r"most recent failure: [^\n]*?: [\w.]*(?:Exception|Error): ([
 _CALLED = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 _CONDITION = re.compile(r"^\s*\[([A-Z_.0-9]+)\]\s*")
 _CLIENT = ("java_gateway", "clientserver")
-"""Modules of Spark's client that write to the log of the program."""
+"""Modules of Spark's client; they write to the root of all logs and to those of their own."""
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -254,7 +254,8 @@ def quiet() -> Iterator[None]:
         return
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).addFilter(_heard)  # the second time it is there
-    logging.getLogger().addFilter(_heard_of_client)
+    for logger in (None, *(f"py4j.{module}" for module in _CLIENT)):
+        logging.getLogger(logger).addFilter(_heard_of_client)
     _here.enter()
     try:
         yield
