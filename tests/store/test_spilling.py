@@ -24,6 +24,7 @@ from nosync_nb.dataflow import runner
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.session import inputs
 from nosync_nb.session.session import owners_of
+from nosync_nb.session.worker import Worker
 from nosync_nb.store import journal, store
 from nosync_nb.store.log import Position
 from nosync_nb.store.store import Store
@@ -64,7 +65,8 @@ def loaded(session: Session) -> None:
 
 @pytest.fixture
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is large here is so from some rows on."""
+    """What is large here is so from some rows on, and nothing is merged behind, nor removed."""
+    monkeypatch.setattr(Worker, "submit", lambda *_: None)
     monkeypatch.setattr(store, "SPILL_ROWS", 40)
     monkeypatch.setattr(inputs, "LOAD_BYTES", 1000)
     monkeypatch.setattr(inputs, "SMALL_ROWS", 40)
