@@ -78,7 +78,8 @@ class Inputs:
             try:
                 return self._added(stage, change)
             except BaseException:
-                self._publisher.store.remove(change.files)
+                if not self._waits(stage, change):
+                    self._publisher.store.remove(change.files)
                 raise
         rows_count, size_bytes = _size_of(fetched, stage.schema)
         if not rows_count:
@@ -99,14 +100,20 @@ class Inputs:
     def _spilled(self, stage: Stage, updates: Updates) -> int:
         """Adds many rows, which wait in files, or in memory if the disk refuses them."""
         epoch, node = self._publisher.now + 1, self._publisher.snapshot.graph.named[stage.name]
-        files, failed = RunFiles(self._publisher.store), True
+        files, change = RunFiles(self._publisher.store), None
         try:
-            held = files.arranged(node.traces, updates, epoch)
-            count = self._added(stage, Change("insert", None, held))
-            failed = False
-            return count
-        finally:
-            files.end(failed=failed)
+            change = Change("insert", None, files.arranged(node.traces, updates, epoch))
+            return self._added(stage, change)
+        except BaseException:
+            if change is None or not self._waits(stage, change):
+                files.end(failed=True)
+            raise
+
+    def _waits(self, stage: Stage, change: Change) -> bool:
+        """Whether a change was added: an interrupt that comes right after it takes no file away."""
+        with self._gate.lock:
+            pending = self._transactions.current.inputs.get(stage.name)
+            return pending is not None and any(each is change for each in pending.changes)
 
     def keys(self, keys: Any, name: str, schema: Schema) -> Any:
         """The keys of rows to delete: those of a DataFrame over Arrow, others as they are."""

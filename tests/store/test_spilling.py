@@ -24,6 +24,7 @@ from nosync_nb.dataflow import runner
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.session import inputs
 from nosync_nb.session.session import owners_of
+from nosync_nb.session.transactions import InputChanges
 from nosync_nb.session.worker import Worker
 from nosync_nb.store import journal, store
 from nosync_nb.store.log import Position
@@ -149,6 +150,33 @@ def test_a_run_that_fails_leaves_no_file_and_a_load_that_is_discarded_none(tmp_p
             assert session.pending["sales"].rows == ROWS
         session.discard()
         assert sorted(os.listdir(layers)) == before
+
+
+@pytest.mark.usefixtures("low")
+@pytest.mark.parametrize("added", [False, True])
+def test_an_interrupt_of_a_load_takes_its_files_if_its_rows_do_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: bool
+) -> None:
+    layers, add = tmp_path / "log" / "layers", InputChanges.add
+
+    def interrupted(changes: InputChanges, *given: Any) -> int:
+        if added:
+            add(changes, *given)
+        raise KeyboardInterrupt
+
+    with nosync_nb.open(tmp_path / "log") as session:
+        declared(session)
+        session["sales"].insert(sales(1, start=ROWS))  # else the interrupt takes all that waits
+        before = sorted(os.listdir(layers))
+        with monkeypatch.context() as patch:
+            patch.setattr(InputChanges, "add", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                session["sales"].insert(sales())
+        assert (sorted(os.listdir(layers)) != before) == added
+        session.commit()
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert len(session["sales"].rows()) == added * ROWS + 1
+        assert session.verify().whole
 
 
 @pytest.mark.usefixtures("low")

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from inside import lease_of
@@ -21,7 +22,9 @@ from nosync_nb.session import upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import segments, writer
+from nosync_nb.store.verification import verifying
 from nosync_nb.store.verification.findings import Damaged, Verified
+from nosync_nb.store.verification.survey import Survey, survey
 from nosync_nb.store.verification.verifying import verify
 
 SPILL_ROWS = 40
@@ -362,6 +365,23 @@ def test_a_frame_that_is_being_written_is_not_in_the_log_yet(
         grow(session, range(4, 5))
         assert [(each.epoch, each.whole) for each in found] == [(before.epoch, True)]
         assert verify(session.path).epoch == before.epoch + 1
+
+
+def test_a_later_look_that_lacks_the_newest_frames_takes_no_epoch_back(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Survey] = []
+
+    def mixture(*given: Any) -> Survey:
+        """The first look misses a file that was merged away, the second one the last frames."""
+        seen = survey(*given)
+        looks.append(seen)
+        gone = Damaged("gone.arrow", "it is missing")
+        return seen._replace(damage=[gone]) if len(looks) == 1 else seen._replace(epoch=1)
+
+    monkeypatch.setattr(verifying, "survey", mixture)
+    found = verify(str(log))
+    assert (len(looks), found.epoch, found.whole) == (2, EPOCHS, True)
 
 
 def test_a_verification_can_be_interrupted(log: Path) -> None:
