@@ -22,15 +22,16 @@ from unittest import mock
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
 from planless import planless
-from plans import INPUTS, Plan, Rows, described, ruled_plans, states
+from plans import INPUTS, Plan, Rows, described, ruled_chains, ruled_plans, states
 from soak import tried
 
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.host import definition_of
-from nosync_nb.dataflow import demand, pushing
+from nosync_nb.dataflow import chaining, demand, pushing
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
@@ -68,21 +69,21 @@ def passing(op: str) -> Broken:
     return without(pushing, "_PASSING", (*vars(pushing)["_PASSING"], op))
 
 
-def never_raising() -> AbstractContextManager[Any]:
-    """No predicate is taken to raise."""
-    compiled = vars(pushing)["_compiled"]
+def never_raising(module: Any) -> Broken:
+    """A module takes no predicate to raise."""
+    compiled = vars(module)["_compiled"]
 
     def sure(*given_: Any) -> Any:
         made = compiled(*given_)
         if made is None:
             return None
-        return SimpleNamespace(columns=made.columns, raises=False, deterministic=True)
+        return SimpleNamespace(columns=made.columns, raises=False, deterministic=True, local=True)
 
-    return mock.patch.object(pushing, "_compiled", sure)
+    return without(module, "_compiled", sure)
 
 
 CONDITIONS: Mapping[str, Broken] = {
-    "a predicate that may raise moves": never_raising,
+    "a predicate that may raise moves": never_raising(pushing),
     "a predicate moves below a column that may raise": with_spec(
         pushing, "select", firm=lambda _: frozenset()
     ),
@@ -96,6 +97,24 @@ CONDITIONS: Mapping[str, Broken] = {
     "a difference looks at some columns": with_spec(demand, "except_all", reads=same_columns),
     "a set difference looks at some columns": with_spec(demand, "subtract", reads=same_columns),
 }
+
+_LEAF: Callable[[Definition], Any] = vars(chaining)["_leaf"]
+
+CHAINING: Mapping[str, Broken] = {
+    "a predicate that may raise is asked between joins": never_raising(chaining),
+    "columns that are equal to one are not equal to each other": without(
+        chaining, "_united", lambda same, one, other: (*same, frozenset((one, other)))
+    ),
+    "a column is one of the first input": without(
+        chaining,
+        "_leaf",
+        lambda part: (_LEAF(part)[0], range(len(part.schema))),
+    ),
+    "columns are equal that nobody joined": without(
+        chaining, "_united", lambda same, one, other: (frozenset((one, other)).union(*same),)
+    ),
+}
+"""What makes a chain of joins give the rows of the joins that are written."""
 
 
 class MissedError(AssertionError):
@@ -156,7 +175,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield Bench(session)
 
 
-def tell(bench: Bench, number: int, cases: int = CASES) -> None:
+def tell(
+    bench: Bench,
+    number: int,
+    cases: int = CASES,
+    plans: Callable[[], SearchStrategy[Plan]] = ruled_plans,
+) -> None:
     """Holds the cases of one seed; ends at the first that gives something else."""
 
     @seed(number)
@@ -167,7 +191,7 @@ def tell(bench: Bench, number: int, cases: int = CASES) -> None:
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(ruled_plans(), states)
+    @given(plans(), states)
     def case(plan: Plan, rows: Rows) -> None:
         bench.hold(plan, rows)
 
@@ -192,9 +216,21 @@ def test_each_condition_is_missed(bench: Bench, condition: str) -> None:
         assert any(_missed(bench, number) for number in SEEDS), condition
 
 
-def _missed(bench: Bench, number: int) -> bool:
+def test_chains_give_the_rows_of_joins_as_they_are_written(bench: Bench) -> None:
+    tell(bench, SEEDS[0], tried(100, 3000), ruled_chains)
+
+
+@pytest.mark.parametrize("condition", tried([*CHAINING][:3], [*CHAINING]))
+def test_each_condition_of_chains_is_missed(bench: Bench, condition: str) -> None:
+    with CHAINING[condition]():
+        assert any(_missed(bench, number, ruled_chains) for number in SEEDS), condition
+
+
+def _missed(
+    bench: Bench, number: int, plans: Callable[[], SearchStrategy[Plan]] = ruled_plans
+) -> bool:
     try:
-        tell(bench, number, CASES_MAX)
+        tell(bench, number, CASES_MAX, plans)
     except Exception:  # a wrong plan may end in any way
         return True
     return False

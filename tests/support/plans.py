@@ -79,6 +79,14 @@ def chains() -> st.SearchStrategy[Plan]:
     return st.tuples(joins, above).map(lambda both: (*both[0][:2], *both[0][2], both[1]))
 
 
+def ruled_chains() -> st.SearchStrategy[Plan]:
+    """Three inputs or four joined by columns of one type, under a filter, which may raise."""
+    join = choices(("chain",))
+    joins = st.lists(join, min_size=2, max_size=3)
+    above = choices(("filter", "divide", "divide"))
+    return st.tuples(choices(("swap",)), joins, above).map(lambda p: (p[0], *p[1], p[2]))
+
+
 def raising_plans() -> st.SearchStrategy[Plan]:
     """Plans with something in between that some rows make raise, and filters above it."""
     parts = st.tuples(plans(most=3), choices(RAISING), st.lists(choices(STEPS), max_size=2))
@@ -149,6 +157,10 @@ def _step(
             if other % 2:
                 return source.filter(f"{sql} > 1")
             return source.with_columns({f"r{number}": sql})
+        case "swap":
+            return _swapped(source, one)
+        case "chain":
+            return _joined("join", source, _swapped(beside, one), one, other, number)
         case _ if word in JOINS:
             return _joined(word, source, beside, one, other, number)
         case "concat":
