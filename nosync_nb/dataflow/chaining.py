@@ -31,6 +31,10 @@ from nosync_nb.expressions import Expression, compile_expression, conjuncts, of_
 LEAST = 2
 """Fewer joins keep nothing between."""
 
+_SIEVED = "a predicate stands between"
+
+_BETWEEN = ("join", "select", "filter")
+
 Spot = tuple[int, int]
 
 
@@ -59,6 +63,18 @@ class _Chain(NamedTuple):
         return len(self.inputs) - 2 - self.more
 
 
+class _Found(NamedTuple):
+    """What of a definition is a chain.
+
+    Attributes:
+        spines: the chains that grow out of each other, by the id of each of their parts.
+        ended: why joins above a part are in none with those below it, by the id of the part.
+    """
+
+    spines: dict[int, list[tuple[Definition, _Chain]]]
+    ended: dict[int, str]
+
+
 def chained(tree: Definition) -> Definition:
     """A definition of the same rows with chains of joins as one; itself if there are none.
 
@@ -67,22 +83,56 @@ def chained(tree: Definition) -> Definition:
     parts = [*tree.walk()]
     if sum(part.op == "join" for part in parts) < LEAST:
         return tree
+    tops = [_best(spine) for spine in _found(tree, parts).spines.values()]
+    chosen = {id(part): chain for part, chain in tops if chain.saved > 0}
+    return _rebuilt(parts, chosen) if chosen else tree
+
+
+def unchained(plan: Definition) -> Mapping[int, str]:
+    """Why joins of a plan keep the rows of joins below them, by the ids of their parts.
+
+    Cost: as that of `chained`.
+    """
+    parts = [*plan.walk()]
+    if sum(part.op == "join" for part in parts) < LEAST:
+        return {}
+    spines, ended = _found(plan, parts)
+    whys = {id(p): ended[id(p.inputs[0])] for p in parts if _joins(p) and id(p.inputs[0]) in ended}
+    for spine in spines.values():
+        for part, chain in spine:
+            if _joins(part) and len(chain.inputs) > LEAST:
+                whys[id(part)] = "a join of all would ask for as many arrangements as it saves"
+    return whys
+
+
+def _found(tree: Definition, parts: Sequence[Definition]) -> _Found:
     fixed, uses = fixed_parts(parts), tree.uses
     spines: dict[int, list[tuple[Definition, _Chain]]] = {}
+    ended: dict[int, str] = {}
     for part in parts:
         if id(part) in fixed or not part.inputs:
             continue
         below = part.inputs[0]
-        spine = spines.get(id(below), []) if uses[id(below)] == 1 else []
-        chain = _extended(part, spine[-1][1] if spine else None)
-        if chain is None and part.op == "join" and part.params["left"]:
+        spine = spines.get(id(below), [])
+        if spine and uses[id(below)] > 1:
+            ended[id(below)], spine = "others read them", []
+        if spine:
+            chain = _extended(part, spine[-1][1])
+        else:
+            chain = ended.get(id(below)) if part.op in _BETWEEN else None
+        if isinstance(chain, str):
+            ended[id(below if _joins(part) else part)] = chain
+        if not isinstance(chain, _Chain) and _joins(part):
             spine, chain = [], _extended(part, _alone(below))
-        if chain is not None:
+        if isinstance(chain, _Chain):
             spine.append((part, chain))
             spines[id(part)] = spine
-    tops = [_best(spine) for spine in spines.values()]
-    chosen = {id(part): chain for part, chain in tops if chain.saved > 0}
-    return _rebuilt(parts, chosen) if chosen else tree
+    return _Found(spines, ended)
+
+
+def _joins(part: Definition) -> bool:
+    """Whether a part is a join that may be one of a chain."""
+    return part.op == "join" and bool(part.params["left"])
 
 
 def _best(spine: Sequence[tuple[Definition, _Chain]]) -> tuple[Definition, _Chain]:
@@ -147,22 +197,22 @@ def _passes_on(part: Definition) -> bool:
     return all(isinstance(place, int) for place in part.params["outputs"])
 
 
-def _extended(part: Definition, inner: _Chain | None) -> _Chain | None:
-    """The chain of the first input of a part with that part; None if it is none."""
-    if inner is None:
-        return None
+def _extended(part: Definition, inner: _Chain) -> _Chain | str | None:
+    """The chain of the first input of a part with that part, or why it ends there."""
     match part.op:
         case "join" if part.params["left"]:
             return _with_join(part, inner)
         case "select" if _passes_on(part):
             columns = [inner.columns[place] for place in part.params["outputs"]]
             return inner._replace(columns=tuple(columns))
-        case "filter" if not part.functions:
-            return _with_filter(part, inner)
+        case "select":
+            return "columns are computed between"
+        case "filter":
+            return (None if part.functions else _with_filter(part, inner)) or _SIEVED
     return None
 
 
-def _with_join(part: Definition, inner: _Chain) -> _Chain | None:
+def _with_join(part: Definition, inner: _Chain) -> _Chain | str:
     right, places = _leaf(part.inputs[1])
     number = len(inner.inputs)
     key = tuple([places[place] for place in part.params["right"]])
@@ -170,9 +220,9 @@ def _with_join(part: Definition, inner: _Chain) -> _Chain | None:
     same = inner.same
     for one, other in zip(left, key, strict=True):
         same = _united(same, one, (number, other))
-    port = None if inner.tests else _port(inner, left)
-    if port is None:
-        return None
+    port = _SIEVED if inner.tests else _port(inner, left)
+    if isinstance(port, str):
+        return port
     ports = dict.fromkeys((*inner.ports, port, (number, key)))
     columns = [
         inner.columns[place] if side == 0 else (number, places[place])
@@ -182,8 +232,8 @@ def _with_join(part: Definition, inner: _Chain) -> _Chain | None:
     return _Chain((*inner.inputs, right), tuple(ports), same, inner.tests, tuple(columns), more)
 
 
-def _port(inner: _Chain, left: Sequence[Spot]) -> tuple[int, tuple[int, ...]] | None:
-    """The key by which a new input finds its partners; None if it would be kept for it alone."""
+def _port(inner: _Chain, left: Sequence[Spot]) -> tuple[int, tuple[int, ...]] | str:
+    """The key by which a new input finds its partners, or why rows would be kept for it alone."""
     known = {place: at for at, places in enumerate(inner.same) for place in places}
     if all(place in known for place in left):
         wanted = {known[place] for place in left}
@@ -192,8 +242,10 @@ def _port(inner: _Chain, left: Sequence[Spot]) -> tuple[int, tuple[int, ...]] | 
                 return number, key
     owners = {number for number, _ in left}
     (owner, *others) = sorted(owners)
-    if others or not (len(inner.inputs) == 1 or inner.inputs[owner].is_ref):
-        return None
+    if others:
+        return "they are joined by columns of several inputs"
+    if len(inner.inputs) > 1 and not inner.inputs[owner].is_ref:
+        return "what they are joined by has no name"
     return owner, tuple(place for _, place in left)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explained import Explained, PlanLine, PlanSection
 from nosync_nb.collections.phrases import listed, phrase
+from nosync_nb.dataflow.chaining import unchained
 from nosync_nb.dataflow.draft import Work
 from nosync_nb.dataflow.lookups import Arrangement, Lookups
 from nosync_nb.dataflow.moves import columns_read, moved, pruned
@@ -80,6 +81,7 @@ class _Telling:
         self.lookups = Lookups(seen, plan, told.stage)
         self.moved = moved(told.written, plan)
         self.pruned = pruned(told.written, plan)
+        self.unchained = unchained(plan)
         self.read = columns_read(plan, types)
         self.parts = {id(part): part for part in plan.walk()}
         self.kept = {key: self._used(part) for key, part in self.parts.items()}
@@ -176,6 +178,13 @@ class _Telling:
             yield f"moved below {' and '.join(WORDS.get(op, op) for op in below)}"
         if gone := self.pruned.get(id(part)):
             yield f"not carried, as nobody reads it: {listed(gone)}"
+        if why := self.unchained.get(id(part)):
+            yield f"keeps the rows of the join below ({_rows(self._rows_below(part))}): {why}"
+
+    def _rows_below(self, join: Definition) -> int:
+        """How many rows a join looks up in its first input."""
+        kept, key = self.kept[id(join.inputs[0])], {*join.params["left"]}
+        return max((e.rows for e in kept if e.key is not None and {*e.key} == key), default=0)
 
     def _is_numbered(self, part: Definition) -> bool:
         """Whether others refer to it: it is used twice, or something of it is kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -99,6 +100,44 @@ def test_explained_it_says_what_a_change_looks_up_the_smallest_first(session: Se
     assert told[2:6] == ["├─ customers", "├─ orders", "├─ lines", "└─ bills"]
     looks = "orders: customers by c (3 rows), bills by o (5 rows), lines by o (6 rows)"
     assert told[-3] == looks
+
+
+def told(collection: Collection) -> list[str]:
+    """Why joins of a stage keep those below them, from the result down, and how many rows."""
+    return re.findall(r"keeps the rows of the join below \((.*)", str(collection.explain()))
+
+
+def test_explained_a_join_says_why_it_keeps_the_rows_of_the_one_below(session: Session) -> None:
+    orders, lines, bills = session["orders"], session["lines"], session["bills"]
+    twice = bought(session)
+    paid = orders.join(bills, on="o")
+    session.define(
+        {
+            "filtered": twice.filter("name < 'b'").join(lines, on="o"),
+            "raising": twice.filter("10 div price > 1").join(lines, on="o"),
+            "python": twice.filter(lambda row: row.c > 0).join(lines, on="o"),
+            "computed": twice.select("o + 0 AS o", "name").join(lines, on="o"),
+            "both": twice.join(lines, on={"o": "o", "place": "n"}),
+            "again": twice.join(lines, on="o").concat(
+                twice.join(lines.rename({"o": "p"}), on={"o": "item"}).rename({"p": "item"})
+            ),
+            "star": paid.join(session["customers"], on={"paid": "c"}),
+            "counted": twice.filter("10 div price > 1").group_by("o").count().join(lines, on="o"),
+        }
+    )
+    insert(session)
+    session.commit()
+    sieved = "a predicate stands between"
+    assert [told(session[n]) for n in ("filtered", "raising", "python")] == [
+        [f"2 rows): {sieved}"], [f"1 row): {sieved}"], [f"4 rows): {sieved}"],
+    ]  # fmt: skip
+    assert told(session["computed"]) == ["4 rows): columns are computed between"]
+    assert told(session["both"]) == ["4 rows): they are joined by columns of several inputs"]
+    assert told(session["again"]) == ["4 rows): others read them"] * 2
+    assert told(session["star"]) == [
+        "4 rows): a join of all would ask for as many arrangements as it saves"
+    ]
+    assert told(session["counted"]) == []
 
 
 def test_as_written_it_keeps_those_between(session: Session) -> None:
