@@ -286,5 +286,5 @@ def test_rounds_that_became_dense_are_not_followed_to_the_end(tmp_path: Path) ->
             live[chance.randrange(400)] = (chance.randrange(100), chance.randrange(100))
     whole = touched[5]  # it rests by then
     assert touched[4] == pytest.approx(whole, rel=0.05)
-    assert whole < touched[1] < 1.5 * whole
-    assert whole < touched[2] < 1.5 * whole
+    assert touched[0] < touched[1] < 1.1 * touched[0], "found out row by row"
+    assert whole < touched[2] < 1.5 * whole, "found out on traces"

@@ -2,8 +2,8 @@
 
 `plan` says what is inside a loop, `rounds` how its state is kept; `run` runs the rounds, `few` does
 so row by row, if few change, on a `mirror` of the state (what is `known` of keys, and `stepped`
-round by round) and by the `shapes` of the nodes; `loop` is the operator, and `effort` says what it
-should do.
+round by round), by the `shapes` of the nodes and with `sums` of rows; `loop` is the operator, and
+`effort` says what it should do.
 """
 
 from nosync_nb.operators.base import GROUP, JOIN, PLAIN

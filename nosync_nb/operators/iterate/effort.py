@@ -3,7 +3,8 @@
 To follow changes costs in proportion to what they touch in every round, and all that a key ever
 held is looked through again. Where nearly all is touched, running anew costs a fraction of it. So
 following is given up when it has cost three fifths of what the last run anew did, in a small loop
-as much, or as soon as rounds are dense (see `run`): an epoch costs at most some twice that.
+as much, or as soon as rounds are dense (see `run`, and of rows `few`): an epoch costs at most some
+twice that.
 
 A loop that gave up twice in a row *rests*: it keeps no traces, since they would change altogether,
 is run anew each epoch, and only the difference of its result is logged. Every now and then it

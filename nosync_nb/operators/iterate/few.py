@@ -7,6 +7,7 @@ then the epoch is run on the traces, as if nothing had been tried.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,18 @@ from nosync_nb.operators.iterate.known import (
 from nosync_nb.operators.iterate.mirror import Mirror
 from nosync_nb.operators.iterate.plan import LEAVE, VARIABLE, Inner, Reader
 from nosync_nb.operators.iterate.rounds import Time
-from nosync_nb.operators.iterate.run import LoopRun, tagged
+from nosync_nb.operators.iterate.run import RUN_ROWS, AbandonedError, LoopRun, tagged
 from nosync_nb.operators.iterate.settle import FREE_ROUNDS, Watch
-from nosync_nb.operators.iterate.shapes import COUNT_MAX, GroupShape, Held, JoinShape
+from nosync_nb.operators.iterate.shapes import GroupShape, JoinShape
 from nosync_nb.operators.iterate.stepped import Stepped
+from nosync_nb.operators.iterate.sums import (
+    COUNT_MAX,
+    Held,
+    add_pairs,
+    bound,
+    consolidated,
+    without_zeros,
+)
 from nosync_nb.operators.linear import Concat, Consolidate
 from nosync_nb.trace.batch import Updates, concat_updates
 
@@ -41,6 +50,13 @@ FEW_ROWS = 64
 ROWS_PER_RUN = 300
 """So many rows cost in Python what one run of a node costs in numpy, whatever its rows."""
 
+SPARSE_ROWS = 2000
+"""So many rows are touched before they are held against the last run anew. A third of what that
+cost in the same rounds is too much: a change that has spread so far spreads on."""
+
+ENDLESS = 1 << 60
+"""What a round is taken to cost that the last run anew did not have."""
+
 _KNOWN_MAX = 1 << 14
 _DIFF = itemgetter(1)
 
@@ -50,10 +66,14 @@ class FewRun(LoopRun):
 
     Raises:
         ManyError: it is given up; the mirror is of no use any more.
+        AbandonedError: so is following the changes on traces: they have spread over most rows.
     """
 
-    def __init__(self, loop: Loop, step: Step, mirror: Mirror, budget: int | None) -> None:
-        super().__init__(loop, step, (), budget)
+    def __init__(
+        self, loop: Loop, step: Step, mirror: Mirror, budget: int | None, usual: Mapping[int, int]
+    ) -> None:
+        super().__init__(loop, step, (), budget, usual)
+        self.usually = 0
         self.mirror = mirror
         self.shape = loop.shape
         self.boxes: dict[tuple[int, Time], dict[int, Pairs]] = {}
@@ -87,6 +107,14 @@ class FewRun(LoopRun):
                 parts.append(tagged(leave, self.plan.nodes, port, updates))
         return concat_updates(parts, self.plan.types) if parts else None
 
+    def _measure(self, number: int, work: int) -> None:
+        """Gives up, if it costs too much of what the rounds until now cost when run anew."""
+        self.usually += self.usual.get(number, ENDLESS)
+        rows_count = self.work - RUN_ROWS * self.runs
+        costs = rows_count * RUN_ROWS // ROWS_PER_RUN
+        if rows_count > SPARSE_ROWS and 3 * costs > self.usually:
+            raise AbandonedError
+
     def _send(self, number: int, time: Time, pairs: Pairs) -> None:
         """Passes on what a node made."""
         if pairs:
@@ -98,7 +126,7 @@ class FewRun(LoopRun):
         node, port = reader
         target = self.plan.nodes[node]
         if target.kind == LEAVE and not target.depth:
-            _add(self.left.setdefault(port, {}), pairs)
+            add_pairs(self.left.setdefault(port, {}), pairs)
         elif target.kind != VARIABLE:
             self._box(node, port, time[: target.depth], pairs)
         elif port == 0:
@@ -136,7 +164,7 @@ class FewRun(LoopRun):
         elif node.kind == JOIN:
             self._paired(number, node, time, boxes)
         elif node.operator is None or isinstance(node.operator, Consolidate):
-            sums = _consolidated(pairs for pairs in boxes.values())
+            sums = consolidated(pairs for pairs in boxes.values())
             self.touched += len(sums)
             self._send(number, time, list(sums.items()))
         elif isinstance(node.operator, Concat):
@@ -179,7 +207,7 @@ class FewRun(LoopRun):
         """Pairs dA with B as it was, then A and its change with dB; each pair at its bound."""
         made: dict[Time, Pairs] = {}
         for side in (0, 1):
-            delta = _consolidated([boxes[side]]) if side in boxes else None
+            delta = consolidated([boxes[side]]) if side in boxes else None
             if not delta:
                 continue
             self._pair_side(number, node, side, delta, time, made)
@@ -241,7 +269,7 @@ class FewRun(LoopRun):
     ) -> None:
         """Evaluates the keys that changed or were scheduled, and schedules their later times."""
         shape: GroupShape = self.shape.nodes[number]
-        changed = {port: _consolidated([pairs]) for port, pairs in boxes.items()}
+        changed = {port: consolidated([pairs]) for port, pairs in boxes.items()}
         for port, sums in changed.items():
             keys.update(map(shape.keys[port], sums))
         if not keys:
@@ -291,7 +319,7 @@ class FewRun(LoopRun):
         self.step.touched += touched
         if any(asked):
             self._ask(node, asked, change)
-        made = _without_zeros(change)
+        made = without_zeros(change)
         output.add(made, time)
         self._send(number, time, list(made.items()))
 
@@ -334,7 +362,7 @@ class FewRun(LoopRun):
             self.step.touched += late
             for at in later:
                 self._wait(number, at, key)
-        return _without_zeros(counts)
+        return without_zeros(counts)
 
     def _wait(self, number: int, time: Time, key: Row) -> None:
         """Has a key evaluated at a later time."""
@@ -354,40 +382,4 @@ class FewRun(LoopRun):
             inputs.append(updates_of(held.items(), types) if held else None)
         output = from_scratch(operator, inputs, self.step)
         if output is not None:
-            _add(change, pairs_of(output.columns, output.diff))
-
-
-def bound(time: Time, other: Time) -> Time:
-    """The least upper bound of two times."""
-    if time == other:
-        return time
-    if len(time) == 1:
-        return time if time > other else other
-    return tuple(map(max, time, other))
-
-
-def _add(held: Held, pairs: Any) -> None:
-    for row, diff in pairs:
-        held[row] = held.get(row, 0) + diff
-
-
-def _consolidated(parts: Any) -> Held:
-    """The sum of lists of rows, without those that cancel.
-
-    Raises:
-        ManyError: if a count grows beyond what can be multiplied.
-    """
-    sums: Held = {}
-    for pairs in parts:
-        _add(sums, pairs)
-    kept = _without_zeros(sums)
-    if kept and max(map(abs, kept.values())) > COUNT_MAX:
-        raise ManyError
-    return kept
-
-
-def _without_zeros(held: Held) -> Held:
-    """What does not cancel; the same, if that is all."""
-    if 0 in held.values():
-        return {row: count for row, count in held.items() if count}
-    return held
+            add_pairs(change, pairs_of(output.columns, output.diff))

@@ -113,11 +113,15 @@ class Loop(Operator):
                 return None
             mirror = Mirror(self)
         touched = step.touched
-        run = FewRun(self, step, mirror, budget)
+        run = FewRun(self, step, mirror, budget, effort.rounds)
         try:
             run.start()
             run.loop(self.scope, ())
             mirror.leave(step)
+        except AbandonedError:
+            run.close()
+            effort.gave_up()
+            raise
         except (ManyError, OverflowError, CountError):
             effort.gave_up()
             step.undo(touched)

@@ -14,6 +14,7 @@ from nosync_nb.operators.base import GROUP, PLAIN
 from nosync_nb.operators.distinct import Threshold, distinct
 from nosync_nb.operators.iterate.known import PLAIN_TYPES, ManyError, Row, key_picker, picker
 from nosync_nb.operators.iterate.plan import LEAVE, Inner
+from nosync_nb.operators.iterate.sums import COUNT_MAX, Held
 from nosync_nb.operators.join import Join
 from nosync_nb.operators.linear import Linear, Select
 from nosync_nb.rows.types import INTEGERS
@@ -22,10 +23,6 @@ from nosync_nb.trace.batch import Layout
 if TYPE_CHECKING:
     from nosync_nb.operators.iterate.loop import Loop
 
-COUNT_MAX = 1 << 53
-"""Counts and sums beyond it are left to numpy, which sees when 64 bits are too few."""
-
-Held = dict[Row, int]
 Result = Callable[[Row, list[Held]], Held | None]
 """The output of one key over its rows in each input; None: ask the operator."""
 
