@@ -59,3 +59,26 @@ def test_of_seconds_31_bits_count() -> None:
 def test_a_distance_is_asked_of_spark_where_its_most_may_be_null() -> None:
     assert not compiled("levenshtein('a', 'b', x)", "x int").local
     assert of("levenshtein(x, 'kitten', 2)", "x string", "sitting", "kittens") == [-1, 1]
+
+
+def test_the_first_and_the_last_moment_that_a_timestamp_can_be() -> None:
+    last, least, month = 9_223_372_036_854, -(2**63), 31 * 86_400 * 10**6
+    assert of("unix_seconds(timestamp_seconds(x))", "x bigint", last, -last) == [last, -last]
+    moved = "unix_micros(timestampadd(month, -1, timestamp_micros(x)))"
+    assert of(moved, "x bigint", least + month) == [least]
+    for sql, beyond in (
+        ("timestamp_seconds(x)", last + 1),
+        ("timestamp_seconds(x)", -last - 1),
+        (moved, least + month - 1),
+    ):
+        with pytest.raises(ExpressionError, match="overflow"):
+            of(sql, "x bigint", beyond)
+
+
+def test_a_byte_of_json_is_signed_from_128_on() -> None:
+    given = of("from_json(x, 'a tinyint').a", "x string", *(f'{{"a":{n}}}' for n in (127, 128)))
+    assert given == [127, -128]
+
+
+def test_the_last_bytes_of_a_hash_are_signed_from_128_on() -> None:
+    assert of("hash(x)", "x binary", b"\x7f", b"\x80") == [1185089389, 775851899]

@@ -16,7 +16,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Session
-from nosync_nb.errors import CorruptLogError, FencedError
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
 from nosync_nb.files.disk import Files
 from nosync_nb.session import upkeep
 from nosync_nb.session.session import owners_of
@@ -25,7 +25,7 @@ from nosync_nb.store.replicas import asking, mending, scrubbing, settings
 from nosync_nb.store.replicas import keeper as keeper_
 from nosync_nb.store.replicas.comparing import verified
 from nosync_nb.store.replicas.folder import FolderReplica
-from nosync_nb.store.replicas.keeper import Progress, keep
+from nosync_nb.store.replicas.keeper import Lane, Progress, keep
 from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.scrubbing import Scrubbed, Scrubber
 from nosync_nb.store.replicas.shipping import Shipper
@@ -655,3 +655,37 @@ def test_a_keeper_ends_though_a_mount_hangs(
     never.set()
     for each in lanes:
         each.join(60)
+
+
+def test_a_replica_that_fails_while_the_owner_ends_is_tried_again(
+    log: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, failed, lanes = threading.Event(), threading.Event(), list[Lane]()
+    promise, end = FolderReplica.promise, Lane.end
+
+    def fail_once(replica: FolderReplica, *args: Any) -> Any:
+        if "/a/" in replica.folder and not failed.is_set():
+            assert ended.wait(60)
+            failed.set()
+            raise DurabilityError("the disk is full")
+        return promise(replica, *args)
+
+    def told(lane: Lane) -> None:
+        end(lane)
+        lanes.append(lane)
+        if len(lanes) == 2:
+            ended.set()
+
+    monkeypatch.setattr(Lane, "end", told)
+    monkeypatch.setattr(FolderReplica, "promise", fail_once)
+    session.inputs["edges"].insert([(7, 7)])
+    session.commit(wait="disk")
+    log_ = owners_of(session).publisher.store.log
+    reading, writing = os.pipe()
+    os.close(writing)
+    with FileIO(reading) as news:
+        keep(str(log), log_.generation, news, Heard(session).tell)
+    assert failed.is_set()
+    replica = FolderReplica(str(log.parent / "a"), log_.id)
+    assert replica.acknowledged() == log_.durable
+    replica.close()

@@ -298,6 +298,16 @@ def test_pins_are_refused_with_what_is_there(opened: Callable[..., Session]) -> 
     assert session.pins == {}
 
 
+def test_the_beginning_stays_pinned_when_the_log_is_opened_again(
+    opened: Callable[..., Session],
+) -> None:
+    session = opened()
+    session.input("x", "a int")
+    session.pin(0, "before all")
+    session.close()
+    assert opened().pins == {"before all": 0}
+
+
 def test_a_kill_while_the_past_is_thinned_leaves_all_that_is_said_to_be_there(
     tmp_path: Path, opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,21 @@ def test_one_failed_sync_seals_the_segment_and_rewrites_before_the_frontier_move
 
 
 @pytest.mark.fault(16)
+def test_after_a_failed_sync_nothing_is_written_anew_that_was_on_disk_before(path: str) -> None:
+    failing = Failing("sync", errno.EIO, times=1)
+    log = open_failing(path, failing)
+    failing.on = False
+    log.append(1, b"one")
+    log.sync()
+    failing.on = True
+    log.append(1, b"two")
+    log.sync()
+    assert log.durable == 2
+    assert everything(path) == [b"one", b"two"]
+    assert after_power_failure(path, log) == [b"one", b"two"]
+
+
+@pytest.mark.fault(16)
 def test_after_a_failed_sync_the_file_is_never_synced_again(path: str) -> None:
     log = open_failing(path, Failing("sync", errno.EIO, times=1))
     log.append(1, b"one")

@@ -36,9 +36,10 @@ from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.trace.parts import PartRef, open_part, write_parts
-from nosync_nb.trace.past import grid, sections, tree
+from nosync_nb.trace.past import grid, packs, sections, tree
 from nosync_nb.trace.past.history import History
 from nosync_nb.trace.past.thinning import Keep
+from nosync_nb.trace.proving import flaws
 
 PAIRS = Layout(("bigint", "bigint"), (0,))
 TRACES = (1, 2, 3)
@@ -630,3 +631,25 @@ def test_a_hint_names_no_epoch_that_is_not_there_yet(tmp_path: Path) -> None:
     with pytest.raises(TimeError, match="epoch 2 cannot") as told:
         history.state(1, 2)
     assert told.value.hint == "the nearest epochs that can be read are later"
+
+
+def test_a_pack_of_which_no_digest_is_known_is_held_against_itself(tmp_path: Path) -> None:
+    name, size, digest = packs.write_pack(str(tmp_path), [], "x")
+    content = (tmp_path / name).read_bytes()
+
+    def read(offset: int, count: int) -> bytes:
+        return content[offset : offset + count]
+
+    def told(known: str | None) -> list[str]:
+        return [flaw.why for flaw in flaws(name, read, size, known)]
+
+    assert told(None) == told(digest) == []
+    assert len(told("0" * 32)) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2**40])
+def test_a_pack_that_says_it_has_more_than_fits_is_damaged(tmp_path: Path, count: int) -> None:
+    words = np.array([0, 0, count, packs.MAGIC], np.uint64).tobytes()
+    (tmp_path / "x.pack").write_bytes(words)
+    with pytest.raises(CorruptLogError, match="its end is missing or overwritten"):
+        packs.Pack(str(tmp_path), "x.pack", len(words), "")
