@@ -6,6 +6,7 @@ log's record is no more than a hint: opening the log judges whose that is.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -17,11 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nosync.identity import Evidence, FileId, KnownLog, Record, may_be
+from nosync.identity import TEXT, Evidence, FileId, KnownLog, Record, may_be
 from nosync.place import RECORD, Place
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CELL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_COUNTED = re.compile(r"[A-Za-z]?[a-z_-]*[0-9]{1,6}")
+_RANDOM = re.compile(r"[0-9a-f]{8}")
 _NOTEBOOK_BYTES_MAX = 64 << 20
 _RECORD_BYTES_MAX = 1 << 17
 _CELLS_MAX = 1000
@@ -34,8 +37,8 @@ class NotebookFile:
     """A notebook's file as it was read.
 
     file: None: there is none.
-    cells: ids of its cells, None if they have none, or it cannot be read.
-    sources: a cell's text -> its id.
+    cells: what tells its cells (see `telling`), None if they have no ids, or it cannot be read.
+    sources: a cell's text -> what tells it.
     """
 
     path: str = ""
@@ -57,20 +60,32 @@ class NotebookFile:
             cells = [(_text(cell["source"]), str(cell.get("id") or "")) for cell in read]
             if cells and not any(known for _, known in cells):
                 return cls(where, file)
-            ids = {known: text for text, known in cells if _CELL.fullmatch(known)}
-            return cls(where, file, frozenset(ids), {text: i for i, text in ids.items()})
+            told = {telling(known, text): text for text, known in cells if _CELL.fullmatch(known)}
+            told.pop("", None)
+            return cls(where, file, frozenset(told), {text: i for i, text in told.items()})
         return cls(where, file)
 
     def cell(self, told: object, source: str) -> str:
-        """The id that a running cell has in the file, empty if it has none that stays.
+        """What tells a running cell in the file, empty if it has nothing that stays.
 
         Some front ends tell ids of their own: then it is the cell of the same text.
         """
         if self.file is not None and self.cells is None:
             return ""  # the file keeps no ids: the front end makes others every time
         if isinstance(told, str) and _CELL.fullmatch(told):
-            return told
+            return telling(told, source.strip())
         return (self.sources or {}).get(source.strip(), "")
+
+
+def telling(known: str, text: str) -> str:
+    """What tells a cell from those of other notebooks: its id, or its text if ids are counted.
+
+    Tools that keep notebooks under version control number their cells: every notebook has a cell
+    "0" then. Empty: nothing tells it, as it has no text either.
+    """
+    if _RANDOM.fullmatch(known) or not _COUNTED.fullmatch(known):
+        return known
+    return f"{TEXT}{hashlib.sha256(text.encode()).hexdigest()[:16]}" if text else ""
 
 
 def _text(source: Any) -> str:

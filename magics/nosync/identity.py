@@ -32,6 +32,9 @@ from typing import NamedTuple
 CHOSEN, KERNEL, FILE, CELLS, PATH, NEW = "chosen", "kernel", "file", "cells", "path", "new"
 COPY, OTHER, GONE, MAYBE = "copy", "other", "gone", "maybe"
 
+TEXT = "text-"
+"""Begins what stands for the text of a cell whose id says nothing: one of many cells "0"."""
+
 FileId = tuple[int, int]
 """Device and number of a file."""
 
@@ -43,8 +46,8 @@ class Evidence(NamedTuple):
         natural: where its log lies if nothing is known; None: nobody tells the notebook's name.
         notebook: the path of its file, without links.
         file: that file, None if there is none.
-        cells: ids of the cells in the file and of the one that runs; empty: there are none yet;
-            None: they cannot be known.
+        cells: ids of the cells in the file and of the one that runs, or what stands for their
+            texts; empty: there are none yet; None: they cannot be known.
         kernel: the kernel's id, empty if it has none that stays.
         chosen: the log that the user has named.
     """
@@ -62,7 +65,7 @@ class Record:
     """What a log knows of its notebook; it lies beside the log.
 
     notebook, file, kernel: as in `Evidence`, when it was seen last.
-    cells: ids of the cells that it has seen run, the latest last.
+    cells: ids or texts of the cells that it has seen run, the latest last.
     log: the folder of the log, by which a copy of the folder is told.
     seen: when it was written, seconds since 1970.
     """
@@ -149,10 +152,9 @@ def same(here: Evidence, record: Record) -> bool:
     """Tells whether the notebook that a log knows is this one, so that its cells stay known."""
     if here.kernel and record.kernel == here.kernel:
         return True
-    known = _shared(here, record) > 0
-    if known or (record.cells and here.cells is not None):
-        return known
-    return record.notebook == here.notebook
+    if _shared(here, record):
+        return True
+    return not _differs(here, record) and record.notebook == here.notebook
 
 
 def may_be(here: Evidence, log: Path, record: Record) -> bool:
@@ -163,8 +165,30 @@ def may_be(here: Evidence, log: Path, record: Record) -> bool:
 
 
 def _shared(here: Evidence, record: Record) -> int:
-    """How many cells of the notebook the log has seen."""
-    return len((here.cells or frozenset()).intersection(record.cells))
+    """How many cells of the notebook the log has seen.
+
+    Texts count if they are several, and half of what either has: one line stands in many notebooks.
+    """
+    both = (here.cells or frozenset()).intersection(record.cells)
+    if not both or _ids(both):
+        return len(both)
+    fewer = min(len(here.cells or ()), len(record.cells))
+    return len(both) if len(both) > 1 and 2 * len(both) >= fewer else 0
+
+
+def _ids(cells: Iterable[str]) -> bool:
+    """Whether there is any id among them."""
+    return any(not each.startswith(TEXT) for each in cells)
+
+
+def _differs(here: Evidence, record: Record) -> bool:
+    """Whether a notebook that shares no cell with what a log has seen is another one.
+
+    Texts are edited, and tell nothing when they differ.
+    """
+    if here.cells is None or not record.cells:
+        return False
+    return not here.cells or (_ids(here.cells) and _ids(record.cells))
 
 
 def _latest(known: KnownLog) -> tuple[bool, float]:
@@ -189,7 +213,7 @@ def _contradicts(here: Evidence, known: KnownLog) -> bool:
     record = known.record
     if record is None:
         return False
-    if known.lives or (record.cells and here.cells is not None):
+    if known.lives or _differs(here, record):
         return True
     if record.file and here.file:
         return record.file != here.file
@@ -198,8 +222,7 @@ def _contradicts(here: Evidence, known: KnownLog) -> bool:
 
 def _maybe(here: Evidence, record: Record) -> bool:
     """The file is the one that the log knows, and there are no cells to tell more."""
-    unknown = here.cells is None or not record.cells
-    return here.file is not None and record.file == here.file and unknown
+    return here.file is not None and record.file == here.file and not _differs(here, record)
 
 
 def _free(natural: Path, taken: Iterable[Path]) -> Path:

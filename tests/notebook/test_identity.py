@@ -11,11 +11,12 @@ import nbformat
 import pytest
 
 from nosync import evidence
-from nosync.evidence import NotebookFile, read_record, write_record
+from nosync.evidence import NotebookFile, read_record, telling, write_record
 from nosync.identity import Evidence, KnownLog, Record, decide, same, told
 from nosync.place import RECORD
 
 LOGS = Path("/w/.nosync")
+TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
 FILE, OTHER_FILE = (1, 10), (1, 11)
 K1, K2 = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "2b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
@@ -31,6 +32,11 @@ def log(name: str = "flights", *, lives: str = "", brought: bool = False, **know
     usual = {"notebook": f"/w/{name}.ipynb", "file": FILE, "cells": ("a",), "kernel": K2}
     record = Record(**{**usual, "log": str(LOGS / name), "seen": 1.0, **known})
     return KnownLog(LOGS / name, record, lives, brought)
+
+
+def texts(letters: str) -> frozenset[str]:
+    """What stands for the texts of numbered cells."""
+    return frozenset(telling("0", each) for each in letters)
 
 
 UNKNOWN = KnownLog(LOGS / "flights")
@@ -185,6 +191,55 @@ CASES = {
         "new",
         "gone",
     ),
+    "numbered cells, of which one has a text of another notebook's": (
+        here("other", file=OTHER_FILE, cells=texts("abcd")),
+        [log(cells=texts("axyz"))],
+        "other",
+        "new",
+        "",
+    ),
+    "numbered cells, with the texts of a notebook that is there": (
+        here("copy", file=OTHER_FILE, cells=texts("abcd")),
+        [log(cells=texts("abx"), lives="/w/flights.ipynb")],
+        "copy",
+        "new",
+        "copy",
+    ),
+    "numbered cells, checked out of git": (
+        here(file=OTHER_FILE, cells=texts("abcd")),
+        [log(cells=texts("abx"))],
+        "flights",
+        "cells",
+        "",
+    ),
+    "numbered cells, all of them edited": (
+        here(cells=texts("xyz")),
+        [log(cells=texts("ab"))],
+        "flights",
+        "path",
+        "",
+    ),
+    "cells that were numbered in the file after the log saw them": (
+        here(cells=texts("ab")),
+        [log()],
+        "flights",
+        "path",
+        "",
+    ),
+    "numbered cells, renamed and all of them edited": (
+        here("renamed", cells=texts("xyz")),
+        [log(cells=texts("ab"))],
+        "renamed",
+        "new",
+        "maybe",
+    ),
+    "numbered cells, in another file of the name": (
+        here(file=OTHER_FILE, cells=texts("xyz")),
+        [log(cells=texts("ab"))],
+        "flights-2",
+        "new",
+        "gone",
+    ),
     "nobody tells the name": (Evidence(kernel=K1), [log()], None, "new", ""),
     "nobody tells the name, but the kernel has a log": (
         Evidence(kernel=K1),
@@ -234,6 +289,34 @@ def test_cells_are_told_by_the_ids_in_the_file(tmp_path: Path) -> None:
     assert file.cell("three", "x = 1") == "three"
     assert file.cell("vscode-notebook-cell:/a.ipynb#W0sZ", "x = 1") == "one"
     assert file.cell(None, "z = 3") == ""
+
+
+@pytest.mark.parametrize("known", ["0", "17", "cell-3", "cell_12", "Cell1", "a000012"])
+def test_a_cell_that_a_tool_has_numbered_is_told_by_its_text(tmp_path: Path, known: str) -> None:
+    file = NotebookFile.read(notebook_file(tmp_path / "a.ipynb", (known, "x = 1"), ("z", "y")))
+    (one,) = (file.cells or frozenset()) - {"z"}
+    assert one.startswith("text-")
+    assert one == file.cell(known, "x = 1\n") == file.cell(None, "x = 1")
+    assert file.cell(known, "x = 2") != one
+    assert file.cell(known, "") == ""
+
+
+@pytest.mark.parametrize(
+    "known", ["1a2b3c4d", "12345678", "abcdef12", "mDgbUHAGgjLW", "load", K1, "x7" * 8]
+)
+def test_a_cell_is_told_by_an_id_that_is_its_own(known: str) -> None:
+    assert telling(known, "x = 1") == known
+
+
+def test_no_tutorial_is_a_copy_of_another(tmp_path: Path) -> None:
+    read = {path.stem: NotebookFile.read(path) for path in TUTORIALS.glob("*.ipynb")}
+    assert len(read) == 6
+    for name, file in read.items():
+        for other, its in read.items():
+            if name == other:
+                continue
+            known = log(other, cells=tuple(its.cells or ()), lives=its.path)
+            assert decide(here(name, file=file.file, cells=file.cells), [known]).relation == ""
 
 
 def test_a_file_that_keeps_no_ids_has_no_cells_that_count(tmp_path: Path) -> None:

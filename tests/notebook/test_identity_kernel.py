@@ -106,6 +106,30 @@ def test_a_notebook_that_is_made_anew_begins_anew_and_may_adopt(folder: Path) ->
         assert "rows 2" in kernel.run(COUNT, cell="other")
 
 
+def test_notebooks_whose_cells_are_numbered_are_no_copies_of_each_other(folder: Path) -> None:
+    """As tools leave them that strip notebooks for git: each has a cell `0`."""
+    first, second = folder / "first.ipynb", folder / "second.ipynb"
+    numbered = (("0", FLIGHTS), ("1", LOAD), ("2", COUNT))
+    save(first, *numbered)
+    save(second, ("0", "x = 1"), ("1", "print(x)"), ("2", COUNT))
+    with started(folder, "first.ipynb") as kernel:
+        for cell, source in numbered:
+            assert kernel.run(source, cell=cell).status == "ok"
+        kernel.renew("second.ipynb")
+        shown = kernel.run("nosync.session()", cell="0").text
+        assert "copy" not in shown
+        assert "new log .nosync/second" in shown
+        first.rename(folder / "before")  # a checkout makes the file anew
+        save(first, *numbered[:2], ("2", "print('edited')"))
+        (folder / "before").unlink()
+        kernel.renew("first.ipynb")
+        assert "rows 2" in kernel.run(COUNT, cell="2")
+        first.unlink()
+        kernel.renew("second.ipynb")
+        shown = kernel.run("print(sorted(nosync.session().inputs))", cell="1").text
+        assert "[]" in shown
+
+
 def test_vscode_tells_the_name_in_a_cell_of_its_own_which_is_not_the_first(folder: Path) -> None:
     save(folder / "t.ipynb", *CELLS)
     told = f"__vsc_ipynb_file__ = {str(folder / 't.ipynb')!r}"
