@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 import nosync_nb
 
@@ -170,15 +171,12 @@ import os, signal, socket, subprocess, sys
 import nosync_nb
 from pyspark.sql import SparkSession
 
-folder, server = sys.argv[1:]
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
+folder, server, port = sys.argv[1:]
 env = dict(os.environ)  # PySpark puts what a client needs into this one's
 
 def serve():
     process = subprocess.Popen(
-        [sys.executable, "-c", server, str(port)], env=env, text=True,
+        [sys.executable, "-c", server, port], env=env, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
     )
     assert process.stdout.readline() == "ready\\n"
@@ -188,7 +186,7 @@ def kill(process):
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()  # ends when the JVM does, which has the pipe too
     try:
-        socket.create_connection(("localhost", port)).close()
+        socket.create_connection(("localhost", int(port))).close()
     except ConnectionRefusedError:
         return
     raise AssertionError("the server is still there")
@@ -264,7 +262,7 @@ def test_a_jvm_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_connect_server_that_dies_takes_nothing_with_it(tmp_path: Path) -> None:
-    assert "all is well" in run(CONNECT, str(tmp_path / "log"), SERVER)
+    assert "all is well" in run(CONNECT, str(tmp_path / "log"), SERVER, str(free_port()))
 
 
 QUIET = """

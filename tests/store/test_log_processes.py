@@ -6,6 +6,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -43,6 +44,11 @@ class Child:
     def wait_until_stopped(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
         os.waitpid(self.pid, os.WUNTRACED)
+
+    def kill(self) -> None:
+        """Kills it, and waits until it is a corpse, which stays: it is no owner."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def end(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -176,12 +182,10 @@ def test_a_killed_process_loses_no_frame_it_was_told_of(path: str, children: lis
         children.append(child := Child(busy))
         for _ in range(40 + 97 * round_):
             told = int(child.pipe.recv_bytes())
-        os.kill(child.pid, signal.SIGKILL)  # and not waited for: a corpse is no owner
-        while child.pipe.poll(0.05):
-            try:
+        child.kill()
+        with suppress(EOFError, OSError):  # the last one may be half there
+            while True:
                 told = int(child.pipe.recv_bytes())
-            except EOFError:
-                break
         found = everything(path)
         assert len(found) >= told
         assert found == [b"%d" % number + bytes(number % 3000) for number in range(len(found))]
@@ -224,10 +228,8 @@ def test_a_child_of_a_killed_owner_does_not_keep_the_log(path: str, children: li
 
     children.append(child := Child(owner))
     grandchild = child.pipe.recv()
-    os.kill(child.pid, signal.SIGKILL)
+    child.kill()
     try:
-        child.pipe.poll(0.1)
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         with Log.open(path) as log:
             assert log.head.seq == 1
     finally:

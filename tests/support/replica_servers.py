@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ports import free_port
+
 
 class ReplicaServer:
     """A server over a folder, on this machine; started again at the port that it had.
@@ -24,7 +26,7 @@ class ReplicaServer:
         self.folder, self._options = folder, options
         self._program = ["-m", "nosync_nb.replica"] if program is None else ["-c", program]
         self._process: subprocess.Popen[str] | None = None
-        self.port = 0
+        self.port = free_port()
         self.url = ""
 
     def start(self) -> ReplicaServer:

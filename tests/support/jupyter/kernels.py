@@ -185,7 +185,7 @@ class Kernel(Front):
         self._manager.signal_kernel(signal.SIGKILL)
         provisioner = self._manager.provisioner
         assert provisioner is not None
-        provisioner.process.wait(timeout=30)  # type: ignore[attr-defined]
+        provisioner.process.wait(timeout=120)  # type: ignore[attr-defined]
         self._manager.restart_kernel(now=True, env=self._env, cwd=str(self._folder))
         self._client = self._connected()
 

@@ -17,6 +17,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import nbformat
 from jupyter_client.blocking.client import BlockingKernelClient
+from ports import free_port
 
 from jupyter.kernels import Front, package_path
 
@@ -68,7 +69,7 @@ def served(folder: Path, root: Path, *, app: str = "jupyterlab") -> Iterator[str
     }
     install = [sys.executable, "-m", "nosync", "install", "--prefix", str(folder / "prefix")]
     subprocess.run(install, env=environ, check=True, capture_output=True, timeout=60)
-    port = _free_port()
+    port = free_port()
     config = folder / "config.py"
     config.write_text(
         _CONFIG.format(
@@ -98,9 +99,9 @@ def served(folder: Path, root: Path, *, app: str = "jupyterlab") -> Iterator[str
     finally:
         server.send_signal(signal.SIGINT)
         server.send_signal(signal.SIGTERM)
-        server.wait(timeout=30)
+        server.wait(timeout=120)
         if drain.ident is not None:
-            drain.join(timeout=30)
+            drain.join(timeout=120)
         server.stderr.close()
 
 
@@ -108,17 +109,10 @@ def _await(port: int) -> None:
     """Waits until somebody listens there: the server says that it runs before it does."""
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=30).close()
+            socket.create_connection(("127.0.0.1", port), timeout=120).close()
             return
         except ConnectionRefusedError:
             threading.Event().wait(0.02)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 class ServedNotebook(Front):
