@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -76,7 +77,7 @@ def killed(victim: str, edges: int) -> tuple[float, list[Epoch]]:
     said.touch()
     process = started(base, edges)
     try:
-        wait_for(said, int(HERTZ * BEFORE_S))
+        wait_for(said, int(HERTZ * BEFORE_S), process)
         killed_s = time.monotonic()
         if victim == "kernel":
             process.kill()
@@ -88,9 +89,7 @@ def killed(victim: str, edges: int) -> tuple[float, list[Epoch]]:
         elif victim == "replica":
             (base / "replica-1").rename(base / "gone")
         while time.monotonic() < killed_s + AFTER_S:
-            if process.poll() is not None:
-                raise MeasurementError(f"the session ended ({process.returncode})")
-            time.sleep(BIN_S)
+            pause(process)
     finally:
         process.kill()
         process.wait()
@@ -111,13 +110,24 @@ def read(said: Path) -> list[Epoch]:
     return [Epoch(float(line[0]), float(line[1])) for line in lines if len(line) == 3]
 
 
-def wait_for(said: Path, count: int) -> None:
-    """Waits until so many epochs were written down."""
+def wait_for(said: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    """Waits until so many epochs were written down by a process that lives."""
     until = time.monotonic() + 600
     while len(read(said)) < count:
         if time.monotonic() > until:
             raise MeasurementError("the session does not commit")
-        time.sleep(BIN_S)
+        pause(process)
+
+
+def pause(process: subprocess.Popen[bytes]) -> None:
+    """Waits a moment for a process to go on.
+
+    Raises:
+        MeasurementError: at once if it has ended: nobody else will do what is waited for.
+    """
+    with suppress(subprocess.TimeoutExpired):
+        ended = process.wait(BIN_S)
+        raise MeasurementError(f"the session ended ({ended})")
 
 
 def binned(epochs: list[Epoch], killed_s: float) -> dict[int, list[float]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,6 +61,15 @@ def test_who_writes_first_waits_for_a_late_replica_once_for_each_stage() -> None
     found = pairs.copied("server", pairs.TROUBLES[1], command)
     assert found.epochs["p50"] > 2 * 2 * 1000 * pairs.LATE_S  # there and back, for each stage
     assert found.keeper > 0
+
+
+def test_a_session_that_ends_before_it_commits_is_noticed_at_once(tmp_path: Path) -> None:
+    said = tmp_path / "epochs"
+    said.write_text("0.5 1.5 .\n")
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as process:
+        kills.wait_for(said, 1, process)  # it is there already
+        with pytest.raises(MeasurementError, match=r"the session ended \(3\)"):
+            kills.wait_for(said, 2, process)
 
 
 @pytest.mark.parametrize("section", [pairs.pairs, persist.persist, kills.kills, faults.lost])
