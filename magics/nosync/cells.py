@@ -5,9 +5,8 @@ Design
     2. The cell's tree is changed so that its last expression passes through `end`, which commits
        and hands the value on: after it is evaluated, before it is displayed. An error of the commit
        is an error of the cell; from `post_run_cell` it would vanish.
-    3. `post_run_cell` discards what a failed cell left, and commits what no `end` saw. (A cell that
-       loads the extension was parsed before we were there: its value ends it on the way to the
-       display, if it has one.)
+    3. `post_run_cell` discards what a failed cell left, and commits what no `end` saw. (One that
+       loads the extension was parsed before: its value, if any, ends it on its way to the display.)
     Code run from inside a cell (`%run`, `%%time`, `%timeit`) belongs to it: only the first tree
     after the outermost `pre_run_cell` is changed.
 
@@ -35,8 +34,9 @@ if TYPE_CHECKING:
 
     from nosync.protocols import CellOwner
     from nosync_nb import Session
+    from nosync_nb.session.calls import InputChanges
     from nosync_nb.session.report import StageReport
-    from nosync_nb.session.transactions import InputChanges, Transaction
+    from nosync_nb.session.transactions import Transaction
 
 _END = "__nosync_end__"
 _LOADING = object()

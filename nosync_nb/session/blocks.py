@@ -40,7 +40,7 @@ class Blocks:
                     self._loads.skip("epoch", once, mark, loaded(transaction), stacklevel=5)
                 else:
                     if mark is not None:
-                        transaction.once[mark] = loaded(transaction)
+                        transaction.record({mark: loaded(transaction)})
                     self._commits.commit(transaction, None, label)
         finally:
             block.number = transaction.epoch

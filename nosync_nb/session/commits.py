@@ -25,13 +25,14 @@ from nosync_nb.errors import (
     StageError,
 )
 from nosync_nb.session.audits import Audits
+from nosync_nb.session.calls import InputChanges
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.removals import Removals, Taken, tell_absent
 from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replication import Replication
-from nosync_nb.session.transactions import InputChanges, Transaction, Transactions
+from nosync_nb.session.transactions import Transaction, Transactions
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.spark.costs import FEW_ROWS
 from nosync_nb.spark.link import Link

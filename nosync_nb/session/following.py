@@ -27,12 +27,14 @@ from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import SchemaError, StageError
 from nosync_nb.rows import mask
+from nosync_nb.session.calls import Change
 from nosync_nb.session.commits import Commits
+from nosync_nb.session.digests import load_of
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.inputs import Inputs
-from nosync_nb.session.loads import BLOCK, load_of
+from nosync_nb.session.loads import BLOCK
 from nosync_nb.session.publisher import Publisher
-from nosync_nb.session.transactions import Change, Transaction, Transactions
+from nosync_nb.session.transactions import Transaction, Transactions
 from nosync_nb.store.branches import Fork, fork_of
 from nosync_nb.store.ledger import Ledger
 from nosync_nb.trace.batch import Updates, concat_updates
@@ -209,7 +211,7 @@ class Pursuit:
                             self._inputs.add(own.name, change)
                 fork, at = mark
                 fresh = {key: load for key, load in once.items() if key not in there}
-                transaction.once.update({**fresh, _mark(fork, epoch): at})
+                transaction.record({**fresh, _mark(fork, epoch): at})
                 self._commits.commit(transaction, None, label)
         finally:
             self._commits.discard(transaction)

@@ -16,9 +16,9 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.host import Host
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema
+from nosync_nb.session.calls import Change
 from nosync_nb.session.inputs import Inputs
 from nosync_nb.session.loads import Loads
-from nosync_nb.session.transactions import Change
 from nosync_nb.trace.batch import Updates
 
 
@@ -99,10 +99,8 @@ class Input(Collection):
                 again = self._loads.again(name, kind, rows)
                 self._loads.skip(f"input '{name}':", once, mark, again, stacklevel=4)
                 return 0
-        count = self._inputs.take(name, kind, rows)
-        if mark is not None:
-            self._loads.note(name, mark)
-        elif kind == "insert" and count:
+        count = self._inputs.take(name, kind, rows, mark)
+        if mark is None and kind == "insert" and count:
             self._loads.tell(name)
         return count
 

@@ -6,7 +6,6 @@ it would be there twice while it is committed. They go with the transaction that
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from nosync_nb import rows
@@ -15,10 +14,12 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, OutOfMemoryError, StageError
 from nosync_nb.rows import Schema
 from nosync_nb.rows.arrays import ones
+from nosync_nb.session.calls import Change, InputChanges
+from nosync_nb.session.digests import load_of
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.repairs import Repairs
-from nosync_nb.session.transactions import Change, InputChanges, Transactions
+from nosync_nb.session.transactions import Transactions
 from nosync_nb.spark.costs import FEW_ROWS
 from nosync_nb.spark.link import Link
 from nosync_nb.store.spilling import RunFiles
@@ -54,11 +55,15 @@ class Inputs:
         """An input as the catalog has it."""
         return self._publisher.snapshot.catalog[name]
 
-    def take(self, name: str, kind: str, data: Any) -> int:
-        """Takes rows for an input at the call."""
+    def take(self, name: str, kind: str, data: Any, mark: str | None = None) -> int:
+        """Takes rows for an input at the call.
+
+        Args:
+            mark: what the log records of it, if it is a load to be taken once.
+        """
         # Not by `enough_memory`: what it does to pass any arguments on, small epochs would feel.
         try:
-            return self._take(name, kind, data)
+            return self._take(name, kind, data, mark)
         except OutOfMemoryError:
             raise
         except MemoryError as error:
@@ -68,7 +73,7 @@ class Inputs:
                 hint="insert them in several pieces, or as a Spark DataFrame",
             ) from error
 
-    def _take(self, name: str, kind: str, data: Any) -> int:
+    def _take(self, name: str, kind: str, data: Any, mark: str | None) -> int:
         stage = self._writable(name)
         frame = self._link.is_frame(data)
         fetched = self._link.fetch(data, stage) if frame else data
@@ -76,34 +81,34 @@ class Inputs:
             layouts = tuple(self._publisher.snapshot.graph.named[name].traces)
             change = Change(kind, None, self._link.ingest(data, stage, layouts))
             try:
-                return self._added(stage, change)
+                return self._added(stage, change, mark)
             except BaseException:
                 if not self._waits(stage, change):
                     self._publisher.store.remove(change.files)
                 raise
         rows_count, size_bytes = _size_of(fetched, stage.schema)
         if not rows_count:
-            return self._converted(stage, kind, fetched)
+            return self._converted(stage, kind, fetched, mark)
         self._admit(name, rows_count, size_bytes)
         what = f"takes {rows_count:,} rows for {name}"
         with self._publisher.works.doing.of(what, size_bytes, in_bytes=True):
-            return self._converted(stage, kind, fetched)
+            return self._converted(stage, kind, fetched, mark)
 
-    def _converted(self, stage: Stage, kind: str, data: Any) -> int:
+    def _converted(self, stage: Stage, kind: str, data: Any, mark: str | None) -> int:
         """Adds rows that are at hand."""
         columns, n = rows.to_columns(data, stage.schema, f"input '{stage.name}'")
         updates = Updates(columns, ones(n))
         if kind == "insert" and _is_load(stage, updates):
-            return self._spilled(stage, updates)
-        return self._added(stage, Change(kind, updates))
+            return self._spilled(stage, updates, mark)
+        return self._added(stage, Change(kind, updates), mark)
 
-    def _spilled(self, stage: Stage, updates: Updates) -> int:
+    def _spilled(self, stage: Stage, updates: Updates, mark: str | None) -> int:
         """Adds many rows, which wait in files, or in memory if the disk refuses them."""
         epoch, node = self._publisher.now + 1, self._publisher.snapshot.graph.named[stage.name]
         files, change = RunFiles(self._publisher.store), None
         try:
             change = Change("insert", None, files.arranged(node.traces, updates, epoch))
-            return self._added(stage, change)
+            return self._added(stage, change, mark)
         except BaseException:
             if change is None or not self._waits(stage, change):
                 files.end(failed=True)
@@ -125,13 +130,14 @@ class Inputs:
         """Adds a change of an input to the current transaction."""
         return self._added(self._writable(name), change)
 
-    def _added(self, stage: Stage, change: Change) -> int:
+    def _added(self, stage: Stage, change: Change, mark: str | None = None) -> int:
+        once = None if mark is None else (mark, load_of(stage, [change]))
         try:
-            return self._add(stage, change)
+            return self._add(stage, change, once)
         except CorruptLogError as error:  # of what the input holds; nothing was added
-            return self._repairs.again(error, lambda: self._add(stage, change))
+            return self._repairs.again(error, lambda: self._add(stage, change, once))
 
-    def _add(self, stage: Stage, change: Change) -> int:
+    def _add(self, stage: Stage, change: Change, once: tuple[str, str] | None) -> int:
         name = stage.name
         with self._gate.lock:
             self._gate.finish()
@@ -141,9 +147,7 @@ class Inputs:
             if changes is None:
                 changes = inputs[name] = InputChanges(stage)
             try:
-                count = changes.add(change, self._publisher.snapshot.contents(name))
-                changes.threads.add(threading.get_ident())
-                return count
+                return changes.add(change, self._publisher.snapshot.contents(name), once)
             except BaseException:
                 if fresh:
                     del inputs[name]

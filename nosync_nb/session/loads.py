@@ -15,24 +15,23 @@ was not, is told that nothing was done.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.errors import CorruptLogError, SchemaError, TimeError, warn
+from nosync_nb.session.calls import Change
+from nosync_nb.session.digests import Digest, digest, kinds, load_of, of_calls
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.publisher import Publisher
-from nosync_nb.session.transactions import Change, Transaction, Transactions
+from nosync_nb.session.transactions import Transaction, Transactions
 from nosync_nb.trace.batch import Updates
 
 if TYPE_CHECKING:
-    from nosync_nb.dataflow.stage import Stage
     from nosync_nb.trace.past.history import History
 
 BLOCK = "epoch:"
@@ -48,14 +47,6 @@ COMPARED_MAX = 128
 """Epochs at either end of the recovered history that they are compared with."""
 
 _CALLER = 4  # frames from the warning to the user's insert
-
-
-class Digest(NamedTuple):
-    """What equal multisets of rows have in common, and others do not but by a rare chance."""
-
-    rows: int
-    sum: int
-    squares: int
 
 
 class Repeats:
@@ -174,7 +165,7 @@ class Loads:
             same = known.get(_count(calls))
             if not same:
                 continue
-            epoch = same.pop(_of_calls(calls, stage.schema.types), None)
+            epoch = same.pop(of_calls(calls, stage.schema.types), None)
             if epoch is not None:
                 warn(_told(name, calls, epoch), stacklevel=_CALLER)
                 return
@@ -207,12 +198,6 @@ class Loads:
         else:
             self._listeners.say(f"{what} {once!r} {ALREADY}")
 
-    def note(self, name: str, mark: str) -> None:
-        """Records the call on an input that was just taken: equal for equal rows in any order."""
-        current = self._transactions.current
-        changes = current.inputs[name]
-        current.once[mark] = load_of(changes.stage, changes.changes[-1:])
-
     def again(self, name: str, kind: str, data: Any) -> str:
         """What a call that is skipped would load; "" if only running something could tell.
 
@@ -224,7 +209,7 @@ class Loads:
         try:
             columns, n = rows.to_columns(data, stage.schema, f"input '{name}'")
         except SchemaError:
-            return f"{_kinds(stage.schema.types)} misfit"
+            return f"{kinds(stage.schema.types)} misfit"
         return load_of(stage, [Change(kind, Updates(columns, np.ones(n, np.int64)))])
 
 
@@ -241,24 +226,6 @@ def _differ(before: str, now: str) -> bool:
         return False
     block = now.startswith("{")
     return before != now and (block or before.partition(" ")[0] == now.partition(" ")[0])
-
-
-def load_of(stage: Stage, calls: Sequence[Change]) -> str:
-    """The calls on one input as a text for the log."""
-    every = stage.schema.types
-    text = [_kinds(every)]
-    for kind in dict.fromkeys(call.kind for call in calls):
-        types = every
-        if kind == "delete":  # its rows are keys
-            types = tuple(every[i] for i in stage.key or ())
-        digest = _of_calls([call for call in calls if call.kind == kind], types)
-        text.append(f"{kind} {digest.rows} {digest.sum:x} {digest.squares:x}")
-    return " ".join(text)
-
-
-def _kinds(types: Sequence[str]) -> str:
-    """A short text for the types of columns: the hash of a number depends on its type."""
-    return hashlib.blake2b("\n".join(types).encode(), digest_size=4).hexdigest()
 
 
 def _told(name: str, calls: Sequence[Change], epoch: int) -> str:
@@ -281,29 +248,9 @@ def _of_epoch(history: History, number: int, epoch: int) -> Digest | None:
     batches = [batch for batch in batches if len(batch)]
     if not batches or any((batch.diff < 0).any() for batch in batches):
         return None
-    return _digest((batch.rhash, batch.diff) for batch in batches)
-
-
-def _of_calls(calls: Sequence[Change], types: Sequence[str]) -> Digest:
-    """The digest of the rows of some inserts."""
-    return _digest(
-        (rows.hash_columns(u.columns, types, len(u.diff)), u.diff)
-        for call in calls
-        for u in call.pieces
-    )
+    return digest((batch.rhash, batch.diff) for batch in batches)
 
 
 def _count(calls: Sequence[Change]) -> int:
     """The rows of some inserts."""
     return sum(len(u.diff) for call in calls for u in call.pieces)
-
-
-def _digest(parts: Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]) -> Digest:
-    """Adds up hashes and counts of rows; the order and the parts do not matter."""
-    count = sums = squares = 0
-    for hashes, diff in parts:
-        times = diff.view(np.uint64)
-        count += int(diff.sum())
-        sums += int((hashes * times).sum())
-        squares += int((hashes * hashes * times).sum())
-    return Digest(count, sums % 2**64, squares % 2**64)

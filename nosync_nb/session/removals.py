@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import warn
-from nosync_nb.session.transactions import InputChanges, taken
+from nosync_nb.session.calls import InputChanges, taken
 from nosync_nb.trace import glance
 from nosync_nb.trace.batch import Updates, row_of
 

@@ -27,11 +27,11 @@ from nosync_nb.collections.definition import check_name, reference
 from nosync_nb.errors import FencedError, one_line, warn
 from nosync_nb.session.blocks import EpochBlock
 from nosync_nb.session.branching import Opens
+from nosync_nb.session.calls import InputChanges
 from nosync_nb.session.input import Input
 from nosync_nb.session.owners import Owners
 from nosync_nb.session.report import StageReport
 from nosync_nb.session.rewinding import RewindReport
-from nosync_nb.session.transactions import InputChanges
 from nosync_nb.store.frontier import FailureName, Frontier
 from nosync_nb.store.ledger import Epochs
 from nosync_nb.store.listing import Branch

@@ -203,11 +203,7 @@ class FolderWatch:
                 with watches.doing.of(what, len(data), in_bytes=True) as decoding:
                     table = tables.table_of(data, path, into.schema, decoding.took)
                 with watches.blocks.epoch(None, None) as block:
-                    if kind == "insert":
-                        into.insert(table, once=key)
-                    else:
-                        into.upsert(table)
-                        watches.loads.note(name, recorded)
+                    watches.inputs.take(name, kind, table, recorded)
                 epoch = block.number
         self._done[path] = mark
         return epoch

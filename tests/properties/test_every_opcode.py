@@ -355,6 +355,73 @@ def test_a_reader_misses_nothing_whatever_is_raised_while_it_follows(
                 assert told(reader, pool) == wanted, f"opcode {number} of {opcodes}"
 
 
+class CallsTold(NamedTuple):
+    """All that is known of the calls that wait on an input."""
+
+    calls: int
+    kinds: list[str]
+    rows: int
+    removed: int
+    threads: set[int]
+    once: list[str]
+
+
+def waiting(session: Session, name: str) -> CallsTold:
+    held = session.pending[name]
+    kinds = [change.kind for change in held.changes]
+    once = list(owners_of(session).transactions.current.once)
+    return CallsTold(held.calls, kinds, held.rows, held.removed, held.threads, once)
+
+
+@pytest.mark.fault(48)
+@pytest.mark.parametrize("moved", [False, True], ids=["", "computed anew"])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("data", lambda held: held.insert([(3, 9), (4, 9)], once="later")),
+        ("data", lambda held: held.remove([(1, 7)])),
+        ("named", lambda held: held.upsert([(1, 8), (2, 8)])),
+    ],
+    ids=["insert", "remove", "upsert"],
+)
+def test_a_call_is_added_to_those_that_wait_or_is_not_wherever_it_is_interrupted(
+    name: str, call: Callable[[Any], Any], moved: bool, tmp_path: Path
+) -> None:
+    """Rows with no mark would come twice with the next run of the cell, a mark alone never."""
+    with nosync_nb.open(tmp_path / "log") as session, ThreadPoolExecutor(1) as pool:
+        held = session.input(name, "k int, v int", key="k" if name == "named" else None)
+
+        def elsewhere() -> None:
+            with session.epoch():
+                held.insert([(7 + session.now, 7)])
+
+        def begun() -> None:
+            session.discard()
+            held.insert([(1, 7)])
+            if moved:  # an epoch of somebody else came meanwhile
+                pool.submit(elsewhere).result(60)
+
+        begun()
+        before = waiting(session, name)
+        for _ in range(2):  # what was done once is done with fewer opcodes
+            begun()
+            opcodes, changed = count(lambda: call(held), lambda: waiting(session, name))
+        after = waiting(session, name)
+        assert after.calls == before.calls + 1
+        near = {at + i for at in changed for i in range(-3, 4)}
+        found = set()
+        for at in sorted({*near, *some(random.Random(name), 1, opcodes, NEAR)}):
+            begun()
+            silent = strike(lambda: call(held), at, Struck()) is None
+            left = waiting(session, name)
+            assert left in ((after,) if silent else (before, after)), f"opcode {at} of {opcodes}"
+            found.add(left.calls)
+            if left == before or left.once:
+                call(held)
+                assert waiting(session, name) == after, f"opcode {at} of {opcodes}, again"
+        assert found == {1, 2}
+
+
 # -- the harness -------------------------------------------------------------------------------
 
 

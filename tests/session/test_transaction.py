@@ -22,8 +22,8 @@ from model import Bag, bag, summed
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError
 from nosync_nb.dataflow.delta import Held
+from nosync_nb.session.calls import Change
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.transactions import Change
 from nosync_nb.trace.batch import Layout, Updates, arrange
 
 

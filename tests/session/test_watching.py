@@ -21,7 +21,7 @@ from nosync_nb import FencedError, SchemaError, Session, StageError
 from nosync_nb.dataflow.doing import Activity
 from nosync_nb.files import given
 from nosync_nb.session import watching
-from nosync_nb.session.loads import Loads
+from nosync_nb.session.inputs import Inputs
 from nosync_nb.session.session import owners_of
 
 
@@ -193,14 +193,15 @@ def test_a_file_is_loaded_once_by_name_and_digest(session: Session, folder: Path
 def test_a_file_of_two_patterns_is_loaded_once(
     session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted, note = threading.Barrier(2, timeout=0.5), Loads.note
+    taken, take = threading.Barrier(2, timeout=0.5), Inputs.take
 
-    def both(loads: Loads, name: str, mark: str) -> None:
-        note(loads, name, mark)
+    def both(inputs: Inputs, *given: Any) -> int:
+        count = take(inputs, *given)
         with suppress(threading.BrokenBarrierError):  # nobody else is that far
-            noted.wait()
+            taken.wait()
+        return count
 
-    monkeypatch.setattr(Loads, "note", both)
+    monkeypatch.setattr(Inputs, "take", both)
     into = session["flights"]
     with (
         nosync_nb.watch(folder / "*.csv", into, every=3600) as one,

@@ -23,8 +23,8 @@ from nosync_nb import DurabilityError, Session, StageError
 from nosync_nb.dataflow import runner
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.session import inputs
+from nosync_nb.session.calls import InputChanges
 from nosync_nb.session.session import owners_of
-from nosync_nb.session.transactions import InputChanges
 from nosync_nb.session.worker import Worker
 from nosync_nb.store import journal, store
 from nosync_nb.store.log import Position
