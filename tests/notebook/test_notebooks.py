@@ -96,6 +96,7 @@ def test_nbval_accepts_a_tutorial(path: Path, tmp_path: Path) -> None:
         "JUPYTER_PATH": str(tmp_path / "prefix" / "share" / "jupyter"),
         "JPY_SESSION_NAME": str(tmp_path / path.name),
         "IPYTHONDIR": str(tmp_path / "ipython"),
+        "NOSYNC_KEY_FILE": str(tmp_path / "keys" / "key"),
     }
     command = [sys.executable, "-m", "pytest", "--nbval-lax", "--nbval-kernel-name", "nosync"]
     command += ["-p", "no:cacheprovider", "-q", path.name]

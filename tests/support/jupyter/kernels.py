@@ -128,6 +128,7 @@ class Kernel(Front):
         prefix = folder / "prefix"
         install(prefix=str(prefix))
         self._env = {
+            "NOSYNC_KEY_FILE": str(prefix / "keys" / "key"),  # not beside the user's own logs
             **os.environ,
             "PYTHONPATH": package_path(),
             "IPYTHONDIR": str(folder / "ipython"),
