@@ -4,7 +4,8 @@ make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, spark, recovery, history, reads,
                                     views, notebook, loops, long, pairs, persist, lost, objects,
-                                    snapshots, kills, branches, tpch; faults is those of replicas
+                                    snapshots, kills, branches, tpch, expressions; faults is those
+                                    of replicas
 make bench ARGS="tpch --sf 1"       TPC-H at another scale factor than 0.1
 make bench ARGS="tpch --decimals"   TPC-H with decimals, beside doubles
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
@@ -23,6 +24,7 @@ from statistics import fmean, median
 from typing import Any
 
 from bench.branches import branches
+from bench.expressions import expressions
 from bench.faults import lost
 from bench.kills import kills
 from bench.notebook import notebook
@@ -405,6 +407,7 @@ SECTIONS = {
     "recovery": recovery,
     "history": history,
     "reads": reads,
+    "expressions": expressions,
     "views": views,
     "notebook": notebook,
     "loops": loops,

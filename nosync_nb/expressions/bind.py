@@ -23,6 +23,7 @@ from nosync_nb.expressions import (
 from nosync_nb.expressions.coerce import NotProvedError, cast, try_cast
 from nosync_nb.expressions.functions import Function
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, ValueNode
+from nosync_nb.expressions.parse import Unsigned
 from nosync_nb.expressions.table import FUNCTIONS, OPERATORS
 from nosync_nb.expressions.typing_rules import VOID
 from nosync_nb.expressions.without_ansi import alike
@@ -82,6 +83,8 @@ class Binder:
             NotProvedError: if a part of it is not in the table.
         """
         operator = _BINARY.get(type(tree))
+        if operator == ">>" and isinstance(tree.expression, Unsigned):
+            return self._call("shiftrightunsigned", tree.this, tree.expression.this)
         if operator is not None:
             return self._operator(operator, tree.this, tree.expression)
         special = _SPECIAL.get(type(tree))

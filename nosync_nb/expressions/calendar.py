@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.expressions import dates, intervals, making, patterns, rules
+from nosync_nb.expressions import clocks, dates, intervals, making, patterns, rules
 from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value, tried_call
 from nosync_nb.expressions.kernel import Check, Kernel, TextKernel
 from nosync_nb.expressions.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
@@ -185,7 +185,7 @@ def _arity(name: str, arguments: list[ValueNode], least: int, most: int) -> None
 
 def _date_format(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     _arity(name, arguments, 2, 2)
-    kernel = TextKernel(patterns.writer(_pattern(arguments, 1)))
+    kernel = clocks.writer(_pattern(arguments, 1))
     return StrictNode(name, "string", kernel, (_time(arguments[0], utc=utc),))
 
 
@@ -199,7 +199,7 @@ def _from_unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     number = cast(arguments[0], "bigint", utc=utc)
     wrapped = Kernel(lambda a: a * np.int64(dates.SECOND))
     micros = StrictNode("*", "timestamp", wrapped, (number,))
-    kernel = TextKernel(patterns.writer(_pattern(arguments, 1)))
+    kernel = clocks.writer(_pattern(arguments, 1))
     return StrictNode(name, "string", kernel, (micros,))
 
 

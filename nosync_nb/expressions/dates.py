@@ -36,48 +36,51 @@ _PIECES = {
 }
 
 
+_INT, _NUMPY_DAY, _NUMPY_MONTH = (np.dtype(name) for name in ("int64", "M8[D]", "M8[M]"))
+
+
 def days(values: Any) -> Any:
     """Returns days as numpy dates."""
-    return np.asarray(values).astype(np.int64).astype("datetime64[D]")
+    return np.asarray(values, _INT).view(_NUMPY_DAY)
 
 
-def _months(values: Any) -> Any:
+def months(values: Any) -> Any:
     """Returns months since January 1970."""
-    return days(values).astype("datetime64[M]").astype(np.int64)
+    return days(values).astype(_NUMPY_MONTH).view(_INT)
 
 
 def _int(values: Any) -> Any:
     return values.astype(np.int32)
 
 
-def _month_start(months: Any) -> Any:
-    """Returns the days at which months begin."""
-    return months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+def month_start(number: Any) -> Any:
+    """Returns the days at which months since January 1970 begin."""
+    return np.asarray(number, _INT).view(_NUMPY_MONTH).astype(_NUMPY_DAY).view(_INT)
 
 
 def year(values: Any) -> Any:
     """The year; 0 is the year before 1."""
-    return _int(_months(values) // 12 + 1970)
+    return _int(months(values) // 12 + 1970)
 
 
 def month(values: Any) -> Any:
     """The month, 1 to 12."""
-    return _int(_months(values) % 12 + 1)
+    return _int(months(values) % 12 + 1)
 
 
 def quarter(values: Any) -> Any:
     """The quarter, 1 to 4."""
-    return _int(_months(values) % 12 // 3 + 1)
+    return _int(months(values) % 12 // 3 + 1)
 
 
 def day(values: Any) -> Any:
     """The day of the month."""
-    return _int(values - _month_start(_months(values)) + 1)
+    return _int(values - month_start(months(values)) + 1)
 
 
 def day_of_year(values: Any) -> Any:
     """The day of the year."""
-    return _int(values - _month_start(_months(values) // 12 * 12) + 1)
+    return _int(values - month_start(months(values) // 12 * 12) + 1)
 
 
 def day_of_week(values: Any) -> Any:
@@ -92,7 +95,7 @@ def weekday(values: Any) -> Any:
 
 def last_day(values: Any) -> Any:
     """The last day of the month."""
-    return _int(_month_start(_months(values) + 1) - 1)
+    return _int(month_start(months(values) + 1) - 1)
 
 
 def shift(operation: Any) -> Kernel:
@@ -115,9 +118,9 @@ def _truncated_days(values: Any, letter: str) -> Any:
     wide = np.asarray(values).astype(np.int64)
     if letter == "W":
         return wide - (wide + 3) % 7
-    months = _months(wide)
+    number = months(wide)
     width = {"Y": 12, "Q": 3, "M": 1}[letter]
-    return _month_start(months // width * width)
+    return month_start(number // width * width)
 
 
 def truncate_time(unit: str) -> Kernel | None:

@@ -2,8 +2,8 @@
 
 Its source is written once from the nodes; it takes the columns and returns the result, or None
 when anything is not as hoped (a null, another physical form, a value near an overflow, a zero
-divisor). Then the nodes are evaluated as usual, which also finds the row that raises. So this form
-holds no rule of its own: it calls the same kernels, without masks.
+divisor, a text that is refused). Then the nodes are evaluated as usual, which also finds the row
+that raises. So this form holds no rule of its own: it calls the same kernels, without masks.
 
 Integers are guarded at the inputs: the largest limit is sought under which no intermediate result
 can overflow, and columns are looked at once, instead of each operation.
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from nosync_nb.expressions import texts
-from nosync_nb.expressions.kernel import Bounds, Check, Kernel, TextKernel
+from nosync_nb.expressions.kernel import Bounds, Check, InvalidError, Kernel, TextKernel
+from nosync_nb.expressions.loose import LooseNode
 from nosync_nb.expressions.nodes import (
     CaseNode,
     CoalesceNode,
@@ -30,11 +31,11 @@ from nosync_nb.expressions.nodes import (
     StrictNode,
     ValueNode,
 )
-from nosync_nb.expressions.numbers import extent, is_zero, limits
+from nosync_nb.expressions.numbers import is_zero, limits, within
 from nosync_nb.expressions.polynomials import Fast, compile_polynomial
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.expressions.vectors import canonical
-from nosync_nb.rows import objects
+from nosync_nb.rows import SMALL, objects
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, is_nested
 from nosync_nb.rows.unscaled import load, store, wholes
 
@@ -60,14 +61,12 @@ def compile_fast(node: ValueNode) -> Fast | None:
 
 def is_loud(node: ValueNode) -> bool:
     """Tells whether numpy may warn about floats on the way."""
-    own = isinstance(node, StrictNode) and isinstance(node.kernel, Kernel) and node.kernel.floats
+    own = isinstance(node, StrictNode) and _may_warn(node)
     return own or any(is_loud(argument) for argument in node.arguments)
 
 
-def within(values: Any, limit: int) -> bool:
-    """Tells whether integers are within a limit on both sides of zero."""
-    least, greatest = extent(values)
-    return -limit <= least and greatest <= limit
+def _may_warn(node: StrictNode) -> bool:
+    return node.kernel.floats if isinstance(node.kernel, Kernel) else node.type == "float"
 
 
 _INLINE = {
@@ -86,7 +85,11 @@ class _Code:
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {"ndarray": np.ndarray, "fromiter": np.fromiter}
+        self.names: dict[str, Any] = {
+            "ndarray": np.ndarray,
+            "fromiter": np.fromiter,
+            "Refused": InvalidError,
+        }
         self.loaded: dict[int, str] = {}
 
     def function(self, node: ValueNode) -> Fast:
@@ -100,8 +103,9 @@ class _Code:
             result = f"{self.name(objects)}({result})"
         elif node.type in FLOATS:
             result = f"{self.name(canonical)}({result})"
-        body = "\n    ".join([*self.lines, f"return {result}"])
-        exec(f"def fast(columns, n):\n    {body}\n", self.names)
+        body = "\n        ".join([*self.lines, f"return {result}"])
+        source = f"def fast(columns, n):\n    try:\n        {body}\n    except Refused: return\n"
+        exec(source, self.names)
         function: Fast = self.names["fast"]
         return function
 
@@ -185,8 +189,14 @@ class _Code:
         return not (check.bad is is_zero and isinstance(last, LiteralNode) and last.value)
 
     def text(self, node: StrictNode, kernel: TextKernel) -> str:
-        if kernel.raises:
-            raise _NotFastError
+        return self.rowwise(node, kernel.row, _INLINE.get(id(kernel)), nullable=kernel.nullable)
+
+    def rowwise(
+        self, node: ValueNode, row: Any, template: str | None = None, *, nullable: bool
+    ) -> str:
+        """Returns the source of what is computed row by row, of few rows; null is not hoped for."""
+        if _FEW not in self.lines:
+            self.lines.append(_FEW)
         spanning = [argument for argument in node.arguments if _spans(argument)]
         if not spanning:
             raise _NotFastError
@@ -201,13 +211,10 @@ class _Code:
             next(own) if _spans(argument) else self.name(_plain(argument))
             for argument in node.arguments
         ]
-        template = _INLINE.get(id(kernel))
-        each = (
-            template.format(*inner) if template else f"{self.name(kernel.row)}({', '.join(inner)})"
-        )
+        each = template.format(*inner) if template else f"{self.name(row)}({', '.join(inner)})"
         source = lists[0] if len(lists) == 1 else f"zip({', '.join(lists)})"
         made = f"[{each} for {', '.join(names)} in {source}]"
-        if kernel.nullable:
+        if nullable:
             made = self.keep(made)
             self.lines.append(f"if None in {made}: return")
         if is_decimal(node.type):
@@ -225,6 +232,8 @@ class _Code:
             return f"{self.name(np.zeros)}(n, bool)"
         if isinstance(node, CoalesceNode):
             return self.value(arguments[0])
+        if isinstance(node, LooseNode) and all(a.type == "string" for a in arguments):
+            return self.rowwise(node, node.row, nullable=True)
         if isinstance(node, SameNode):
             return self.value(node.equal)
         if isinstance(node, ExtremeNode):
@@ -241,6 +250,9 @@ class _Code:
                 code = f"{where}({self.value(condition)}, {self.value(result)}, {code})"
             return code
         raise _NotFastError
+
+
+_FEW = f"if n > {SMALL}: return"
 
 
 def _plain(node: ValueNode) -> Any:

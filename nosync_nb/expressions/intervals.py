@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from nosync_nb.expressions import dates, numbers
 from nosync_nb.expressions.coerce import NotProvedError, cast, implicit
 from nosync_nb.expressions.kernel import Check, Kernel
 from nosync_nb.expressions.nodes import LiteralNode, StrictNode, ValueNode
+from nosync_nb.expressions.numbers import within
 from nosync_nb.rows.types import INTEGERS
 
 MONTHS, DAYS, MICROS = "interval month", "interval day", "interval second"
@@ -137,19 +139,22 @@ def months_added(time: ValueNode, months: ValueNode, *, utc: bool) -> ValueNode:
 
 def _later(days: Any, months: Any) -> Any:
     """Days some months later."""
-    start = dates.days(days).astype("datetime64[M]")
-    first = start.astype("datetime64[D]").astype(np.int64)
-    there = start.astype(np.int64) + np.clip(np.asarray(months, np.int64), -_FAR, _FAR)
-    ends = (there + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) - 1
-    wanted = there.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    return np.minimum(wanted + (np.asarray(days, np.int64) - first), ends)
+    days = np.asarray(days, np.int64)
+    month = dates.months(days)
+    there = month + np.minimum(np.maximum(months, -_FAR), _FAR)
+    wanted = dates.month_start(there) + (days - dates.month_start(month))
+    return np.minimum(wanted, dates.month_start(there + 1) - 1)
 
 
 def _no_date(days: Any, months: Any) -> Any:
+    if within(days, _NEAR_DAYS) and within(months, _NEAR_MONTHS):
+        return np.False_
     later = _later(days, months)
     return (later < -(2**31)) | (later >= 2**31)
 
 
+_NEAR_MONTHS = 10**6
+_NEAR_DAYS = 2**31 - 1 - 32 * _NEAR_MONTHS
 _LAST, _LAST_REST = divmod(2**63 - 1, dates.DAY)
 _FIRST, _FIRST_REST = divmod(-(2**63), dates.DAY)
 _FAR = 10**9  # months, beyond any date
@@ -181,7 +186,7 @@ _ADD_MONTHS_TO_TIME = Kernel(
 
 
 def added(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`timestampadd(unit, n, ts)` and `dateadd`."""
+    """`timestampadd(unit, n, ts)` and `dateadd`: the number is evaluated first."""
     number, time = arguments
     if number.type not in INTEGERS:
         raise NotProvedError(f"{name} of a {number.type}")
@@ -192,12 +197,13 @@ def added(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueN
     if unit in _MONTHS:
         width = LiteralNode(_MONTHS[unit], "bigint")
         months = StrictNode("*", "bigint", numbers.multiply("bigint"), (number, width))
-        return months_added(time, months, utc=utc)
+        kernel = replace(_ADD_MONTHS_TO_TIME, right_first=True)
+        return StrictNode(name, time.type, kernel, (time, months))
     if unit == "dayofyear":
         unit = "day"
     width = LiteralNode(_WIDTHS[unit], "bigint")
     micros = StrictNode("*", "bigint", numbers.multiply("bigint"), (number, width))
-    return micros_added(time, micros, utc=utc)
+    return StrictNode(name, time.type, replace(_ADD, right_first=True), (time, micros))
 
 
 def between(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -247,9 +253,8 @@ def _whole_months(a: Any, b: Any, width: int) -> Any:
 
 def _packed(days: Any) -> Any:
     """Months and the day in them as one number."""
-    months = dates.days(days).astype("datetime64[M]")
-    first = months.astype("datetime64[D]").astype(np.int64)
-    return months.astype(np.int64) * 32 + (np.asarray(days, np.int64) - first + 1)
+    month = dates.months(days)
+    return month * 32 + (np.asarray(days, np.int64) - dates.month_start(month) + 1)
 
 
 UNIT_CALLS: dict[str, Callable[[str, str, list[ValueNode], bool], ValueNode]] = {

@@ -2,7 +2,7 @@
 
 Text is read as Spark's reader does: quotes may be single, characters of control may stand in
 strings, what follows the first value does not count, and a text that is no JSON gives null. Numbers
-with a fraction are doubles. Paths of names and places are read here; those with `*` are Spark's.
+with a fraction are doubles. Paths of names, places and `[*]` are read here; `.*` is Spark's.
 """
 
 from __future__ import annotations
@@ -45,21 +45,25 @@ def _no_number(text: str) -> Any:
     raise ValueError(text)
 
 
-def decoder(constant: Callable[[str], Any], *, strict: bool = False) -> json.JSONDecoder:
+def decoder(
+    constant: Callable[[str], Any], *, strict: bool = False, short: bool = False
+) -> json.JSONDecoder:
     """What reads JSON; `constant` makes a number of `NaN` and `Infinity`, or refuses them.
 
     Args:
         strict: whether characters of control are refused in strings.
+        short: whether the texts are too short for a number that is refused.
     """
     return json.JSONDecoder(
         object_pairs_hook=JsonObject,
-        parse_int=_limited(int),
-        parse_float=_limited(float),
+        parse_int=None if short else _limited(int),
+        parse_float=None if short else _limited(float),
         parse_constant=constant,
         strict=strict,
     )
 
 
+_SHORT_DECODER = decoder(_no_number, short=True)
 _DECODER = decoder(_no_number)
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'", re.DOTALL)
 BLANKS = " \t\r\n"
@@ -80,13 +84,15 @@ def _double_quoted(match: re.Match[str]) -> str:
     return f'"{inner}"'
 
 
-def first_value(text: str, reader: json.JSONDecoder = _DECODER) -> Any:
+def first_value(text: str, reader: json.JSONDecoder | None = None) -> Any:
     """The first value of a text.
 
     Raises:
         ValueError: if it is no JSON.
     """
     begun = text.lstrip(BLANKS)
+    if reader is None:
+        reader = _SHORT_DECODER if len(begun) <= _NUMBER_MAX else _DECODER
     try:
         value, end = reader.raw_decode(begun)
     except RecursionError:
@@ -137,14 +143,22 @@ def _halved(text: str) -> str:
     return _WIDE.sub(escaped, text)
 
 
-def as_text(value: Any) -> str:
-    """A value that was read, as text."""
+def _whole(text: str) -> str:
+    return _halved(_quoted(text))
+
+
+Quote = Callable[[str], str]
+
+
+def as_text(value: Any, quote: Quote = _whole) -> str:
+    """A value that was read, as text; `quote` writes what is text in it."""
     if isinstance(value, str):
-        return _halved(_quoted(value))
+        return quote(value)
     if isinstance(value, JsonObject):
-        return f"{{{','.join([f'{as_text(name)}:{as_text(v)}' for name, v in value])}}}"
+        fields = [f"{as_text(name, quote)}:{as_text(v, quote)}" for name, v in value]
+        return f"{{{','.join(fields)}}}"
     if isinstance(value, list):
-        return f"[{','.join(map(as_text, value))}]"
+        return f"[{','.join([as_text(v, quote) for v in value])}]"
     if isinstance(value, float):
         return _double(value)
     if value is None:
@@ -152,15 +166,17 @@ def as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_PATH = re.compile(r"\$(?:\.[^.\[\s*][^.\[]*|\['[^'\s?*][^']*'\]|\[[0-9]{1,9}\])*")
-_STEP = re.compile(r"\.([^.\[]+)|\['([^']+)'\]|\[([0-9]+)\]")
+_PATH = re.compile(r"\$(?:\.[^.\[\s*][^.\[]*|\['[^'\s?*][^']*'\]|\[(?:[0-9]{1,9}|\*)\])*")
+_STEP = re.compile(r"\.([^.\[]+)|\['([^']+)'\]|\[([0-9]+)\]|\[\*\]")
+_EVERY = -1
+"""The step `[*]`."""
 
 
 def _steps(path: Any) -> list[str | int]:
     if not isinstance(path, str) or _PATH.fullmatch(path) is None:
         raise NotProvedError(f"the path {path!r}")
     each = _STEP.finditer(path)
-    return [int(step[3]) if step[3] else step[1] or step[2] for step in each]
+    return [int(step[3]) if step[3] else step[1] or step[2] or _EVERY for step in each]
 
 
 def _picked(value: Any, steps: Sequence[str | int]) -> str | None:
@@ -179,14 +195,69 @@ def _picked(value: Any, steps: Sequence[str | int]) -> str | None:
     return None
 
 
+_RAW, _QUOTED, _FLAT = range(3)
+"""How what is found is written: a text as it is, as in an array, or arrays as their elements."""
+
+
+def _found(
+    value: Any, steps: Sequence[str | int], style: int, out: list[str], quote: Quote = _whole
+) -> bool:
+    """Writes what is found by a path with `[*]` to `out`, as Spark does; tells whether there is.
+
+    One element that is found stands without the array around it, and two `[*]` beside each other
+    make one array of what they find, also where that is nothing. What may stand alone is written
+    apart first, by a generator that leaves characters beyond 16 bits as they are.
+    """
+    if not steps:
+        if style == _FLAT and type(value) is list:
+            return (
+                sum(_found(own, steps, style, out, quote) for own in value) > 0
+            )  # all are written
+        out.append(value if style == _RAW and isinstance(value, str) else as_text(value, quote))
+        return True
+    step, *rest = steps
+    if isinstance(step, str):
+        own = value if isinstance(value, JsonObject) else ()
+        named = (v for name, v in own if name == step and v is not None)
+        return any(_found(v, rest, style, out, quote) for v in named)
+    if type(value) is not list:
+        return False
+    twice = rest[:1] == [_EVERY]
+    if step != _EVERY:
+        style = _QUOTED if twice else style
+        return step < len(value) and _found(value[step], rest, style, out, quote)
+    inner: list[str] = []
+    within = _FLAT if twice or style == _FLAT else _QUOTED
+    apart = not twice and style != _QUOTED
+    own_quote = _quoted if apart else quote
+    count = sum(_found(own, rest[twice:], within, inner, own_quote) for own in value)
+    if not apart or count > 1:
+        out.append(f"[{','.join(inner)}]")
+    elif count:
+        out.append(",".join(inner))
+    return count > 0
+
+
+def _by_path(steps: Sequence[str | int]) -> Callable[[Any], str | None]:
+    """What finds a value in one that was read."""
+    if _EVERY not in steps:
+        return lambda value: _picked(value, steps)
+
+    def found(value: Any) -> str | None:
+        out: list[str] = []
+        return " ".join(out) if _found(value, steps, _RAW, out) else None
+
+    return found
+
+
 def _get_json_object(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`get_json_object(text, '$.a[0]')`: null where there is nothing."""
     count(name, arguments, 2)
-    steps = _steps(literal_value(arguments[1], "a path"))
+    found = _by_path(_steps(literal_value(arguments[1], "a path")))
 
     def row(text: str) -> str | None:
         try:
-            value = _picked(first_value(text), steps)
+            value = found(first_value(text))
             if value is not None and "\\" in text:
                 value.encode()  # half a character, written as an escape
         except ValueError:

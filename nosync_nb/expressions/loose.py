@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nosync_nb.expressions.nodes import ValueNode
 from nosync_nb.expressions.typing_rules import is_decimal
@@ -16,14 +17,30 @@ from nosync_nb.rows.types import FIXED, arrow_type
 
 
 class LooseNode(ValueNode):
-    """A function of a row whose null arguments come as None; its result may be None."""
+    """A function of a row whose null arguments come as None; its result may be None.
 
-    def __init__(self, type_: str, row: Callable[..., Any], arguments: Sequence[ValueNode]) -> None:
+    `large` is the same of Arrow arrays and scalars, one of them an array; None: by rows.
+    """
+
+    def __init__(
+        self,
+        type_: str,
+        row: Callable[..., Any],
+        arguments: Sequence[ValueNode],
+        *,
+        large: Callable[..., pa.Array | None] | None = None,
+    ) -> None:
         super().__init__(type_, arguments)
         self.row = row
+        self._large = large
 
     def evaluate(self, frame: VectorFrame) -> Vector:
         vectors = [argument.evaluate(frame) for argument in self.arguments]
+        values = [vector.values for vector in vectors]
+        if self._large is not None and any(isinstance(v, pa.Array) for v in values):
+            made = self._large(*(bridge.text(v) if isinstance(v, str) else v for v in values))
+            if made is not None:
+                return Vector(made, bridge.null_mask_of(made) if made.null_count else None)
         types = [argument.type for argument in self.arguments]
         listed = [_listed(v, frame.n, t) for v, t in zip(vectors, types, strict=True)]
         results = list(map(self.row, *listed))
@@ -53,6 +70,13 @@ def _listed(vector: Vector, n: int, type_: str) -> list[Any]:
 def joined(separator: Any, *texts: Any) -> Any:
     """`concat_ws` of a row: what is null is left out."""
     return None if separator is None else separator.join([t for t in texts if t is not None])
+
+
+def all_joined(separator: Any, *texts: Any) -> pa.Array | None:
+    """`concat_ws` of columns; None where a text is null: Arrow leaves rows of nulls out."""
+    if any(isinstance(text, pa.Array) and text.null_count for text in texts):
+        return None
+    return pc.binary_join_element_wise(*texts, separator)
 
 
 def greatest(*values: Any) -> Any:

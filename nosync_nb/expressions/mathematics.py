@@ -210,9 +210,21 @@ def tried(rule: Rule) -> Rule:
     def attempt(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if any(argument.type == VOID for argument in arguments):
             raise NotProvedError(f"{name} of null")
-        return tried_call(rule(name, arguments, utc))
+        node = tried_call(rule(name, arguments, utc))
+        return _looked_at_last(node) if isinstance(node, StrictNode) else node
 
     return attempt
+
+
+def _looked_at_last(node: StrictNode) -> ValueNode:
+    """A call whose dividend is not looked at, and so raises nothing, where the divisor is zero."""
+    first = node.arguments[0]
+    if not (first.raises and isinstance(node.kernel, Kernel) and node.kernel.right_first):
+        return node
+    divisor = node.arguments[1]
+    kernel = Kernel(lambda a: a, missing=lambda a: a == 0, floats=True)
+    none = StrictNode("nullif", divisor.type, kernel, (divisor,))
+    return StrictNode(node.name, node.type, node.kernel, (first, none))
 
 
 def constant(value: float) -> Rule:

@@ -40,6 +40,12 @@ def extent(values: Any) -> Bounds:
     return int(values.min()), int(values.max())
 
 
+def within(values: Any, limit: int) -> bool:
+    """Tells whether integers are within a limit on both sides of zero."""
+    least, greatest = extent(values)
+    return -limit <= least and greatest <= limit
+
+
 def _wide_overflow(operation: Callable[..., Any], type_: str) -> Callable[..., Any]:
     """Overflow of integers below 64 bits: computed in 64 and looked at."""
     least, greatest = limits(type_)

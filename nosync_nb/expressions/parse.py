@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.spark import SparkParser
@@ -35,6 +35,22 @@ class _Parser(SparkParser):
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
         name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in _SYNTAX
     }
+
+    ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
+    """None: `array(a, b)[0]` is an element of a call, which would be lost."""
+
+    def _parse_term(self, parse_mod: bool = True) -> Any:
+        """Also what follows `>>` where a third sign touches it: `a >>> b`."""
+        sign, before = self._curr, self._prev
+        touches = sign and before and sign.start == before.end + 1
+        if touches and sign.token_type == before.token_type == TokenType.GT:
+            self._advance()
+            return Unsigned(this=super()._parse_term(parse_mod))
+        return super()._parse_term(parse_mod)
+
+
+class Unsigned(exp.Unary):
+    """The right side of `>>>`, which is `>>` by it."""
 
 
 class _Dialect(Spark):
@@ -70,10 +86,10 @@ def parse(sql: str) -> Parsed:
         ExpressionError: if it is none, names the place.
     """
     words = tokens(sql)
-    text, values = sql, list[str]()
+    text, values = _touching(sql, words), list[str]()
     if any(word.kind == "string" and is_special(word.text) for word in words) or _has_quotes(words):
         try:
-            text, values = marked(sql, [(w.start, w.end) for w in words if w.kind == "string"])
+            text, values = marked(text, [(w.start, w.end) for w in words if w.kind == "string"])
         except (ValueError, OverflowError):
             raise _failure(sql, "an escape names no character", "write the character") from None
     try:
@@ -125,6 +141,15 @@ def tokens(sql: str) -> tuple[Word, ...]:
             kind, text = ("word" if _PLAIN_NAME.match(source) else "sign"), source
         words.append(Word(text, token.start, token.end + 1, kind))
     return tuple(words)
+
+
+def _touching(sql: str, words: tuple[Word, ...]) -> str:
+    """Moves the X of `X '1010'` to its string; all else stays at its place."""
+    for mark, string in pairwise(words):
+        gap = sql[mark.end : string.start]
+        if mark.text in ("x", "X") and string.kind == "string" and gap.isspace():
+            sql = f"{sql[: mark.start]}{gap}{mark.text}{sql[string.start :]}"
+    return sql
 
 
 def _has_quotes(words: tuple[Word, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Patterns of dates and times, `yyyy-MM-dd HH:mm:ss`: how Spark writes and reads by them.
+"""Patterns of dates and times, `yyyy-MM-dd HH:mm:ss`: how Spark reads by them; clocks.py writes.
 
 Covered is what means the same here and in Spark's formatter, decided by the pattern alone; other
 letters (zones, weeks, eras, days of the week when reading) are Spark's. Years go by ISO: the year
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import date
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,10 +19,15 @@ from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.kernel import InvalidError
 
 DAY = 86_400_000_000
+HOUR, MINUTE, SECOND = 3_600_000_000, 60_000_000, 1_000_000
 _MONTHS = "January February March April May June July August September October November December"
 MONTHS = tuple(_MONTHS.split())
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_ORDINALS = ("1st quarter", "2nd quarter", "3rd quarter", "4th quarter")
+
+
+_FIRST = date(1970, 1, 1).toordinal() - 1
+_LAST = date.max.toordinal() - _FIRST - 1
+"""Days around 1970 that Python has dates of."""
 
 
 class CalendarFields(NamedTuple):
@@ -37,12 +43,12 @@ class CalendarFields(NamedTuple):
 def moment(micros: int) -> CalendarFields:
     """Takes a timestamp apart."""
     days, rest = divmod(micros, DAY)
+    if -_FIRST <= days <= _LAST:
+        day = date.fromordinal(days + _FIRST + 1)
+        return CalendarFields(day.year, day.month, day.day, days, rest)
     months = int(np.datetime64(days, "D").astype("datetime64[M]").astype(np.int64))
     first = int(np.datetime64(months, "M").astype("datetime64[D]").astype(np.int64))
     return CalendarFields(1970 + months // 12, months % 12 + 1, days - first + 1, days, rest)
-
-
-Writer = Callable[[CalendarFields], str]
 
 
 @lru_cache(maxsize=256)
@@ -66,102 +72,6 @@ def tokens(pattern: str) -> tuple[tuple[str, int], ...]:
     if text:
         parts.append((text, 0))
     return tuple(parts)
-
-
-def _padded(width: int, number: Callable[[CalendarFields], int]) -> Writer:
-    return lambda m: str(number(m)).zfill(width)
-
-
-def _clock(unit: int, wrap: int) -> Callable[[CalendarFields], int]:
-    return lambda m: m.micros // unit % wrap
-
-
-_HOUR, _MINUTE, _SECOND = 3_600_000_000, 60_000_000, 1_000_000
-
-
-def _year(width: int) -> Writer:
-    if width == 2:
-        return lambda m: str(abs(m.year) % 100).zfill(2)
-
-    def write(m: CalendarFields) -> str:
-        digits = str(abs(m.year))
-        if m.year < 0:
-            return "-" + digits.zfill(width)
-        return ("+" if 4 <= width < len(digits) else "") + digits.zfill(width)
-
-    return write
-
-
-def _of_year(m: CalendarFields) -> int:
-    start = np.datetime64((m.year - 1970) * 12, "M").astype("datetime64[D]").astype(np.int64)
-    return m.days - int(start) + 1
-
-
-def _weekday(m: CalendarFields) -> str:
-    return WEEKDAYS[(m.days + 3) % 7]
-
-
-_NUMBERS: dict[str, Callable[[CalendarFields], int]] = {
-    "M": lambda m: m.month,
-    "L": lambda m: m.month,
-    "d": lambda m: m.day,
-    "H": _clock(_HOUR, 24),
-    "m": _clock(_MINUTE, 60),
-    "s": _clock(_SECOND, 60),
-    "K": _clock(_HOUR, 12),
-    "h": lambda m: (m.micros // _HOUR + 11) % 12 + 1,
-    "k": lambda m: (m.micros // _HOUR + 23) % 24 + 1,
-    "Q": lambda m: (m.month + 2) // 3,
-    "q": lambda m: (m.month + 2) // 3,
-}
-
-
-def _writer(letter: str, width: int) -> Writer | None:
-    """What writes a run of a letter, None if only Spark knows it."""
-    if not width:
-        return None if set("[]{}#") & set(letter) else (lambda m: letter)
-    if letter == "y" and width <= 6:
-        return _year(width)
-    if letter in _NUMBERS and width <= 2:
-        return _padded(width, _NUMBERS[letter])
-    if letter == "D" and width <= 3:
-        return _padded(width, _of_year)
-    if letter == "S" and width <= 9:
-        return lambda m: f"{m.micros % _SECOND:06}000"[:width]
-    named: dict[tuple[str, int], Writer] = {
-        ("E", 4): _weekday,
-        ("a", 1): lambda m: "PM" if m.micros >= 12 * _HOUR else "AM",
-    }
-    if letter == "E" and width <= 3:
-        return lambda m: _weekday(m)[:3]
-    if letter in "ML" and width in (3, 4):
-        return lambda m: MONTHS[m.month - 1][: 3 if width == 3 else None]
-    if letter in "Qq" and width in (3, 4):
-        return lambda m: (
-            f"Q{(m.month + 2) // 3}" if width == 3 else _ORDINALS[(m.month + 2) // 3 - 1]
-        )
-    return named.get((letter, width))
-
-
-@lru_cache(maxsize=256)
-def writer(pattern: str) -> Callable[[int], str]:
-    """Returns what writes a timestamp, in microseconds, by a pattern.
-
-    Raises:
-        NotProvedError: for a pattern whose meaning only Spark knows.
-    """
-    writers = []
-    for letter, width in tokens(pattern):
-        made = _writer(letter, width)
-        if made is None:
-            raise NotProvedError(f"{letter * max(width, 1)!r} in a pattern of dates")
-        writers.append(made)
-
-    def write(micros: int) -> str:
-        fields = moment(micros)
-        return "".join([part(fields) for part in writers])
-
-    return write
 
 
 _NAMES = "|".join(MONTHS)
@@ -280,5 +190,5 @@ def _micros(values: dict[str, int]) -> int | None:
         return None
     hour = values.get("H", values.get("h", 0) % 12 + 12 * values.get("a", 0))
     clock = (hour * 60 + values.get("m", 0)) * 60 + values.get("s", 0)
-    micros = day * DAY + clock * _SECOND + values.get("S", 0)
+    micros = day * DAY + clock * SECOND + values.get("S", 0)
     return micros if -(2**63) <= micros < 2**63 else None

@@ -97,6 +97,10 @@ def replace(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     def made(match: re.Match[str]) -> str:
         return "".join(part if isinstance(part, str) else match[part] or "" for part in parts)
 
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):  # the same for every match: it is put in without a call
+        same = "".join(texts).replace("\\", r"\\")
+        return StrictNode(name, "string", TextKernel(lambda s: pattern.sub(same, s)), (text,))
     return StrictNode(name, "string", TextKernel(lambda s: pattern.sub(made, s)), (text,))
 
 

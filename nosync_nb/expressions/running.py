@@ -48,7 +48,7 @@ def _is_column(values: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    return value.item() if isinstance(value, np.generic | np.ndarray) and not value.ndim else value
 
 
 def _once(
@@ -148,16 +148,7 @@ def _by_distinct(
     alive = None if nulls is None else np.flatnonzero(~nulls)
     codes, listed = _distinct([values[i] for i in places], alive)
     arguments = [_plain(value) for value in values]
-    results: list[Any] = []
-    refused: dict[int, str] = {}
-    for code, row in enumerate(listed):
-        for place, value in zip(places, row, strict=True):
-            arguments[place] = value
-        try:
-            results.append(kernel.row(*arguments))
-        except InvalidError as error:
-            refused[code] = str(error)
-            results.append(_filler(type_))
+    results, refused = _each(kernel, arguments, places, listed, _filler(type_))
     if refused:
         at = int(np.isin(codes, list(refused)).argmax())
         raise RefusedRowError(refused[int(codes[at])], at if alive is None else int(alive[at]))
@@ -175,6 +166,33 @@ def _by_distinct(
         return Vector(spread(results, type_)[codes], nulls)
     made = bridge.of_list(results, arrow_type(type_))
     return Vector(made.take(bridge.of_numpy(codes, nulls=nulls)), nulls)
+
+
+def _each(
+    kernel: TextKernel,
+    arguments: list[Any],
+    places: list[int],
+    listed: list[tuple[Any, ...]],
+    filler: Any,
+) -> tuple[list[Any], dict[int, str]]:
+    """The results of rows, which are put at their places among the arguments, and the refused."""
+    results: list[Any] = []
+    refused: dict[int, str] = {}
+    if places == [0]:  # without a list for each: half the cost of what is quick
+        row, rest = kernel.row, arguments[1:]
+        try:
+            return [row(value, *rest) for (value,) in listed], refused
+        except InvalidError:
+            pass
+    for code, given in enumerate(listed):
+        for place, value in zip(places, given, strict=True):
+            arguments[place] = value
+        try:
+            results.append(kernel.row(*arguments))
+        except InvalidError as error:
+            refused[code] = str(error)
+            results.append(filler)
+    return results, refused
 
 
 def _distinct(columns: list[Any], alive: Array | None) -> tuple[Array, list[tuple[Any, ...]]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -108,8 +109,16 @@ def _substring(text: str, start: int, length: int = 2**31 - 1) -> str:
     return text[max(0, first) : max(0, last)] if length > 0 else ""
 
 
-substring = Text(_substring)
-left = Text(lambda s, n: s[:n] if n > 0 else "")
+def _sliced(texts: Any, start: Any, length: Any = 2**31 - 1) -> Any:
+    """`substring` of a column from a literal place; None from the end, or by columns."""
+    if np.ndim(start) or np.ndim(length) or start < 0:
+        return None
+    first = max(int(start) - 1, 0)
+    return pc.utf8_slice_codeunits(texts, first, first + max(int(length), 0))
+
+
+substring = Text(_substring, _sliced)
+left = Text(lambda s, n: s[:n] if n > 0 else "", lambda s, n: _sliced(s, 1, n))
 right = Text(lambda s, n: s[-n:] if n > 0 else "")
 
 

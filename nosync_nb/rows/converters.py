@@ -130,7 +130,7 @@ def _double(value: Any) -> float:
 
 def _float(value: Any) -> float:
     """Rounds to 32 bits what is a double, takes other numbers exactly."""
-    number = _double(value)
+    number = _double(_number(value, "float"))
     try:
         (rounded,) = _pack_float.unpack(_pack_float.pack(number))
     except OverflowError:

@@ -82,3 +82,22 @@ def test_a_byte_of_json_is_signed_from_128_on() -> None:
 
 def test_the_last_bytes_of_a_hash_are_signed_from_128_on() -> None:
     assert of("hash(x)", "x binary", b"\x7f", b"\x80") == [1185089389, 775851899]
+
+
+def test_what_is_tried_looks_at_the_divisor_first() -> None:
+    assert of("try_divide(1 / x, x)", "x int", 0, 2, None) == [None, 0.25, None]
+    assert of("try_mod(5 % x, x)", "x bigint", 0, 3) == [None, 2]
+    with pytest.raises(ExpressionError, match="division by zero in the row x=0"):
+        of("try_divide(1 / x, x + 1)", "x int", 1, 0)
+
+
+def test_units_are_counted_before_the_time_that_they_are_added_to() -> None:
+    sql = "timestampadd(day, x * 3, cast(null as timestamp))"
+    assert of(sql, "x int", 1, None) == [None, None]
+    with pytest.raises(ExpressionError, match="overflow in the row x=2147483647"):
+        of(sql, "x int", 2**31 - 1)
+
+
+def test_a_cast_of_what_has_no_column_is_one_of_a_value() -> None:
+    sql = "x + cast(months_between(date '2013-03-01', date '2013-01-01') as decimal(4,1))"
+    assert of(sql, "x int", 1) == [decimal.Decimal(3)]

@@ -247,6 +247,20 @@ def test_an_alias_is_the_name_and_no_part_of_the_text(sql: str, name: str | None
     assert e.sql in ("distance", "distance * 2")
 
 
+def test_signs_and_elements_that_the_reader_of_sql_takes_otherwise_are_sparks() -> None:
+    schema = Schema.parse("i int, j int, x binary")
+    columns = [rows.objects([-8, 1]), rows.objects([1, 0]), rows.objects([b"\x1f", b"a"])]
+
+    def of(sql: str) -> list[Any]:
+        e = compile_expression(sql, schema)
+        return rows.to_pylist(e.evaluate(columns, 2), e.type)
+
+    assert of("i >>> j + 1 | 1") == [2**30 - 1, 1]
+    assert of("x = X  '1f'") == [True, False]
+    assert of("array(i, 5)[j]") == [5, 1]
+    assert compile_expression("array(i, 5)[j]", schema).references == ("i", "j")
+
+
 def test_columns_named_like_functions_and_types_are_columns() -> None:
     schema = Schema.parse("year int, date date, count bigint, type string, hour int, `order` int")
     assert compile_expression("year + 1", schema).type == "int"

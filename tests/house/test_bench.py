@@ -37,6 +37,12 @@ def test_a_measurement_gives_the_right_rows_and_a_figure_for_each_epoch(
         assert found["bytes"] > 0
 
 
+def test_ten_expressions_are_measured_at_each_epoch() -> None:
+    found = run("-m", "bench.expressions", "epochs", "--epochs", 12)
+    assert len(found["latencies_ms"]) == 12
+    assert min(found["latencies_ms"]) > 0
+
+
 def test_pages_and_epochs_beside_an_open_grid_are_measured() -> None:
     pages = run("-m", "bench.views", "pages", "--rows", 9000)["views"]
     assert len(pages) == 11

@@ -181,6 +181,7 @@ def test_zones_are_turned_into_utc() -> None:
         ("1.5", "decimal(5,2)", "'1.5' is no decimal"),
         (np.bool_(True), "double", "is no double"),
         ("1.5", "double", "'1.5' is no double"),
+        ("1.5", "float", "'1.5' is no float"),
         (1, "string", "1 is no string"),
         ("\ud800", "string", "half a surrogate pair"),
         ("x", "binary", "'x' is no binary"),

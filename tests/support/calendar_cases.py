@@ -157,6 +157,8 @@ def interval_cases() -> Iterator[Given]:
             yield Given(f"timestampdiff({unit}, {a}, {b})")
         yield Given(f"datediff(day, {a}, {b})")
         yield Given(f"date_diff(month, {a}, {b})")
+    call = "timestampadd(microsecond, {}, if(y_boolean, null, timestamp '2000-01-01'))"
+    yield Given(call.format("x_int * 3"), call.format("try_multiply(x_int, 3)"))
     yield Given("x_timestamp + interval 1 day > y_date and y_date > date '1800-01-01'")
 
 

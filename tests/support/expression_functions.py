@@ -66,6 +66,8 @@ PLAIN = [
     "try_multiply(x_bigint,y_int)",
     "try_subtract(x_tinyint,y_tinyint)",
     "try_mod(x_bigint,y_int)",
+    "try_divide(x_int / y_int, y_int)",
+    "try_mod(x_decimal_10_2 % y_int, y_int)",
     "hash(x_int,x_string)",
     "hash(x_double, y_float, x_binary, x_date, x_boolean, x_decimal_10_2, x_decimal_38_10)",
     "xxhash64(x_int,x_string)",
@@ -170,14 +172,21 @@ PLAIN = [
     "pi() + x_double",
     "e() * x_double",
     "x_int >> 1",
+    "x_int >>> y_tinyint % 7 | 3",
+    "X  '1f' < x_binary",
     "x_string ilike '%é'",
     "sha1(x_string)",
     "getbit(x_int, 3)",
     "bit_get(x_int, 0)",
     "printf('%s', x_int)",
+    "to_binary(x_string, 'utf-8')",
+    "try_to_binary(x_string, 'utf8')",
+    "try_to_binary(x_string)",
 ]
 
 TWINS = {
+    "to_binary(x_string)": "try_to_binary(x_string)",
+    "to_binary(y_string, 'hex')": "try_to_binary(y_string, 'HEX')",
     "pmod(x_double,y_double)": "case when y_double <> 0 then pmod(x_double, y_double) end",
     "pmod(x_float,y_float)": "case when y_float <> 0 then pmod(x_float, y_float) end",
 }

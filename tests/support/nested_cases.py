@@ -108,6 +108,7 @@ RAISING: dict[str, str | None] = {
     "a[0]": "get(a, 0)",
     "a[j]": "get(a, j)",
     "q[1]": "get(q, 1)",
+    "array(i, 2)[j]": "get(array(i, 2), j)",
     "element_at(a, 1)": "try_element_at(a, 1)",
     "element_at(a, -2)": "try_element_at(a, -2)",
     "st.z[1]": "get(st.z, 1)",
