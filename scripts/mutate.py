@@ -7,9 +7,10 @@ found is kept under `.tools/mutate`: a second run goes on where the first one st
 mutant stays killed until its module changes; one that survived is tried again when a test file
 changes, or if not all tests were asked and more of them may be now.
 
-A mutant counts as killed if a test fails or its time is up, as surviving if all pass or no test
-runs its line. Tests with Spark, a browser or minutes of their own, and of other processes, are not
-asked; the room of Spark is therefore left out unless `--room spark` asks for it.
+A mutant counts as killed if a test fails, or its time is up and is not without the mutant; as
+surviving if all pass or no test runs its line. Tests with Spark, a browser or minutes of their own,
+and of other processes, are not asked; the room of Spark is therefore left out unless `--room spark`
+asks for it.
 """
 
 from __future__ import annotations
@@ -131,6 +132,8 @@ class Judge:
             failed = copy.failed()
             if ended == NO_TESTS and copy.ask(tests, limit, "--collect-only"):
                 return "not run: its tests are not there any more", ""  # not for its sake
+            if ended is None and copy.ask(tests, limit) is None:
+                return "not run: its tests take as long without it", ""  # the machine is that slow
         if ended is None:
             return "timed out", tests[0]
         return ("killed", failed or tests[0]) if ended else None

@@ -101,3 +101,26 @@ def test_units_are_counted_before_the_time_that_they_are_added_to() -> None:
 def test_a_cast_of_what_has_no_column_is_one_of_a_value() -> None:
     sql = "x + cast(months_between(date '2013-03-01', date '2013-01-01') as decimal(4,1))"
     assert of(sql, "x int", 1) == [decimal.Decimal(3)]
+
+
+def test_integers_are_rounded_to_tens_by_half_up_or_to_the_even_one() -> None:
+    assert of("round(x, -1)", "x int", 14, 15, 25, -25, None) == [10, 20, 30, -30, None]
+    assert of("bround(x, -1)", "x int", 14, 15, 25, -25, None) == [10, 20, 20, -20, None]
+
+
+def test_what_a_pattern_has_besides_wildcards_stands_for_itself_in_large_columns_too() -> None:
+    e = compiled("x like 'a_b.d%'", "x string")
+    texts = ["axb.de", "axbcde", "aéb.d", None] * rows.SMALL
+    found = rows.to_pylist(e.evaluate([column_of(texts, "string")], len(texts)), e.type)
+    assert found[:4] == of("x like 'a_b.d%'", "x string", *texts[:4]) == [True, False, True, None]
+    assert found == found[:4] * rows.SMALL
+
+
+def test_an_array_without_elements_overlaps_none_even_one_of_null() -> None:
+    assert of("arrays_overlap(x, slice(x, 1, 0))", "x array<int>", [None], [1], []) == [False] * 3
+    assert of("arrays_overlap(slice(x, 1, 0), x)", "x array<int>", [None], [1], []) == [False] * 3
+
+
+def test_19_places_more_are_exact() -> None:
+    one, largest = decimal.Decimal("1." + 19 * "0"), 2**31 - 1
+    assert of("cast(x as decimal(38,19))", "x int", 1, largest) == [one, one * largest]

@@ -89,6 +89,11 @@ def test_nothing_is_no_rows() -> None:
         assert read(rows, TWO) == []
 
 
+def test_dicts_of_one_column_are_rows_of_it() -> None:
+    columns, n = to_columns([{"a": 1}, {"a": None}], Schema.parse("a int"), "")
+    assert (to_pylist(columns[0], "int"), n) == ([1, None], 2)
+
+
 @pytest.mark.parametrize(
     ("rows", "message", "hint"),
     [

@@ -86,6 +86,7 @@ def test_columns_are_found_by_exact_name_then_by_case() -> None:
         (pa.large_list(pa.int8()), "array<tinyint>"),
         (pa.list_(pa.int8(), 2), "array<tinyint>"),
         (pa.decimal256(38, 2), "decimal(38,2)"),
+        (pa.decimal128(2, 2), "decimal(2,2)"),
     ],
 )
 def test_foreign_arrow_types_have_a_type(type_: pa.DataType, expected: str) -> None:

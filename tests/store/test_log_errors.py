@@ -92,6 +92,36 @@ def test_after_a_failed_sync_nothing_is_written_anew_that_was_on_disk_before(pat
 
 
 @pytest.mark.fault(16)
+@pytest.mark.parametrize("seed", range(4))
+def test_after_a_failed_sync_a_log_goes_on_behind_segments_that_were_deleted_meanwhile(
+    path: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
+    failing = Failing("sync", errno.EIO, times=1)
+    log = open_failing(path, failing, seed=seed)
+    failing.on = False
+    for _ in range(2):
+        for _ in range(12):
+            log.append(1, b"before")
+        log.sync()
+        log.write_checkpoint(b"state")
+    payloads = [b"%d" % number for number in range(30)]
+    for payload in payloads:
+        log.append(1, payload)
+        if payload == b"9":
+            log.sync()
+    assert log.trim()
+    failing.on = True
+    log.sync()
+    assert log.durable == 54
+    disk = disk_of(log)
+    assert isinstance(disk, FaultyFiles)
+    disk.lose_power(path)
+    with Log.open(path, files=HastyFiles(), machine=FakeMachine(boot="boot-2")) as again:
+        assert [frame.payload for frame in again.frames()][-30:] == payloads
+
+
+@pytest.mark.fault(16)
 def test_after_a_failed_sync_the_file_is_never_synced_again(path: str) -> None:
     log = open_failing(path, Failing("sync", errno.EIO, times=1))
     log.append(1, b"one")

@@ -253,6 +253,24 @@ class Unreadable(Files):
         return super().open(path, write=write)
 
 
+@pytest.mark.fault(12)
+def test_a_checkpoint_of_a_copy_that_went_another_way_is_damage(tmp_path: Path) -> None:
+    with nosync_nb.open(tmp_path / "one") as session:
+        session.input("edges", "src int, dst int")
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    for number, name in enumerate(("one", "other")):
+        with nosync_nb.open(tmp_path / name) as session:
+            session.inputs["edges"].insert([(number, number)])
+            session.commit()
+            owners_of(session).upkeep.checkpoint()
+            session.inputs["edges"].insert([(2, 2)])
+            session.commit()
+    newest = max(path.name for path in (tmp_path / "one").glob("checkpoint-*"))
+    shutil.copy(tmp_path / "one" / newest, tmp_path / "other" / newest)
+    assert verify(str(tmp_path / "one")).whole
+    assert hit(verify(str(tmp_path / "other"))) == {newest}
+
+
 @pytest.mark.fault(17)
 def test_what_a_disk_cannot_read_is_damage(log: Path) -> None:
     for path in files_of(log):

@@ -25,6 +25,7 @@ from batch_model import (
     updates_of,
     weak_hashes,
 )
+from faults import FaultyFiles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -653,3 +654,17 @@ def test_a_pack_that_says_it_has_more_than_fits_is_damaged(tmp_path: Path, count
     (tmp_path / "x.pack").write_bytes(words)
     with pytest.raises(CorruptLogError, match="its end is missing or overwritten"):
         packs.Pack(str(tmp_path), "x.pack", len(words), "")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_power_takes_nothing_of_a_pack_that_was_written(tmp_path: Path, seed: int) -> None:
+    files = FaultyFiles(seed=seed)
+    name, size, digest = packs.write_pack(str(tmp_path), [], "x", files=files)
+    files.lose_power(str(tmp_path))
+    assert packs.Pack(str(tmp_path), name, size, digest).numbers == set()
+
+
+@pytest.mark.parametrize("hidden", [[[1, [[0.0, 2]]]], [[True, [[0, 2]]]], [[1, [[-1, 2]]]]])
+def test_epochs_that_are_hidden_are_whole_numbers(hidden: list[Any]) -> None:
+    with pytest.raises(CorruptLogError, match="hides epochs that are none"):
+        tree.hidden_from_json(hidden)
