@@ -8,8 +8,7 @@ log, whichever of Python's errors comes of it, and says what could not be read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pyarrow as pa
 
@@ -31,8 +30,7 @@ CRAFTED = (
 """What comes of content that fits its checksum and nothing else."""
 
 
-@contextmanager
-def decoding(what: str, *others: type[Exception]) -> Iterator[None]:
+def decoding(what: str, *others: type[Exception]) -> AbstractContextManager[None]:
     """A block that reads something of a log.
 
     Args:
@@ -41,15 +39,28 @@ def decoding(what: str, *others: type[Exception]) -> Iterator[None]:
     Raises:
         CorruptLogError: if what stands there makes no sense.
     """
-    try:
-        yield
-    except (CorruptLogError, TrustError):
-        raise
-    except (*CRAFTED, *others) as error:
-        raise damaged(what, error) from error
+    return _Decoding(what, others)
 
 
-def damaged(what: str, error: Exception) -> CorruptLogError:
+class _Decoding:
+    """Such a block; there is one for each frame that is read, so it is no generator."""
+
+    __slots__ = ("_others", "_what")
+
+    def __init__(self, what: str, others: tuple[type[Exception], ...]) -> None:
+        self._what, self._others = what, others
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None or isinstance(error, CorruptLogError | TrustError):
+            return
+        if isinstance(error, (*CRAFTED, *self._others)):
+            raise damaged(self._what, error) from error
+
+
+def damaged(what: str, error: BaseException) -> CorruptLogError:
     """The error of something that cannot be decoded."""
     said = str(error)[:200] or type(error).__name__
     return CorruptLogError(

@@ -42,15 +42,14 @@ def of_layers(meta: Mapping[str, Any]) -> set[str]:
         return {ref.path for *_, refs in listed for ref in deferred.refs_of(refs)}
 
 
-def of_checkpoint(payload: Payload, packs: str, files: Files) -> set[str]:
-    """The files that the state in a checkpoint lies in: layers, packs, and what packs refer to.
+def check_history(payload: Payload, packs: str, files: Files) -> None:
+    """Raises CorruptLogError unless the past that a checkpoint describes is of a known format.
 
     Args:
         packs: the folder of the log's history; nothing in it is opened.
     """
     with decoding("a checkpoint"):
-        past = History.restore(packs, payload.meta.get("history"), write=False, files=files)
-    return of_layers(payload.meta) | past.files()
+        History.restore(packs, payload.meta.get("history"), write=False, files=files)
 
 
 def wanted(meta: Mapping[str, Any], changes: Sequence[Mapping[int, Any]]) -> dict[str, Wanted]:

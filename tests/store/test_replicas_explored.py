@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from exploring import ACTS, BEHIND, explored, orders
 from faults import Phase
+from inside import asked_here
 from soak import tried
 
 EITHER: tuple[Phase, ...] = ("before", "inside")
@@ -21,8 +22,8 @@ def test_in_every_order_and_whoever_dies_at_whatever_step_what_was_announced_is_
     acts: str, phases: Sequence[Phase], record_property: Callable[[str, object], None]
 ) -> None:
     lives = died = 0
-    for order in orders(acts):
-        for dead in explored(order, phases):
+    with asked_here():
+        for dead in (dead for order in orders(acts) for dead in explored(order, phases)):
             lives += 1
             died += dead
     record_property("lives", [lives, {f"orders of {acts}, crash by crash": lives}])

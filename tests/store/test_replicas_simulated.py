@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from inside import asked_here
 from replica_world import ACTIONS, FAULTS, STEPS, World
 from soak import tried
 
@@ -23,17 +24,18 @@ LIFE_STEPS = 200
 def lived(seeds: range) -> Counter[str]:
     """Lives some lives; returns what happened in them."""
     did: Counter[str] = Counter()
-    for seed in seeds:
-        world = World(seed)
-        try:
-            world.run(LIFE_STEPS)
-        except BaseException as error:
-            error.add_note(
-                f"NOSYNC_SEED={seed}, after {sum(map(world.did.__getitem__, ACTIONS))} steps"
-            )
-            raise
-        did += world.did
-        world.log.close()
+    with asked_here():
+        for seed in seeds:
+            world = World(seed)
+            try:
+                world.run(LIFE_STEPS)
+            except BaseException as error:
+                error.add_note(
+                    f"NOSYNC_SEED={seed}, after {sum(map(world.did.__getitem__, ACTIONS))} steps"
+                )
+                raise
+            did += world.did
+            world.log.close()
     return did
 
 

@@ -52,6 +52,7 @@ from nosync_nb.store.log import writer
 from nosync_nb.store.log.generation import Lease, Words
 from nosync_nb.store.log.log import Log
 from nosync_nb.store.log.writer import Writer
+from nosync_nb.store.replicas import asking
 from nosync_nb.store.store import Store
 from nosync_nb.trace import Trace, batch, compaction, glance, merging
 from nosync_nb.trace.batch import Batch
@@ -316,6 +317,14 @@ def no_flush(log: Log) -> Iterator[None]:
         yield
     finally:
         flushing.release()
+
+
+@contextmanager
+def asked_here() -> Iterator[None]:
+    """While it is open who asks a replica waits himself, as one does that never hangs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asking._Waited, "start", asking._Waited._run)
+        yield
 
 
 def descriptor_of(file: File) -> int:

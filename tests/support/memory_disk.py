@@ -14,7 +14,7 @@ import os
 import random
 import stat
 from collections import Counter
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from faults import SECTOR_BYTES, Crash, Phase
 
@@ -96,17 +96,18 @@ class Tree:
     def find(self, path: str) -> Inode | Directory | None:
         """What is at a path; OSError if the way there leads through a file."""
         above, _, name = path.rpartition("/")
+        folder = self._folders.get(above)
+        if folder is not None and name:
+            return folder.now.get(name)
         if not name:
             return self.root
-        folder = self._folders.get(above)
-        if folder is None:
-            found = self.find(above)
-            if found is None:
-                return None
-            if isinstance(found, Inode):
-                raise NotADirectoryError(errno.ENOTDIR, "")
-            folder = self._folders[above] = found
-        return folder.now.get(name)
+        found = self.find(above)
+        if found is None:
+            return None
+        if isinstance(found, Inode):
+            raise NotADirectoryError(errno.ENOTDIR, "")
+        self._folders[above] = found
+        return found.now.get(name)
 
     def moved(self) -> None:
         """A folder is not where it was."""
@@ -205,6 +206,18 @@ def _refusal(moved: Inode | Directory, replaced: Inode | Directory) -> int:
     return errno.ENOTEMPTY if replaced.now else 0
 
 
+class Status(NamedTuple):
+    """What is told of a file or folder; see `os.stat_result`, which takes longer to make."""
+
+    st_mode: int
+    st_ino: int
+    st_size: int
+    st_dev: int = 0
+    st_nlink: int = 1
+    st_uid: int = _MINE[0]
+    st_gid: int = _MINE[1]
+
+
 class MemoryMap:
     """A file's words; see `MappedFile`."""
 
@@ -238,8 +251,7 @@ class MemoryFile(File):
             self._files.die()
 
     def read_at(self, offset: int, size: int) -> bytes:
-        with memoryview(self._inode.content) as view:
-            return bytes(view[offset : offset + size])
+        return bytes(self._inode.content[offset : offset + size])
 
     def read_all(self) -> bytes:
         return bytes(self._inode.content)
@@ -396,6 +408,16 @@ class MemoryFiles(Files):
             raise CorruptLogError(f"'{path}' is damaged: its size is no multiple of 8")
         return file.mapped(write=write)
 
+    def read(self, path: str, *, most: int | None = None) -> bytes:
+        if self.dead:
+            raise Crash(path)
+        node = self._node(path, "open")
+        if isinstance(node, Directory):
+            fail(IsADirectoryError(errno.EISDIR, ""), "open", path)
+        if most is not None and len(node.content) > most:
+            fail(OSError(errno.EFBIG, ""), "read", path)
+        return bytes(node.content)
+
     def rename(self, source: str, target: str) -> None:
         (above, _, old), (beside, _, new) = source.rpartition("/"), target.rpartition("/")
         assert above == beside
@@ -469,13 +491,11 @@ class MemoryFiles(Files):
         except NotADirectoryError:
             return False
 
-    def status(self, path: str) -> os.stat_result:
+    def status(self, path: str) -> Any:
         node = self._node(path, "look at")
         if isinstance(node, Directory):
-            mode, number, size = stat.S_IFDIR | 0o700, id(node), 0
-        else:
-            mode, number, size = stat.S_IFREG | 0o600, node.number, len(node.content)
-        return os.stat_result((mode, number, 0, 1, *_MINE, size, 0, 0, 0))
+            return Status(stat.S_IFDIR | 0o700, id(node), 0)
+        return Status(stat.S_IFREG | 0o600, node.number, len(node.content))
 
     def restrict(self, path: str) -> None:
         self._node(path, "change the permissions of")

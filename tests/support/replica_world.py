@@ -262,7 +262,7 @@ class World:
         payload = journal.pack(seq, 0.0, meta, [])
         self.states.setdefault(seq, set()).add(payload)
         self.log.write_checkpoint(payload)
-        for name in {*there} - {*kept}:
+        for name in sorted({*there} - {*kept}):
             self.files.unlink(layout.path_of(self.path, name))
         self.live = kept
         self.log.trim()

@@ -18,6 +18,7 @@ import re
 import struct
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError
@@ -27,6 +28,7 @@ from nosync_nb.store.log.frames import FORMAT, Mark, check_format
 _MAGIC = b"\x89NSYNCC\n"
 _HEADER = struct.Struct("<8sHHIQQQ16sQ")
 _CRC = struct.Struct("<II")
+_KNOWN_MAX = 1 << 12  # names are asked for again with every look at a folder
 _NAME = re.compile(r"checkpoint-(\d{16})-(\d{8})\.state\Z")
 
 
@@ -46,6 +48,7 @@ def file_name(seq: int, generation: int) -> str:
     return f"checkpoint-{seq:016d}-{generation:08d}.state"
 
 
+@lru_cache(_KNOWN_MAX)
 def is_name(name: str) -> bool:
     """Tells whether a file of that name is a checkpoint."""
     return _NAME.match(name) is not None
@@ -53,7 +56,7 @@ def is_name(name: str) -> bool:
 
 def listed(names: Sequence[str]) -> list[str]:
     """Returns the checkpoints among the names of a folder, newest first."""
-    return sorted((name for name in names if _NAME.match(name)), reverse=True)
+    return sorted(filter(is_name, names), reverse=True)
 
 
 def seq_of(name: str) -> int:

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
@@ -16,6 +17,7 @@ from nosync_nb.store.log.frames import FORMAT, check_format
 from nosync_nb.store.log.machine import Process
 
 _BYTES_MAX = 1 << 16
+_KNOWN_MAX = 16  # each who ships reads the same file
 
 
 class Wrote(NamedTuple):
@@ -99,8 +101,13 @@ def read(files: Files, folder: str) -> Owner | None:
     path = os.path.join(folder, "owner")
     if not files.exists(path):
         return None
+    return _decoded(files.read(path, most=_BYTES_MAX), path)
+
+
+@lru_cache(_KNOWN_MAX)
+def _decoded(data: bytes, path: str) -> Owner:
     try:
-        text, crc = files.read(path, most=_BYTES_MAX).rsplit(b"\n", 2)[:2]
+        text, crc = data.rsplit(b"\n", 2)[:2]
         if int(crc, 16) != zlib.crc32(text):
             raise ValueError("checksum")
         fields: dict[str, Any] = json.loads(text)

@@ -18,6 +18,7 @@ import re
 import struct
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from nosync_nb.errors import DurabilityError
@@ -35,6 +36,8 @@ WORD_BYTES = 8
 
 _HEADER = struct.Struct("<8sHHI16sQQQQ16sQQQ8s8s")
 _CRC = struct.Struct("<I4x")
+_KNOWN_MAX = 1 << 12  # names are asked for again with every look at a folder
+_HEADERS_MAX = 1 << 8  # and headers with every look at what follows what
 _NAME = re.compile(r"segment-(\d{8})-(\d{8})\.log\Z")
 
 
@@ -71,6 +74,7 @@ class Segment(NamedTuple):
         return offset - self.start.offset + HEADER_BYTES
 
 
+@lru_cache(_KNOWN_MAX)
 def file_name(generation: int, number: int) -> str:
     """Returns the name of a segment's file."""
     return f"segment-{generation:08d}-{number:08d}.log"
@@ -95,13 +99,18 @@ def following(
 
 def is_name(name: str) -> bool:
     """Tells whether a file of that name is a segment."""
-    return _NAME.match(name) is not None
+    return _key_of(name) is not None
 
 
 def listed(names: Sequence[str]) -> list[tuple[int, int]]:
     """Returns (generation, number) of the segments among the names of a folder, ascending."""
-    matches = (_NAME.match(name) for name in names)
-    return sorted((int(match[1]), int(match[2])) for match in matches if match)
+    return sorted(key for key in map(_key_of, names) if key is not None)
+
+
+@lru_cache(_KNOWN_MAX)
+def _key_of(name: str) -> tuple[int, int] | None:
+    match = _NAME.match(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def encode(segment: Segment) -> bytes:
@@ -127,6 +136,7 @@ def encode(segment: Segment) -> bytes:
     return fields + _CRC.pack(zlib.crc32(fields))
 
 
+@lru_cache(_HEADERS_MAX)
 def decode(data: bytes) -> Segment | None:
     """Reads a header; None if it is damaged."""
     fields = data[: _HEADER.size]

@@ -22,7 +22,7 @@ from contextlib import suppress
 
 from nosync_nb.errors import CorruptLogError, NosyncError
 from nosync_nb.files.disk import Files
-from nosync_nb.store import journal, naming
+from nosync_nb.store import framed, journal
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.log import Frame, frames, segments
 from nosync_nb.store.log.frames import Mark
@@ -78,10 +78,8 @@ def furthest(
 def _whole(frame: Frame, held: Mapping[str, int]) -> bool:
     """Whether a copy has the files that a frame names."""
     with decoding(f"frame {frame.position.seq}"):
-        wanted = naming.wanted({}, [journal.changes([journal.unpack(frame.payload)])])
-    return all(
-        each.name in held and each.size in (None, held[each.name]) for each in wanted.values()
-    )
+        wanted = framed.of_frame(frame.payload).files.values()
+    return all(each.name in held and each.size in (None, held[each.name]) for each in wanted)
 
 
 def _told(url: str, taken: list[Frame]) -> str:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
-from nosync_nb.store import journal, naming, owed
+from nosync_nb.store import framed, owed
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.log import checkpoint, frames, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
@@ -179,17 +179,14 @@ class _Named:
         self._missing: dict[str, set[int]] = {}
         if state is not None:
             with decoding("a checkpoint"):
-                payload = journal.unpack(state.payload)
-                files = naming.wanted(payload.meta, ())
-                self._take(files, owed.of_checkpoint(payload), owed.owing(payload))
+                kept = framed.of_checkpoint(state.payload)
+                self._take(kept.files, kept.namers, kept.said)
 
     def follow(self, frame: Frame) -> None:
         """Takes in the next frame."""
         with decoding(f"frame {frame.position.seq}"):
-            payload = journal.unpack(frame.payload)
-            changes = journal.changes([payload])
-            files = naming.wanted({}, [changes])
-            self._take(files, owed.of_changes(changes), owed.owing(payload))
+            _, files, namers, said = framed.of_frame(frame.payload)
+            self._take(files, namers, said)
 
     def _take(self, files: Mapping[str, Wanted], namers: Namers, said: owed.Owing | None) -> None:
         for name, size, _ in files.values():

@@ -307,8 +307,8 @@ class FolderReplica:
         above = (os.path.dirname(self._root), self._root)
         inner = (os.path.join(self._folder, each) for each in layout.FOLDERS.values())
         for folder in (*above, self._folder, *inner):
-            for name in self._files.names(folder):
-                if folder == self._folder and layout.is_segment(name):
+            for name in self._files.names(folder) if folder == self._folder else ():
+                if layout.is_segment(name):
                     file = self._files.open(layout.path_of(self._folder, name))
                     try:
                         self._bring(name, file)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, FencedError
 from nosync_nb.files.disk import File, Files
-from nosync_nb.store import journal, naming, owed, succession
+from nosync_nb.store import framed, journal, naming, owed, succession
 from nosync_nb.store.log import checkpoint, frames, owner, recover, segments, tail
 from nosync_nb.store.log.frames import Mark
 from nosync_nb.store.log.generation import Words
@@ -253,15 +253,11 @@ class Source:
 
     def _take(self, name: str, stamp: tuple[int, int, int], state: checkpoint.Checkpoint) -> None:
         """Begins at a new checkpoint; if it was replaced since its stamp, the next look sees it."""
-        payload = journal.unpack(state.payload)
-        packs = os.path.join(self.folder, "history")
-        names = naming.of_checkpoint(payload, packs, self._files)
-        files = {each: Wanted(each) for each in names} | naming.wanted(payload.meta, ())
-        namers, said = owed.of_checkpoint(payload), owed.owing(payload)
-        reigns = succession.decoded(payload.meta)
-        self._state = Anchor(name, stamp, state.mark, payload.epoch, files, namers, said, reigns)
+        kept, packs = framed.of_checkpoint(state.payload), os.path.join(self.folder, "history")
+        naming.check_history(journal.unpack(state.payload), packs, self._files)
+        self._state = Anchor(name, stamp, state.mark, *kept)
         if self._end is None or self._end.seq < state.mark.seq:
-            self._end, self._epoch = state.mark, payload.epoch
+            self._end, self._epoch = state.mark, kept.epoch
         self._steps = [step for step in self._steps if step.end.seq > state.mark.seq]
 
     def _scan(self, durable: int, published: int | None) -> None:
@@ -294,12 +290,9 @@ class Source:
                 size *= 2  # a frame larger than a piece
 
     def _note(self, frame: frames.Frame) -> None:
-        payload = journal.unpack(frame.payload)
+        epoch, files, namers, said = framed.of_frame(frame.payload)
         if frame.kind in (journal.EPOCH, journal.REWIND):
-            self._epoch = payload.epoch
-        changes = journal.changes([payload])
-        namers, files = owed.of_changes(changes), naming.wanted({}, [changes])
-        said = owed.owing(payload)
+            self._epoch = epoch
         self._steps.append(Increment(frame.end, self._epoch, files, namers, said))
         self._end = frame.end
 

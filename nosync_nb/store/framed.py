@@ -1,0 +1,81 @@
+"""Framed: what one frame, or one checkpoint, names; read once for all who follow the same log.
+
+Each replica is shipped to by somebody of its own, who reads the log himself, and a recovery reads
+what each of them holds: the same bytes come by as often as there are replicas. What small ones name
+is kept for the next one who asks; it follows from the bytes alone.
+
+Memory: `_KNOWN_MAX` frames and as many checkpoints, of `_SMALL_BYTES` each at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from nosync_nb.store import journal, naming, owed, succession
+from nosync_nb.store.naming import Wanted
+from nosync_nb.store.owed import Namers
+
+_SMALL_BYTES = 1 << 13
+_KNOWN_MAX = 1 << 8
+
+
+class Framed(NamedTuple):
+    """The epoch of a frame, the files that it names, and for whom; nobody changes them.
+
+    `said` is what it says of what is owed last; None if nothing.
+    """
+
+    epoch: int
+    files: Mapping[str, Wanted]
+    namers: Namers
+    said: owed.Owing | None
+
+
+class FramedState(NamedTuple):
+    """The same of a checkpoint, and who owned the log before."""
+
+    epoch: int
+    files: Mapping[str, Wanted]
+    namers: Namers
+    said: owed.Owing | None
+    reigns: succession.Reigns
+
+
+def of_frame(payload: bytes | memoryview) -> Framed:
+    """What the payload of a frame names.
+
+    Raises:
+        CorruptLogError: it makes no sense.
+    """
+    if isinstance(payload, bytes) and len(payload) <= _SMALL_BYTES:
+        return _known_frame(payload)
+    return _frame(payload)
+
+
+def of_checkpoint(payload: bytes) -> FramedState:
+    """What the payload of a checkpoint names.
+
+    Raises:
+        CorruptLogError: it makes no sense.
+    """
+    return (_known_checkpoint if len(payload) <= _SMALL_BYTES else _checkpoint)(payload)
+
+
+def _frame(data: bytes | memoryview) -> Framed:
+    payload = journal.unpack(data)
+    changes = journal.changes([payload])
+    files, namers = naming.wanted({}, [changes]), owed.of_changes(changes)
+    return Framed(payload.epoch, files, namers, owed.owing(payload))
+
+
+def _checkpoint(data: bytes) -> FramedState:
+    payload = journal.unpack(data)
+    files, namers = naming.wanted(payload.meta, ()), owed.of_checkpoint(payload)
+    reigns = succession.decoded(payload.meta)
+    return FramedState(payload.epoch, files, namers, owed.owing(payload), reigns)
+
+
+_known_frame = lru_cache(_KNOWN_MAX)(_frame)
+_known_checkpoint = lru_cache(_KNOWN_MAX)(_checkpoint)

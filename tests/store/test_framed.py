@@ -1,0 +1,60 @@
+"""What a frame or a checkpoint names is read once, however many ask, and only if it is small."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nosync_nb.errors import CorruptLogError
+from nosync_nb.store import framed, journal
+from nosync_nb.store.journal import Entry
+from nosync_nb.store.naming import Wanted
+
+REFS = [[f"log1-{n}.arrow", 1, 0, 2**64, 100 + n, f"{n:032x}"] for n in range(2)]
+FILES = {name: Wanted(name, size, digest) for name, *_, size, digest in REFS}
+
+
+def frame(epoch: int, padding: int = 0) -> bytes:
+    """An epoch whose rows are in files, and others that are not."""
+    named = Entry(7, journal.FILES, json.dumps(REFS).encode())
+    return journal.pack(epoch, 0.0, {}, [named, Entry(8, journal.INLINE, bytes(padding))])
+
+
+def checkpoint(epoch: int, padding: int = 0) -> bytes:
+    """A state whose layer is in files, after one owner."""
+    meta = {
+        "layers": {"7": [1, {}, [[0, epoch, REFS]]]},
+        "owners": [[1, "00" * 8, epoch]],
+        "padding": " " * padding,
+    }
+    return journal.pack(epoch, 0.0, meta, [])
+
+
+@pytest.mark.parametrize(
+    ("made", "of"), [(frame, framed.of_frame), (checkpoint, framed.of_checkpoint)]
+)
+def test_what_is_small_is_read_once_and_what_is_large_each_time(
+    made: Callable[..., bytes], of: Callable[[bytes], Any]
+) -> None:
+    for padding, once in ((0, True), (1 << 14, False)):
+        data = made(3 + padding, padding)
+        first, again = of(data), of(bytes(bytearray(data)))
+        assert first == again
+        assert (first is again) == once
+        assert first.epoch == 3 + padding
+        assert first.files == FILES
+        assert first.namers == {name: {7} for name in FILES}
+        assert of(made(4 + padding, padding)).epoch == 4 + padding
+
+
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_what_makes_no_sense_is_damage_whenever_it_is_asked_for(
+    kind: Callable[[bytes], Any],
+) -> None:
+    data = journal.pack(1, 0.0, {}, [Entry(7, journal.FILES, b"[[1]]")])
+    for _ in range(2):
+        with pytest.raises(CorruptLogError):
+            framed.of_frame(kind(data))
