@@ -21,7 +21,9 @@ def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
         output = _piecewise(operator, deltas, step)
     else:
         output = _at_once(operator, deltas, step)
-    emitted = [None if b is None or not len(b.diff) else Held((b,)) for b in step.emitted]
+    emitted: list[Held | None] = []
+    if step.emitted:
+        emitted = [None if b is None or not len(b.diff) else Held((b,)) for b in step.emitted]
     delta = None
     if output is not None and len(output.diff):
         delta = Delta(operator.types, output)
@@ -34,7 +36,7 @@ def _at_once(operator: Operator, deltas: list[Delta | None], step: Step) -> Upda
     for layout, delta in zip(operator.layouts, deltas, strict=True):
         if delta is None:
             given.append(None)
-        elif layout is None:
+        elif layout is None or operator.loose:
             given.append(delta.updates)
         else:
             given.append(delta.batch(layout) if operator.sorts else delta.hashed(layout))

@@ -27,6 +27,7 @@ class Ports:
     Attributes:
         empty: each trace, as it is without layers.
         looks: for each node the numbers of the traces of its inputs that its operator looks into.
+        nothing: for each node as many times None, if it looks into no trace; else nothing.
         sorted: the order in which somebody wants the change of a node each epoch.
     """
 
@@ -34,6 +35,7 @@ class Ports:
         self.graph = graph
         self.empty: dict[int, Trace] = {}
         self.looks: dict[int, list[int | None]] = {}
+        self.nothing: dict[int, Sequence[None]] = {}
         self.sorted: dict[int, Layout] = {}
         nodes: Iterable[Node] = graph
         if before is not None and before.graph.nodes.keys() <= graph.nodes.keys():
@@ -59,6 +61,7 @@ class Ports:
             return change.fresh
         self.empty = dict(before.empty)
         self.looks, self.sorted = dict(before.looks), dict(before.sorted)
+        self.nothing = dict(before.nothing)
         for number in change.dropped:
             del self.empty[number]
         changed = {node.id for node in change.gone}
@@ -76,3 +79,4 @@ class Ports:
                 looks.append(None if layout is None else traces[layout])
             if layout is not None and operator.sorts:
                 self.sorted[i] = layout
+        self.nothing[node.id] = (None,) * len(looks) if looks.count(None) == len(looks) else ()

@@ -8,7 +8,7 @@ is one assignment by the caller, and failure drops the draft.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, layer_of
@@ -18,7 +18,7 @@ from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.kernels import in_process
 from nosync_nb.dataflow.legs import run_legs
 from nosync_nb.dataflow.ports import Ports
-from nosync_nb.operators import Evaluate, Linear, Step
+from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.operators.base import joined_placement
 from nosync_nb.rows.counts import CountError, of_stage
 from nosync_nb.trace import STALL_LAYERS, Layer, Trace, append, is_due, relieve
@@ -168,15 +168,7 @@ class Runner:
         start = time.perf_counter()
         operator = node.operator
         assert operator is not None
-        empty, ports = self.empty, self.ports.looks[node.id]
-        old = [None if p is None else before.get(p) or empty[p] for p in ports]
-        now = [None if p is None else draft.traces.get(p) or empty[p] for p in ports]
-        state = [before.get(s) or empty[s] for s in node.state]
-        whole = before.get(next(iter(node.traces.values()))) if operator.whole else None
-        step = Step(
-            (), old, now, state,
-            stage=node.stage, first=first, evaluate=self.evaluate, held=whole,
-        )  # fmt: skip
+        step = self._step(node, operator, before, draft, first=first)
         bulk = self.bulk
         chosen = None if bulk is None else bulk.choose(node, deltas)
         if bulk is not None and chosen is not None and chosen.there:
@@ -190,7 +182,7 @@ class Runner:
             if bulk is not None and not operator.spreads:
                 step.run_at(bulk.inside(node, deltas, step))
             if operator.memo is not None and not first:
-                step.remember(state[0].take_memo() or operator.memo())
+                step.remember(step.state[0].take_memo() or operator.memo())
             done = in_process(node, deltas, step)
         if step.cleared:
             draft.clear(node.state)
@@ -208,6 +200,32 @@ class Runner:
         if bulk is not None and chosen is not None and chosen.rows and not chosen.there:
             bulk.measured(node, chosen.rows, seconds)
         self._account(node, done, chosen, rows_out, seconds, draft)
+
+    def _step(
+        self,
+        node: Node,
+        operator: Operator,
+        before: Mapping[int, Trace],
+        draft: Draft,
+        *,
+        first: bool,
+    ) -> Step:
+        """What a kernel is given, but for the changes."""
+        empty, ports = self.empty, self.ports.looks[node.id]
+        old: Sequence[Trace | None]
+        now: Sequence[Trace | None]
+        old = now = self.ports.nothing[node.id]
+        if not old:
+            old = [None if p is None else before.get(p) or empty[p] for p in ports]
+            now = [None if p is None else draft.traces.get(p) or empty[p] for p in ports]
+        state: Sequence[Trace] = ()
+        if node.state:
+            state = [before.get(s) or empty[s] for s in node.state]
+        whole = before.get(next(iter(node.traces.values()))) if operator.whole else None
+        return Step(
+            (), old, now, state,
+            stage=node.stage, first=first, evaluate=self.evaluate, held=whole,
+        )  # fmt: skip
 
     def _emit(self, number: int, held: Held, draft: Draft) -> None:
         """Extends one of an operator's own traces."""
@@ -248,7 +266,8 @@ class Runner:
         old = draft.work.get(node.stage)
         if old is not None:
             touched, seconds = touched + old.touched, seconds + old.seconds
-            placement = joined_placement(old.placement, placement)
+            if old.placement != placement:
+                placement = joined_placement(old.placement, placement)
             rows_out = rows_out if node.name else old.rows_out
             if old.weighed > weighed:
                 why, weighed = old.why, old.weighed

@@ -178,6 +178,7 @@ class Operator:
         spreads: whether executors can run it on slices by key.
         sorts: whether changes must come in the order of their layout; else they may be batches in
             no order, with the hashes of their keys.
+        loose: whether changes may come as updates, in whatever order its layouts have.
         distinct: whether no two rows of an output are equal.
         memo: what makes the memo that it keeps beside its first own trace, if it keeps one.
         whole: whether it may need all that its inputs and its output hold: traces of them are
@@ -199,6 +200,7 @@ class Operator:
     output_key: tuple[int, ...] | None = None
     spreads = True
     sorts = True
+    loose = False
     distinct = False
     memo: Callable[[], Any] | None = None
     whole = False

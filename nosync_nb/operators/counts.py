@@ -12,9 +12,20 @@ import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.operators.base import Step
+from nosync_nb.rows import Column
 from nosync_nb.rows.counts import add_at
+from nosync_nb.rows.types import INTEGERS
 from nosync_nb.trace import Trace, ranges
 from nosync_nb.trace.batch import Batch, Index
+
+_FEW = 16
+"""Up to so many rows Python compares values: a search of numpy for each layer is left."""
+
+_PLAIN = frozenset((*INTEGERS, "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz"))
+"""Types whose values are equal in Python when they are equal rows; NaN is not."""
+
+_LIMIT = 1 << 62
+_ndarray = np.ndarray
 
 
 def counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index:
@@ -28,6 +39,12 @@ def counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index
         return count
     touched = 0
     if trace.layout.key is None:
+        if len(batch) <= _FEW and _PLAIN.issuperset(batch.layout.types):
+            few = _few_counts(trace, batch)
+            if few is not None:
+                if step is not None:
+                    step.add_touched(few[1])
+                return few[0]
         matches = trace.lookup(batch.khash, batch.columns, ())
         if matches is not None:
             add_at(count, matches.probe, matches.diff)
@@ -38,6 +55,42 @@ def counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index
     if step is not None:
         step.add_touched(touched)
     return count
+
+
+def _few_counts(trace: Trace, batch: Batch) -> tuple[Index, int] | None:
+    """The same for few rows, which Python compares; and how many rows it read.
+
+    None if a count is near the limit of 64 bits.
+    """
+    hashes, counts = batch.khash.tolist(), [0] * len(batch)
+    read = 0
+    for part in trace.parts():
+        held = part.khash
+        size = len(held)
+        for row, at in enumerate(held.searchsorted(batch.khash).tolist()):
+            while at < size and held.item(at) == hashes[row]:
+                if _is_same(part, at, batch, row):
+                    counts[row] += part.diff.item(at)
+                    read += 1
+                at += 1
+    if any(abs(count) > _LIMIT for count in counts):
+        return None
+    return np.array(counts, np.int64), read
+
+
+def _is_same(part: Batch, at: int, batch: Batch, row: int) -> bool:
+    """Whether a row of a part is a row of a batch."""
+    for held, asked, type_ in zip(part.columns, batch.columns, batch.layout.types, strict=True):
+        if type(held) is _ndarray and type(asked) is _ndarray:
+            if held.item(at) != asked.item(row):
+                return False
+        elif not rows.equal(_one(held, at), _one(asked, row), type_).item():
+            return False
+    return True
+
+
+def _one(column: Column, at: int) -> Column:
+    return rows.take(column, np.array([at]))
 
 
 def _counted(part: Batch, batch: Batch, count: Index) -> int:

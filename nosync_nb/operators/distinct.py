@@ -47,6 +47,8 @@ def subtract(counts: list[Counts]) -> Counts:
 class Threshold(Operator):
     """Maps the counts of a row in the inputs to its count in the output."""
 
+    distinct = True
+
     def __init__(
         self,
         name: str,

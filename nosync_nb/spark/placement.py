@@ -74,13 +74,14 @@ class Placement:
             OutOfMemoryError: if it fits into no place; nothing was run of it.
         """
         operator = node.operator
-        deltas = [*dict.fromkeys(deltas)]  # one may come in by several ports
+        if len(deltas) > 1:
+            deltas = [*dict.fromkeys(deltas)]  # one may come in by several ports
         rows = 0
         for delta in deltas:
             if delta is not None:
                 rows += len(delta)
         forced = self._forced(node)
-        if few(rows, forced) or operator is None or not any(deltas):
+        if not rows or operator is None or few(rows, forced):
             return FEW
         if forced == "local":
             return LOCAL

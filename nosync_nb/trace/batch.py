@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
+from operator import lt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,9 @@ from nosync_nb.rows.encoding import encode_column
 Hashes = npt.NDArray[np.uint64]
 Diffs = npt.NDArray[np.int64]
 Index = npt.NDArray[np.int64]
+
+_FEW = 4
+"""Up to so many rows it pays to look whether they happen to ascend."""
 
 _ndarray = np.ndarray
 
@@ -271,6 +275,10 @@ def _sorted(
     code: Hashes | None,
 ) -> Batch:
     """Brings rows with their hashes into order and consolidates them; `columns` is its own."""
+    if len(diff) <= _FEW:
+        hashes, diffs = khash.tolist(), diff.tolist()
+        if 0 not in diffs and all(map(lt, hashes, hashes[1:])):
+            return Batch(layout, columns, khash, rhash, diff, code)
     if len(diff) > 1:
         if code is not None:
             index = np.lexsort((rhash, code, khash))

@@ -45,6 +45,9 @@ class Loop(Operator):
 
     name = "iterate"
     spreads = False
+    sorts = False
+    loose = True
+    distinct = True
     whole = True
     memo = Effort
 
