@@ -63,6 +63,10 @@ class Pending(Protocol):
     @property
     def from_frame(self) -> int: ...
 
+    @property
+    def work(self) -> tuple[int, str] | None:
+        """What running it by itself took: rows touched, and where; None: it was not."""
+
     def settle(self) -> Loose | None:
         """Has it run by itself, once, and gives what it left; None: nothing."""
 
@@ -139,6 +143,13 @@ class Delta:
         if self.later is not None:
             return self.later[0].is_pending
         return self.pending is not None
+
+    @property
+    def late_work(self) -> tuple[int, str] | None:
+        """What its operator took that was left to whoever reads this, and was run by itself."""
+        if self.later is not None:
+            return self.later[0].late_work
+        return None if self.pending is None else self.pending.work
 
     @property
     def is_apart(self) -> bool:

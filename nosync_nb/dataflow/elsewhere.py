@@ -5,11 +5,13 @@ The room of Spark answers it (`nosync_nb.spark.placement`); without it everythin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from nosync_nb.dataflow.delta import Delta, Held
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.operators import Place, Step
+from nosync_nb.operators.base import joined_placement
 from nosync_nb.trace.batch import Batch
 
 
@@ -20,6 +22,16 @@ class Done(NamedTuple):
     emitted: list[Held | None]
     touched: int
     placement: str
+
+    def with_late(self, deltas: Sequence[Delta | None]) -> Done:
+        """With what those operators took that were left to this one, and had to be run before."""
+        touched, placement = self.touched, self.placement
+        for delta in dict.fromkeys(deltas):
+            work = None if delta is None else delta.late_work
+            if work is not None:
+                touched += work[0]
+                placement = joined_placement(work[1], placement)
+        return self._replace(touched=touched, placement=placement)
 
 
 class Chosen(Protocol):

@@ -184,6 +184,8 @@ class Runner:
             if operator.memo is not None and not first:
                 step.remember(step.state[0].take_memo() or operator.memo())
             done = in_process(node, deltas, step)
+        if chosen is not None and (chosen.there or chosen.rows):
+            done = done.with_late(deltas)
         if step.cleared:
             draft.clear(node.state)
         for number, held in zip(node.state, done.emitted, strict=True):

@@ -8,6 +8,7 @@ Who needs the rows for something else has it run after all.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from nosync_nb.dataflow.delta import Delta, Loose
 from nosync_nb.operators import Linear, Operator, Step
@@ -15,6 +16,14 @@ from nosync_nb.rows.counts import CountError, of_stage
 from nosync_nb.spark.bulk import BulkInput, Upstream
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
+
+
+class Ran(NamedTuple):
+    """What a run by itself left, the rows that it touched, and its Spark jobs."""
+
+    loose: Loose | None
+    touched: int
+    jobs: str
 
 
 class Postponed:
@@ -28,13 +37,13 @@ class Postponed:
     """
 
     def __init__(
-        self, up: Upstream, rows: int, from_frame: int, run: Callable[[Upstream], Loose | None]
+        self, up: Upstream, rows: int, from_frame: int, run: Callable[[Upstream], Ran]
     ) -> None:
         self.up = up
         self.rows = rows
         self.from_frame = from_frame
         self._run = run
-        self._left: tuple[Loose | None] | None = None
+        self._ran: Ran | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -44,16 +53,21 @@ class Postponed:
     @property
     def settled(self) -> bool:
         """Whether it was run by itself."""
-        return self._left is not None
+        return self._ran is not None
+
+    @property
+    def work(self) -> tuple[int, str] | None:
+        """What running it by itself took; see `dataflow.delta.Pending`."""
+        return None if self._ran is None else (self._ran.touched, self._ran.jobs)
 
     def settle(self) -> Loose | None:
         """Has it run by itself, once."""
-        if self._left is None:
+        if self._ran is None:
             try:
-                self._left = (self._run(self.up),)
+                self._ran = self._run(self.up)
             except CountError as error:
                 raise of_stage(error, self.up.stage, self.up.operator.name) from None
-        return self._left[0]
+        return self._ran.loose
 
 
 def passes(operator: Operator) -> bool:
@@ -66,7 +80,7 @@ def postponed(
     inputs: Sequence[BulkInput],
     deltas: Sequence[Delta | None],
     step: Step,
-    run: Callable[[Upstream], Loose | None],
+    run: Callable[[Upstream], Ran],
 ) -> Postponed:
     """An operator's step over some changes, left to its reader; `run` as `Postponed` has it."""
     given = [delta for delta in dict.fromkeys(deltas) if delta is not None]

@@ -42,6 +42,7 @@ from nosync_nb.trace.parts import FRAME, open_updates
 
 if TYPE_CHECKING:
     from nosync_nb.spark.bulk import Upstream
+    from nosync_nb.spark.changes import Ran
 
 ROUND_BYTES = 64
 """What a row of a loop's round is taken to be."""
@@ -303,9 +304,10 @@ class Placement:
             output = Delta(operator.types, loose=Loose(updates, tuple(result.loose)))
         return Done(output, emitted, result.touched, result.jobs.text)
 
-    def _settled(self, up: Upstream) -> Loose | None:
+    def _settled(self, up: Upstream) -> Ran:
         """Runs an operator that was postponed by itself."""
         from nosync_nb.spark import bulk
+        from nosync_nb.spark.changes import Ran
         from nosync_nb.spark.starting import reached
 
         spark = self._way.require(titled(up.stage))
@@ -318,7 +320,8 @@ class Placement:
             )  # fmt: skip
         self.files.lend(result.loose)
         updates = tuple(open_updates(folder, ref, up.operator.types) for ref in result.loose)
-        return Loose(updates, tuple(result.loose)) if updates else None
+        loose = Loose(updates, tuple(result.loose)) if updates else None
+        return Ran(loose, result.touched, result.jobs.text)
 
     def _held(self, refs: Any, layout: Layout) -> Held:
         return Held(tuple(self._store.open_part(r, layout) for r in refs), tuple(refs))

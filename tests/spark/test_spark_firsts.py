@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nosync_nb
+from nosync_nb.dataflow.delta import Delta
+from nosync_nb.dataflow.elsewhere import Done
 from nosync_nb.errors import StageError
+from nosync_nb.operators import Linear, Step
+from nosync_nb.spark.changes import Postponed, Ran
 from nosync_nb.trace import parts
 
 pytestmark = pytest.mark.spark
@@ -99,3 +106,71 @@ def test_an_error_on_the_way_is_that_of_the_operator_that_comes_first(
         session.stage("wrong", lines.join(orders, on="o").group_by("o").count())
         session.commit()
         assert session["wrong"].count() == 5000
+
+
+def test_who_cannot_take_an_operator_on_its_way_tells_of_its_jobs_and_rows(
+    tmp_path: Path, spark: Any
+) -> None:
+    """What only Spark knows has a query of its own: the join runs before it."""
+    with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
+        lines = session.input("lines", "o bigint, n bigint")
+        orders = session.input("orders", "o bigint, c bigint")
+        lines.insert([(i % 5000, i % 7) for i in range(N)])
+        orders.insert([(i, i % 4500) for i in range(5000)])
+        session.commit()
+        before = session.stats["touched"]
+        both = lines.join(orders, on="o")
+        session.stage("masked", both.select("mask(cast(c as string)) AS c"))
+        assert queries(session["masked"].explain()) == 2
+        assert session.stats["touched"] - before >= 2 * N
+
+
+def test_what_was_left_to_the_reader_and_run_by_itself_is_told_with_it() -> None:
+    late = Postponed(Any, 1, 0, lambda _: Ran(None, 7, "Spark jobs 3-5"))  # type: ignore[arg-type]
+    delta = Delta(("bigint",), pending=late)
+    row = Delta(("bigint",), later=(delta, Linear((), ("bigint",)), Step((), [], [], [])))
+    done = Done(None, [], 2, "in process")
+    assert done.with_late([row, None]) == done, "it may still run on the way"
+    late.settle()
+    assert done.with_late([row, None, row]) == (None, [], 9, "Spark jobs 3-5, in process")
+
+
+def test_an_interrupt_of_a_chain_leaves_nothing_and_what_waits_can_be_committed(
+    tmp_path: Path, spark: Any
+) -> None:
+    begun, never = str(tmp_path / "begun"), str(tmp_path / "never")
+    os.mkfifo(begun)
+    os.mkfifo(never)  # a pipe that nobody writes
+
+    def stuck(row: Any) -> tuple[int]:
+        open(begun, "w").close()
+        open(never).close()
+        return (row.o,)
+
+    def interrupt() -> None:
+        with open(begun):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupts = threading.Thread(target=interrupt)
+    try:
+        with nosync_nb.open(tmp_path / "log", spark=spark, spark_rows=1000) as session:
+            lines = session.input("lines", "o bigint, n bigint")
+            orders = session.input("orders", "o bigint, c bigint")
+            both = lines.join(orders, on="o")
+            session.stage("counts", both.map(stuck, "o bigint").group_by("o").count())
+            orders.insert([(i, i) for i in range(5000)])
+            lines.insert(spark.range(N).selectExpr("id % 5000 as o", "id % 7 as n"))
+            there = sorted(path.name for path in Path(session.path, "layers").iterdir())
+            interrupts.start()
+            with pytest.raises(KeyboardInterrupt):
+                session.commit()
+            interrupts.join(60)
+            assert sorted(path.name for path in Path(session.path, "layers").iterdir()) == there
+            assert (session.now, session.pending["lines"].rows) == (0, N)
+            session.stage("counts", both.group_by("o").count())
+            session.commit()  # a task that was not cancelled would have its place for ever
+            assert session["counts"].count() == 5000
+            assert queries(session["counts"].explain()) == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
