@@ -5,7 +5,7 @@ make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, spark, recovery, history, reads,
                                     views, notebook, loops, long, pairs, persist, lost, objects,
                                     snapshots, kills, branches, tpch, expressions; faults is those
-                                    of replicas
+                                    of replicas, recovery and snapshots
 make bench ARGS="tpch --sf 1"       TPC-H at another scale factor than 0.1
 make bench ARGS="tpch --decimals"   TPC-H with decimals, beside doubles
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
@@ -421,7 +421,9 @@ SECTIONS = {
     "branches": branches,
     "tpch": tpch,
 }
-GROUPS = {"faults": ("pairs", "persist", "lost", "kills")}
+GROUPS = {
+    "faults": ("pairs", "persist", "lost", "objects", "recovery", "snapshots", "kills"),
+}
 
 
 def main() -> int:
