@@ -190,7 +190,7 @@ _OPPOSITE_DIGITS = 34
 
 def _opposite(a: Any) -> Any:
     """`-a`: Spark keeps 34 digits of it, ties to even."""
-    return wide.digits_kept(np.negative(a), _OPPOSITE_DIGITS, even=True)
+    return wide.digits_kept(wide.minus(np.int64(0), a), _OPPOSITE_DIGITS, even=True)
 
 
 def same_type(*, signed: bool, other: Rule) -> Rule:

@@ -93,7 +93,7 @@ def _signed(a: Any, b: Any, *, half_up: bool) -> Any:
         a, b = _plain(a), _plain(b)
     else:
         a, b = _objects(a), _objects(b)
-    size, unit = np.abs(a), np.abs(b)
+    size, unit = abs(a), abs(b)  # np.abs makes 64 bits of a Python int
     if not isinstance(unit, np.ndarray):
         unit = unit or 1
     elif not unit.all():

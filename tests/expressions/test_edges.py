@@ -124,3 +124,14 @@ def test_an_array_without_elements_overlaps_none_even_one_of_null() -> None:
 def test_19_places_more_are_exact() -> None:
     one, largest = decimal.Decimal("1." + 19 * "0"), 2**31 - 1
     assert of("cast(x as decimal(38,19))", "x int", 1, largest) == [one, one * largest]
+
+
+def test_a_quotient_of_constants_has_more_digits_than_64_bits() -> None:
+    sql = "x / (ceil(1.5) / cast(2.5D as decimal(20,4)))"
+    assert of(sql, "x decimal(4,1)", decimal.Decimal(2)) == [decimal.Decimal("2.5")]
+
+
+def test_the_least_bigint_has_an_opposite_as_a_decimal() -> None:
+    least, decimals = -(2**63), "cast(x as decimal(20,0))"
+    assert of(f"abs({decimals})", "x bigint", least, None, -5) == [2**63, None, 5]
+    assert of(f"-{decimals}", "x bigint", least, None, -5) == [2**63, None, 5]
