@@ -10,6 +10,7 @@ make bench ARGS="tpch --sf 1"       TPC-H at another scale factor than 0.1
 make bench ARGS="tpch --decimals"   TPC-H with decimals, beside doubles
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 make bench ARGS="pairs --kind server"     replicas at servers instead of in folders
+make bench ARGS="branches --logs FOLDER"  keeps the long logs there, and measures them again
 """
 
 from __future__ import annotations
@@ -433,6 +434,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer epochs")
     text = "of long: also a log of a million epochs"
     parser.add_argument("--million", action="store_true", help=text)
+    text = "of branches: where its logs are made and stay, to be measured again"
+    parser.add_argument("--logs", type=Path, help=text)
     text = "of replicas: where they are"
     parser.add_argument("--kind", choices=KINDS, default="folder", help=text)
     text = "of TPC-H: the scale factor; 1 is about a gigabyte of text"

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,9 +30,10 @@ from nosync_nb.session.digests import Digest, digest, kinds, load_of, of_calls
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.transactions import Transaction, Transactions
-from nosync_nb.trace.batch import Updates
+from nosync_nb.trace.batch import Layout, Updates
 
 if TYPE_CHECKING:
+    from nosync_nb.trace.past.apart import Epochs
     from nosync_nb.trace.past.history import History
 
 BLOCK = "epoch:"
@@ -69,33 +71,51 @@ class Repeats:
         if state is not None:
             self._state = _State(min(state.upto, epoch), {})
 
-    def known(self, history: History, number: int, now: int) -> dict[int, dict[Digest, int]]:
-        """The recovered epochs that only added rows to an input, by rows and digest.
+    def known(self, history: History, number: int, now: int, count: int) -> Added | None:
+        """The recovered epochs that only added rows to an input; None if there are none.
 
         Some epochs after the recovery there are none any more, and what was known is forgotten.
 
         Args:
             number: the input's log.
             now: the last epoch.
+            count: the rows of the longest of the loads to compare. Epochs with more rows in files
+                are not looked at.
 
-        Cost: at the first call for an input O(rows of those epochs), at most 256 of them; rows
-        that lie in files have their hashes there.
+        Cost: at the first call for an input O(rows of those epochs in packs and in memory), at most
+        256 of them; rows that lie in files have their hashes there.
         """
         state = self._state
         if state is None:
-            return {}
+            return None
         if now >= state.upto + EPOCHS_MAX:
             self._state = None
-            return {}
-        epochs = state.known.get(number)
-        if epochs is None:
-            epochs = {}
-            for epoch in _compared(history, number, state.upto):
-                digest = _of_epoch(history, number, epoch)
-                if digest is not None:
-                    epochs.setdefault(digest.rows, {})[digest] = epoch
-            epochs = state.known.setdefault(number, epochs)
-        return epochs
+            return None
+        added = state.known.get(number)
+        if added is None:
+            added = state.known.setdefault(number, _added(history, number, state.upto))
+        for epoch in [each for each, least in added.large.items() if least <= count]:
+            own = _of_epoch(history, number, epoch)
+            if own is not None:
+                added.note(epoch, own)
+            added.large.pop(epoch, None)
+        return added
+
+
+class Added(NamedTuple):
+    """Epochs that only added rows to an input.
+
+    Attributes:
+        small: by rows and digest.
+        large: not looked at yet, as their rows are in files, each with the least that it has.
+    """
+
+    small: dict[int, dict[Digest, int]]
+    large: dict[int, int]
+
+    def note(self, epoch: int, own: Digest) -> None:
+        """Takes in what an epoch added."""
+        self.small.setdefault(own.rows, {})[own] = epoch
 
 
 class _State(NamedTuple):
@@ -103,20 +123,43 @@ class _State(NamedTuple):
 
     Attributes:
         upto: the epoch that was recovered.
-        known: by log, rows and digest of each epoch.
+        known: by log, what epochs added.
     """
 
     upto: int
-    known: dict[int, dict[int, dict[Digest, int]]]
+    known: dict[int, Added]
 
 
-def _compared(history: History, number: int, upto: int) -> Iterator[int]:
-    """The epochs to compare with: the first and the last ones that can be read."""
-    ranges = history.epochs(number, upto)
-    count = sum(map(len, ranges))
-    epochs = chain.from_iterable(ranges)
-    yield from islice(epochs, COMPARED_MAX)
-    yield from islice(epochs, max(0, count - 2 * COMPARED_MAX), None)
+def _added(history: History, number: int, upto: int) -> Added:
+    """What there is to compare with: the first and the last epochs that can be read."""
+    readable = [each for each in history.epochs(number, upto) if each]
+    added = Added({}, {})
+    lower = 0
+    for some in (_first(readable), _last(readable)):
+        epochs = [each for each in some if each >= lower]
+        if not epochs:
+            continue
+        lower = epochs[-1] + 1
+        with suppress(CorruptLogError):  # there is nothing to compare with
+            found = history.apart(number, epochs[0], lower)
+            wanted = set(epochs)
+            large = {e: least for e, least in found.large.items() if e in wanted}
+            added.large.update(large)
+            for epoch, own in _digests(found.small):
+                if epoch in wanted and epoch not in large:
+                    added.note(epoch, own)
+    return added
+
+
+def _first(readable: Sequence[range]) -> list[int]:
+    """The first epochs of some ranges."""
+    return [*islice(chain.from_iterable(readable), COMPARED_MAX)]
+
+
+def _last(readable: Sequence[range]) -> list[int]:
+    """The last epochs of some ranges, ascending."""
+    backwards = chain.from_iterable(map(reversed, reversed(readable)))
+    return [*islice(backwards, COMPARED_MAX)][::-1]
 
 
 class Loads:
@@ -155,14 +198,15 @@ class Loads:
             return
         number = snapshot.graph.named[name].log
         assert number is not None
-        known = self.repeats.known(self._publisher.store.history, number, snapshot.epoch)
-        if not known:
-            return
         changes = transaction.inputs[name].changes
         if any(change.kind != "insert" for change in changes):
             changes = changes[-1:]
+        history = self._publisher.store.history
+        known = self.repeats.known(history, number, snapshot.epoch, _count(changes))
+        if known is None:
+            return
         for calls in (changes[-1:], changes)[: len(changes)]:
-            same = known.get(_count(calls))
+            same = known.small.get(_count(calls))
             if not same:
                 continue
             epoch = same.pop(of_calls(calls, stage.schema.types), None)
@@ -249,6 +293,24 @@ def _of_epoch(history: History, number: int, epoch: int) -> Digest | None:
     if not batches or any((batch.diff < 0).any() for batch in batches):
         return None
     return digest((batch.rhash, batch.diff) for batch in batches)
+
+
+def _digests(pieces: Sequence[tuple[Layout, Epochs, Updates]]) -> Iterator[tuple[int, Digest]]:
+    """The digest of what each epoch added; none of those that added nothing, or took away."""
+    if not pieces:
+        return
+    every = [epochs for _, epochs, _ in pieces]
+    hashes = [rows.hash_columns(u.columns, of.types, len(u.diff)) for of, _, u in pieces]
+    epochs, rhash = np.concatenate(every), np.concatenate(hashes)
+    diff = np.concatenate([updates.diff for _, _, updates in pieces])
+    order = epochs.argsort(kind="stable")
+    epochs, rhash, diff = epochs[order], rhash[order], diff[order]
+    ends = [*(np.flatnonzero(np.diff(epochs)) + 1).tolist(), len(epochs)]
+    begin = 0
+    for end in ends:
+        if end > begin and (diff[begin:end] > 0).all():
+            yield int(epochs[begin]), digest(iter([(rhash[begin:end], diff[begin:end])]))
+        begin = end
 
 
 def _count(calls: Sequence[Change]) -> int:

@@ -370,6 +370,6 @@ def remember(history: History, logs: AbstractSet[int], draft: Draft) -> None:
             history.append_encoded(number, layout, [(draft.epoch, batch)], updates_of)
 
 
-def updates_of(batches: Sequence[Batch], types: Sequence[str]) -> Updates:
-    """The updates of batches that are not arranged as their log is."""
-    return concat_updates([batch.updates for batch in batches], types)
+def updates_of(batches: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
+    """The updates of batches that are not arranged as their log is, and how many each has."""
+    return concat_updates([batch.updates for batch in batches], types), [*map(len, batches)]

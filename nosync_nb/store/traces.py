@@ -242,11 +242,11 @@ def remembered(history: History, graph: Graph, changes: Changes) -> None:
             if kind == journal.INLINE:
                 run.append((epoch, data))
             elif kind == journal.FILES:
-                history.append_encoded(log, layout, run, _updates)
+                history.append_encoded(log, layout, run, _counted)
                 run = []
                 refs, had = journal.filed(data, layout)
                 history.append_files(log, epoch, had, refs)
-        history.append_encoded(log, layout, run, _updates)
+        history.append_encoded(log, layout, run, _counted)
 
 
 def _extended(
@@ -338,6 +338,11 @@ def _decoded(data: Sequence[bytes | memoryview], layout: Layout) -> Batch:
 
 def _updates(data: Sequence[bytes | memoryview], types: Sequence[str]) -> Updates:
     return Updates(*codec.decode_many(data, types))
+
+
+def _counted(data: Sequence[bytes | memoryview], types: Sequence[str]) -> tuple[Updates, list[int]]:
+    """The updates of changes, and how many each has."""
+    return _updates(data, types), [*map(codec.rows_count, data)]
 
 
 def _named(entry: Entry, layout: Layout, open_part: Open) -> Deferred:

@@ -17,7 +17,7 @@ from inside import files_of_log, files_with, inside, tails_of
 from nosync_nb import CorruptLogError, Session, StageError, TimeError
 from nosync_nb.dataflow.stage import Options
 from nosync_nb.session.session import owners_of
-from nosync_nb.trace.past.packing import Encoded
+from nosync_nb.trace.past.tails import Encoded
 
 pytestmark = pytest.mark.usefixtures("own_key", "large_from_ten_rows")
 

@@ -17,6 +17,9 @@ from inside import inside, repeats_of
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.session import loads
+from nosync_nb.trace.batch import Batch
+from nosync_nb.trace.past.apart import Apart
+from nosync_nb.trace.past.history import History
 
 LOADS = [[(1, "a"), (2, None)], [(3, "c")], [(x, str(x)) for x in range(100)]]
 
@@ -200,3 +203,62 @@ def test_the_first_and_the_last_of_many_epochs_are_compared(
     events = session["events"]
     found = [x for x in range(10) if told(lambda x=x: events.insert([(x, "one")]))]  # type: ignore[misc]
     assert found == [0, 1, 7, 8, 9]  # epoch 0 is one of the first three
+
+
+def test_a_few_rows_are_compared_with_no_load_that_lies_in_files(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nosync_nb.store.store.SPILL_ROWS", 16)
+    session = opened()
+    session.input("events", "x bigint, name string").insert(LOADS[2])
+    session.commit()
+    session["events"].insert(LOADS[0])
+    session.commit()
+    looked: list[int] = []
+    read = History.changes
+
+    def watched(self: History, trace: int, after: int | None, upto: int) -> list[Batch]:
+        looked.append(upto)
+        return read(self, trace, after, upto)
+
+    session = opened()
+    with monkeypatch.context() as patch:
+        patch.setattr(History, "changes", watched)
+        assert len(told(lambda: session["events"].insert(LOADS[0]))) == 1
+        assert looked == []
+        session.discard()
+        assert told(lambda: session["events"].insert(LOADS[2][1:])) == []
+        assert looked == []
+        session.discard()
+        assert len(told(lambda: session["events"].insert(LOADS[2]))) == 1
+        assert looked == [1]
+
+
+def test_the_epochs_to_compare_with_are_read_in_a_few_steps(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened()
+    events = session.input("events", "x bigint, name string")
+    for x in range(2 * loads.COMPARED_MAX + 40):
+        events.insert([(x, "one")])
+        session.commit()
+        if x == 200:
+            inside(session).upkeep.checkpoint()
+    session = opened()
+    steps: list[tuple[int, int]] = []
+    read = History.apart
+
+    def watched(self: History, trace: int, lower: int, upper: int) -> Apart:
+        steps.append((lower, upper))
+        return read(self, trace, lower, upper)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(History, "apart", watched)
+        patch.setattr(History, "changes", None)
+        found = [x for x in (0, 126, 127, 167, 168, 295) if told(_inserting(session, x))]
+    assert found == [0, 126, 168, 295]  # epoch 0 is one of the first
+    assert len(steps) == 2
+
+
+def _inserting(session: Session, x: int) -> Callable[[], Any]:
+    return lambda: session["events"].insert([(x, "one")])

@@ -25,7 +25,7 @@ from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.source import Source
-from nosync_nb.trace.past.packing import Encoded, Filed
+from nosync_nb.trace.past.tails import Encoded, Filed
 
 WAIT_S = 120.0
 

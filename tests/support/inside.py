@@ -59,8 +59,8 @@ from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.past import sections
 from nosync_nb.trace.past.archive import Archive
 from nosync_nb.trace.past.history import History
-from nosync_nb.trace.past.packing import Entry, Filed
 from nosync_nb.trace.past.packs import Pack
+from nosync_nb.trace.past.tails import Entry, Filed
 from nosync_nb.trace.past.tree import PackNode
 
 

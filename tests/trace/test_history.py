@@ -37,7 +37,7 @@ from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.trace.parts import PartRef, open_part, write_parts
-from nosync_nb.trace.past import grid, packs, sections, tree
+from nosync_nb.trace.past import grid, packs, sections, tails, tree
 from nosync_nb.trace.past.history import History
 from nosync_nb.trace.past.thinning import Keep
 from nosync_nb.trace.proving import flaws
@@ -73,9 +73,9 @@ def pack(history: History, upto: int, keep: Keep | None = None) -> bool:
     return adopted
 
 
-def together(batches: Sequence[Batch], types: Sequence[str]) -> Updates:
+def together(batches: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
     """Decodes changes that need no decoding."""
-    return concat_updates([batch.updates for batch in batches], types)
+    return concat_updates([batch.updates for batch in batches], types), [*map(len, batches)]
 
 
 def restored(history: History, folder: str) -> History:
@@ -203,6 +203,25 @@ class Past(RuleBasedStateMachine):
         )
         self.compare(trace, min(after, upto), max(after, upto))
         self.compare(trace, None, min(after, upto))
+        self.compare_apart(trace, min(after, upto), max(after, upto))
+
+    def compare_apart(self, trace: int, lower: int, upper: int) -> None:
+        """Single epochs, all at once: those of which files tell have no fewer rows than is told."""
+        found = self.history.apart(trace, lower, upper)
+        apart = Counter[tuple[int, Any]]()
+        for layout, epochs, updates in found.small:
+            for epoch in {*epochs.tolist()}:
+                at = np.flatnonzero(epochs == epoch)
+                columns = [rows.take(column, at) for column in updates.columns]
+                batch = arrange(layout, Updates(columns, updates.diff[at]))
+                apart.update({(epoch, row): n for row, n in counted([batch]).items()})
+        changed = {epoch for epoch, _ in self.epochs[trace] if lower <= epoch < upper}
+        assert {epoch for epoch, _ in apart} | found.large.keys() <= changed
+        for epoch in changed - found.large.keys():
+            own = {row: n for (e, row), n in apart.items() if e == epoch and n}
+            assert self.expected(trace, epoch - 1, epoch) == own
+        for epoch, least in found.large.items():
+            assert least <= sum(len(b) for b in self.history.changes(trace, epoch - 1, epoch))
 
     def compare(self, trace: int, after: int | None, upto: int) -> None:
         batches = self.history.changes(trace, after, upto)
@@ -258,6 +277,37 @@ def test_any_epoch_of_a_long_past_can_be_read(tmp_path: Path, every: int) -> Non
     for epoch in [*range(1, 60), *range(900, 1000), *range(1, 2001, 37), 1999, 2000]:
         assert list(range(max(1, epoch - 49), epoch + 1)) == rows_at(history, epoch)
     assert history.state(1, 0) == []
+
+
+def test_what_cannot_be_told_apart_is_none_of_single_epochs(tmp_path: Path) -> None:
+    history = long(tmp_path, 600, 16, retain=32)
+    assert history.thinned
+    readable = {epoch for each in history.epochs(1, 600) for epoch in each}
+    found = {e for _, epochs, _ in history.apart(1, 0, 601).small for e in epochs.tolist()}
+    assert {*range(585, 601)} <= found
+    assert found <= readable
+    assert len(found) < 100, "of epochs that are summed up none is told"
+
+
+def test_changes_that_frames_hold_are_decoded_many_at_once(tmp_path: Path) -> None:
+    history = History.restore(str(tmp_path / "history"), None)
+    steps: list[int] = []
+
+    def told(data: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
+        steps.append(len(data))
+        return together(data, types)
+
+    made = [(e, numbers(PAIRS, [((0, e), 1), ((1, e), 1)][: e % 3])) for e in range(1, 1001)]
+    history.append_encoded(1, PAIRS, made, told)
+    before = {e: counted(history.changes(1, e - 1, e)) for e in (1, 2, 3, 500, 1000)}
+    steps.clear()
+    assert sum(len(epochs) for _, epochs, _ in history.apart(1, 1, 1001).small) == 1000
+    assert steps == [1000]
+    steps.clear()
+    assert pack(history, 1000)
+    assert sum(steps) == 1000
+    assert len(steps) <= 1 + 1000 // tails.AT_ONCE
+    assert before == {e: counted(history.changes(1, e - 1, e)) for e in before}
 
 
 def test_a_state_is_the_sum_of_few_batches(tmp_path: Path) -> None:
@@ -569,9 +619,8 @@ def test_sections_number_rows_by_value_when_hashes_collide(data: st.DataObject) 
         some: list[Batch] = []
         for _ in range(data.draw(st.integers(1, 5))):
             some.append(arrange(layout, data.draw(updates_of(layout.types, pool))))
-        section = sections.build(
-            layout, 0, 400, [3, 17, 18, 19, 300][: len(some)], [b.updates for b in some]
-        )
+        epochs, counts = [3, 17, 18, 19, 300][: len(some)], [*map(len, some)]
+        section = sections.build(layout, 0, 400, epochs, counts, [b.updates for b in some])
         assert len({*map(repr, pool)}) >= len(section.columns[0])
         for lower, upper in [(0, 400), (0, 18), (3, 18), (16, 300), (18, 19), (17, 400)]:
             wanted = [

@@ -101,7 +101,7 @@ class Archive:
         sums = Sums({}, {})
         for node in _within(tree, trace, lower, upper):
             stop = min(upper, node.clip)
-            for section in self._sections(node, trace):
+            for section in self.sections(node, trace):
                 updates = section.updates(lower, stop)
                 if updates is not None:
                     sums.updates.setdefault(section.layout, []).append(updates)
@@ -117,7 +117,7 @@ class Archive:
             batches += [self.part(ref, layout) for _, refs in large for ref in refs]
         return batches
 
-    def _sections(self, node: PackNode, trace: int) -> tuple[Section, ...]:
+    def sections(self, node: PackNode, trace: int) -> tuple[Section, ...]:
         """The sections of a trace in a pack; one that is damaged is opened anew the next time."""
         try:
             return self.pack(node).sections(trace)

@@ -22,11 +22,9 @@ from __future__ import annotations
 
 import copy
 import os
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from nosync_nb.errors import CorruptLogError, TimeError
@@ -36,20 +34,11 @@ from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.parts import PartRef
 from nosync_nb.trace.past import grid, lost, thinning
 from nosync_nb.trace.past import tree as nodes
+from nosync_nb.trace.past.apart import Apart, apart
 from nosync_nb.trace.past.archive import Archive
 from nosync_nb.trace.past.lost import Unread
-from nosync_nb.trace.past.packing import (
-    Decode,
-    Encoded,
-    Entry,
-    Filed,
-    Packed,
-    PackPlan,
-    RecutPlan,
-    SumPlan,
-    excess,
-    tidying,
-)
+from nosync_nb.trace.past.packing import Packed, PackPlan, RecutPlan, SumPlan, tidying
+from nosync_nb.trace.past.tails import Decode, Encoded, Entry, Filed, end_of, excess
 from nosync_nb.trace.past.thinning import Keep
 from nosync_nb.trace.past.tree import PackNode
 
@@ -233,7 +222,7 @@ class History:
         for node in view.tree:
             nodes.check_cut(node, upper)
         tree = tuple(nodes.cut(view.tree, upper))
-        tails = {trace: tail[: _end(tail, to_epoch)] for trace, tail in view.tails.items()}
+        tails = {trace: tail[: end_of(tail, to_epoch)] for trace, tail in view.tails.items()}
         hidden = {trace: nodes.hidden_below(some, to_epoch) for trace, some in view.hidden.items()}
         self._view = _View(tree, tails, hidden, min(view.packed, upper), view.cuts + 1)
 
@@ -260,6 +249,13 @@ class History:
         """
         return self._read(trace, after, upto)
 
+    def apart(self, trace: int, lower: int, upper: int) -> Apart:
+        """The changes of a trace in each epoch of `[lower, upper)` that can be told apart."""
+        view = self._view
+        tail = view.tails.get(trace, [])
+        own = tail[end_of(tail, lower - 1) : end_of(tail, upper - 1)]
+        return apart(self._archive, view.tree, own, trace, lower, upper)
+
     def epochs(self, trace: int, now: int) -> list[range]:
         """The epochs up to `now` at which a trace can be read, ascending."""
         view = self._view
@@ -285,7 +281,7 @@ class History:
         batches = []
         encoded: dict[tuple[Layout, Decode], list[Any]] = {}
         tail = view.tails.get(trace, ())
-        for epoch, change in tail[_end(tail, lower) : _end(tail, upto)]:
+        for epoch, change in tail[end_of(tail, lower) : end_of(tail, upto)]:
             if isinstance(change, Batch):
                 batches.append(change)
             elif isinstance(change, Encoded):
@@ -295,7 +291,7 @@ class History:
             else:
                 sums.large.setdefault(change.layout, []).append((epoch, change.refs))
         for (layout, decode), data in encoded.items():
-            sums.updates.setdefault(layout, []).append(decode(data, layout.types))
+            sums.updates.setdefault(layout, []).append(decode(data, layout.types)[0])
         return self._archive.batches(sums) + batches
 
     def _check(self, view: _View, trace: int, at: int) -> None:
@@ -326,7 +322,7 @@ class History:
         view = self._view
         entries = {}
         for trace, tail in view.tails.items():
-            if taken := [] if trace in without else tail[: _end(tail, upto)]:
+            if taken := [] if trace in without else tail[: end_of(tail, upto)]:
                 entries[trace] = taken
         if not entries:
             return None
@@ -375,7 +371,7 @@ class History:
             return
         later = [each for each in view.hidden.get(trace, ()) if each[1] > epoch]
         hidden = {**view.hidden, trace: ((0, epoch), *later)}
-        tails = {**view.tails, trace: [(epoch, batch), *tail[_end(tail, epoch) :]]}
+        tails = {**view.tails, trace: [(epoch, batch), *tail[end_of(tail, epoch) :]]}
         self._view = view._replace(tails=tails, hidden=hidden)
 
     def files(self) -> set[str]:
@@ -393,8 +389,3 @@ class History:
     def look_through(self) -> None:
         """Looks at every value of a file from now on before it is used."""
         self._archive.look_through()
-
-
-def _end(tail: Sequence[Entry], epoch: int) -> int:
-    """How many entries are not after an epoch."""
-    return bisect_right(tail, epoch, key=itemgetter(0))

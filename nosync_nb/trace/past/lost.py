@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from nosync_nb.trace.past.archive import Archive
-from nosync_nb.trace.past.packing import Entry, Filed
+from nosync_nb.trace.past.tails import Entry, Filed
 from nosync_nb.trace.past.tree import PackNode
 
 

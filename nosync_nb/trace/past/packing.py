@@ -7,13 +7,13 @@ too late, since epochs were rewound meanwhile, its file is nobody's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from nosync_nb.trace.batch import Batch, Hashes, Layout, Updates, concat_updates
+from nosync_nb.trace.batch import Layout, concat_updates
 from nosync_nb.trace.merging import merge_ranges
-from nosync_nb.trace.parts import PartRef, write_parts
+from nosync_nb.trace.parts import write_parts
 from nosync_nb.trace.past.archive import Archive, added
 from nosync_nb.trace.past.packs import write_pack
 from nosync_nb.trace.past.sections import (
@@ -26,56 +26,12 @@ from nosync_nb.trace.past.sections import (
     size_at,
     summed,
 )
+from nosync_nb.trace.past.tails import Entry, Pause, sections_of
 from nosync_nb.trace.past.thinning import Fragment, Keep, Recut, elsewhere, leaves, relief, to_recut
 from nosync_nb.trace.past.tree import PackNode, to_sum
 
 _REST_S = 0.0002
 _WORK_S = 0.0005
-
-
-class Filed(NamedTuple):
-    """A change that lies in part files; `parts` if they are mapped already."""
-
-    layout: Layout
-    refs: tuple[PartRef, ...]
-    parts: tuple[Batch, ...] = ()
-
-
-Decode: TypeAlias = Callable[[Sequence[Any], Sequence[str]], Updates]
-
-
-class Encoded(NamedTuple):
-    """A change that is decoded when it is needed: consolidated updates, in any order.
-
-    `decode` gets `data` of any number of changes, and the column types: many at once cost less.
-    """
-
-    layout: Layout
-    data: Any
-    decode: Decode
-
-
-Change: TypeAlias = Batch | Filed | Encoded
-"""A batch, in memory, in files, or as a frame of the log has it."""
-Entry: TypeAlias = tuple[int, Change]
-Pause: TypeAlias = Callable[[], None]
-
-
-def excess(tail: Sequence[Entry], rows_max: int) -> int | None:
-    """The epoch up to which changes are to be summed, where those after the first are too many.
-
-    Half of `rows_max` is left. None: they are not too many, or one epoch has all of them.
-    """
-    batches = (c.data if isinstance(c, Encoded) else c for _, c in tail[1:])
-    sizes = [len(each) if isinstance(each, Batch) else 0 for each in batches]
-    if sum(sizes) <= rows_max:
-        return None
-    left = 0
-    for (epoch, _), size in zip(reversed(tail[1:]), reversed(sizes), strict=True):
-        left += size
-        if left > rows_max // 2:
-            return int(epoch)
-    return None
 
 
 class Packed(NamedTuple):
@@ -133,7 +89,7 @@ class PackPlan(NamedTuple):
             start = min(self.lower, entries[0][0])
             if start < self.lower:
                 own[trace] = (start, self.upper)
-            for section in _sections(entries, start, self.upper, pause):
+            for section in sections_of(entries, start, self.upper, pause):
                 sections.append((trace, section))
                 pause()
         stem = f"pack-{self.lower}-{self.upper}"
@@ -267,7 +223,7 @@ class RecutPlan(NamedTuple):
             elif parts:
                 updates = [part.updates for part in parts]
                 batch = concat_updates(updates, layout.types)
-                small.append(build(layout, epoch, epoch + 1, [epoch], [batch]))
+                small.append(build(layout, epoch, epoch + 1, [epoch], [len(batch.diff)], [batch]))
         return kept, small
 
 
@@ -339,30 +295,6 @@ def _groups(large: Iterable[Large], shift: int) -> Iterable[list[Large]]:
     for each in large:
         groups.setdefault(each[0] >> shift, []).append(each)
     return groups.values()
-
-
-def _sections(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -> Iterable[Section]:
-    """The sections of the changes of one trace, one for each layout it had."""
-    groups: dict[Layout, tuple[list[int], list[Updates], list[Hashes], list[Large]]] = {}
-    for i, (epoch, change) in enumerate(entries):
-        group = groups.get(change.layout)
-        if group is None:
-            group = groups[change.layout] = ([], [], [], [])
-        epochs, updates, hashes, large = group
-        if isinstance(change, Filed):
-            large.append((epoch, change.refs))
-            continue
-        epochs.append(epoch)
-        if isinstance(change, Batch):
-            updates.append(change.updates)
-            hashes.append(change.rhash)
-        else:
-            updates.append(change.decode([change.data], change.layout.types))
-            if not i % 64:
-                pause()
-    for layout, (epochs, updates, hashes, large) in groups.items():
-        known = hashes if len(hashes) == len(epochs) else None
-        yield build(layout, start, stop, epochs, updates, known, large, pause)
 
 
 def _written(

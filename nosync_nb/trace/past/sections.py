@@ -81,6 +81,21 @@ class Section(NamedTuple):
         columns = [rows.take(c, at) for c in self.columns]
         return Updates(columns, np.concatenate(diff).astype(np.int64, copy=False))
 
+    def singly(self, lower: int, upper: int) -> tuple[Array, Updates] | None:
+        """The changes in `[lower, upper)` with the epoch of each; None: none, or not told apart."""
+        if not self.levels or self.levels[0].shift:
+            return None
+        finest = self.levels[0]
+        a, b = finest.group.searchsorted((lower, upper)).tolist()
+        if a == b:
+            return None
+        ends = finest.starts[a : b + 1].astype(np.int64)
+        taken = slice(int(finest.starts[a]), int(finest.starts[b]))
+        at = _rows(finest)[taken].astype(np.int64)
+        columns = [rows.take(c, at) for c in self.columns]
+        updates = Updates(columns, finest.diff[taken].astype(np.int64))
+        return finest.group[a:b].astype(np.int64).repeat(ends[1:] - ends[:-1]), updates
+
 
 def size_at(section: Section, shift: int) -> int:
     """About how many bytes a section takes if it tells only groups of `2**shift` epochs apart."""
@@ -93,16 +108,19 @@ def build(
     start: int,
     stop: int,
     epochs: Sequence[int],
+    counts: Sequence[int],
     updates: Sequence[Updates],
     hashes: Sequence[Hashes] | None = None,
     large: Sequence[Large] = (),
     pause: Callable[[], None] = lambda: None,
 ) -> Section:
-    """Makes the section of a trace from its consolidated updates, one for each of `epochs`.
+    """Makes the section of a trace from its updates, consolidated in each epoch.
 
     Args:
         epochs: ascending.
-        hashes: the row hashes of each of the updates, if they are known.
+        counts: how many of the updates are of each of them.
+        updates: in this order, in pieces of any size.
+        hashes: the row hashes of each of the pieces, if they are known.
 
     Cost: O(n log n) in numpy; `pause` is called between steps, so that other threads get a turn.
     """
@@ -112,7 +130,7 @@ def build(
         pause()
     if not updates:
         return Section(layout, start, stop, columns, (), tuple(large))
-    epoch = np.array(epochs, np.int64).repeat([len(u.diff) for u in updates])
+    epoch = np.array(epochs, np.int64).repeat(counts)
     diff = np.concatenate([u.diff for u in updates])
     pause()
     if hashes is None:

@@ -1,0 +1,243 @@
+"""A long log of a large state, and what it costs to go on from its epochs; lines of JSON.
+
+python -m bench.forks make FOLDER ...      makes the log FOLDER/log, and tells how that went
+python -m bench.forks open FOLDER          opens it, reads some epochs, closes it
+python -m bench.forks branch FOLDER ...    makes branches of it at some epochs
+python -m bench.forks rewind FOLDER ...    goes back to one epoch, in a copy of it
+
+The log is that of R1: `edges` and `nodes` are loaded, then the stage is defined, which is its first
+run, then each epoch changes ten rows. Rows are held to what they were before. Bytes written are
+those that this process gave to the system, whichever thread: not those of files that it names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import nosync_nb
+from bench.r1 import IN_PROCESS, edge_table, node_table
+from bench.recovery import folder_bytes
+from bench.workload import Change, Workload
+from nosync_nb.files.names import FOLDERS
+
+WARM = 20
+"""So many epochs are committed on what was opened before it is branched."""
+MORE = 10 * WARM
+"""So many epochs are known beyond those of a log; none removes what another one does."""
+
+
+class Spent:
+    """What was done meanwhile: ms by the clock and of this thread, and bytes written."""
+
+    def __init__(self) -> None:
+        self.ms = self.cpu_ms = 0.0
+        self.bytes = 0
+
+    def told(self) -> dict[str, float]:
+        return {"ms": self.ms, "cpu_ms": self.cpu_ms, "bytes": self.bytes}
+
+
+@contextmanager
+def spent() -> Iterator[Spent]:
+    """Measures what is done in its block."""
+    found, before = Spent(), _bytes_written()
+    started, worked = time.perf_counter(), time.thread_time()
+    yield found
+    found.ms = 1000 * (time.perf_counter() - started)
+    found.cpu_ms = 1000 * (time.thread_time() - worked)
+    found.bytes = _bytes_written() - before
+
+
+def _bytes_written() -> int:
+    said = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(said["wchar"])
+
+
+def commit(session: Any, change: Change) -> None:
+    """Commits an epoch of R1."""
+    edges = session.inputs["edges"]
+    edges.insert(edge_table(change.src, change.dst, strings=False))
+    edges.remove(edge_table(change.gone_src, change.gone_dst, strings=False))
+    session.commit()
+
+
+def changes_after(workload: Workload, epochs: int) -> Iterator[Change]:
+    """The epochs of R1 that follow those that a log was made of, up to `MORE`."""
+    return islice(workload.epochs(epochs + MORE), epochs, None)
+
+
+def make(options: argparse.Namespace) -> dict[str, Any]:
+    """Makes the log; the first run of its stage, and the disk that updates took."""
+    workload = Workload(options.edges)
+    path = options.folder / "log"
+    retain = options.retain or None
+    with nosync_nb.open(path, spark_rows=IN_PROCESS, retain=retain) as session:
+        edges = session.input("edges", "src bigint, dst bigint")
+        nodes = session.input("nodes", "node bigint, label bigint", key=None)
+        nodes.insert(node_table(workload, strings=False))
+        edges.insert(edge_table(workload.src, workload.dst, strings=False))
+        session.commit()
+        joined = edges.join(nodes, on={"dst": "node"})
+        with spent() as first:
+            session.stage("per_label", joined.group_by("label").agg(n="count(*)"))
+            session["per_label"].rows()
+        session.sync()
+        loaded_bytes, updates = folder_bytes(path), 0
+        for change in islice(workload.epochs(options.epochs + MORE), options.epochs):
+            commit(session, change)
+            updates += workload.updates_count([change])
+    return {
+        "edges": options.edges,
+        "epochs": options.epochs,
+        "first_run": first.told(),
+        "loaded_bytes": loaded_bytes,
+        "bytes": folder_bytes(path),
+        "updates": updates,
+    }
+
+
+def opening(options: argparse.Namespace) -> dict[str, Any]:
+    """Opens the log to the rows of its stage; the least of some tries."""
+    tries = []
+    for _ in range(5):
+        with spent() as taken:
+            session = nosync_nb.open(options.folder / "log", spark_rows=IN_PROCESS)
+            session["per_label"].rows()
+        tries.append(taken)
+        session.close()
+    return {"ms": min(t.ms for t in tries), "cpu_ms": min(t.cpu_ms for t in tries)}
+
+
+def warmed(session: Any, changes: Iterator[Change]) -> dict[str, float]:
+    """Commits some epochs; the median of the later half."""
+    found = []
+    for _ in range(WARM):
+        with spent() as taken:
+            commit(session, next(changes))
+        found.append(taken.told())
+    return {what: median(each[what] for each in found[WARM // 2 :]) for what in found[0]}
+
+
+def gone_on(session: Any, change: Change) -> dict[str, Any]:
+    """Reads each stage of what has just come to be, and commits the first epoch there."""
+    with spent() as read:
+        session["per_label"].rows()
+    with spent() as counted:
+        session["edges"].head(20)
+        count = session["edges"].count()
+    with spent() as first:
+        commit(session, change)
+    assert session["edges"].count() == count
+    return {"read": read.told(), "counted": counted.told(), "first": first.told()}
+
+
+def seen(session: Any, epochs: list[int]) -> list[Any]:
+    """What readers get at some epochs."""
+    found = []
+    for at in epochs:
+        rows = sorted((row.label, row.n) for row in session["per_label"].rows(at=at))
+        found.append((rows, session["edges"].rows(limit=3, at=at)))
+    return found
+
+
+def digests(log: Path) -> dict[str, str]:
+    """The digests of all files of rows, and packs."""
+    found = {}
+    for folder in sorted(set(FOLDERS.values())):
+        for file in sorted((log / folder).iterdir()):
+            with file.open("rb") as opened:
+                found[file.name] = hashlib.file_digest(opened, "blake2b").hexdigest()
+    return found
+
+
+def branch(options: argparse.Namespace) -> dict[str, Any]:
+    """Makes a branch at each epoch, goes on there, and drops it; the log stays what it was."""
+    made = json.loads((options.folder / "made.json").read_text())
+    workload = Workload(made["edges"])
+    changes = changes_after(workload, made["epochs"])
+    path = copied(options.folder)
+    with nosync_nb.open(path, spark_rows=IN_PROCESS) as session:
+        usual = warmed(session, changes)
+        session.sync()
+        session.branch("before").close()  # makes the folder of branches
+        before, files = seen(session, options.at), digests(path)
+        found = []
+        for at in options.at:
+            change = next(changes)
+            with spent() as forked:
+                there = session.branch("measured", at=at)
+            found.append({"at": at, "forked": forked.told(), **gone_on(there, change)})
+            there.close()
+            session.drop_branch("measured")
+        assert before == seen(session, options.at), "the parent reads something else"
+        after = digests(path)
+        assert files.items() <= after.items(), "files of the parent are not what they were"
+    shutil.rmtree(path)
+    return {"usual": usual, "found": found, "bytes": made["bytes"]}
+
+
+def rewind(options: argparse.Namespace) -> dict[str, Any]:
+    """Goes back to an epoch, in a copy of the log, and on from there."""
+    made = json.loads((options.folder / "made.json").read_text())
+    changes = changes_after(Workload(made["edges"]), made["epochs"])
+    path, (at,) = copied(options.folder), options.at
+    with nosync_nb.open(path, spark_rows=IN_PROCESS) as session:
+        usual = warmed(session, changes)
+        session.sync()
+        session.branch("before").close()  # makes the folder of branches
+        (before,) = seen(session, [at])
+        with spent() as forked:
+            report = session.rewind(to=at)
+        found = {"at": at, "forked": forked.told(), **gone_on(session, next(changes))}
+        assert seen(session, [at]) == [before], "it did not go back to what there was"
+        with nosync_nb.open(report.path, spark_rows=IN_PROCESS) as left:
+            assert left.now == report.left
+            assert seen(left, [at]) == [before], "what was left is not what it was"
+    shutil.rmtree(path)
+    return {"usual": usual, "found": [found], "bytes": made["bytes"]}
+
+
+def copied(folder: Path) -> Path:
+    """A copy of a closed log, to be changed: files that nobody changes are hard links."""
+    path = folder / "copy"
+    shutil.rmtree(path, ignore_errors=True)
+
+    def brought(source: str, target: str) -> None:
+        linked = os.path.splitext(source)[1] in FOLDERS
+        (os.link if linked else shutil.copyfile)(source, target)
+
+    shutil.copytree(folder / "log", path, copy_function=brought)
+    os.sync()  # what is measured waits for its own bytes alone
+    return path
+
+
+def main() -> None:
+    """Does one of them, and prints what was measured."""
+    parser = argparse.ArgumentParser()
+    steps = {"make": make, "open": opening, "branch": branch, "rewind": rewind}
+    parser.add_argument("what", choices=steps)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--edges", type=int, default=100_000)
+    parser.add_argument("--epochs", type=int, default=5000)
+    parser.add_argument("--retain", type=int, default=0)
+    parser.add_argument("--at", type=int, nargs="+", default=[])
+    options = parser.parse_args()
+    found = steps[options.what](options)
+    if options.what == "make":
+        (options.folder / "made.json").write_text(json.dumps(found))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
