@@ -6,7 +6,7 @@ names files of, empties, or that a definition wrote to, nothing is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from nosync_nb.errors import CorruptLogError
@@ -29,14 +29,22 @@ class KeepsFrames(Protocol):
 
 
 def frames(store: KeepsFrames, epoch: int, now: int) -> list[Frame]:
-    """The frames that are kept of a log, if an epoch is recent.
+    """The frames after an epoch, and some before it, as far as they are kept, if it is recent.
 
     None if one is damaged: they only make cheap what can be had without them.
     """
     if now - epoch > EPOCHS_MAX:
         return []
+
+    def enough(frames: Sequence[Frame]) -> bool:
+        # What is before an epoch up to this one says nothing of what follows; see `Recent`.
+        return any(
+            each.kind == journal.EPOCH and journal.epoch_of(each.payload) <= epoch
+            for each in frames
+        )
+
     try:
-        return kept(store.files, store.log.path, store.log.head)
+        return kept(store.files, store.log.path, store.log.head, enough)
     except CorruptLogError:
         return []
 

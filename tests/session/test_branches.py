@@ -31,8 +31,9 @@ from nosync_nb import (
 )
 from nosync_nb.files.disk import Files
 from nosync_nb.session import upkeep
+from nosync_nb.session.worker import Worker
 from nosync_nb.store import recent, store
-from nosync_nb.store.log import Log
+from nosync_nb.store.log import Log, writer
 from nosync_nb.store.store import Store
 
 Rows = list[tuple[Any, ...]]
@@ -857,6 +858,30 @@ def test_a_branch_of_what_went_back_is_of_the_epochs_that_followed(session: Sess
             branch.inputs["edges"].clear()
             branch.commit()
             assert branch["labels"].rows() == []
+
+
+def test_frames_before_the_epoch_of_a_branch_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But those of its segment; and these tell what all of them do."""
+    monkeypatch.setattr(Worker, "submit", lambda *_: False)
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 16 << 10)
+    with nosync_nb.open(tmp_path / "many") as session:
+        described(session)
+        committed(session, 150)
+        ats = (session.now - 5, session.now - 60)
+        was = {at: contents(session, at) for at in ats}
+        every = len(recent.frames(inside(session).store, 0, session.now))
+        read = {at: len(recent.frames(inside(session).store, at, session.now)) for at in ats}
+        for at in ats:
+            with session.branch(f"at_{at}", at=at) as branch:
+                assert contents(branch) == was[at]
+                branch.inputs["edges"].clear()
+                branch.commit()
+                assert branch["labels"].rows() == []
+    assert every > 150
+    assert 5 < read[ats[0]] < every / 3
+    assert 60 < read[ats[1]] < every
 
 
 def test_a_damaged_frame_of_the_past_makes_a_branch_dearer_and_nothing_else(

@@ -8,7 +8,9 @@ ends the segment before it, unless that is short, which goes with the checkpoint
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 
+from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import checkpoint, segments, tail
 from nosync_nb.store.log.checkpoint import HEADER_BYTES
@@ -25,11 +27,17 @@ def states(files: Files, folder: str) -> list[tuple[int, bytes]]:
     return made
 
 
-def kept(files: Files, folder: str, head: Mark) -> list[Frame]:
+def kept(
+    files: Files,
+    folder: str,
+    head: Mark,
+    enough: Callable[[Sequence[Frame]], bool] = lambda frames: False,
+) -> list[Frame]:
     """Every frame that is kept, up to a mark, in order.
 
     Args:
         head: as far as frames were written, by who asks; nobody trims segments meanwhile.
+        enough: told of the frames of a segment, whether those before are needed as well.
 
     Raises:
         CorruptLogError: one is damaged or missing.
@@ -51,5 +59,18 @@ def kept(files: Files, folder: str, head: Mark) -> list[Frame]:
     if not chain.live or chain.live[0].start.offset >= head.offset:
         return []
     older, _ = segments.back(files, folder, chain.live[0].before, 0)
-    chain = chain._replace(live=[*older, *chain.live])
-    return tail.read(files, folder, chain, chain.live[0].start, upto=head.offset).frames
+    found: list[Frame] = []
+    upto, after = head.offset, None
+    for segment in reversed([*older, *chain.live]):
+        own = chain._replace(live=[segment], detached=[] if after else chain.detached)
+        some = tail.read(files, folder, own, segment.start, upto=upto).frames
+        if after is not None and (some[-1].end if some else segment.start) != after:
+            raise CorruptLogError(
+                f"'{os.path.join(folder, segment.name)}' does not end where the next one begins",
+                hint="restore the file from a copy; nothing in the segments was changed",
+            )
+        found = [*some, *found]
+        if enough(some):
+            break
+        upto, after = segment.start.offset, segment.start
+    return found
