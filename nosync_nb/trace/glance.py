@@ -127,12 +127,15 @@ def _totals(trace: Trace, wanted: Batch, index: Index) -> Diffs | None:
     khash, rhash = wanted.khash[index], wanted.rhash[index]
     code = None if wanted.code is None else wanted.code[index]
     for part in trace.parts():
-        at = _places(part, khash, rhash, code)
-        hit = (at < len(part)).nonzero()[0]
-        hit = hit[_hits(part, at[hit], khash[hit], rhash[hit])]
+        hit, low = _met(part, khash)
         if not len(hit):
             continue
-        row = at[hit]
+        row = _places(part, low, khash[hit], rhash[hit], None if code is None else code[hit])
+        there = (row < len(part)).nonzero()[0]
+        there = there[_hits(part, row[there], khash[hit[there]], rhash[hit[there]])]
+        if not len(there):
+            continue
+        hit, row = hit[there], row[there]
         after = np.minimum(row + 1, len(part) - 1)
         twice = (after > row) & _hits(part, after, khash[hit], rhash[hit])
         diff = part.diff[row]
@@ -154,9 +157,22 @@ def _hits(part: Batch, row: Index, khash: Any, rhash: Any) -> npt.NDArray[np.boo
     return same
 
 
-def _places(part: Batch, khash: Any, rhash: Any, code: Any) -> Index:
-    """Where in a part rows of given hashes and codes stand, or would."""
-    low: Index = part.khash.searchsorted(khash)
+def _met(part: Batch, khash: Any) -> tuple[Index, Index]:
+    """Those of some hashes that a part has, and where their rows begin in it.
+
+    Most of what is looked for is in one part of one layer, and in no other.
+    """
+    none = np.zeros(0, np.int64)
+    if not len(part) or not len(khash):
+        return none, none
+    first, last = khash.searchsorted(part.khash[0]), khash.searchsorted(part.khash[-1], "right")
+    low: Index = part.khash.searchsorted(khash[first:last])
+    same = (part.khash[low] == khash[first:last]).nonzero()[0]
+    return first + same, low[same]
+
+
+def _places(part: Batch, low: Index, khash: Any, rhash: Any, code: Any) -> Index:
+    """Where in a part rows of given hashes and codes stand, or would; `low`: the first of each."""
     if part.rhash is part.khash:
         return low
     high = part.khash.searchsorted(khash, "right")

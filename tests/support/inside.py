@@ -252,6 +252,17 @@ def on_enough(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
     patch.setattr(glance, "_enough", run)
 
 
+def on_places(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
+    """Tells of how many rows a count finds out where they stand, for each part that has any."""
+    original = glance._places
+
+    def run(part: Any, low: Any, *hashes: Any) -> Any:
+        told(len(low))
+        return original(part, low, *hashes)
+
+    patch.setattr(glance, "_places", run)
+
+
 def tree_of(history: History) -> tuple[PackNode, ...]:
     """The packs of a past."""
     return history._view.tree

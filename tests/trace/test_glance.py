@@ -12,14 +12,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import batch_of, on_enough
+from inside import batch_of, on_enough, on_places
 
 import nosync_nb
 from nosync_nb import Session, rows
 from nosync_nb.errors import NegativeMultiplicityError
 from nosync_nb.rows.order import exact_codes, order_codes
 from nosync_nb.session.session import owners_of
-from nosync_nb.trace import Trace, glance
+from nosync_nb.trace import Layer, Trace, glance
+from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
 NAN = float("nan")
 VALUES: dict[str, list[Any]] = {
@@ -200,6 +201,29 @@ def test_a_row_below_zero_is_an_error_of_every_read_wherever_it_stands(
     reads[read]()
     assert data.count() == 99
     assert data.head(2) == [(0,), (1,)]
+
+
+def test_a_row_that_went_is_looked_for_where_rows_of_its_hash_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The parts of a large layer have hashes of their own, and other layers other rows."""
+    looked: list[int] = []
+    on_places(monkeypatch, looked.append)
+    layout = Layout(("bigint", "bigint"), (0,))
+
+    def batch(ids: range, diff: int) -> Batch:
+        columns = [np.array(ids), 7 * np.array(ids)]
+        return arrange(layout, Updates(columns, np.full(len(ids), diff)))
+
+    base = batch(range(3000), 1)
+    parts = tuple(base.slice(start, start + 500) for start in range(0, 3000, 500))
+    others = [batch(range(3000 + 90 * i, 3090 + 90 * i), 1) for i in range(5)]
+    layers = [Layer(0, 1, parts), *(Layer(1 + i, 2 + i, (each,)) for i, each in enumerate(others))]
+    gone = Layer(6, 7, (batch(range(0, 3000, 30), -1),))
+    assert glance.count(Trace(layout, (*layers, gone))) == 3000 + 450 - 100
+    assert sum(looked) == 2 * 100, "once where they were, once where they went"
+    twice = Layer(7, 8, (batch(range(0, 90, 30), -1),))
+    assert glance.count(Trace(layout, (*layers, gone, twice))) is None
 
 
 @pytest.mark.usefixtures("small")
