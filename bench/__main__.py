@@ -376,6 +376,8 @@ def long(options: argparse.Namespace, goals: Goals) -> None:
         ratios = (last / first, means, work, memory)
         table.row(workload, f"{epochs:,}", first, last, *ratios, files, layers)
         goals.add(f"{workload}: last hundred / first hundred epochs, medians", last / first, 1.2)
+        thread = median(computed[-100:]) / median(computed[:100])
+        goals.add(f"{workload}: the same of the thread, whatever else runs", thread, 1.2)
         goals.add(f"{workload}: last / first tenth of the epochs, means", means, 1.2)
         goals.add(f"{workload}: memory at the end / after a fifth", memory, 1.1)
         goals.add(f"{workload}: descriptors", files, 256)
