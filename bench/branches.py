@@ -65,9 +65,9 @@ def _made(base: Path, edges: int, epochs: int, retain: int) -> dict[str, Any]:
     folder = _folder(base, retain)
     told = folder / "made.json"
     if told.exists():
-        found: dict[str, Any] = json.loads(told.read_text())
-        if (found["edges"], found["epochs"]) == (edges, epochs):
-            return found
+        figures: dict[str, Any] = json.loads(told.read_text())
+        if (figures["edges"], figures["epochs"]) == (edges, epochs):
+            return figures
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     sizes = ("--edges", edges, "--epochs", epochs, "--retain", retain)
@@ -80,32 +80,32 @@ def _forks(what: str, folder: Path, epochs: int, first: Mapping[str, float], goa
     ats = [last, last - 10, last - NEAR // 2, last - NEAR + 1, last // 2, last // 5, 2]
     table = Table({"branch": "Branches", "rewind": "Rewinds"}[what], *COLUMNS)
     runs = [ats] if what == "branch" else [[at] for at in ats]
-    found: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     for some in runs:
         told = run("-m", "bench.forks", what, folder, "--at", *some)
         for each in told["found"]:
             usual = told["usual"]
             ratios = _ratio(each["first"], first), _ratio(each["first"], usual)
-            found.append({**each, "runs": ratios[0], "usual": ratios[1], "held": told["bytes"]})
+            figures.append({**each, "runs": ratios[0], "usual": ratios[1], "held": told["bytes"]})
             forked, counted = each["forked"], each["counted"]["ms"]
             made = (forked["ms"], forked["cpu_ms"], forked["bytes"] / 1000)
             row = (*made, each["read"]["ms"], counted, each["first"]["ms"])
             table.row(f"{each['at']:,}", *row, each["first"]["cpu_ms"], *ratios)
-    near = [each["usual"] for each in found if each["at"] > last - NEAR]
+    near = [each["usual"] for each in figures if each["at"] > last - NEAR]
     name = f"{what}(), any of {epochs:,} epochs"
-    worst = max(found, key=lambda each: float(each["forked"]["ms"]))
+    worst = max(figures, key=lambda each: float(each["forked"]["ms"]))
     goals.add(f"{name}, worst ms", worst["forked"]["ms"], 50)
-    goals.add(f"{name}, worst ms of its thread", max(_of(found, "forked", "cpu_ms")), 50)
-    share = max(_of(found, "forked", "bytes")) / found[0]["held"]
+    goals.add(f"{name}, worst ms of its thread", max(_of(figures, "forked", "cpu_ms")), 50)
+    share = max(_of(figures, "forked", "bytes")) / figures[0]["held"]
     goals.add(f"{what}(): bytes written / bytes of the log", share, 0.01 if epochs > NEAR else 1)
-    goals.add(f"{what}(): a stage read at once, worst ms", max(_of(found, "read", "ms")), 50)
-    runs_worst = max(each["runs"] for each in found)
+    goals.add(f"{what}(): a stage read at once, worst ms", max(_of(figures, "read", "ms")), 50)
+    runs_worst = max(each["runs"] for each in figures)
     goals.add(f"first epoch after {what}() / first run, CPU", runs_worst, 1.5)
     goals.add(f"the same of the newest {NEAR:,} / median epoch, CPU", max(near), 10)
 
 
-def _of(found: Sequence[Mapping[str, Any]], step: str, what: str) -> list[float]:
-    return [float(each[step][what]) for each in found]
+def _of(figures: Sequence[Mapping[str, Any]], step: str, what: str) -> list[float]:
+    return [float(each[step][what]) for each in figures]
 
 
 def _ratio(one: Mapping[str, float], other: Mapping[str, float]) -> float:

@@ -51,12 +51,12 @@ class Spent:
 @contextmanager
 def spent() -> Iterator[Spent]:
     """Measures what is done in its block."""
-    found, before = Spent(), _bytes_written()
+    figures, before = Spent(), _bytes_written()
     started, worked = time.perf_counter(), time.thread_time()
-    yield found
-    found.ms = 1000 * (time.perf_counter() - started)
-    found.cpu_ms = 1000 * (time.thread_time() - worked)
-    found.bytes = _bytes_written() - before
+    yield figures
+    figures.ms = 1000 * (time.perf_counter() - started)
+    figures.cpu_ms = 1000 * (time.thread_time() - worked)
+    figures.bytes = _bytes_written() - before
 
 
 def _bytes_written() -> int:
@@ -121,12 +121,12 @@ def opening(options: argparse.Namespace) -> dict[str, Any]:
 
 def warmed(session: Any, changes: Iterator[Change]) -> dict[str, float]:
     """Commits some epochs; the median of the later half."""
-    found = []
+    figures = []
     for _ in range(WARM):
         with spent() as taken:
             commit(session, next(changes))
-        found.append(taken.told())
-    return {what: median(each[what] for each in found[WARM // 2 :]) for what in found[0]}
+        figures.append(taken.told())
+    return {what: median(each[what] for each in figures[WARM // 2 :]) for what in figures[0]}
 
 
 def gone_on(session: Any, change: Change) -> dict[str, Any]:
@@ -144,21 +144,21 @@ def gone_on(session: Any, change: Change) -> dict[str, Any]:
 
 def seen(session: Any, epochs: list[int]) -> list[Any]:
     """What readers get at some epochs."""
-    found = []
+    figures = []
     for at in epochs:
         rows = sorted((row.label, row.n) for row in session["per_label"].rows(at=at))
-        found.append((rows, session["edges"].rows(limit=3, at=at)))
-    return found
+        figures.append((rows, session["edges"].rows(limit=3, at=at)))
+    return figures
 
 
 def digests(log: Path) -> dict[str, str]:
     """The digests of all files of rows, and packs."""
-    found = {}
+    figures = {}
     for folder in sorted(set(FOLDERS.values())):
         for file in sorted((log / folder).iterdir()):
             with file.open("rb") as opened:
-                found[file.name] = hashlib.file_digest(opened, "blake2b").hexdigest()
-    return found
+                figures[file.name] = hashlib.file_digest(opened, "blake2b").hexdigest()
+    return figures
 
 
 def branch(options: argparse.Namespace) -> dict[str, Any]:
@@ -172,19 +172,19 @@ def branch(options: argparse.Namespace) -> dict[str, Any]:
         session.sync()
         session.branch("before").close()  # makes the folder of branches
         before, files = seen(session, options.at), digests(path)
-        found = []
+        figures = []
         for at in options.at:
             change = next(changes)
             with spent() as forked:
                 there = session.branch("measured", at=at)
-            found.append({"at": at, "forked": forked.told(), **gone_on(there, change)})
+            figures.append({"at": at, "forked": forked.told(), **gone_on(there, change)})
             there.close()
             session.drop_branch("measured")
         assert before == seen(session, options.at), "the parent reads something else"
         after = digests(path)
         assert files.items() <= after.items(), "files of the parent are not what they were"
     shutil.rmtree(path)
-    return {"usual": usual, "found": found, "bytes": made["bytes"]}
+    return {"usual": usual, "found": figures, "bytes": made["bytes"]}
 
 
 def rewind(options: argparse.Namespace) -> dict[str, Any]:
@@ -199,13 +199,13 @@ def rewind(options: argparse.Namespace) -> dict[str, Any]:
         (before,) = seen(session, [at])
         with spent() as forked:
             report = session.rewind(to=at)
-        found = {"at": at, "forked": forked.told(), **gone_on(session, next(changes))}
+        figures = {"at": at, "forked": forked.told(), **gone_on(session, next(changes))}
         assert seen(session, [at]) == [before], "it did not go back to what there was"
         with nosync_nb.open(report.path, spark_rows=IN_PROCESS) as left:
             assert left.now == report.left
             assert seen(left, [at]) == [before], "what was left is not what it was"
     shutil.rmtree(path)
-    return {"usual": usual, "found": [found], "bytes": made["bytes"]}
+    return {"usual": usual, "found": [figures], "bytes": made["bytes"]}
 
 
 def copied(folder: Path) -> Path:
@@ -233,10 +233,10 @@ def main() -> None:
     parser.add_argument("--retain", type=int, default=0)
     parser.add_argument("--at", type=int, nargs="+", default=[])
     options = parser.parse_args()
-    found = steps[options.what](options)
+    figures = steps[options.what](options)
     if options.what == "make":
-        (options.folder / "made.json").write_text(json.dumps(found))
-    print(json.dumps(found))
+        (options.folder / "made.json").write_text(json.dumps(figures))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -141,11 +141,11 @@ def _added(history: History, number: int, upto: int) -> Added:
             continue
         lower = epochs[-1] + 1
         with suppress(CorruptLogError):  # there is nothing to compare with
-            found = history.apart(number, epochs[0], lower)
+            changes = history.apart(number, epochs[0], lower)
             wanted = set(epochs)
-            large = {e: least for e, least in found.large.items() if e in wanted}
+            large = {e: least for e, least in changes.large.items() if e in wanted}
             added.large.update(large)
-            for epoch, own in _digests(found.small):
+            for epoch, own in _digests(changes.small):
                 if epoch in wanted and epoch not in large:
                     added.note(epoch, own)
     return added

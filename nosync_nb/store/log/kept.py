@@ -59,7 +59,7 @@ def kept(
     if not chain.live or chain.live[0].start.offset >= head.offset:
         return []
     older, _ = segments.back(files, folder, chain.live[0].before, 0)
-    found: list[Frame] = []
+    read: list[Frame] = []
     upto, after = head.offset, None
     for segment in reversed([*older, *chain.live]):
         own = chain._replace(live=[segment], detached=[] if after else chain.detached)
@@ -69,8 +69,8 @@ def kept(
                 f"'{os.path.join(folder, segment.name)}' does not end where the next one begins",
                 hint="restore the file from a copy; nothing in the segments was changed",
             )
-        found = [*some, *found]
+        read = [*some, *read]
         if enough(some):
             break
         upto, after = segment.start.offset, segment.start
-    return found
+    return read

@@ -48,19 +48,19 @@ def apart(
     Raises:
         CorruptLogError: if a file is missing or damaged.
     """
-    found = Apart([], {})
+    result = Apart([], {})
     for leaf in _leaves(tree, trace, lower, upper):
         stop = min(upper, leaf.extent(trace)[1])
         for section in archive.sections(leaf, trace):
             singly = section.singly(lower, stop)
             if singly is not None:
-                found.small.append((section.layout, *singly))
+                result.small.append((section.layout, *singly))
             for epoch, refs in section.large:
                 if lower <= epoch < stop:
-                    found.large[epoch] = sum(ref.rows for ref in refs)
-    found.large.update((e, _rows(c)) for e, c in tail if isinstance(c, Filed))
-    found.small.extend(_of_tail(tail))
-    return found
+                    result.large[epoch] = sum(ref.rows for ref in refs)
+    result.large.update((e, _rows(c)) for e, c in tail if isinstance(c, Filed))
+    result.small.extend(_of_tail(tail))
+    return result
 
 
 def _leaves(tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Iterator[PackNode]:
