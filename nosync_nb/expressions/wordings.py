@@ -345,6 +345,11 @@ def _of_text(row: Callable[..., Any], *more: str, result: str = "string", **how:
     return Function(("string", *more), result, Text(row, **how), optional=optional)
 
 
+def _base64_lines(value: bytes) -> str:
+    """Lines of MIME, as Spark writes by default."""
+    return "\r\n".join(re.findall(".{1,76}", _base64.b64encode(value).decode()))
+
+
 def _unbase64(text: str) -> bytes:
     """Java's MIME decoder: what is no letter of the alphabet is passed over."""
     letters = re.sub(r"[^A-Za-z0-9+/=]", "", text)
@@ -378,7 +383,7 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "try_to_binary": to_binary(tries=True),
     "unhex": _of_text(_unhex, result="binary", nullable=True),
     "bin": Function(("bigint",), "string", Text(lambda n: f"{n & 0xFFFFFFFFFFFFFFFF:b}")),
-    "base64": of_bytes(lambda value: _base64.b64encode(value).decode()),
+    "base64": of_bytes(_base64_lines),
     "unbase64": _of_text(_unbase64, result="binary", raises=True),
     "soundex": _of_text(_soundex),
     "levenshtein": levenshtein,
