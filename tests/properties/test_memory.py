@@ -13,7 +13,7 @@ from nosync_nb import OutOfMemoryError, Session, rows
 from nosync_nb.collections import results
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.host import host_of
-from nosync_nb.session import transactions, upkeep
+from nosync_nb.session import calls, upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Trace
 
@@ -45,7 +45,7 @@ def fails(call: Callable[[], Any], match: str) -> OutOfMemoryError:
 
 
 def test_rows_that_were_not_taken_do_not_wait(session: Session, data: Any) -> None:
-    for place, name in ((rows, "to_columns"), (transactions, "_meant")):
+    for place, name in ((rows, "to_columns"), (calls, "_meant")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, name, full)
             fails(lambda: data.insert([("d", 4)]), "the rows for input 'data' were not taken")
