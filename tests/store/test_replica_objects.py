@@ -23,6 +23,7 @@ from obstore.store import MemoryStore
 import nosync_nb
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, SchemaError
 from nosync_nb.files.disk import Files
+from nosync_nb.session import replication as replicating
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import segments
 from nosync_nb.store.replicas import address, records
@@ -681,8 +682,12 @@ def test_a_copy_that_is_promised_takes_nothing_of_an_earlier_term_of_its_own_eit
 
 
 @pytest.mark.fault(33)
+def _not_started(*_: Any) -> Any:
+    raise OSError("none is asked for")
+
+
 def test_what_was_announced_is_back_from_a_bucket_when_the_disk_is_gone(
-    server: ObjectServer, tmp_path: Path
+    server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, urls = tmp_path / "x.nosync", [f"s3://bucket/{tmp_path.name}-e2e"]
     with nosync_nb.open(path, replicas=urls) as session:
@@ -702,12 +707,14 @@ def test_what_was_announced_is_back_from_a_bucket_when_the_disk_is_gone(
         now = session.now
         rows = {at: session["degrees"].rows(at=at) for at in (1, 5, now)}
         assert session.recovery_frontier("disk", lost=0) == now
-        replication = owners_of(session).replication
-        with replication.heard:
-            assert replication.heard.wait_for(
-                lambda: [each[1:3] for each in replication.status()] == [("level", now)], WAIT_S
-            ), replication.status()
+        own = owners_of(session).replication
+        with own.heard:
+            assert own.heard.wait_for(
+                lambda: [each[1:3] for each in own.status()] == [("level", now)], WAIT_S
+            ), own.status()
     shutil.rmtree(path)
+    # What a keeper asks besides is as much as it gets to before the session ends.
+    monkeypatch.setattr(replicating, "start_keeper", _not_started)
     told = server.settled()
     with nosync_nb.open(path, replicas=urls) as session:
         assert session.now == now
