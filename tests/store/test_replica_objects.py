@@ -681,11 +681,11 @@ def test_a_copy_that_is_promised_takes_nothing_of_an_earlier_term_of_its_own_eit
     assert contents(replica) == before
 
 
-@pytest.mark.fault(33)
 def _not_started(*_: Any) -> Any:
     raise OSError("none is asked for")
 
 
+@pytest.mark.fault(33)
 def test_what_was_announced_is_back_from_a_bucket_when_the_disk_is_gone(
     server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
