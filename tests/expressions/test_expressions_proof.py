@@ -91,11 +91,11 @@ def test_the_table_computes_what_spark_computes(chunk: int, spark: Any) -> None:
 def test_random_expressions_compute_what_spark_computes(spark: Any) -> None:
     own = values()
     made = []
-    for sql in expressions(110):
+    for sql in expressions(130):
         e = compile_expression(sql, own.schema, types=lambda *_: ["int"])
         if e.local:
             made.append((sql, e, *evaluated(e, own.columns, own.n)))
-    assert len(made) > 65
+    assert len(made) > 80
     theirs = own.spark_values(spark, {f"r{i}": (m[0], m[3]) for i, m in enumerate(made)})
     for i, (sql, e, found, _) in enumerate(made):
         assert (sql, rows.spark_type(theirs[f"r{i}"].type)) == (sql, e.type)

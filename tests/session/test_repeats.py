@@ -89,13 +89,19 @@ def test_the_form_and_the_order_of_rows_do_not_matter(
     assert len(told(lambda: session["events"].insert(again))) == 1
 
 
-def test_rows_in_files_are_compared(
-    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def filed(opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session whose load lies in files."""
     monkeypatch.setattr("nosync_nb.store.store.SPILL_ROWS", 16)
     session = opened()
     session.input("events", "x bigint, name string").insert(LOADS[2])
     session.commit()
+    return session
+
+
+def test_rows_in_files_are_compared(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = filed(opened, monkeypatch)
     assert list((Path(session.path) / "layers").glob("*.arrow"))
     session = opened()
     assert len(told(lambda: session["events"].insert(LOADS[2]))) == 1
@@ -208,10 +214,7 @@ def test_the_first_and_the_last_of_many_epochs_are_compared(
 def test_a_few_rows_are_compared_with_no_load_that_lies_in_files(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nosync_nb.store.store.SPILL_ROWS", 16)
-    session = opened()
-    session.input("events", "x bigint, name string").insert(LOADS[2])
-    session.commit()
+    session = filed(opened, monkeypatch)
     session["events"].insert(LOADS[0])
     session.commit()
     looked: list[int] = []
