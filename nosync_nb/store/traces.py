@@ -20,7 +20,7 @@ from nosync_nb.store.deferred import Deferred, Remembered, needs
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import codec
 from nosync_nb.store.undone import without
-from nosync_nb.trace import Layer, Trace
+from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.epochs import Interval
 from nosync_nb.trace.parts import PartRef, refs_from_json
@@ -46,7 +46,8 @@ def encoded(layout: Layout, layer: Layer) -> bytes:
     """A layer in memory as a checkpoint holds it; made once."""
     if layer.encoded is not None:
         return layer.encoded
-    updates = concat_updates([p.updates for p in layer.parts], layout.types)
+    parts = layer.parts or (empty_batch(layout),)
+    updates = concat_updates([p.updates for p in parts], layout.types)
     return layer.keep_encoded(codec.encode(updates.columns, layout.types, updates.diff))
 
 
@@ -55,6 +56,10 @@ def encoded(layout: Layout, layer: Layer) -> bytes:
 
 def listed(graph: Graph, version: Version) -> tuple[dict[str, Any], list[Entry]]:
     """The traces of a version as a checkpoint lists them, and the layers that it holds.
+
+    Failure: 1. What some epochs changed cancels out, so that their layer has no rows. 2. A
+    checkpoint leaves it out. 3. Somebody goes back to one of these epochs, and takes the layers
+    before for all that there was. Hence such a layer is listed as well.
 
     Returns:
         by trace: log, layout, and for each layer its interval, and its files, None if it is held,
@@ -71,7 +76,7 @@ def listed(graph: Graph, version: Version) -> tuple[dict[str, Any], list[Entry]]
             said = layer.said() if isinstance(layer, Remembered) else None
             if layer.files or said is not None:
                 told.append([layer.lower, layer.upper, said or layer.files])
-            elif layer.rows_count:
+            elif layer.rows_count or layer.upper - layer.lower > 1:  # its epochs may cancel out
                 told.append([layer.lower, layer.upper, None])
                 entries.append(Entry(number, journal.INLINE, encoded(trace.layout, layer)))
         layers[str(number)] = [owner[number], trace.layout, told]

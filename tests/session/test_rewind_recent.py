@@ -290,3 +290,32 @@ def test_a_stage_of_which_a_rewind_left_nothing_stops_no_definition(tmp_path: Pa
         assert [tuple(row) for row in session["many"].rows()] == [(0, 2)]
         session.stage("some", session["data"].select("k", "v"))
         assert sorted(tuple(row) for row in session["sums"].rows()) == [(0, 2), (1, 1)]
+
+
+@pytest.mark.parametrize("to", [2, 3])
+def test_epochs_that_cancel_out_are_gone_back_to_behind_a_checkpoint(
+    tmp_path: Path, to: int
+) -> None:
+    with nosync_nb.open(tmp_path / "log") as session:
+        names = session.input("names", "k int, name string", key="k")
+        names.upsert([(k, "a") for k in range(ROWS)])
+        session.stage("some", names.filter("k < 3").distinct())
+        session.commit()
+        settled(session)
+        for name in "bca":
+            names.upsert([(1, name)])
+            session.commit()
+        settled(session)
+    was = [(0, "a"), (1, " abc"[to]), (2, "a")]
+    with nosync_nb.open(tmp_path / "log") as session:
+        with session.branch("then", at=to) as branch:
+            assert sorted(branch["some"].rows()) == was
+            assert sorted(branch["names"].rows(limit=3)) == was
+        session.rewind(to=to)
+        assert sorted(session["some"].rows()) == was
+    with nosync_nb.open(tmp_path / "log") as session:
+        assert sorted(session["some"].rows()) == was
+        assert sorted(session["names"].rows(limit=3)) == was
+        session.inputs["names"].upsert([(1, "z")])
+        session.commit()
+        assert sorted(session["some"].rows()) == [(0, "a"), (1, "z"), (2, "a")]
