@@ -116,7 +116,7 @@ def _to_integer(digits: int, places: int, target: str) -> Kernel:
     def run(a: Any) -> Any:
         whole = cut(a)
         if not np.ndim(whole):
-            return dtype.type(int(whole))
+            return dtype.type(whole if least <= whole <= greatest else 0)  # of no row, it may be
         return np.where((whole < least) | (whole > greatest), 0, whole).astype(dtype)
 
     return Kernel(run, (Check(bad, f"the value is beyond {target}"),))

@@ -228,7 +228,9 @@ class _Code:
             sign = "&" if node.conjunction else "|"
             return f"({self.value(arguments[0])} {sign} {self.value(arguments[1])})"
         if isinstance(node, IsNullNode):
-            self.value(arguments[0])
+            given = self.value(arguments[0])
+            if arguments[0].raises:  # in a list, which nobody would make
+                self.keep(given)
             return f"{self.name(np.zeros)}(n, bool)"
         if isinstance(node, CoalesceNode):
             return self.value(arguments[0])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -195,15 +194,22 @@ def added(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueN
     time = _timestamp(time, utc=utc)
     number = cast(number, "bigint", utc=utc)
     if unit in _MONTHS:
-        width = LiteralNode(_MONTHS[unit], "bigint")
-        months = StrictNode("*", "bigint", numbers.multiply("bigint"), (number, width))
-        kernel = replace(_ADD_MONTHS_TO_TIME, right_first=True)
-        return StrictNode(name, time.type, kernel, (time, months))
-    if unit == "dayofyear":
-        unit = "day"
-    width = LiteralNode(_WIDTHS[unit], "bigint")
-    micros = StrictNode("*", "bigint", numbers.multiply("bigint"), (number, width))
-    return StrictNode(name, time.type, replace(_ADD, right_first=True), (time, micros))
+        kernel = _by_units(_ADD_MONTHS_TO_TIME, _MONTHS[unit])
+    else:
+        kernel = _by_units(_ADD, _WIDTHS["day" if unit == "dayofyear" else unit])
+    return StrictNode(name, time.type, kernel, (time, number))
+
+
+def _by_units(kernel: Kernel, width: int) -> Kernel:
+    """The kernel of a time and how often a width is added: to no time nothing is too much."""
+    most, least = (2**63 - 1) // width, -(2**63 // width)
+    far = Check(lambda time, number: (number > most) | (number < least), "overflow")
+    checks = (Check(_times(check.bad, width), check.reason) for check in kernel.checks)
+    return Kernel(_times(kernel.run, width), (far, *checks), right_first=True)
+
+
+def _times(function: Callable[[Any, Any], Any], width: int) -> Callable[[Any, Any], Any]:
+    return lambda time, number: function(time, number * np.int64(width))
 
 
 def between(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

@@ -69,6 +69,7 @@ class TextKernel:
         raises: whether `row` may raise `InvalidError`.
         nullable: whether `row` may return None.
         lenient: what is run where it is tried; None: `row`, and null where that refuses.
+        eager: whether Spark evaluates every argument, also behind one that is null.
     """
 
     row: Callable[..., Any]
@@ -76,6 +77,7 @@ class TextKernel:
     raises: bool = False
     nullable: bool = False
     lenient: TextKernel | None = None
+    eager: bool = False
 
 
 def tried(kernel: Kernel | TextKernel) -> Kernel | TextKernel:

@@ -2,44 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from nosync_nb.expressions import dates
-from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, tried_call
+from nosync_nb.expressions.coerce import NotProvedError, cast, implicit
 from nosync_nb.expressions.kernel import Check, Kernel
-from nosync_nb.expressions.nodes import StrictNode, ValueNode
+from nosync_nb.expressions.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
 
 _SECONDS = "decimal(16,6)"
 _MINUTE = 60 * dates.SECOND
 _BITS = 2**31 - 1
 """Of whole seconds Spark takes so many bits."""
-_YEARS = (-290_307, 294_246)
-"""The first and the last year of which each moment is a timestamp."""
+_YEAR_MAX = 999_999_999
+"""Of Java's dates; a date has 32 bits of days, and a timestamp 64 of microseconds."""
+
+
+def _days(year: Any, month: Any, day: Any) -> Any:
+    months = (year.astype(np.int64) - 1970) * 12 + np.clip(month, 1, 12) - 1
+    return _start(months) + day - 1
+
+
+def _start(months: Any) -> Any:
+    return months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
 
 
 def _no_day(year: Any, month: Any, day: Any) -> Any:
-    """Where there is no such day, or it is too far."""
+    """Where there is no such day."""
     months = (year.astype(np.int64) - 1970) * 12 + np.clip(month, 1, 12) - 1
-    start = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    end = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    far = (start + day - 1 < -(2**31)) | (start + day - 1 >= 2**31)
-    return far | (month < 1) | (month > 12) | (day < 1) | (day > end - start)
+    far = (year < -_YEAR_MAX) | (year > _YEAR_MAX)
+    none = (month < 1) | (month > 12) | (day < 1) | (day > _start(months + 1) - _start(months))
+    return far | none
+
+
+def _too_far(year: Any, month: Any, day: Any) -> Any:
+    days = _days(year, month, day)
+    return ((days < -(2**31)) | (days >= 2**31)) & ~_no_day(year, month, day)
 
 
 def _made_day(year: Any, month: Any, day: Any) -> Any:
-    months = (year.astype(np.int64) - 1970) * 12 + month - 1
-    start = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    return (start + day - 1).astype(np.int32)
+    return _days(year, month, day).astype(np.int32)
 
 
 def _make_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     count(name, arguments, 3)
     parts = [implicit(argument, "int", utc=utc) for argument in arguments]
-    kernel = Kernel(_made_day, (Check(_no_day, "there is no such date"),))
-    return StrictNode(name, "date", kernel, parts)
+    return StrictNode(name, "date", _near(_DATE, arguments[0], 5_000_000), parts)
+
+
+def _near(kernel: Kernel, year: ValueNode, limit: int) -> Kernel:
+    """The kernel for a year that may be anything, or for one that is surely not too far."""
+    near = isinstance(year, LiteralNode) and isinstance(year.value, int) and abs(year.value) < limit
+    if near or year.type in ("tinyint", "smallint"):
+        return replace(kernel, checks=kernel.checks[:1])
+    return kernel
 
 
 def _kept(micros: Any) -> Any:
@@ -53,19 +72,33 @@ def _no_time(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: An
     return clock | (_kept(micros) > _MINUTE) | _no_day(year, month, day)
 
 
-def _no_moment(year: Any, *_: Any) -> Any:
-    return (year < _YEARS[0]) | (year > _YEARS[1])
+def _no_moment(*parts: Any) -> Any:
+    days, rest = _moment(*parts)
+    late = (days > _LAST) | ((days == _LAST) & (rest > _LAST_REST))
+    early = (days < _FIRST) | ((days == _FIRST) & (rest < _FIRST_REST))
+    return (late | early) & ~_no_time(*parts)
 
 
-def _made_time(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: Any) -> Any:
-    days = _made_day(year, month, day).astype(np.int64)
-    minutes = days * 1440 + hour * np.int64(60) + minute
-    return minutes * np.int64(_MINUTE) + _kept(micros)
+_LAST, _LAST_REST = divmod(2**63 - 1, dates.DAY)
+_FIRST, _FIRST_REST = divmod(-(2**63), dates.DAY)
 
 
+def _moment(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: Any) -> Any:
+    """The day, and the microseconds in it: a 60th second may be the next day's first."""
+    minutes = hour * np.int64(60) + minute
+    rest = minutes * np.int64(_MINUTE) + _kept(micros)
+    return _days(year, month, day) + rest // dates.DAY, rest % dates.DAY
+
+
+def _made_time(*parts: Any) -> Any:
+    days, rest = _moment(*parts)
+    return days * np.int64(dates.DAY) + rest
+
+
+_DATE = Kernel(_made_day, (Check(_no_day, "there is no such date"), Check(_too_far, "overflow")))
 _TIME = Kernel(
     _made_time,
-    (Check(_no_time, "there is no such time"), Check(_no_moment, "the year is beyond timestamps")),
+    (Check(_no_time, "there is no such time"), Check(_no_moment, "overflow")),
 )
 
 
@@ -78,13 +111,26 @@ def _make_time(type_: str) -> Rule:
             raise NotProvedError("timestamps in a time zone other than UTC")
         parts = [implicit(argument, "int", utc=utc) for argument in arguments[:5]]
         seconds = cast(arguments[5], _SECONDS, utc=utc)
-        return StrictNode(name, type_, _TIME, (*parts, seconds))
+        kernel = _near(_TIME, arguments[0], 290_000)
+        return StrictNode(name, type_, kernel, (*parts, seconds))
 
     return rule
 
 
+def lenient(kernel: Kernel) -> Kernel:
+    """Null where there is no such day or time; what is too far is an error whoever asks."""
+    none, *others = kernel.checks
+    return replace(kernel, checks=tuple(others), missing=none.bad, floats=True)
+
+
 def _tried(rule: Rule) -> Rule:
-    return lambda name, arguments, utc: tried_call(rule(name, arguments, utc))
+    def attempt(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        node = rule(name, arguments, utc)
+        assert isinstance(node, StrictNode)
+        assert isinstance(node.kernel, Kernel)
+        return StrictNode(name, node.type, lenient(node.kernel), node.arguments)
+
+    return attempt
 
 
 _MADE = {

@@ -96,13 +96,14 @@ class StrictNode(ValueNode):
         if isinstance(kernel, Kernel) and kernel.right_first:
             order.reverse()
         self._order = order
+        self._eager = isinstance(kernel, TextKernel) and kernel.eager
 
     def evaluate(self, frame: VectorFrame) -> Vector:
         values: list[Any] = [None] * len(self.arguments)
         nulls: Array | None = None
         for i in self._order:
             argument = self.arguments[i]
-            if argument.raises and nulls is not None:
+            if argument.raises and nulls is not None and not self._eager:
                 vector = evaluate_where(argument, frame, ~nulls)
             else:
                 vector = argument.evaluate(frame)

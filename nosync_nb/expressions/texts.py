@@ -149,7 +149,7 @@ def _concat_large(*values: Any) -> Any:
     return pc.binary_join_element_wise(*values, bridge.text("")) if len(values) > 1 else values[0]
 
 
-concat = Text(lambda *texts: "".join(texts), _concat_large)
+concat = Text(lambda *texts: "".join(texts), _concat_large, eager=True)
 
 
 equal = Text(lambda a, b: a == b, pc.equal)

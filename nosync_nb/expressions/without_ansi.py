@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.expressions import arrays, numbers
+from nosync_nb.expressions import arrays, making, numbers
 from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.kernel import Kernel, TextKernel, tried
 from nosync_nb.expressions.nested import RowwiseNode
@@ -37,7 +37,7 @@ _DECIMAL = frozenset(("+", "-", "*"))
 _ENDS = {"floor": np.floor, "ceil": np.ceil, "ceiling": np.ceil}
 _NULL_BY_ZERO = frozenset(("/", "%", "mod", "pmod"))
 _MADE = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
-_NULL = frozenset((*(f"make_{kind}" for kind in _MADE), "read"))
+_MAKING = frozenset(f"make_{kind}" for kind in _MADE)
 
 
 def alike(source: str, target: str) -> bool:
@@ -102,8 +102,10 @@ def _kernel(node: StrictNode) -> Kernel | TextKernel:
     if name in _ENDS and types == ["double"]:
         ends, cut = _saturated("bigint"), _ENDS[name]
         return Kernel(lambda a: ends(cut(a)), floats=True)
-    if (decimal and name in _DECIMAL) or (number and name in _NULL_BY_ZERO) or name in _NULL:
+    if (decimal and name in _DECIMAL) or (number and name in _NULL_BY_ZERO) or name == "read":
         return tried(kernel)
+    if isinstance(kernel, Kernel) and name in _MAKING:
+        return making.lenient(kernel)
     raise NotProvedError(f"{name} without ANSI mode")
 
 
@@ -113,6 +115,8 @@ def _cast(kernel: Kernel | TextKernel, source: str, target: str) -> Kernel | Tex
             return replace(kernel, checks=(), bounds=None)
         if source in FLOATS:
             return Kernel(_saturated(target), floats=True)
+    if source == "date" and target in TIMES:
+        return kernel  # a day beyond timestamps is an error in either mode
     if alike(source, target):
         return tried(kernel)
     raise NotProvedError(f"cast of {source} to {target} without ANSI mode")

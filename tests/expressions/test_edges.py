@@ -10,7 +10,7 @@ import pytest
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions import Expression, compile_expression
+from nosync_nb.expressions import Expression, Settings, compile_expression
 from nosync_nb.rows import Schema
 from nosync_nb.rows.unpacked import column_of
 
@@ -96,6 +96,48 @@ def test_units_are_counted_before_the_time_that_they_are_added_to() -> None:
     assert of(sql, "x int", 1, None) == [None, None]
     with pytest.raises(ExpressionError, match="overflow in the row x=2147483647"):
         of(sql, "x int", 2**31 - 1)
+
+
+def test_what_is_added_to_no_time_is_never_too_much() -> None:
+    for unit in ("day", "month"):
+        sql = f"timestampadd({unit}, x, if(x < 0, timestamp '2000-01-01', null))"
+        assert of(sql, "x bigint", 2**63 - 1, 5, None) == [None] * 3
+        with pytest.raises(ExpressionError, match="overflow in the row x=-9223372036854775808"):
+            of(sql, "x bigint", 1, -(2**63))
+
+
+def test_what_would_raise_is_looked_at_though_only_asked_whether_it_is_null() -> None:
+    for sql in ("cast(cast(x as date) as string) is null", "to_date(x, 'yyyy-MM-dd') is not null"):
+        with pytest.raises(ExpressionError, match="in the row x=''"):
+            of(sql, "x string", "2013-01-01", "")
+
+
+def test_every_text_that_is_joined_is_looked_at() -> None:
+    with pytest.raises(ExpressionError, match="overflow in the row x=-128"):
+        of("if(x > 0, 'a', null) || bin(-x)", "x tinyint", 1, -128)
+    assert of("concat(if(x > 0, 'a', null), bin(-x))", "x tinyint", -1, -3) == [None, None]
+
+
+def test_days_that_are_too_far_are_an_error_also_where_what_is_no_day_is_null() -> None:
+    far, none = 6_000_000, 10**9
+    off, makes = Settings("UTC", ansi=False), "make_date(x, 1, 1)"
+    e = compile_expression(makes, Schema.parse("x int"), settings=off)
+    assert rows.to_pylist(e.evaluate([column_of([2024, none], "int")], 2), "date")[1] is None
+    for settings, match in ((off, "overflow"), (Settings("UTC", ansi=True), "overflow")):
+        e = compile_expression(makes, Schema.parse("x int"), settings=settings)
+        with pytest.raises(ExpressionError, match=match):
+            e.evaluate([column_of([far], "int")], 1)
+    tried = "unix_micros(try_make_timestamp(x, 1, 10, 4, 0, 54))"
+    assert of(tried, "x int", none, 294_247) == [None, 9_223_372_036_854_000_000]
+    with pytest.raises(ExpressionError, match="overflow"):
+        of("try_make_timestamp(x, 1, 11, 4, 0, 54)", "x int", 294_247)
+
+
+def test_a_constant_that_is_beyond_its_type_is_no_error_where_no_row_asks_for_it() -> None:
+    sql = "if(x > 0, cast(floor(cast(3000000000 as decimal(20,0))) as int), 1)"
+    assert of(sql, "x int", -1, None) == [1, 1]
+    with pytest.raises(ExpressionError, match="the value is beyond int in the row x=7"):
+        of(sql, "x int", -1, 7)
 
 
 def test_a_cast_of_what_has_no_column_is_one_of_a_value() -> None:

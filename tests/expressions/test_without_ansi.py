@@ -14,6 +14,7 @@ from further_cases import further
 from soak import tried
 
 from nosync_nb import rows
+from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression, Settings, compile_expression
 from nosync_nb.rows import Schema
 from nosync_nb.rows.unpacked import column_of
@@ -65,6 +66,12 @@ def test_a_row_that_would_raise_gives_what_spark_gives(
     assert rows.to_pylist(e.evaluate([column], many), e.type) == [expected] * many
     assert e.settings.ansi is False
     assert not e.raises
+
+
+def test_a_day_beyond_timestamps_is_an_error_in_either_mode() -> None:
+    e = compiled("cast(x as timestamp)", Schema.parse("x date"))
+    with pytest.raises(ExpressionError, match="overflow"):
+        e.evaluate([column_of([2**31 - 1], "date")], 1)
 
 
 @pytest.mark.parametrize(

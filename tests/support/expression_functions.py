@@ -6,6 +6,7 @@ import numpy as np
 
 NEAR = [
     "exp(x_double)",
+    "expm1(x_double)",
     "ln(x_double)",
     "log(2,x_double)",
     "log(x_double, y_double)",
@@ -39,7 +40,6 @@ PLAIN = [
     "degrees(x_double)",
     "radians(x_double)",
     "factorial(x_tinyint)",
-    "expm1(x_double)",
     "rint(x_double)",
     "x_int & y_int",
     "x_int | y_bigint",
