@@ -48,7 +48,11 @@ class Collection(Readable):
     where = filter
 
     def select(self, *expressions: str) -> Collection:
-        """Computes the output columns; `*` stands for all, `e AS name` names an expression."""
+        """Computes the output columns; `*` stands for all, `e AS name` names an expression.
+
+        One of them may make a row of each element of an array or a map: `explode(a) AS x`,
+        `posexplode(m) AS (pos, k, v)`, `inline(structs)`; with `_outer` also of a row without any.
+        """
         return self._of(selections.selected(self._definition, expressions, self._host.types))
 
     def with_columns(self, columns: Mapping[str, str] | None = None, /, **named: str) -> Collection:
@@ -76,9 +80,15 @@ class Collection(Readable):
         return self._then("map", output, functions=(function,))
 
     def flat_map(
-        self, function: Callable[[Any], Any], schema: str | Schema | None = None
+        self, function: str | Callable[[Any], Any], schema: str | Schema | None = None
     ) -> Collection:
-        """Calls a deterministic function on each row; it yields any number of tuples."""
+        """Calls a deterministic function on each row; it yields any number of tuples.
+
+        Or Spark SQL that makes rows, `"explode(a) AS x"`: they come beside all columns of the row,
+        as `LATERAL VIEW` has it; see `select`.
+        """
+        if isinstance(function, str):
+            return self._of(selections.repeated(self._definition, function, self._host.types))
         output = result_schema(function, schema, self._sample, many=True)
         return self._then("flat_map", output, functions=(function,))
 

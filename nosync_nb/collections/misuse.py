@@ -50,7 +50,7 @@ ELSEWHERE = {
     "toArrow": "to_arrow()",
     "show": "head(n)",
     "withColumnRenamed": "rename({'old': 'new'})",
-    "explode": "flat_map(function, schema='...')",
+    "explode": "select('*', 'explode(a) AS x')",
     "value_counts": "group_by('x').count()",
 }
 """The names of others, with what to write."""

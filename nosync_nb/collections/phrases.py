@@ -67,6 +67,15 @@ def _select(part: Definition) -> str:
     return f"select {listed(shown)}"
 
 
+def _explode(part: Definition) -> str:
+    place, count = part.params["place"], len(part.schema) - len(part.inputs[0].schema) + 1
+    outputs = part.inputs[0].params.get("outputs", ())
+    given = outputs[place] if len(outputs) > place else None
+    what = given if isinstance(given, str) else _names(part, [place])[0]
+    kept = ", and once where there is none" if part.params["outer"] else ""
+    return f"each of {what} as {listed(part.schema.names[place : place + count])}{kept}"
+
+
 def _join(part: Definition) -> str:
     left, right = _names(part, part.params["left"]), _names(part, part.params["right"], 1)
     pairs = [a if a == b else f"{a} = {b}" for a, b in zip(left, right, strict=True)]
@@ -136,6 +145,7 @@ _WORDS = {
 _PHRASES: dict[str, Callable[[Definition], str]] = {
     "aggregate": _aggregate,
     "asof": _asof,
+    "explode": _explode,
     "filter": _filter,
     "iterate": _loop,
     "join": _join,

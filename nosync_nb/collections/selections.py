@@ -11,7 +11,17 @@ from typing import Any
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.host import Types
 from nosync_nb.errors import ExpressionError, SchemaError
-from nosync_nb.expressions import Expression, compile_expression, expand_select, noted
+from nosync_nb.expressions import (
+    Expression,
+    Generator,
+    Settings,
+    compile_expression,
+    expand_select,
+    generator,
+    noted,
+    only_one,
+    placed,
+)
 from nosync_nb.rows import Field, Schema, widens
 
 
@@ -51,44 +61,94 @@ def filtered(source: Definition, predicate: Any, types: Types) -> Definition:
     return source.then("filter", params=params)
 
 
-def selected(source: Definition, expressions: Sequence[Any], types: Types) -> Definition:
-    """Computed columns; see `Collection.select`."""
-    outputs: list[Any] = []
-    fields: list[Field] = []
-    settings = []
-    listed = expand_select(texts(expressions, "select"), source.schema)
-    if not listed:
-        raise SchemaError("select: no column is named", hint="name one, as in select('*')")
-    for sql in listed:
-        column = compiled(source, sql, types)
-        if column.name is None:
+class _Outputs:
+    """The columns of a select as they are collected, and the one that is taken apart after it."""
+
+    def __init__(self, source: Definition, types: Types) -> None:
+        self.source = source
+        self.types = types
+        self.outputs: list[Any] = []
+        self.fields: list[Field] = []
+        self.settings: list[Settings] = []
+        self.apart: list[tuple[int, Generator]] = []
+
+    def keep(self) -> None:
+        """Begins with all columns as they are."""
+        self.outputs += range(len(self.source.schema))
+        self.fields += self.source.schema.fields
+
+    def add(self, sql: str) -> None:
+        """Adds a column by an expression, which has a name, or those that a generator makes."""
+        made = generator(sql)
+        column = compiled(self.source, sql if made is None else made.argument, self.types)
+        if made is None and column.name is None:
             raise ExpressionError(
                 f"select: {sql!r} has no name", hint=f"write {sql + ' AS name'!r}"
             )
-        outputs.append(column.columns[0] if column.is_column else sql)
-        settings.append(column.settings)
-        fields.append(Field(column.name, column.type))
-    params = {"outputs": outputs, **noted(settings)}
-    return source.then("select", unambiguous(fields, "select"), params)
+        name = column.name or ""
+        self.put(len(self.outputs), name, sql if made is None else made.argument, column, made)
+
+    def put(
+        self, place: int, name: str, sql: str, column: Expression, made: Generator | None
+    ) -> None:
+        """Puts an expression in a place, or behind all."""
+        output = column.columns[0] if column.is_column else sql
+        field = Field(name, column.type)
+        if made is not None:
+            self.apart.append((place, made))
+            field = placed(made, column.type)
+        self.outputs[place : place + 1] = [output]
+        self.fields[place : place + 1] = [field]
+        self.settings.append(column.settings)
+
+    def definition(self, op: str) -> Definition:
+        """The select, and what takes a column of it apart."""
+        made = only_one([each for _, each in self.apart])
+        params = {"outputs": self.outputs, **noted(self.settings)}
+        if made is None:
+            return self.source.then("select", unambiguous(self.fields, op), params)
+        ((place, _),) = self.apart
+        before = self.fields[:place]
+        fields = [*before, *made.fields(self.fields[place].type), *self.fields[place + 1 :]]
+        schema = unambiguous(fields, op)
+        how = {"positions": made.positions, "outer": made.outer, "apart": made.fields_apart}
+        selected = self.source.then("select", Schema(self.fields), params)
+        return selected.then("explode", schema, {"place": place, **how})
+
+
+def selected(source: Definition, expressions: Sequence[Any], types: Types) -> Definition:
+    """Computed columns; see `Collection.select`."""
+    outputs = _Outputs(source, types)
+    for sql in expand_select(texts(expressions, "select"), source.schema):
+        outputs.add(sql)
+    if not outputs.outputs:
+        raise SchemaError("select: no column is named", hint="name one, as in select('*')")
+    return outputs.definition("select")
 
 
 def extended(source: Definition, named: Mapping[str, str], types: Types) -> Definition:
     """The columns with others added or replaced; see `Collection.with_columns`."""
-    outputs: list[Any] = list(range(len(source.schema)))
-    fields = list(source.schema.fields)
-    settings = []
-    for name, sql in named.items():
-        column = compiled(source, texts([sql], "with_columns")[0], types)
-        settings.append(column.settings)
-        field = Field(name, column.type)
+    outputs = _Outputs(source, types)
+    outputs.keep()
+    for name, given in named.items():
+        (sql,) = texts([given], "with_columns")
+        made = generator(sql)
+        if made is not None:
+            sql, made = made.argument, made._replace(names=(name,))
         place = _place(source.schema, name)
-        if place is None:
-            outputs.append(sql)
-            fields.append(field)
-        else:
-            outputs[place] = sql
-            fields[place] = field
-    return source.then("select", Schema(fields), {"outputs": outputs, **noted(settings)})
+        column = compiled(source, sql, types)
+        outputs.put(len(outputs.outputs) if place is None else place, name, sql, column, made)
+    return outputs.definition("with_columns")
+
+
+def repeated(source: Definition, sql: str, types: Types) -> Definition:
+    """The columns beside what a generator makes of each row; see `Collection.flat_map`."""
+    if generator(sql) is None:
+        raise ExpressionError(
+            f"flat_map: {sql!r} makes no rows",
+            hint="give a function of the row, or SQL as in flat_map('explode(a) AS x')",
+        )
+    return selected(source, ["*", sql], types)
 
 
 def dropped(source: Definition, columns: Sequence[str]) -> Definition:

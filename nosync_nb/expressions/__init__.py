@@ -16,6 +16,7 @@ from nosync_nb.expressions.expression import (
     expand_select,
     waits,
 )
+from nosync_nb.expressions.generators import Generator, generator, only_one, placed
 from nosync_nb.expressions.nearest import waiting
 from nosync_nb.expressions.ordering import OrderTerm, parse_order
 from nosync_nb.expressions.settings import Asked, Depends, Settings, kept, noted, of_params
@@ -27,6 +28,7 @@ __all__ = [
     "Asked",
     "Depends",
     "Expression",
+    "Generator",
     "OrderTerm",
     "Settings",
     "Types",
@@ -35,11 +37,14 @@ __all__ = [
     "conjuncts",
     "differs",
     "expand_select",
+    "generator",
     "kept",
     "noted",
     "of_params",
     "one_moment",
+    "only_one",
     "parse_order",
+    "placed",
     "refusal",
     "waiting",
     "waits",

@@ -16,10 +16,8 @@ schema_of_json_agg skewness some std stddev stddev_pop stddev_samp string_agg su
 try_avg try_sum var_pop var_samp variance
 """
 _WINDOWS = "cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number"
-_GENERATORS = """
-explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple
-variant_explode variant_explode_outer
-"""
+_EXPLODING = "explode explode_outer posexplode posexplode_outer inline inline_outer"
+_GENERATORS = f"{_EXPLODING} stack json_tuple variant_explode variant_explode_outer"
 _WITHOUT_PARENTHESES = """
 current_date current_timestamp current_time localtimestamp current_user user session_user
 """
@@ -35,6 +33,9 @@ _TAKES_UNIT = "dateadd date_add datediff date_diff timestampadd timestampdiff ti
 AGGREGATES = frozenset(_AGGREGATES.split())
 WINDOWS = frozenset(_WINDOWS.split())
 GENERATORS = frozenset(_GENERATORS.split())
+EXPLODING = frozenset(_EXPLODING.split())
+"""Generators that take an array or a map apart."""
+
 UNSTABLE = frozenset(_UNSTABLE.split())
 """Functions whose value depends on more than their arguments."""
 

@@ -197,7 +197,7 @@ def same_type(*, signed: bool, other: Rule) -> Rule:
     """The negative, or (not signed) the absolute value, of its type."""
 
     def run(a: Any) -> Any:
-        return _opposite(a) if signed else np.where(a < 0, _opposite(a), a)
+        return _opposite(a) if signed else wide.where(a < 0, _opposite(a), a)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
@@ -243,7 +243,7 @@ def _even(a: Any, places: int) -> Any:
     exact = np.abs(tie) == unit
     odd = (np.abs(up) % 2) == 1
     back = np.where(a < 0, 1, -1)
-    return np.where(exact & odd, up + back, up)
+    return wide.where(exact & odd, wide.plus(up, back), up)
 
 
 def rounded(other: Rule, *, even: bool) -> Rule:

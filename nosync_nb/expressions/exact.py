@@ -91,4 +91,4 @@ def one_of(wanted: Sequence[Any], type_: str) -> Kernel | TextKernel:
 def chosen(*, least: bool) -> Callable[[Any, Any], Any]:
     """The greater, or the lesser, of decimals of one type."""
     compare = operator.le if least else operator.ge
-    return lambda a, b: np.where(compare(a, b), a, b)
+    return lambda a, b: wide.where(compare(a, b), a, b)

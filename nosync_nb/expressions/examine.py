@@ -10,6 +10,7 @@ from sqlglot import exp
 from nosync_nb.errors import ExpressionError, SchemaError
 from nosync_nb.expressions.catalog import (
     AGGREGATES,
+    EXPLODING,
     GENERATORS,
     TAKES_UNIT,
     UNITS,
@@ -118,7 +119,9 @@ def _refuse(node: Any, text: str) -> None:
         what = f"{called} is an aggregate" if called else "filter belongs to an aggregate"
         _raise(text, what, "use group_by(...).agg(name='...')")
     if called in GENERATORS:
-        _raise(text, f"{called} makes several rows of one", "use flat_map(function, schema)")
+        alone = f"write it alone, as in select('*', '{called}(a) AS x')"
+        hint = alone if called in EXPLODING else "use flat_map(function, schema)"
+        _raise(text, f"{called} makes several rows of one", hint)
     in_words = isinstance(node, exp.Alias) and isinstance(node.parent, exp.Paren)
     if in_words or isinstance(node, exp.Query | exp.Exists):  # Spark reads `(table t)` as one
         _raise(text, "a subquery looks at other rows", "use join(..., how='semi' or 'anti')")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.expressions import texts
+from nosync_nb.expressions import texts, wide
 from nosync_nb.expressions.kernel import Bounds, Check, InvalidError, Kernel, TextKernel
 from nosync_nb.expressions.loose import LooseNode
 from nosync_nb.expressions.nodes import (
@@ -247,7 +247,7 @@ class _Code:
             return self.value(arguments[0])
         if isinstance(node, CaseNode) and (node.type in FIXED or is_decimal(node.type)):
             code = self.value(node.default)
-            where = self.name(np.where)
+            where = self.name(np.where if node.type in FIXED else wide.where)
             for condition, result in reversed(node.branches):
                 code = f"{where}({self.value(condition)}, {self.value(result)}, {code})"
             return code

@@ -211,12 +211,12 @@ def tried(rule: Rule) -> Rule:
         if any(argument.type == VOID for argument in arguments):
             raise NotProvedError(f"{name} of null")
         node = tried_call(rule(name, arguments, utc))
-        return _looked_at_last(node) if isinstance(node, StrictNode) else node
+        return looked_at_last(node) if isinstance(node, StrictNode) else node
 
     return attempt
 
 
-def _looked_at_last(node: StrictNode) -> ValueNode:
+def looked_at_last(node: StrictNode) -> StrictNode:
     """A call whose dividend is not looked at, and so raises nothing, where the divisor is zero."""
     first = node.arguments[0]
     if not (first.raises and isinstance(node.kernel, Kernel) and node.kernel.right_first):

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nosync_nb.expressions import wide
 from nosync_nb.expressions.kernel import Kernel, TextKernel
 from nosync_nb.expressions.numbers import OVERFLOW, extent, limits
 from nosync_nb.expressions.running import RefusedRowError, run_text
@@ -347,9 +348,9 @@ class ExtremeNode(ValueNode):
             other, other_nulls = argument.evaluate(frame)
             chosen = self.choose(values, other)
             if other_nulls is not None:
-                chosen = np.where(other_nulls, values, chosen)
+                chosen = wide.where(other_nulls, values, chosen)
             if nulls is not None:
-                chosen = np.where(nulls, other, chosen)
+                chosen = wide.where(nulls, other, chosen)
             values = chosen
             nulls = None if nulls is None or other_nulls is None else nulls & other_nulls
         return Vector(values, nulls)

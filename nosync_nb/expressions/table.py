@@ -159,16 +159,20 @@ FUNCTIONS: dict[str, Function | Rule] = {
     **determinants.FUNCTIONS,
 }
 
-OPERATORS: dict[str, Rule] = {
-    **mathematics.OPERATORS,
+_STRICT: dict[str, Rule] = {
     "+": _PLUS,
     "-": _MINUS,
     "*": _TIMES,
     "/": _OVER,
     "%": _REMAINDER,
+    **comparisons.COMPARISONS,
+}
+
+OPERATORS: dict[str, Rule] = {
+    **mathematics.OPERATORS,
+    **{sign: rules.null_beside_null(rule) for sign, rule in _STRICT.items()},
     "div": decimals.arithmetic("div", rules.integral_divided),
     "neg": _NEGATIVE,
-    **comparisons.COMPARISONS,
     "<=>": comparisons.same,
     "and": conditions.logic(conjunction=True),
     "or": conditions.logic(conjunction=False),

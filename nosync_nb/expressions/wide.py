@@ -35,6 +35,16 @@ def narrow(values: Any) -> Any:
     return values.astype(np.int64) if not len(values) or _fits(*extent(values)) else values
 
 
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """`np.where`, also of single integers beyond 64 bits, which numpy takes for no value."""
+    chosen = np.where(condition, _single(a), _single(b))
+    return chosen.item() if not chosen.ndim and chosen.dtype.hasobject else chosen
+
+
+def _single(value: Any) -> Any:
+    return np.array(value, object) if type(value) is int else value
+
+
 def plus(a: Any, b: Any) -> Any:
     """`a + b`."""
     (a0, a1), (b0, b1) = extent(a), extent(b)

@@ -17,6 +17,7 @@ import numpy as np
 from nosync_nb.expressions import arrays, making, numbers
 from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.kernel import Kernel, TextKernel, tried
+from nosync_nb.expressions.mathematics import looked_at_last
 from nosync_nb.expressions.nested import RowwiseNode
 from nosync_nb.expressions.nodes import (
     CaseNode,
@@ -36,6 +37,7 @@ _WRAPPING = frozenset(("+", "-", "*", "neg", "negative", "abs"))
 _DECIMAL = frozenset(("+", "-", "*"))
 _ENDS = {"floor": np.floor, "ceil": np.ceil, "ceiling": np.ceil}
 _NULL_BY_ZERO = frozenset(("/", "%", "mod", "pmod"))
+_BY_ZERO = _NULL_BY_ZERO | {"div"}
 _MADE = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
 _MAKING = frozenset(f"make_{kind}" for kind in _MADE)
 
@@ -63,7 +65,8 @@ def relaxed(node: ValueNode) -> ValueNode:
         return node
     if isinstance(node, StrictNode):
         inner = [relaxed(argument) for argument in node.arguments]
-        return StrictNode(node.name, node.type, _kernel(node), inner)
+        made = StrictNode(node.name, node.type, _kernel(node), inner)
+        return looked_at_last(made) if node.name in _BY_ZERO else made
     if isinstance(node, RowwiseNode):
         return _rowwise(node)
     if isinstance(node, CaseNode):

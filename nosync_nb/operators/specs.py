@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from nosync_nb import expressions
 from nosync_nb.errors import ExpressionError, StageError
 from nosync_nb.expressions import Types
-from nosync_nb.operators import asof, join, joins, ordering, reduce, rowwise, sessions, top
+from nosync_nb.operators import asof, explode, join, joins, ordering, reduce, rowwise, sessions, top
 from nosync_nb.operators.aggregates import spec as aggregates
 from nosync_nb.operators.base import Operator
 from nosync_nb.operators.distinct import SPECS as THRESHOLDS
@@ -21,6 +21,7 @@ SPECS: dict[str, Spec] = {
         *THRESHOLDS,
         aggregates.SPEC,
         asof.SPEC,
+        explode.SPEC,
         join.SPEC,
         joins.SPEC,
         ordering.SPEC,

@@ -140,6 +140,29 @@ def test_a_constant_that_is_beyond_its_type_is_no_error_where_no_row_asks_for_it
         of(sql, "x int", -1, 7)
 
 
+def test_a_constant_has_more_digits_than_64_bits_wherever_it_stands() -> None:
+    big, two = decimal.Decimal("99999999999999999999.50"), decimal.Decimal(2)
+    for nulls in ((), (None,)):
+        for sql, expected in (
+            (f"if(x > 1, {big}, x)", big),
+            (f"greatest(x, {big})", big),
+            (f"greatest({big}, x)", big),
+            (f"least(x, {big})", two),
+            (f"abs(-{big}) - {big} + x", two),
+            (f"bround({big}, 0) - x", decimal.Decimal("99999999999999999998")),
+        ):
+            found = of(sql, "x decimal(10,2)", two, *nulls)
+            assert (sql, found[0]) == (sql, expected)
+
+
+def test_what_stands_beside_a_written_null_is_not_looked_at() -> None:
+    for sql in ("null > cast(x as int)", "cast(x as int) = null", "cast(x as int) + null"):
+        assert of(sql, "x string", "a", "1") == [None, None]
+    for sql in ("null <=> cast(x as int)", "if(x = 'a', null, 1) = cast(x as int)"):
+        with pytest.raises(ExpressionError, match="is not of type int"):
+            of(sql, "x string", "b")
+
+
 def test_a_cast_of_what_has_no_column_is_one_of_a_value() -> None:
     sql = "x + cast(months_between(date '2013-03-01', date '2013-01-01') as decimal(4,1))"
     assert of(sql, "x int", 1) == [decimal.Decimal(3)]

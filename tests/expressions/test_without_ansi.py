@@ -74,6 +74,16 @@ def test_a_day_beyond_timestamps_is_an_error_in_either_mode() -> None:
         e.evaluate([column_of([2**31 - 1], "date")], 1)
 
 
+def test_what_a_divisor_of_zero_makes_null_is_not_looked_at() -> None:
+    day = "unix_seconds(cast(date_from_unix_date(x) as timestamp))"
+    for sql in (f"{day} / (x - x)", f"{day} div 0", f"pmod({day}, x - x)", f"{day} % (x - x)"):
+        assert of(sql, "int", 2**31 - 1) == [None]
+        e = compiled(sql.replace("(x - x)", "2").replace("div 0", "div 2"), Schema.parse("x int"))
+        if "x - x" not in e.sql:
+            with pytest.raises(ExpressionError, match="overflow"):
+                e.evaluate([column_of([2**31 - 1], "int")], 1)
+
+
 @pytest.mark.parametrize(
     "sql", ["cast(s as int)", "i + s", "i = s", "coalesce(i, s)", "cast(p as string)", "f + i"]
 )

@@ -39,6 +39,7 @@ OPERATORS: dict[str, Build] = {
     "drop, rename": lambda a, b: a.drop("ts").rename(v="w"),
     "map": lambda a, b: a.map(lambda row: (row.k, row.v), "k bigint, w bigint"),
     "flat_map": lambda a, b: a.flat_map(lambda row: [(row.k,), (row.v,)], "n bigint"),
+    "explode": lambda a, b: a.select("k", "explode(array(k, v)) AS n"),
     "concat": lambda a, b: a.concat(b),
     "negate": lambda a, b: a.concat(b.negate()),
     "distinct": lambda a, b: a.select("k").distinct(),

@@ -81,6 +81,7 @@ def stages(session: Session) -> dict[str, Collection]:
                 .agg(hops="min(hops)")
             )
         ),
+        "pieces": edges.flat_map("posexplode_outer(split(b, '')) AS (i, letter)"),
         "shout": edges.select("upper(b) AS u", "a").map(
             lambda row: (row.u, row.a), "u string, a bigint"
         ),

@@ -9,7 +9,7 @@ _LEAVES = {
     "bigint": ["x_bigint", "y_bigint", "x_int", "3000000000"],
     "double": ["x_double", "y_double", "x_float", "2.5D", "1e3", "0D"],
     "decimal": ["x_decimal_10_2", "y_decimal_18_0", "x_decimal_26_6", "y_decimal_38_10", "1.5"],
-    "boolean": ["x_boolean", "y_boolean", "true", "false", "null"],
+    "boolean": ["x_boolean", "y_boolean", "true", "false", "cast(null as boolean)"],
     "string": ["x_string", "y_string", "'a'", "''", "'Σ'"],
     "binary": ["x_binary", "y_binary", "X'61ff'"],
     "date": ["x_date", "y_date", "date '2013-01-01'"],

@@ -24,7 +24,7 @@ INPUTS = {
 
 STEPS = (
     "filter", "filter", "join", "join", "outer", "semi", "anti", "select", "compute", "concat",
-    "distinct", "negate", "count", "sums", "top", "names", "except",
+    "distinct", "negate", "count", "sums", "top", "names", "except", "explode",
 )  # fmt: skip
 """Joins and filters more often than others, as plans are about them."""
 
@@ -180,6 +180,9 @@ def _step(
             return source.group_by(*keys).agg(**sums)
         case "top":
             return source.group_by(column).top(2, by=second)
+        case "explode" if numbers:
+            some = f"filter(array({numbers[one % len(numbers)]}, 1), x -> x > 0)"
+            return source.flat_map(f"posexplode_outer({some}) AS (p{number}, x{number})")
     return source.rename({column: f"e{number}"})
 
 

@@ -53,6 +53,10 @@ UNARY: dict[str, tuple[Callable[[Collection], Collection], Callable[[Bag], Bag]]
         lambda c: c.select("c0", "(c1 + 1) % 4 as c1"),
         lambda b: model.mapped(b, _modulo),
     ),
+    "explode": (
+        lambda c: c.select("c0", "explode(filter(array(c1, c0), x -> x > 1)) as c1"),
+        lambda b: model.flat_mapped(b, lambda r: [(r[0], v) for v in r[::-1] if (v or 0) > 1]),
+    ),
     "distinct": (lambda c: c.distinct(), model.distinct),
     "min": (
         lambda c: c.group_by("c0").agg(c1="min(c1)"),

@@ -1,0 +1,131 @@
+"""Explode: a row for each element of an array or a map, in the place of the column that holds it.
+
+Row by row, as `flat_map` is, and without a Python step for any row: what is repeated and what is
+taken out is decided by the offsets of Arrow's lists. Diffs are carried over, so that the retraction
+of a row takes back each of those that were made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from nosync_nb import rows
+from nosync_nb.expressions import Types
+from nosync_nb.operators.base import Row, Step
+from nosync_nb.operators.spec import Fit, Part, Places, Remains, Spec
+from nosync_nb.rows import Column, bridge
+from nosync_nb.rows.types import nested_parts
+from nosync_nb.trace.batch import Updates
+
+Index = npt.NDArray[np.int64]
+
+
+class Explode(Row):
+    """Replaces a column of arrays or maps by columns of what is in them.
+
+    Args:
+        place: of the column; `type_`: its type.
+        positions: whether the place of an element, from 0, comes first.
+        outer: whether a row without elements gives one of nulls.
+        apart: whether elements are structs, of which each field becomes a column.
+    """
+
+    name = "explode"
+
+    def __init__(
+        self, place: int, type_: str, *, positions: bool, outer: bool, apart: bool
+    ) -> None:
+        self.place = place
+        self.type = type_
+        self.positions = positions
+        self.outer = outer
+        self.apart = apart
+
+    def apply(self, updates: Updates, step: Step) -> Updates:
+        array = rows.to_arrow(updates.columns[self.place], self.type)
+        starts, sizes = _extents(array)
+        counts = np.maximum(sizes, 1) if self.outer else sizes
+        owner = np.arange(len(sizes)).repeat(counts)
+        within = np.arange(len(owner)) - (counts.cumsum() - counts).repeat(counts)
+        at = starts.repeat(counts) + within
+        none = (sizes == 0)[owner] if self.outer else None
+        if none is not None and not none.any():
+            none = None
+        made = self._made(array, at, within, none)
+        around = [None if c is None else rows.take(c, owner) for c in self._others(updates)]
+        columns = [*around[: self.place], *made, *around[self.place + 1 :]]
+        return Updates(columns, updates.diff[owner])
+
+    def _others(self, updates: Updates) -> list[Column]:
+        return [None if i == self.place else c for i, c in enumerate(updates.columns)]
+
+    def _made(
+        self, array: pa.Array, at: Index, within: Index, none: npt.NDArray[np.bool_] | None
+    ) -> list[Column]:
+        """The columns of elements at some places of an array's values; null where there is none."""
+        index = bridge.of_numpy(at, nulls=none)
+        types = [inner for _, inner in nested_parts(self.type)]
+        if self.type.startswith("array<"):
+            parts = [array.values.take(index)]
+        else:
+            parts = [array.keys.take(index), array.items.take(index)]
+        if self.apart:
+            types = [inner for _, inner in nested_parts(types[0])]
+            parts = parts[0].flatten()
+        columns = [rows.from_arrow(part, type_) for part, type_ in zip(parts, types, strict=True)]
+        if not self.positions:
+            return columns
+        places = bridge.of_numpy(within.astype(np.int32), nulls=none)
+        return [rows.from_arrow(places, "int"), *columns]
+
+    def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
+        inner = [type_ for _, type_ in nested_parts(self.type)]
+        if self.apart:
+            inner = [type_ for _, type_ in nested_parts(inner[0])]
+        place = ["int"] if self.positions else []
+        return (*types[: self.place], *place, *inner, *types[self.place + 1 :])
+
+
+def _extents(array: pa.Array) -> tuple[Index, Index]:
+    """Where the elements of each row begin in the array's values, and how many they are."""
+    offsets = bridge.bounds(array).astype(np.int64)
+    sizes = np.diff(offsets)
+    if array.null_count:
+        sizes[bridge.null_mask_of(array)] = 0  # where Arrow lets a null row have elements
+    return offsets[:-1], sizes
+
+
+def _build(part: Part, types: Types | None) -> Row:
+    place = part.params["place"]
+    given = part.inputs[0].schema.types[place]
+    how = {each: bool(part.params[each]) for each in ("positions", "outer", "apart")}
+    return Explode(place, given, **how)
+
+
+def _made_count(part: Part) -> int:
+    return len(part.schema) - len(part.inputs[0].schema) + 1
+
+
+def _fit(part: Part, inputs: Sequence[Remains], types: Types | None) -> Fit:
+    """Passes on what it does not take apart."""
+    source, place, more = inputs[0], part.params["place"], _made_count(part) - 1
+    (now,) = source.moved([place])
+    lost = {i if i < place else i + more: why for i, why in source.lost.items()}
+    params: dict[str, Any] = {**part.params, "place": now}
+    return Fit(params, lost)
+
+
+def _reads(part: Part, wanted: Places, types: Types | None) -> Sequence[Places]:
+    """What it takes apart, whatever is wanted: that says how often a row is there."""
+    place, count = part.params["place"], _made_count(part)
+    before = {i for i in wanted if i < place}
+    behind = {i - count + 1 for i in wanted if i >= place + count}
+    return [frozenset((*before, place, *behind))]
+
+
+SPEC = Spec("explode", _fit, piece=_build, reads=_reads)
