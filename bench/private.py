@@ -1,7 +1,9 @@
 """What a query of TPC-H keeps for itself, as it is written and as it is planned; a line of JSON.
 
 Private are the rows of its parts, of what its operators remember and of its result. Shared are
-those of the inputs, by every key that they are looked up by: other queries look them up, too.
+those of the inputs, by every key that they are looked up by: other queries look them up, too. They
+are told of each query in a session of its own, and of all in one session, where a query looks up
+what others keep.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,59 +21,67 @@ import nosync_nb
 from bench.r1 import IN_PROCESS
 from bench.tpch import declare
 from bench.tpch_data import Tables, generated, read
-from bench.tpch_queries import stages
+from bench.tpch_queries import SQL, stages
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow import compiler
 from nosync_nb.session.session import owners_of
 
 
-def as_written(tree: Definition, types: object) -> Definition:
+def as_written(tree: Definition, *_: object) -> Definition:
     """The plan of who has none."""
     return tree
 
 
-def kept(session: Any) -> dict[str, int]:
-    """The rows that are private and shared in a session of one query."""
+def kept(session: Any, name: str) -> dict[str, int]:
+    """The rows that are private to a query, and that inputs share."""
     snapshot = owners_of(session).publisher.snapshot
-    rows = {"private": 0, "shared": 0}
+    own, rows = snapshot.graph.only_of({name}), {"private": 0, "shared": 0}
     for node in snapshot.graph:
-        of = "shared" if node.operator is None else "private"
         for number, _ in node.layouts():
             trace = snapshot.version.traces.get(number)
-            rows[of] += 0 if trace is None else len(trace.consolidated())
+            count = 0 if trace is None else len(trace.consolidated())
+            rows["private"] += count if number in own else 0
+            rows["shared"] += count if node.operator is None else 0
     return rows
 
 
-def loaded(name: str, tables: Tables, folder: str, *, planned: bool) -> dict[str, int]:
-    """What one query keeps after the load of all tables."""
+def loaded(
+    names: Sequence[str], tables: Tables, folder: str, *, planned: bool
+) -> dict[str, dict[str, int]]:
+    """What queries keep after the load of all tables in one session."""
     switch: Any = mock.patch.object(compiler, "planned", as_written)
     with (
         nullcontext() if planned else switch,
-        nosync_nb.open(Path(folder) / f"{name}-{planned}", spark_rows=IN_PROCESS) as session,
+        nosync_nb.open(Path(folder) / f"{'-'.join(names)}-{planned}", spark_rows=IN_PROCESS) as own,
     ):
-        query = stages(declare(session, tables))[name]
-        session.stage(name, query)
+        queries = stages(declare(own, tables))
+        for name in names:
+            own.stage(name, queries[name])
         for each, table in tables.items():
-            session[each].insert(table)
-        session.commit()
-        return kept(session)
+            own[each].insert(table)
+        own.commit()
+        return {name: kept(own, name) for name in names}
 
 
 def main() -> None:
-    """Loads each query twice, and prints what it keeps."""
+    """Loads each query three times, and prints what it keeps."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--sf", type=float, default=0.1)
     parser.add_argument("--folder", type=Path, help="of the tables, instead of generated ones")
     parser.add_argument("--queries", nargs="+", default=["q3", "q5", "q10", "q18"])
+    parser.add_argument("--decimals", action="store_true", help="instead of doubles")
     options = parser.parse_args()
-    tables = read(options.folder or generated(options.sf))
+    tables = read(options.folder or generated(options.sf), decimals=options.decimals)
     seen: dict[str, Mapping[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="nosync-bench-") as folder:
+        together = loaded([*SQL], tables, folder, planned=True)
         for name in options.queries:
-            written = loaded(name, tables, folder, planned=False)
+            written = loaded([name], tables, folder, planned=False)
+            planned = loaded([name], tables, folder, planned=True)
             seen[name] = {
-                "written": written,
-                "planned": loaded(name, tables, folder, planned=True),
+                "written": written[name],
+                "planned": planned[name],
+                "beside others": together[name],
             }
     print(json.dumps(seen))
 

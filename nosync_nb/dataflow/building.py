@@ -78,6 +78,7 @@ class Building:
         """Takes out a stage, with the parts that nobody else uses; returns its operators."""
         wiring = self.wiring
         del wiring.stages[name], wiring.prints[name]
+        wiring.wishes.pop(name, None)
         waiting = [self.named.pop(name)]
         while waiting:
             node = waiting.pop()
@@ -118,6 +119,10 @@ class Building:
         if node.stage == stage:
             self._orphans.pop(number, None)
         return node
+
+    def __contains__(self, fingerprint: object) -> bool:
+        """Whether there is a node without a name that computes something, or was before."""
+        return fingerprint in self.wiring.parts or (fingerprint, None) in self.reusable
 
     def log(self, number: int) -> None:
         """Gives a node a log, if it has none."""

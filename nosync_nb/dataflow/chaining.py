@@ -6,21 +6,22 @@ partners: what is kept of a named collection serves all that read it.
 
 A join takes in the one on its left side, and the columns that are chosen or renamed between, if
 1. Nobody else reads that one; a named collection is kept for its readers anyway.
-2. No predicate stands between: what is left of the rows is less than what would be kept instead.
-   With TPC-H's third query, and nobody else who reads orders by their own key, epochs of 7500
-   rows took a third longer and the disk held a sixth more. Predicates above the last join are asked
-   as early as they can be, if no row makes them raise and they run in process.
+2. No predicate stands between, or others keep what would be kept instead: else what is left of the
+   rows is less. With TPC-H's third query, and nobody else who reads orders by their own key, epochs
+   of 7500 rows took a third longer and the disk held a sixth more. Predicates are asked as early as
+   they can be, if no row makes them raise and they run in process.
 3. All columns on the left that it is joined by are of one input, and that is a named collection or
    has an arrangement by them already. Else rows would be kept a second time for this join alone.
 4. It is no cross join, and no part of a loop.
-5. The whole saves more arrangements than it asks for: as many would be wider ones, as those of
-   named collections have all columns. A star of facts with two others, and nobody else who reads
-   it, held half as much again on the disk, and took twice as long for 7500 rows.
+5. The whole saves more arrangements than it asks for, beside those that others keep: as many would
+   be wider ones, as those of named collections have all columns. A star of facts with two others,
+   and nobody else who reads it, held half as much again on the disk, and took twice as long for
+   7500 rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
@@ -36,6 +37,11 @@ _SIEVED = "a predicate stands between"
 _BETWEEN = ("join", "select", "filter")
 
 Spot = tuple[int, int]
+
+Lookup = tuple[str, tuple[int, ...]]
+"""A named collection in the order of a key: its name, and the places of the key."""
+
+NOBODYS: frozenset[Lookup] = frozenset()
 
 
 class _Chain(NamedTuple):
@@ -75,15 +81,18 @@ class _Found(NamedTuple):
     ended: dict[int, str]
 
 
-def chained(tree: Definition) -> Definition:
+def chained(tree: Definition, others: Container[Lookup] = NOBODYS) -> Definition:
     """A definition of the same rows with chains of joins as one; itself if there are none.
+
+    Args:
+        others: what others keep, so that it can be looked up and takes nothing.
 
     Cost: O(size), and that of compiling predicates between joins.
     """
     parts = [*tree.walk()]
     if sum(part.op == "join" for part in parts) < LEAST:
         return tree
-    tops = [_best(spine) for spine in _found(tree, parts).spines.values()]
+    tops = [_best(spine) for spine in _found(tree, parts, others).spines.values()]
     chosen = {id(part): chain for part, chain in tops if chain.saved > 0}
     return _rebuilt(parts, chosen) if chosen else tree
 
@@ -96,7 +105,7 @@ def unchained(plan: Definition) -> Mapping[int, str]:
     parts = [*plan.walk()]
     if sum(part.op == "join" for part in parts) < LEAST:
         return {}
-    spines, ended = _found(plan, parts)
+    spines, ended = _found(plan, parts, NOBODYS)
     whys = {id(p): ended[id(p.inputs[0])] for p in parts if _joins(p) and id(p.inputs[0]) in ended}
     for spine in spines.values():
         for part, chain in spine:
@@ -105,7 +114,21 @@ def unchained(plan: Definition) -> Mapping[int, str]:
     return whys
 
 
-def _found(tree: Definition, parts: Sequence[Definition]) -> _Found:
+def looked_up(plan: Definition) -> frozenset[Lookup]:
+    """What of named collections the joins of a plan look into. Cost: O(size)."""
+    sought: set[Lookup] = set()
+    for part in plan.walk():
+        if part.op == "join":
+            keys = [part.params["left"], part.params["right"]]
+        else:
+            keys = part.params["keys"] if part.op == "joins" else []
+        for each, key in zip(part.inputs, keys, strict=False):
+            if each.is_ref:
+                sought.add((each.name, tuple(key)))
+    return frozenset(sought)
+
+
+def _found(tree: Definition, parts: Sequence[Definition], others: Container[Lookup]) -> _Found:
     fixed, uses = fixed_parts(parts), tree.uses
     spines: dict[int, list[tuple[Definition, _Chain]]] = {}
     ended: dict[int, str] = {}
@@ -117,13 +140,13 @@ def _found(tree: Definition, parts: Sequence[Definition]) -> _Found:
         if spine and uses[id(below)] > 1:
             ended[id(below)], spine = "others read them", []
         if spine:
-            chain = _extended(part, spine[-1][1])
+            chain = _extended(part, spine[-1][1], others)
         else:
             chain = ended.get(id(below)) if part.op in _BETWEEN else None
         if isinstance(chain, str):
             ended[id(below if _joins(part) else part)] = chain
         if not isinstance(chain, _Chain) and _joins(part):
-            spine, chain = [], _extended(part, _alone(below))
+            spine, chain = [], _extended(part, _alone(below), others)
         if isinstance(chain, _Chain):
             spine.append((part, chain))
             spines[id(part)] = spine
@@ -197,11 +220,11 @@ def _passes_on(part: Definition) -> bool:
     return all(isinstance(place, int) for place in part.params["outputs"])
 
 
-def _extended(part: Definition, inner: _Chain) -> _Chain | str | None:
+def _extended(part: Definition, inner: _Chain, others: Container[Lookup]) -> _Chain | str | None:
     """The chain of the first input of a part with that part, or why it ends there."""
     match part.op:
         case "join" if part.params["left"]:
-            return _with_join(part, inner)
+            return _with_join(part, inner, others)
         case "select" if _passes_on(part):
             columns = [inner.columns[place] for place in part.params["outputs"]]
             return inner._replace(columns=tuple(columns))
@@ -212,7 +235,7 @@ def _extended(part: Definition, inner: _Chain) -> _Chain | str | None:
     return None
 
 
-def _with_join(part: Definition, inner: _Chain) -> _Chain | str:
+def _with_join(part: Definition, inner: _Chain, others: Container[Lookup]) -> _Chain | str:
     right, places = _leaf(part.inputs[1])
     number = len(inner.inputs)
     key = tuple([places[place] for place in part.params["right"]])
@@ -220,7 +243,10 @@ def _with_join(part: Definition, inner: _Chain) -> _Chain | str:
     same = inner.same
     for one, other in zip(left, key, strict=True):
         same = _united(same, one, (number, other))
-    port = _SIEVED if inner.tests else _port(inner, left)
+    port = _port(inner, left)
+    kept = not isinstance(port, str) and _lookup(inner.inputs[port[0]], port[1]) in others
+    if inner.tests and not kept:
+        return _SIEVED
     if isinstance(port, str):
         return port
     ports = dict.fromkeys((*inner.ports, port, (number, key)))
@@ -228,7 +254,7 @@ def _with_join(part: Definition, inner: _Chain) -> _Chain | str:
         inner.columns[place] if side == 0 else (number, places[place])
         for side, place in part.params["outputs"]
     ]
-    more = inner.more + (number > 1 and port not in inner.ports)
+    more = inner.more + (number > 1 and port not in inner.ports and not kept)
     return _Chain((*inner.inputs, right), tuple(ports), same, inner.tests, tuple(columns), more)
 
 
@@ -247,6 +273,10 @@ def _port(inner: _Chain, left: Sequence[Spot]) -> tuple[int, tuple[int, ...]] | 
     if len(inner.inputs) > 1 and not inner.inputs[owner].is_ref:
         return "what they are joined by has no name"
     return owner, tuple(place for _, place in left)
+
+
+def _lookup(part: Definition, key: tuple[int, ...]) -> Lookup | None:
+    return (part.name, key) if part.is_ref else None
 
 
 def _united(same: Sequence[frozenset[Spot]], one: Spot, other: Spot) -> tuple[frozenset[Spot], ...]:

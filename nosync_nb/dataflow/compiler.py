@@ -14,15 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.identity import definition_fingerprint
 from nosync_nb.dataflow.building import Building
+from nosync_nb.dataflow.chaining import Lookup
 from nosync_nb.dataflow.flat import Call, flat
-from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node, others
+from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node, Wiring, others
 from nosync_nb.dataflow.loops import check_stable, compile_loop
-from nosync_nb.dataflow.planning import planned
+from nosync_nb.dataflow.planning import Plans, planned
+from nosync_nb.dataflow.sharing import asks, kept_by_others, running
 from nosync_nb.dataflow.stage import MEMORY, Frozen, Stage, separate
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Types
@@ -87,6 +90,7 @@ class Compiler:
         self.building = Building(old, refused)
         self.touched = {n for i in (*refused, *bare) if (n := old.nodes[i].name) is not None}
         self.schemas: dict[str, Schema] = {}
+        self.catalog: Mapping[str, Stage] = {}
         self.taken: list[MadeBy] = []
         """The keys in `made` that the stage has taken which is compiled."""
 
@@ -96,6 +100,7 @@ class Compiler:
         Raises:
             NosyncError: if a definition does not fit its inputs any more.
         """
+        self.catalog = catalog
         # Asked of each stage at each definition: a call takes ten times as long.
         memory = frozenset(n for n, stage in catalog.items() if stage.options.persist == MEMORY)
         stages = self._take_over(catalog)
@@ -127,6 +132,7 @@ class Compiler:
         moved = {n for n, s in fresh.items() if n in before and not _alike(s, before[n])}
         moved |= before.keys() - catalog.keys()
         moved |= (self.touched & before.keys()) | self.building.users()
+        moved |= self._chosen_anew(wiring, fresh, moved)
         reached: set[str] = set()
         while moved != reached:
             reached = moved
@@ -137,6 +143,16 @@ class Compiler:
         stages = self.building.wiring.stages
         stages.update((name, stage) for name, stage in fresh.items() if name in stages)
         return [s for name, s in (catalog if moved else fresh).items() if name not in stages]
+
+    def _chosen_anew(
+        self, wiring: Wiring, fresh: Mapping[str, Stage], moved: AbstractSet[str]
+    ) -> set[str]:
+        """The stages that may be run by another plan, as others keep something else than before."""
+        if self.now or not wiring.wishes:
+            return set()
+        changed = [*fresh.values(), *(wiring.stages[name] for name in moved)]
+        kept = {each for stage in changed for each in asks(stage, self.types)}
+        return {name for name, each in wiring.wishes.items() if not each.isdisjoint(kept)}
 
     def add(self, stage: Stage) -> Node:
         """Adds one named collection; what it refers to must be there already."""
@@ -157,7 +173,9 @@ class Compiler:
             node = self._halted(stage)
         else:
             fingerprint = stage.meaning(wiring.prints)
-            tree = stage.definition if keeping else planned(stage.definition, self.types)
+            tree = stage.definition
+            if not keeping:
+                tree = planned(tree, self.types, partial(self._kept, stage))
             prints = tree.fingerprints(wiring.prints)
             purpose = purpose._replace(prints=prints, uses=tree.uses)
             node = flat(self._operator(tree, fingerprint, name, purpose))
@@ -169,6 +187,16 @@ class Compiler:
         wiring.stages[name], wiring.prints[name] = stage, node.fingerprint
         wiring.operators[name] = tuple(self.taken)
         return node
+
+    def _kept(self, stage: Stage, plans: Plans) -> frozenset[Lookup]:
+        """What a stage wishes for that others keep, as it runs, or as they keep it now."""
+        building, prints = self.building, self.building.wiring.prints
+        building.wiring.wishes[stage.name] = plans.wishes
+        if self.now:
+            runs = running(plans, stage, prints, building, self.old)
+            if runs is not None:
+                return runs
+        return plans.wishes & kept_by_others(self.catalog, stage.name, self.types)
 
     def _sub(self, tree: Definition, purpose: Purpose) -> Call[Node]:
         """The node of an unnamed part, shared with equal ones."""

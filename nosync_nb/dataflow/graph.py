@@ -22,6 +22,7 @@ from operator import is_
 from typing import NamedTuple, TypeVar
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.dataflow.chaining import Lookup
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.operators import Operator
 from nosync_nb.trace.batch import Layout
@@ -230,6 +231,7 @@ class Wiring(NamedTuple):
         readers: how many nodes read a node, as often as they do.
         asked: by node, the traces that it asks for, and of which nodes.
         wanted: by node, the traces that it is asked for, and how often.
+        wishes: by stage, what it looks up if others keep it; see `Plans`.
     """
 
     stages: dict[str, Stage]
@@ -239,6 +241,7 @@ class Wiring(NamedTuple):
     readers: dict[int, int]
     asked: dict[int, list[tuple[int, Layout]]]
     wanted: dict[int, dict[Layout, int]]
+    wishes: dict[str, frozenset[Lookup]]
 
     def copied(self) -> Wiring:
         """A copy to go on from. Cost: O(nodes), each some 10 ns; what they hold is shared."""
@@ -247,7 +250,7 @@ class Wiring(NamedTuple):
 
 def unwired() -> Wiring:
     """That of a graph of nothing."""
-    return Wiring({}, {}, {}, {}, {}, {}, {})
+    return Wiring({}, {}, {}, {}, {}, {}, {}, {})
 
 
 class Graph:

@@ -5,9 +5,10 @@ and the log have the definition as it was written. Parts without a name have the
 the plan, and what an operator remembers has its plan beside it (`dataflow/graph.py`): where a plan
 is another than before, they are made from the log of what feeds them, once.
 
-A plan is of one definition alone: what other stages read has no part in it, so that a definition
-that comes or goes changes no plan of another. Parts that are equal in the plans of two stages are
-one node, as parts of definitions are.
+A plan is of one definition alone, but for one choice: joins of many keep no rows between if what
+they look up instead is kept by others. That plan is made beside the other one, and who knows what
+others keep chooses (`dataflow/sharing.py`). Parts that are equal in the plans of two stages are one
+node, as parts of definitions are.
 
 What cannot be planned, or not in reasonable time, is run in the order in which it is written. So
 are stages that are not deterministic: what their functions gave is kept by the rows that they saw.
@@ -15,10 +16,12 @@ are stages that are not deterministic: what their functions gave is kept by the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow.chaining import chained
+from nosync_nb.dataflow.chaining import NOBODYS, Lookup, chained, looked_up
 from nosync_nb.dataflow.demand import pruned
 from nosync_nb.dataflow.pushing import pushed
 from nosync_nb.expressions import Types
@@ -26,17 +29,85 @@ from nosync_nb.expressions import Types
 PLANNED_MAX = 1000
 """Definitions of more operators are run as they are written: to plan them would take seconds."""
 
-_PLANS: WeakKeyDictionary[Definition, Definition | None] = WeakKeyDictionary()
+
+class Plans:
+    """The definitions by which another one can be run.
+
+    Attributes:
+        wishes: what of named collections, if others keep it, lets it be run with fewer rows kept.
+        asks: what it looks up whatever others keep.
+    """
+
+    def __init__(self, tree: Definition, made: _Made) -> None:
+        self.wishes = made.wishes
+        self.asks = made.asks
+        self._tree = tree
+        self._made = made
+
+    def by(self, others: frozenset[Lookup]) -> Definition:
+        """The definition by which it is run if others keep some of what it wishes for."""
+        made, tree = self._made, self._tree
+        if others not in made.plans:
+            chain = chained(tree if made.narrow is None else made.narrow, others)
+            made.plans[others] = None if chain is tree else chain
+        plan = made.plans[others]
+        return tree if plan is None else plan
 
 
-def planned(tree: Definition, types: Types | None) -> Definition:
-    """The definition by which another one is run; the same object each time.
+class _Made(NamedTuple):
+    """What was made of a definition, where None stands for it: who holds its own key would stay.
+
+    Attributes:
+        narrow: what is chained, by what others keep.
+        plans: those that were asked for, by what others keep.
+    """
+
+    narrow: Definition | None
+    plans: dict[frozenset[Lookup], Definition | None]
+    wishes: frozenset[Lookup]
+    asks: frozenset[Lookup]
+
+
+class _Every:
+    """What others keep, if they keep all named collections by every key."""
+
+    def __contains__(self, lookup: object) -> bool:
+        return lookup is not None
+
+
+_PLANS: WeakKeyDictionary[Definition, _Made] = WeakKeyDictionary()
+
+
+def planned(
+    tree: Definition,
+    types: Types | None,
+    kept: Callable[[Plans], frozenset[Lookup]] = lambda _: NOBODYS,
+) -> Definition:
+    """The definition by which another one is run; the same object each time for one choice.
+
+    Args:
+        kept: tells what it wishes for that others keep; asked only if it wishes for something.
 
     Cost: that of compiling its expressions, the first time.
     """
-    try:
-        plan = _PLANS[tree]
-    except KeyError:
-        plan = chained(pruned(pushed(tree), types)) if tree.size <= PLANNED_MAX else tree
-        _PLANS[tree] = plan = None if plan is tree else plan  # one that holds its key would stay
-    return tree if plan is None else plan
+    plans = plans_of(tree, types)
+    return plans.by(kept(plans) if plans.wishes else NOBODYS)
+
+
+def plans_of(tree: Definition, types: Types | None) -> Plans:
+    """The plans of a definition. Cost: as that of `planned`."""
+    made = _PLANS.get(tree)
+    if made is None:
+        made = _PLANS[tree] = _made(tree, types)
+    return Plans(tree, made)
+
+
+def _made(tree: Definition, types: Types | None) -> _Made:
+    if tree.size > PLANNED_MAX:
+        return _Made(None, {NOBODYS: None}, NOBODYS, looked_up(tree))
+    narrow = pruned(pushed(tree), types)
+    plan = chained(narrow)
+    asks = looked_up(plan)
+    wishes = looked_up(chained(narrow, _Every())) - asks
+    plans = {NOBODYS: None if plan is tree else plan}
+    return _Made(None if narrow is tree else narrow, plans, wishes, asks)

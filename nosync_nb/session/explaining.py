@@ -13,11 +13,12 @@ from typing import NamedTuple
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explained import Explained, PlanLine, PlanSection
 from nosync_nb.collections.phrases import listed, phrase
-from nosync_nb.dataflow.chaining import unchained
+from nosync_nb.dataflow.chaining import NOBODYS, Lookup, unchained
 from nosync_nb.dataflow.draft import Work
 from nosync_nb.dataflow.lookups import Arrangement, Lookups
 from nosync_nb.dataflow.moves import columns_read, moved, pruned
-from nosync_nb.dataflow.planning import PLANNED_MAX, planned
+from nosync_nb.dataflow.planning import PLANNED_MAX, Plans, plans_of
+from nosync_nb.dataflow.sharing import running
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.operators.specs import waiting
@@ -47,11 +48,13 @@ class Subject(NamedTuple):
         written: as it was described.
         plan: as it is run.
         stage: the stage that it is; None if it has no name.
+        others: what it looks up since others keep it.
     """
 
     written: Definition
     plan: Definition
     stage: Stage | None
+    others: frozenset[Lookup]
 
 
 def explained(
@@ -65,9 +68,26 @@ def explained(
     stage = seen.stage(definition.name) if definition.is_ref else seen.catalog.get(name or "")
     written = definition if stage is None or stage.definition is None else stage.definition
     as_written = stage is not None and (stage.frozen or stage.options.nondeterministic)
-    plan = written if as_written else planned(written, types)
-    told = Subject(written, plan, stage)
+    plan, others = written, NOBODYS
+    if not as_written:
+        plans = plans_of(written, types)
+        others = _kept_by_others(seen, stage, plans) if plans.wishes else NOBODYS
+        plan = plans.by(others)
+    told = Subject(written, plan, stage, others)
     return _Telling(told, seen, works, types).explained(name or "collection")
+
+
+def _kept_by_others(seen: Snapshot, stage: Stage | None, plans: Plans) -> frozenset[Lookup]:
+    """What a stage is run by that others keep."""
+    graph = seen.graph
+    if stage is None or stage.name not in graph.named:
+        return NOBODYS
+    names = plans.by(NOBODYS).references
+    prints = {name: graph.named[name].fingerprint for name in names if name in graph.named}
+    parts = {node.fingerprint for node in graph if node.name is None}
+    if len(prints) < len(names):
+        return NOBODYS
+    return running(plans, stage, prints, parts, graph) or NOBODYS
 
 
 class _Telling:
@@ -178,8 +198,16 @@ class _Telling:
             yield f"moved below {' and '.join(WORDS.get(op, op) for op in below)}"
         if gone := self.pruned.get(id(part)):
             yield f"not carried, as nobody reads it: {listed(gone)}"
+        if theirs := [*self._of_others(part)]:
+            yield f"looked up as others keep it: {listed(theirs)}"
         if why := self.unchained.get(id(part)):
             yield f"keeps the rows of the join below ({_rows(self._rows_below(part))}): {why}"
+
+    def _of_others(self, part: Definition) -> Iterator[str]:
+        """What a join of many looks up that it would not need if others did not keep it."""
+        for each, key in zip(part.inputs, part.params.get("keys", ()), strict=False):
+            if part.op == "joins" and each.is_ref and (each.name, tuple(key)) in self.told.others:
+                yield f"{each.name} by {listed([each.schema.names[place] for place in key])}"
 
     def _rows_below(self, join: Definition) -> int:
         """How many rows a join looks up in its first input."""

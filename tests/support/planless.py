@@ -1,4 +1,4 @@
-"""The switch for tests: definitions run as they are written, without a plan."""
+"""Switches for tests: definitions run as they are written, or as if others kept everything."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from unittest import mock
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow import compiler
+from nosync_nb.dataflow.chaining import Lookup
 
 
 @contextmanager
@@ -17,8 +18,25 @@ def planless(*, off: bool = True) -> Iterator[None]:
         yield
         return
 
-    def as_written(tree: Definition, types: object) -> Definition:
+    def as_written(tree: Definition, *_: object) -> Definition:
         return tree
 
     with mock.patch.object(compiler, "planned", as_written):
+        yield
+
+
+class Everything(frozenset[Lookup]):
+    """Named collections by whatever keys."""
+
+    def __rand__(self, other: frozenset[Lookup]) -> frozenset[Lookup]:  # type: ignore[override]
+        return other
+
+
+@contextmanager
+def granted(*, off: bool = False) -> Iterator[None]:
+    """Compiles definitions as if others kept all that they wish for."""
+    if off:
+        yield
+        return
+    with mock.patch.object(compiler, "kept_by_others", return_value=Everything()):
         yield
