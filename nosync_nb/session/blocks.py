@@ -15,8 +15,14 @@ from nosync_nb.session.transactions import Transaction, Transactions
 class EpochBlock:
     """What `with session.epoch() as e` gives: `number` once committed, `skipped`."""
 
-    number: int | None = None
-    skipped: bool = False
+    def __init__(self, transaction: Transaction, *, skipped: bool) -> None:
+        self._transaction = transaction
+        self.skipped = skipped
+
+    @property
+    def number(self) -> int | None:
+        """The epoch that it has become, whatever was raised then; None: none."""
+        return self._transaction.epoch
 
 
 class Blocks:
@@ -29,10 +35,9 @@ class Blocks:
     def epoch(self, once: Any, label: str | None) -> Iterator[EpochBlock]:
         """See `Session.epoch`."""
         check_once(once, "epoch")
-        block = EpochBlock()
         mark = None if once is None else f"{BLOCK}{once}"
-        block.skipped = mark is not None and self._loads.seen(mark)
         transaction = Transaction(label, keyed=mark is not None)
+        block = EpochBlock(transaction, skipped=mark is not None and self._loads.seen(mark))
         try:
             with self._transactions.block(transaction):
                 yield block
@@ -43,5 +48,4 @@ class Blocks:
                         transaction.record({mark: loaded(transaction)})
                     self._commits.commit(transaction, None, label)
         finally:
-            block.number = transaction.epoch
             self._commits.discard(transaction)

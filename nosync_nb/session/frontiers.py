@@ -52,7 +52,17 @@ class _Known(NamedTuple):
     waiting: frozenset[str]
 
 
-_UNKNOWN = _Known({}, {}, Prefixes(0, 0, 0), frozenset())
+class _Bounded(NamedTuple):
+    """Bounds by class of failure, and what they are of."""
+
+    known: _Known
+    bounds: Mapping[Failure, ExactPrefixes]
+
+    @classmethod
+    def of_nothing(cls) -> _Bounded:
+        """Those that all others are made from."""
+        unknown = _Known({}, {}, Prefixes(0, 0, 0), frozenset())
+        return cls(unknown, {failure: ExactPrefixes(failure) for failure in Failure})
 
 
 class Frontiers:
@@ -66,15 +76,15 @@ class Frontiers:
         self._publisher, self._fetching = publisher, fetching
         self._replication = replication
         self._lock = threading.Lock()
-        self._known = _UNKNOWN
-        self._bounds = {failure: ExactPrefixes(failure) for failure in Failure}
+        self._bounded: _Bounded | None = None  # while they move, for who comes after an interrupt
         self._holding = threading.RLock()  # a signal's handler may ask in the middle
         self._most: Mapping[str, int] = {}  # of stages that are being scaled back; with that lock
 
     @property
     def visits(self) -> int:
         """How many stages were looked at to bring bounds up to date."""
-        return sum(bounds.visits for bounds in self._bounds.values())
+        bounded = self._bounded
+        return sum(each.visits for each in bounded.bounds.values()) if bounded else 0
 
     def of_stages(self) -> dict[str, Frontier]:
         """For each stage and input the last epoch at each level, inclusive.
@@ -137,14 +147,18 @@ class Frontiers:
         2. In between they acknowledge another epoch, and somebody is told. 3. They are told less.
         """
         try:
-            with self._holding:
-                safe = self._reached(Failure.DISK)
-                seen, defined = self._seen()
-                told = ((n, seen.catalog[n]) for n in names)
-                self._most = {n: _safe(s, defined[n], seen.last(s), safe) for n, s in told}
-            yield self._most
-        finally:
+            try:
+                with self._holding:
+                    safe = self._reached(Failure.DISK)
+                    seen, defined = self._seen()
+                    told = ((n, seen.catalog[n]) for n in names)
+                    self._most = {n: _safe(s, defined[n], seen.last(s), safe) for n, s in told}
+                yield self._most
+            finally:
+                self._most = {}
+        except BaseException:  # also one that came on the way out
             self._most = {}
+            raise
 
     def after(self, failure: str, lost: int | None = None, stage: str | None = None) -> int:
         """The epoch that a failure now would bring the session, or a stage, back to.
@@ -223,12 +237,16 @@ class Frontiers:
             nodes = {name: _vertex(name, seen.catalog, defined, frames) for name in seen.catalog}
             return {name: each.exact for name, each in survivals(nodes, failure).items()}
         with self._lock:
-            self._follow(seen, defined)
-            return dict(self._bounds[failure].exact())
+            return dict(self._followed(seen, defined)[failure].exact())
 
-    def _follow(self, seen: Snapshot, defined: dict[str, Defined]) -> None:
-        """Takes in what has changed since somebody asked; with the lock."""
-        known = self._known
+    def _followed(
+        self, seen: Snapshot, defined: dict[str, Defined]
+    ) -> Mapping[Failure, ExactPrefixes]:
+        """The bounds of what there is, moved by what has changed since somebody asked; locked.
+
+        Interrupted while they move, or before it is said of what they are, all are made anew.
+        """
+        known, every = self._bounded or _Bounded.of_nothing()
         frames = Prefixes(*(self._reached(failure).frames for failure in Failure))
         names = {*others(seen.catalog, known.catalog), *known.waiting}
         names.update(name for name, each in defined.items() if known.defined.get(name) != each)
@@ -241,20 +259,17 @@ class Frontiers:
         }
         changes.update((name, None) for name in known.catalog if name not in seen.catalog)
         if changes:
-            try:
-                for bounds in self._bounds.values():
-                    bounds.move(changes)
-            except BaseException:  # some have moved: all are made anew by who asks next
-                self._known = _UNKNOWN
-                self._bounds = {failure: ExactPrefixes(failure) for failure in Failure}
-                raise
+            self._bounded = None
+            for bounds in every.values():
+                bounds.move(changes)
         least = min(frames)
         waiting = frozenset(
             name
             for name in changes
             if name in defined and least < max(defined[name].frame, _rise(defined[name]))
         )
-        self._known = _Known(seen.catalog, defined, frames, waiting)
+        self._bounded = _Bounded(_Known(seen.catalog, defined, frames, waiting), every)
+        return every
 
 
 def _rise(defined: Defined) -> int:

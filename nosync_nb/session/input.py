@@ -17,7 +17,7 @@ from nosync_nb.collections.host import Host
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import Schema
 from nosync_nb.session.calls import Change
-from nosync_nb.session.inputs import Inputs
+from nosync_nb.session.inputs import Inputs, LoadedMeanwhileError
 from nosync_nb.session.loads import Loads
 from nosync_nb.trace.batch import Updates
 
@@ -95,11 +95,15 @@ class Input(Collection):
         if once is not None:
             check_once(once, f"input '{name}'")
             mark = mark_of(self._inputs.stage(name).uid, kind, once)
-            if self._loads.seen(mark):
-                again = self._loads.again(name, kind, rows)
-                self._loads.skip(f"input '{name}':", once, mark, again, stacklevel=4)
-                return 0
-        count = self._inputs.take(name, kind, rows, mark)
+        try:
+            if mark is not None and self._loads.seen(mark):
+                raise LoadedMeanwhileError
+            count = self._inputs.take(name, kind, rows, mark)
+        except LoadedMeanwhileError:
+            assert mark is not None
+            again = self._loads.again(name, kind, rows)
+            self._loads.skip(f"input '{name}':", once, mark, again, stacklevel=4)
+            return 0
         if mark is None and kind == "insert" and count:
             self._loads.tell(name)
         return count

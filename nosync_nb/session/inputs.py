@@ -29,6 +29,10 @@ LOAD_BYTES = 32 << 20
 """From so many bytes on rows that are inserted wait in files."""
 
 
+class LoadedMeanwhileError(Exception):
+    """Another thread has taken a load of the same key since it was looked for; nothing was done."""
+
+
 class Inputs:
     """Takes rows for the inputs of a session; owns nothing.
 
@@ -60,6 +64,9 @@ class Inputs:
 
         Args:
             mark: what the log records of it, if it is a load to be taken once.
+
+        Raises:
+            LoadedMeanwhileError: an epoch, or the current transaction, has the mark.
         """
         # Not by `enough_memory`: what it does to pass any arguments on, small epochs would feel.
         try:
@@ -143,6 +150,8 @@ class Inputs:
             self._gate.finish()
             inputs = self._transactions.current.inputs
             changes = inputs.get(name)
+            if once is not None and self._is_there(once[0], changes):
+                raise LoadedMeanwhileError
             fresh = changes is None
             if changes is None:
                 changes = inputs[name] = InputChanges(stage)
@@ -152,6 +161,14 @@ class Inputs:
                 if fresh:
                     del inputs[name]
                 raise
+
+    def _is_there(self, mark: str, changes: InputChanges | None) -> bool:
+        """Whether a load is recorded, or waits; with the lock, so that no other thread takes it.
+
+        Failure: two threads look for a key, find none, and both add its rows to what waits.
+        """
+        waits = changes is not None and mark in changes.once
+        return waits or self._publisher.ledger.loaded(mark)
 
     def _writable(self, name: str) -> Stage:
         self._gate.writable("insert")

@@ -139,9 +139,11 @@ class Listeners:
             self._put(name, function)
             return
         with self._mutex:
-            self._waiting.pop(definition, None)
+            waiting = WeakKeyDictionary(self._waiting)
+            waiting.pop(definition, None)  # it is kept by the one that was given last
             if function is not None:
-                self._waiting[definition] = function
+                waiting[definition] = function
+            self._waiting = waiting
 
     def refuse_unnamed(self, described: Mapping[str, Definition]) -> None:
         """Raises if a stage uses an inspected collection that has no name."""

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.dataflow.doing import Activity
@@ -34,6 +35,21 @@ from nosync_nb.store.replicas.sites import prepare
 
 _AGAIN_S, _AGAIN_MOST_S = 0.5, 30.0
 _LOST = ("fenced", "ahead")
+
+
+class _Ours(NamedTuple):
+    """Which replicas there are, and what is known of them: it changes as one.
+
+    Attributes:
+        told: what was said last of each, in the order of the settings.
+        knowing: those that have acknowledged under these settings.
+        announced: the frame and the epoch that were safe before the settings were changed.
+    """
+
+    settings: Replicas
+    told: list[Progress]
+    knowing: set[int]
+    announced: tuple[int, int]
 
 
 class Replication:
@@ -61,10 +77,7 @@ class Replication:
         self._say, self._look = say, look
         self.scrubbed = Scrubbed()
         self.heard = threading.Condition(threading.RLock())
-        self._settings = settings
-        self._told = _untold(settings)
-        self._knowing: set[int] = set()  # replicas that have acknowledged under these settings
-        self._announced = 0, 0  # what was safe before the settings were changed
+        self._ours = _Ours(settings, _untold(settings), set(), (0, 0))
         self._keeper: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
@@ -72,7 +85,7 @@ class Replication:
     @property
     def settings(self) -> Replicas:
         """Which replicas there are."""
-        return self._settings
+        return self._ours.settings
 
     def start(self) -> None:
         """Starts the keeper, if there are replicas."""
@@ -83,37 +96,59 @@ class Replication:
     def change(self, settings: Replicas) -> None:
         """Has other replicas from now on; a keeper that goes on with those before is ended."""
         self._log.check()
-        if settings == self._settings.settled:
+        if settings == self.settings.settled:
             return
         prepare(settings.replicas, self._store.files)
         with self.heard:
-            settings = self._settings.changed(settings, self._log.head.seq)
-            self._write(settings)
-        with suppress(NosyncError):
-            remembered.remember(self._store.files, self._store.path, self._log.id, settings)
-        with self.heard:
-            self._announced = self.reached()
-            self._follow(settings)
+            self._switch(self._following(self.settings.changed(settings, self._log.head.seq)))
             self.heard.notify_all()
+        with suppress(NosyncError):
+            remembered.remember(self._store.files, self._store.path, self._log.id, self.settings)
         self._begin()
 
-    def _follow(self, settings: Replicas) -> None:
-        """Has a keeper for other settings; with the lock."""
-        before = {a.url: t for a, t in zip(self._settings.replicas, self._told, strict=True)}
-        self._settings, self._told = settings, _untold(settings, before)
-        self._knowing.clear()
-        if self._keeper is not None:
+    def _following(self, settings: Replicas) -> _Ours:
+        """What is known under other settings, which a keeper is started for; with the lock."""
+        now = self._ours
+        before = {a.url: t for a, t in zip(now.settings.replicas, now.told, strict=True)}
+        return _Ours(settings, _untold(settings, before), set(), self.reached())
+
+    def _switch(self, ours: _Ours) -> None:
+        """Writes settings, and goes by them; with the lock.
+
+        Whatever is raised, what is written decides: a keeper that is started then goes by it.
+        """
+        if self._keeper is not None and ours.told is not self._ours.told:
             self._keeper.kill()  # it may be, at any moment
+        try:
+            self._write(ours.settings)
+            self._ours = ours
+        except BaseException:
+            with suppress(NosyncError):
+                if stored.read(self._store.files, self._store.path, self._log.id) == ours.settings:
+                    self._ours = ours
+            raise
 
     def _write(self, settings: Replicas) -> None:
         stored.write(self._store.files, self._store.path, self._log.id, settings)
 
     def _begin(self) -> None:
+        """Starts the thread that hears keepers, unless it runs or nobody is to be heard."""
         with self.heard:
-            if self._told and self._thread is None and not self._closing.is_set():
-                thread = threading.Thread(target=self._run, name="nosync keeper", daemon=True)
-                thread.start()
-                self._thread = thread
+            if self._thread is not None and self._thread.is_alive():
+                return
+            if self._told and not self._closing.is_set() and not self._lost():
+                # Assigned first: one that has not begun is made anew.
+                self._thread = threading.Thread(target=self._run, name="nosync keeper", daemon=True)
+                self._thread.start()
+
+    @property
+    def _told(self) -> list[Progress]:
+        """What was said last of each replica."""
+        return self._ours.told
+
+    def _lost(self) -> list[Progress]:
+        """The replicas that obey another owner, or have more than the disk."""
+        return [told for told in self._told if told.condition in _LOST]
 
     def safe(self, lost: int | None = None) -> int:
         """The last epoch that is left when the disk and some replicas are gone; 0: none is.
@@ -130,7 +165,7 @@ class Replication:
             epochs = [ledger.held(told.seq, told.epoch) for told in self._told]
             if lost is not None:
                 return stored.safe(frames, lost + 1), stored.safe(epochs, lost + 1)
-            (frame, epoch), counted = self._announced, self._settings.counted
+            (frame, epoch), counted = self._ours.announced, self.settings.counted
             return counted(self._known, frames, frame), counted(self._known, epochs, epoch)
 
     @property
@@ -140,18 +175,18 @@ class Replication:
         What a replica has acknowledged since the settings were changed it has promised under them.
         """
         with self.heard:
-            return self._settings.owed(self._known)
+            return self.settings.owed(self._known)
 
     @property
     def _known(self) -> list[bool]:
         """Of each replica, whether it has promised itself under these settings; with the lock."""
-        return [number in self._knowing for number in range(len(self._told))]
+        return [number in self._ours.knowing for number in range(len(self._told))]
 
     def status(self) -> list[ReplicaStatus]:
         """Each replica, in the order of the settings."""
         now, end, ledger = self._publisher.now, self._log.head.offset, self._publisher.ledger
         with self.heard:
-            addresses, told = self._settings.replicas, list(self._told)
+            addresses, told = self.settings.replicas, list(self._told)
         return [
             status_of(address.url, each, ledger, now, end)
             for address, each in zip(addresses, told, strict=True)
@@ -161,7 +196,7 @@ class Replication:
         """What the quorum lacks that lacks least: others keep no epoch waiting. None: not known."""
         end = self._log.head.offset
         with self.heard:
-            return backlog_of(self._told, self._settings.quorum, end)
+            return backlog_of(self._told, self.settings.quorum, end)
 
     def wait(self, seq: int, epoch: int, timeout: float | None, waiting: Activity) -> None:
         """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.
@@ -174,11 +209,11 @@ class Replication:
             DurabilityError: it took longer than `timeout` seconds, or it cannot come about.
         """
         until = None if timeout is None else time.monotonic() + timeout
+        self._begin()
         with self.heard:
             while self.reached()[0] < seq:
                 left = None if until is None else until - time.monotonic()
-                lost = [told for told in self._told if told.condition in _LOST]
-                if lost or self._closing.is_set() or (left is not None and left <= 0):
+                if self._lost() or self._closing.is_set() or (left is not None and left <= 0):
                     raise DurabilityError(self._short(seq, epoch, timeout))
                 waiting.say(f"waits: {self._short(seq, epoch, None)}")
                 if backlog := self.backlog():
@@ -190,13 +225,13 @@ class Replication:
         have = sum(told.seq >= seq for told in self._told)
         why = "; ".join(
             f"{address.url}: {told.why or f'epoch {told.epoch}, {told.condition}'}"
-            for address, told in zip(self._settings.replicas, self._told, strict=True)
+            for address, told in zip(self.settings.replicas, self._told, strict=True)
             if told.seq < seq
         )
         after = "" if timeout is None else f" after {timeout:g} s"
         owed = self.owed
         also = f"; the lower quorum counts when {owed} more know it" if owed else ""
-        return f"{have} of {self._settings.quorum} replicas have epoch {epoch}{after}: {why}{also}"
+        return f"{have} of {self.settings.quorum} replicas have epoch {epoch}{after}: {why}{also}"
 
     def close(self) -> None:
         """Lets the keeper go: it ships what is on disk and ends by itself."""
@@ -217,6 +252,9 @@ class Replication:
         """Says that frames have reached the disk; from the thread that syncs."""
         with self.heard:
             keeper = self._keeper
+            if self._thread is None:  # whoever named replicas was interrupted before it began
+                with suppress(RuntimeError):  # there is no thread to be had
+                    self._begin()
             if keeper is not None and keeper.stdin is not None and not keeper.stdin.closed:
                 with suppress(OSError):  # it is full of news, or dead
                     keeper.stdin.write(b".")
@@ -227,11 +265,7 @@ class Replication:
         while True:
             with self.heard:
                 told = self._told
-                if (
-                    self._closing.is_set()
-                    or not told
-                    or any(one.condition in _LOST for one in told)
-                ):
+                if self._closing.is_set() or not told or self._lost():
                     self._thread = None
                     return
             try:
@@ -281,7 +315,7 @@ class Replication:
         with self.heard:
             heard[told.replica] = _going_on(heard[told.replica], told)
             if told.seq and not self._changed(heard):
-                self._knowing.add(told.replica)
+                self._ours.knowing.add(told.replica)
                 self._settle()
             self.heard.notify_all()
         self._look()
@@ -293,15 +327,17 @@ class Replication:
 
     def _settle(self) -> None:
         """Forgets the settings before, when enough replicas are as those of now take it."""
-        was, frames = self._settings, [told.seq for told in self._told]
+        was, frames = self.settings, [told.seq for told in self._told]
         if was.former is None or not was.settles(self._known, frames):
             return
-        self._settings = was.settled
-        with suppress(NosyncError):  # else the next session waits for it once more
+        settled = self._ours._replace(settings=was.settled)
+        if was.promised != was.quorum:
+            settled = self._following(was.settled)  # replicas promise it now
+        try:
             self._log.check()
-            self._write(was.settled)
-            if was.promised != was.quorum:
-                self._follow(was.settled)  # replicas promise it now
+            self._switch(settled)
+        except NosyncError:  # the next session waits for it once more
+            self._ours = self._ours._replace(settings=was.settled)
 
     def _unheard(self, heard: list[Progress], why: str) -> None:
         with self.heard:

@@ -38,7 +38,7 @@ from nosync_nb.session.input import Input, mark_of, watches_of
 
 if TYPE_CHECKING:
     from nosync_nb.dataflow.doing import Doing
-    from nosync_nb.session.blocks import Blocks
+    from nosync_nb.session.blocks import Blocks, EpochBlock
     from nosync_nb.session.gate import Gate
     from nosync_nb.session.inputs import Inputs
     from nosync_nb.session.listeners import Listeners
@@ -64,20 +64,18 @@ class FolderWatch:
 
     Attributes:
         pattern: of the files.
-        loaded: by path, the epochs that this watch has made.
     """
 
     def __init__(self, watches: Watches, pattern: str, into: Input, every: float) -> None:
         self.pattern = pattern
-        self.loaded: dict[str, int] = {}
         self._watches = watches
         self._into = into
         self._every = every
         self._folder = given.root(pattern)
         self._lock = threading.RLock()
         self._seen: dict[str, FileMark] = {}  # at the last look
-        self._done: dict[str, FileMark] = {}
-        self._failed: dict[str, Failed] = {}
+        self._known: dict[str, FileMark | Failed] = {}  # what became of files: they are loaded, or
+        self._blocks: dict[tuple[str, FileMark], EpochBlock] = {}  # from before they are epochs
         self._mutex = threading.Lock()
         self._untold: tuple[str, ...] = ()
         self._ended = threading.Event()
@@ -88,6 +86,12 @@ class FolderWatch:
     def running(self) -> bool:
         """Whether files that appear are loaded."""
         return not self._ended.is_set()
+
+    @property
+    def loaded(self) -> dict[str, int]:
+        """By path, the epochs that this watch has made."""
+        made = ((path, block.number) for (path, _), block in list(self._blocks.items()))
+        return {path: number for path, number in made if number is not None}
 
     def look(self) -> int:
         """Loads what has appeared and stands still, now; returns how many epochs that made."""
@@ -135,7 +139,8 @@ class FolderWatch:
 
     def __repr__(self) -> str:
         state = "watching" if self.running else "stopped"
-        failed = f", {len(self._failed)} not loaded" if self._failed else ""
+        count = sum(isinstance(each, Failed) for each in list(self._known.values()))
+        failed = f", {count} not loaded" if count else ""
         loaded = f"{len(self.loaded)} loaded{failed}"
         return f"<{state} {self.pattern} into {self._into.name}: {loaded}>"
 
@@ -152,16 +157,14 @@ class FolderWatch:
 
     def _is_new(self, path: str, mark: FileMark) -> bool:
         """Whether a file is to be loaded, or again if that failed and something has changed."""
-        if self._done.get(path) == mark:
-            return False
-        failed = self._failed.get(path)
-        graph = self._watches.publisher.snapshot.graph
-        return failed is None or failed.mark != mark or failed.graph is not graph
+        known = self._known.get(path)
+        if not isinstance(known, Failed):
+            return known != mark
+        return known.mark != mark or known.graph is not self._watches.publisher.snapshot.graph
 
     def _forget_gone(self) -> None:
-        for known in (self._done, self._failed):
-            for path in [path for path in known if path not in self._seen]:
-                del known[path]
+        for path in [path for path in self._known if path not in self._seen]:
+            del self._known[path]
 
     def _tried(self, path: str, mark: FileMark) -> bool:
         """Loads a file; whether that made an epoch. What fails is kept in mind."""
@@ -173,16 +176,14 @@ class FolderWatch:
                 return False
             hints = " ".join(getattr(error, "__notes__", ()))
             text = f"'{path}' was not loaded into '{self._into.name}': {error}\n{hints}"
-            told = self._failed.get(path)
-            if told is None or (told.mark, told.text) != (mark, text):
+            told = self._known.get(path)
+            if not isinstance(told, Failed) or (told.mark, told.text) != (mark, text):
                 self._note(text)
             # A disk that refuses may take it the next time; what is wrong with rows stays so.
             graph = None if isinstance(error, OSError) else self._watches.publisher.snapshot.graph
-            self._failed[path] = Failed(mark, text, graph)
+            self._known[path] = Failed(mark, text, graph)
+            self._blocks.pop((path, mark), None)
             return False
-        self._failed.pop(path, None)
-        if epoch is not None:
-            self.loaded[path] = epoch
         return epoch is not None
 
     def _load(self, path: str, mark: FileMark) -> int | None:
@@ -203,9 +204,10 @@ class FolderWatch:
                 with watches.doing.of(what, len(data), in_bytes=True) as decoding:
                     table = tables.table_of(data, path, into.schema, decoding.took)
                 with watches.blocks.epoch(None, None) as block:
+                    self._blocks[path, mark] = block
                     watches.inputs.take(name, kind, table, recorded)
                 epoch = block.number
-        self._done[path] = mark
+        self._known[path] = mark
         return epoch
 
     def _note(self, text: str) -> None:
@@ -258,17 +260,17 @@ class Watches:
         self._gate.writable("watch")
         key = pattern, into.name or ""
         with self._lock:
-            before = self._watches.pop(key, None)
+            before = self._watches.get(key)
         if before is not None:
             before.stop()
         made = FolderWatch(self, pattern, into, every)
         try:
             made.begin()
+            with self._lock:
+                self._watches[key] = made
         except BaseException:
             made.stop()
             raise
-        with self._lock:
-            self._watches[key] = made
         return made
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import inside
+from interleaving import at_one_line_after_the_other
 from model import Bag, bag, summed
 
 import nosync_nb
@@ -317,6 +318,32 @@ def test_a_load_that_two_threads_look_for_at_once_happens_once(session: Session)
     assert session.now == 1
     assert values(session["numbers"]) == [1]
     assert refused == ["another thread has committed a load of the same key meanwhile"]
+
+
+@pytest.mark.parametrize("commits", [False, True], ids=["waits", "committed"])
+def test_a_load_that_two_threads_bring_to_what_waits_is_taken_once(
+    session: Session, commits: bool
+) -> None:
+    """Wherever one of them stands while the other one looks for the key, and takes its rows."""
+    numbers = session.inputs["numbers"]
+    keys = iter(range(1000))
+    key = 0
+
+    def load() -> None:
+        nonlocal key
+        key = next(keys)
+        numbers.insert([(key,)], once=key)
+
+    def other() -> None:
+        numbers.insert([(key,)], once=key)
+        if commits:
+            session.commit()
+
+    loaded = len(at_one_line_after_the_other(["session/input"], load, other))
+    session.commit()
+    assert values(numbers) == [*range(loaded)]
+    told = [notice for notice in owners_of(session).listeners.notices if "already" in notice]
+    assert len(told) == loaded - 1
 
 
 def test_a_key_may_be_a_number_a_date_or_made_of_them(session: Session) -> None:

@@ -47,6 +47,7 @@ from nosync_nb.spark.link import Link
 from nosync_nb.spark.placement import Placement
 from nosync_nb.store import journal, store
 from nosync_nb.store.deferred import needs
+from nosync_nb.store.frontier import Failure
 from nosync_nb.store.log import log as logs
 from nosync_nb.store.log import writer
 from nosync_nb.store.log.generation import Lease, Words
@@ -391,6 +392,12 @@ def asked(view: Any, content: dict[str, Any]) -> None:
 def process_of(kernel: Any) -> Any:
     """The process of a kernel that nbclient runs."""
     return kernel._manager.provisioner.process
+
+
+def bounded(frontiers: Frontiers, failure: Failure) -> set[str]:
+    """The stages of which it is known what bounds them after a class of failure."""
+    known = frontiers._bounded
+    return set() if known is None else set(known.bounds[failure].exact())
 
 
 def is_held(lock: Any) -> bool:
