@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from nosync_nb.errors import DurabilityError
+
+Answer = TypeVar("Answer")
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space, then try again",
@@ -26,6 +29,19 @@ _REMEDIES = {
 }
 
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def if_there(ask: Callable[..., Answer], path: str, **how: Any) -> Answer | None:
+    """What a call says of a path; None if nothing is there.
+
+    One call of the system instead of two, and nothing comes or goes between them.
+    """
+    try:
+        return ask(path, **how)
+    except DurabilityError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
 
 
 def fail(error: OSError, action: str, path: str) -> NoReturn:

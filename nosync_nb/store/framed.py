@@ -4,21 +4,26 @@ Each replica is shipped to by somebody of its own, who reads the log himself, an
 what each of them holds: the same bytes come by as often as there are replicas. What small ones name
 is kept for the next one who asks; it follows from the bytes alone.
 
-Memory: `_KNOWN_MAX` frames and as many checkpoints, of `_SMALL_BYTES` each at most.
+Memory: `_KNOWN_MAX` frames and as many checkpoints, of `_SMALL_BYTES` each at most, and
+`_STRETCHES_MAX` stretches of the log of `_STRETCH_BYTES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from nosync_nb.store import journal, naming, owed, succession
+from nosync_nb.store.log import frames
+from nosync_nb.store.log.frames import Damage, Frame, Mark
 from nosync_nb.store.naming import Wanted
 from nosync_nb.store.owed import Namers
 
 _SMALL_BYTES = 1 << 13
 _KNOWN_MAX = 1 << 8
+_STRETCH_BYTES = 1 << 15
+_STRETCHES_MAX = 1 << 5
 
 
 class Framed(NamedTuple):
@@ -41,6 +46,11 @@ class FramedState(NamedTuple):
     namers: Namers
     said: owed.Owing | None
     reigns: succession.Reigns
+
+
+def scan(data: bytes, origin: int, before: Mark) -> tuple[Sequence[Frame], Damage | None]:
+    """The frames of a stretch of the log; see `frames.scan`."""
+    return (_known_stretch if len(data) <= _STRETCH_BYTES else frames.scan)(data, origin, before)
 
 
 def of_frame(payload: bytes | memoryview) -> Framed:
@@ -77,5 +87,6 @@ def _checkpoint(data: bytes) -> FramedState:
     return FramedState(payload.epoch, files, namers, owed.owing(payload), reigns)
 
 
+_known_stretch = lru_cache(_STRETCHES_MAX)(frames.scan)
 _known_frame = lru_cache(_KNOWN_MAX)(_frame)
 _known_checkpoint = lru_cache(_KNOWN_MAX)(_checkpoint)

@@ -48,8 +48,10 @@ def check_history(payload: Payload, packs: str, files: Files) -> None:
     Args:
         packs: the folder of the log's history; nothing in it is opened.
     """
-    with decoding("a checkpoint"):
-        History.restore(packs, payload.meta.get("history"), write=False, files=files)
+    manifest = payload.meta.get("history")
+    if manifest is not None:
+        with decoding("a checkpoint"):
+            History.restore(packs, manifest, write=False, files=files)
 
 
 def wanted(meta: Mapping[str, Any], changes: Sequence[Mapping[int, Any]]) -> dict[str, Wanted]:

@@ -11,6 +11,7 @@ import pytest
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store import framed, journal
 from nosync_nb.store.journal import Entry
+from nosync_nb.store.log import frames
 from nosync_nb.store.naming import Wanted
 
 REFS = [[f"log1-{n}.arrow", 1, 0, 2**64, 100 + n, f"{n:032x}"] for n in range(2)]
@@ -58,3 +59,15 @@ def test_what_makes_no_sense_is_damage_whenever_it_is_asked_for(
     for _ in range(2):
         with pytest.raises(CorruptLogError):
             framed.of_frame(kind(data))
+
+
+def test_a_stretch_of_the_log_is_scanned_once_for_all_who_follow_it() -> None:
+    before = frames.genesis(bytes(16))
+    for size, once in ((100, True), (1 << 16, False)):
+        data, end = frames.build(1, bytes(size), before, 1, 0)
+        (first, _), (again, _) = (framed.scan(bytes(bytearray(data)), 0, before) for _ in range(2))
+        assert [frame.end for frame in first] == [frame.end for frame in again] == [end]
+        assert (first is again) == once
+        torn, damage = framed.scan(data[:-1], 0, before)
+        assert not torn
+        assert damage is not None

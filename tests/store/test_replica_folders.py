@@ -179,3 +179,38 @@ def test_power_does_not_take_that_a_replica_has_acknowledged(tmp_path: Path) -> 
     note = root / ID.hex() / "acknowledged"
     note.write_bytes(note.read_bytes()[:8] + bytes(8))  # torn
     assert again(root, Files()).acknowledged() == 1
+
+
+class Asked(Files):
+    """A disk that notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def names(self, path: str) -> list[str]:
+        self.asked.append(("names", path))
+        return super().names(path)
+
+    def exists(self, path: str) -> bool:
+        self.asked.append(("exists", path))
+        return super().exists(path)
+
+
+def test_a_promise_lists_each_folder_once_and_looks_for_nothing_that_it_reads(
+    tmp_path: Path,
+) -> None:
+    """On a mounted volume each of these is a journey."""
+    files = Asked()
+    begun(tmp_path, files).store(FIRST, PART, 0, b"rows", last=True)
+    copy = str(tmp_path / ID.hex())
+    files.asked.clear()
+    held = again(tmp_path, files).promise(SECOND, NAME)
+    assert {*held.files} == {SEGMENT, PART}
+    listed = [path for what, path in files.asked if what == "names"]
+    inner = [os.path.join(copy, each) for each in ("layers", "history")]
+    assert sorted(listed) == sorted([copy, copy, *inner])  # again for what is to be synced
+    assert [path for what, path in files.asked if what == "exists" and path.startswith(copy)] == []
+    files.asked.clear()
+    again(tmp_path, files).acknowledged()
+    assert again(tmp_path, files).promised() == SECOND
+    assert files.asked == []

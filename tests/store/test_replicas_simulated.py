@@ -16,7 +16,7 @@ from inside import asked_here
 from replica_world import ACTIONS, FAULTS, STEPS, World
 from soak import tried
 
-SEEDS = int(os.environ.get("NOSYNC_SEEDS", tried("400", soak="100000")))
+SEEDS = int(os.environ.get("NOSYNC_SEEDS", tried("2000", soak="100000")))
 CHUNK = 200
 LIFE_STEPS = 200
 

@@ -128,6 +128,25 @@ def test_nothing_is_shipped_for_an_owner_of_whom_word_and_file_disagree(path: st
         Source(path, number)
 
 
+def test_a_look_at_what_has_not_grown_gives_what_the_last_one_gave(path: str) -> None:
+    with open_session(path) as session:
+        source = Source(path, now(path))
+        before = source.look()
+        assert before is not None
+        assert source.look() is before
+        session.inputs["edges"].insert([(7, 7)])
+        session.commit(wait="disk")
+        after = source.look()
+        assert after is not None
+        assert after.epoch == before.epoch + 1
+        assert source.look() is after
+        owners_of(session).upkeep.checkpoint()
+        checkpointed = source.look()
+        assert checkpointed is not None
+        assert (checkpointed.end, checkpointed.state is None) == (after.end, False)
+        source.close()
+
+
 @pytest.mark.fault(24)
 def test_who_looks_for_an_owner_who_was_replaced_is_told(path: str) -> None:
     before = Source(path, now(path))

@@ -23,6 +23,8 @@ from nosync_nb.files.disk import Buffer, File, Files, Lock
 from nosync_nb.files.refusal import fail
 
 _MINE = os.getuid(), os.getgid()
+_FILE = stat.S_IFREG | 0o600
+_made = tuple.__new__  # of named tuples, which take three times as long to make by their names
 
 
 class Inode:
@@ -81,12 +83,17 @@ class Directory:
 
 
 class Tree:
-    """A disk."""
+    """A disk.
+
+    Attributes:
+        places: by path, the names that it is among, and which it is, until a folder moves or goes.
+    """
 
     def __init__(self) -> None:
         self.root = Directory()
         self.numbers = 0
         self._folders: dict[str, Directory] = {}  # where paths lead, until a folder moves or goes
+        self.places: dict[str, tuple[dict[str, Inode | Directory], str]] = {}
 
     def number(self) -> int:
         """A number that was not given before: of a file, or of a moment."""
@@ -95,23 +102,25 @@ class Tree:
 
     def find(self, path: str) -> Inode | Directory | None:
         """What is at a path; OSError if the way there leads through a file."""
+        place = self.places.get(path)
+        if place is not None:
+            return place[0].get(place[1])
         above, _, name = path.rpartition("/")
-        folder = self._folders.get(above)
-        if folder is not None and name:
-            return folder.now.get(name)
         if not name:
             return self.root
-        found = self.find(above)
+        found = self._folders.get(above) or self.find(above)
         if found is None:
             return None
         if isinstance(found, Inode):
             raise NotADirectoryError(errno.ENOTDIR, "")
         self._folders[above] = found
+        self.places[path] = found.now, name
         return found.now.get(name)
 
     def moved(self) -> None:
         """A folder is not where it was."""
         self._folders.clear()
+        self.places.clear()
 
     def folder(self, path: str) -> Directory:
         """A folder; OSError if there is none."""
@@ -238,6 +247,11 @@ class MemoryFile(File):
         self.path = path
         self._files, self._inode = files, inode
 
+    @property
+    def inode(self) -> Inode:
+        """What it is."""
+        return self._inode
+
     def append(self, data: Buffer) -> None:
         crash = self._files.step("append", self.path, data=(self._inode, data))
         self._inode.grow(data, self._files.tree.number())
@@ -313,6 +327,7 @@ class MemoryFiles(Files):
         self.count = 0
         self.did: Counter[str] = Counter()
         self._random = random.Random(seed)
+        self._opened: dict[str, MemoryFile] = {}  # one is as good as another: they hold nothing
 
     def crash_in(self, steps: int, phase: Phase) -> None:
         """Lets the process die some steps from now."""
@@ -361,7 +376,7 @@ class MemoryFiles(Files):
         raise Crash(self.count)
 
     def make_folder(self, path: str, *, sync: bool = True) -> bool:
-        path = os.path.abspath(path)
+        path = os.path.abspath(path) if path[-1:] == "/" or "/." in path else path
         try:
             found = self.tree.find(path)
         except OSError as error:
@@ -398,7 +413,10 @@ class MemoryFiles(Files):
         node = self._node(path, "open")
         if isinstance(node, Directory):
             fail(IsADirectoryError(errno.EISDIR, ""), "open", path)
-        return MemoryFile(self, path, node)
+        file = self._opened.get(path)
+        if file is None or file.inode is not node:
+            file = self._opened[path] = MemoryFile(self, path, node)
+        return file
 
     def mapped(self, path: str, *, write: bool = False) -> Any:
         file = self.open(path, write=write)
@@ -495,7 +513,7 @@ class MemoryFiles(Files):
         node = self._node(path, "look at")
         if isinstance(node, Directory):
             return Status(stat.S_IFDIR | 0o700, id(node), 0)
-        return Status(stat.S_IFREG | 0o600, node.number, len(node.content))
+        return _made(Status, (_FILE, node.number, len(node.content), 0, 1, *_MINE))
 
     def restrict(self, path: str) -> None:
         self._node(path, "change the permissions of")
@@ -507,6 +525,9 @@ class MemoryFiles(Files):
         return None if node.locked else MemoryLock(node)
 
     def _node(self, path: str, action: str) -> Inode | Directory:
+        place = self.tree.places.get(path)  # as `find` begins, which is most of what a life does
+        if place is not None and (known := place[0].get(place[1])) is not None:
+            return known
         try:
             found = self.tree.find(path)
         except OSError as error:

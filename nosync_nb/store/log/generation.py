@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import sys
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError
@@ -325,7 +326,7 @@ def opening(files: Files, folder: str) -> Lock:
 def make(files: Files, folder: str, number: int = 0) -> None:
     """Makes the generation file of a log that has none; the next owner is of a later one."""
     words = [_MAGIC, FORMAT, number, number ^ _MASK] + [0] * (_WORDS - 4)
-    data = b"".join(word.to_bytes(8, "little") for word in words)
+    data = struct.pack(f"<{_WORDS}Q", *words)
     files.replace(os.path.join(folder, "generation"), data)
 
 

@@ -80,6 +80,11 @@ def file_name(generation: int, number: int) -> str:
     return f"segment-{generation:08d}-{number:08d}.log"
 
 
+@lru_cache(_KNOWN_MAX)
+def _path_of(folder: str, which: tuple[int, int]) -> str:
+    return os.path.join(folder, file_name(*which))
+
+
 def following(
     live: Sequence[Segment], start: Mark, generation: int, durable: int, word: bytes
 ) -> Segment:
@@ -104,7 +109,7 @@ def is_name(name: str) -> bool:
 
 def listed(names: Sequence[str]) -> list[tuple[int, int]]:
     """Returns (generation, number) of the segments among the names of a folder, ascending."""
-    return sorted(key for key in map(_key_of, names) if key is not None)
+    return sorted(filter(None, map(_key_of, names)))
 
 
 @lru_cache(_KNOWN_MAX)
@@ -257,9 +262,8 @@ def needless(chain: Sequence[Segment], covered: int, head: Mark, near_bytes: int
 
 def header_of(files: Files, folder: str, which: tuple[int, int]) -> Segment | None:
     """Reads the header of a segment; None if it is missing, damaged or under a wrong name."""
-    path = os.path.join(folder, file_name(*which))
     try:
-        file = files.open(path)
+        file = files.open(_path_of(folder, which))
     except DurabilityError as error:
         if error.errno == errno.ENOENT:
             return None

@@ -68,7 +68,7 @@ class _Waited(Generic[Answer]):
         self._ended = False
         self._answer: Answer | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"ask {what}", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begins the call, unless the last one still hangs."""
@@ -79,6 +79,8 @@ class _Waited(Generic[Answer]):
                 hint="look whether its disk or its network is there",
             )
         else:
+            name = f"ask {self._what}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
@@ -106,7 +108,8 @@ class _Waited(Generic[Answer]):
             while not self._ended:
                 left = self._moved + silent_s - time.monotonic()
                 if left <= 0:
-                    _hanging.add(self._what, self._thread)
+                    if self._thread is not None:
+                        _hanging.add(self._what, self._thread)
                     raise SilentError(
                         f"{self._what} has not answered for {silent_s:g} s",
                         hint="look whether its disk or its network is there",

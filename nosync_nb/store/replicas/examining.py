@@ -22,7 +22,7 @@ from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.store import framed, owed
 from nosync_nb.store.decoding import decoding
-from nosync_nb.store.log import checkpoint, frames, segments, tail
+from nosync_nb.store.log import checkpoint, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
 from nosync_nb.store.log.frames import Frame, Mark
 from nosync_nb.store.log.segments import Chain, Segment
@@ -250,6 +250,6 @@ def _frames(
         with closing(files.open(layout.path_of(stretch.folder, segment.name))) as file:
             data = file.read_at(segment.local(end.offset), max(0, size))
         stretch.beat()
-        more, _ = frames.scan(data, end.offset, end)
+        more, _ = framed.scan(data, end.offset, end)
         yield from more
         end = more[-1].end if more else end

@@ -29,11 +29,12 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import File, Files
+from nosync_nb.files.refusal import if_there
 from nosync_nb.store.log import folder as log_folder
 from nosync_nb.store.replicas import layout, promises
 from nosync_nb.store.replicas.asking import Beat
@@ -122,8 +123,7 @@ class FolderReplica:
             )
         try:
             said = read_promise(self._files, self._folder)
-            if said is None:
-                said = Promise(Term(0, ""), secrets.token_hex(8), name)
+            said = said or Promise(Term(0, ""), secrets.token_hex(8), name)
             if promises.forbids(said.term, term):
                 raise promises.refused(self._folder, said.term)
             if (said.term, said.name) != (term, name):
@@ -132,27 +132,33 @@ class FolderReplica:
         finally:
             lock.release()
         self._incarnation, self._seq = said.incarnation, -1
-        for path in self._unfinished():
+        names = self._names()
+        for path in self._unfinished(names):
             self._files.unlink(path)
-        held = self.held()
+        held = self._sizes(names)
         self._settle()  # afterwards: what an earlier owner adds meanwhile is not known to be synced
         doubtful = self._doubts()
-        sure = {name: size for name, size in held.files.items() if name not in doubtful}
-        return held._replace(files=sure)
+        return Holdings(said.incarnation, {n: s for n, s in held.items() if n not in doubtful})
 
     def held(self) -> Holdings:
         """What it holds."""
         said = read_promise(self._files, self._folder)
-        if said is None:
-            return Holdings("", {})
-        sizes = {}
-        for folder in ("", *layout.FOLDERS.values()):
-            within = os.path.join(self._folder, folder) if folder else self._folder
-            for name in self._files.names(within) if self._files.exists(within) else ():
-                if layout.inner_of(name) == folder:
-                    path = layout.path_of(self._folder, name)
-                    sizes[name] = self._files.status(path).st_size
-        return Holdings(said.incarnation, sizes)
+        return Holdings(said.incarnation, self._sizes(self._names())) if said else Holdings("", {})
+
+    def _names(self) -> dict[str, list[str]]:
+        """What is in its folder and in the inner ones, by their names."""
+        paths = {each: layout.beside(self._folder, each) for each in layout.FOLDERS.values()}
+        inner = {each: if_there(self._files.names, path) or [] for each, path in paths.items()}
+        return {"": self._files.names(self._folder), **inner}
+
+    def _sizes(self, names: Mapping[str, Iterable[str]]) -> dict[str, int]:
+        """The sizes of the files of the log, where `_names` found them."""
+        return {
+            name: self._files.status(layout.path_of(self._folder, name)).st_size
+            for inner, each in names.items()
+            for name in each
+            if layout.inner_of(name) == inner
+        }
 
     def store(self, term: Term, name: str, offset: int, data: bytes, *, last: bool) -> None:
         """A piece of a new file, in order; with the last one it is there, on disk, as a whole."""
@@ -218,7 +224,7 @@ class FolderReplica:
         Nor none if there was one: it would be no witness of what it has (voting.py).
         """
         before = self._seq if self._seq >= 0 else self.acknowledged()
-        path = os.path.join(self._folder, "acknowledged")
+        path = layout.beside(self._folder, "acknowledged")
         word = seq.to_bytes(8, "little")
         data = word + bytes(byte ^ 0xFF for byte in word)
         if not self._files.exists(path):
@@ -235,10 +241,10 @@ class FolderReplica:
 
     def acknowledged(self) -> int:
         """The frame up to which it can be read for sure, 1 if that is torn; 0 if it had none."""
-        path = os.path.join(self._folder, "acknowledged")
-        if not self._files.exists(path):
+        path = layout.beside(self._folder, "acknowledged")
+        data = if_there(self._files.read, path, most=promises.BYTES_MAX)
+        if data is None:
             return 0
-        data = self._files.read(path, most=promises.BYTES_MAX)
         word = data[:8]
         whole = len(data) == 16 and data[8:] == bytes(byte ^ 0xFF for byte in word)
         return int.from_bytes(word, "little") if whole else 1
@@ -276,7 +282,7 @@ class FolderReplica:
         self._files.make_folder(self._folder)
         log_folder.owned(self._files, self._folder, write=True)
         for inner in layout.FOLDERS.values():
-            self._files.make_folder(os.path.join(self._folder, inner))
+            self._files.make_folder(layout.beside(self._folder, inner))
 
     def _check(self, term: Term) -> None:
         said = read_promise(self._files, self._folder)
@@ -288,13 +294,12 @@ class FolderReplica:
         if said.term != term:
             raise promises.refused(self._folder, said.term)
 
-    def _unfinished(self) -> list[str]:
-        """What a shipper that died was in the middle of."""
-        folders = [self._folder, *(os.path.join(self._folder, f) for f in layout.FOLDERS.values())]
+    def _unfinished(self, names: Mapping[str, Iterable[str]]) -> list[str]:
+        """What a shipper that died was in the middle of, of what `_names` found."""
         return [
-            os.path.join(folder, name)
-            for folder in folders
-            for name in self._files.names(folder)
+            os.path.join(self._folder, inner, name)
+            for inner, each in names.items()
+            for name in each
             if name.endswith(".tmp") and layout.is_file(name.rsplit(".", 2)[0])
         ]
 
@@ -304,9 +309,8 @@ class FolderReplica:
         Failure: 1. A file is renamed, and who shipped it dies before the folder is synced. 2. The
         next one sees that it is there, and acknowledges. 3. The power goes, and the name with it.
         """
-        above = (os.path.dirname(self._root), self._root)
-        inner = (os.path.join(self._folder, each) for each in layout.FOLDERS.values())
-        for folder in (*above, self._folder, *inner):
+        inner = (layout.beside(self._folder, each) for each in layout.FOLDERS.values())
+        for folder in (os.path.dirname(self._root), self._root, self._folder, *inner):
             for name in self._files.names(folder) if folder == self._folder else ():
                 if layout.is_segment(name):
                     file = self._files.open(layout.path_of(self._folder, name))
@@ -344,18 +348,17 @@ class FolderReplica:
 
     def _doubts(self) -> set[str]:
         """The segments in doubt; all, if the note of them is damaged."""
-        path = os.path.join(self._folder, _DOUBTFUL)
-        if not self._files.exists(path):
-            return {*self._doubtful}
-        names = self._files.read(path, most=_NOTE_BYTES_MAX).decode("ascii", "replace").split()
+        path = layout.beside(self._folder, _DOUBTFUL)
+        data = if_there(self._files.read, path, most=_NOTE_BYTES_MAX)
+        names = (data or b"").decode("ascii", "replace").split()
         if not all(map(layout.is_segment, names)):
             names = list(filter(layout.is_segment, self._files.names(self._folder)))
         return self._doubtful.union(names)
 
     def _note(self, names: Iterable[str]) -> None:
         """Writes down which segments are in doubt."""
-        path = os.path.join(self._folder, _DOUBTFUL)
-        self._files.replace(path, "\n".join(sorted(names)).encode())
+        path, text = layout.beside(self._folder, _DOUBTFUL), "\n".join(sorted(names))
+        self._files.replace(path, text.encode())
 
     def _drop_new(self) -> None:
         new, self._new = self._new, None
@@ -392,7 +395,5 @@ def read_promise(files: Files, folder: str) -> Promise | None:
     Raises:
         CorruptLogError: the file is damaged.
     """
-    path = os.path.join(folder, "promise")
-    if not files.exists(path):
-        return None
-    return promises.decode(files.read(path, most=promises.BYTES_MAX), folder)
+    data = if_there(files.read, layout.beside(folder, "promise"), most=promises.BYTES_MAX)
+    return None if data is None else promises.decode(data, folder)

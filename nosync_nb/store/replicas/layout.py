@@ -56,6 +56,12 @@ def inner_of(name: str) -> str | None:
 
 
 @lru_cache(_KNOWN_MAX)
+def beside(folder: str, name: str) -> str:
+    """Returns the path of an inner folder, or of a control file, of the copy in `folder`."""
+    return os.path.join(folder, name)
+
+
+@lru_cache(_KNOWN_MAX)
 def path_of(folder: str, name: str) -> str:
     """Returns the path of a file of the log in `folder`.
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, FencedError
 from nosync_nb.files.disk import File, Files
+from nosync_nb.files.refusal import if_there
 from nosync_nb.store import framed, journal, naming, owed, succession
 from nosync_nb.store.log import checkpoint, frames, owner, recover, segments, tail
 from nosync_nb.store.log.frames import Mark
@@ -118,6 +119,7 @@ class Source:
         self._steps: list[Increment] = []
         self._end: Mark | None = None
         self._epoch = 0
+        self._view: View | None = None  # of all that was read, unless more was since
 
     @property
     def files(self) -> Files:
@@ -156,13 +158,16 @@ class Source:
         self._follow()
         self._scan(durable, published if written else None)
         self.check()
+        if self._view is not None:
+            return self._view
         steps = self._steps
         end = steps[-1].end if steps else self._state.mark if self._state else self._first()
         files = dict(self._state.files) if self._state else {}
         for step in steps:
             files.update(step.files)
         epoch = steps[-1].epoch if steps else self._state.epoch if self._state else 0
-        return View(self._state, self._extents(end), files, self._last(), end, epoch)
+        self._view = View(self._state, self._extents(end), files, self._last(), end, epoch)
+        return self._view
 
     def _last(self) -> frozenset[str]:
         """The files that come last, by the newest word on that."""
@@ -172,8 +177,8 @@ class Source:
 
     def size(self, name: str) -> int | None:
         """The size of a file; None if it is not there any more."""
-        path = layout.path_of(self.folder, name)
-        return self._files.status(path).st_size if self._files.exists(path) else None
+        status = if_there(self._files.status, layout.path_of(self.folder, name))
+        return None if status is None else status.st_size
 
     def open(self, name: str) -> File:
         """A file of the log, for reading; who closes it is the caller."""
@@ -235,6 +240,7 @@ class Source:
         was = None if known is None else known.stamp
         if listed == self._names and len(newest) == (known is not None) and stamp == was:
             return
+        self._view = None
         state, chain, _, _ = recover.newest(self._files, self.folder, names)
         if known is not None and (state is None or state.mark.seq < known.mark.seq):
             raise CorruptLogError(
@@ -275,7 +281,7 @@ class Source:
             stop = after[0].start.offset if after else published
             most = size if stop is None else min(size, stop - end.offset)
             data = self.read(segment.name, segment.local(end.offset), most) if most > 0 else b""
-            complete, damage = frames.scan(data, end.offset, end)
+            complete, damage = framed.scan(data, end.offset, end)
             if published is None:
                 complete = [frame for frame in complete if frame.position.seq <= durable]
             for frame in complete:
@@ -290,6 +296,7 @@ class Source:
                 size *= 2  # a frame larger than a piece
 
     def _note(self, frame: frames.Frame) -> None:
+        self._view = None
         epoch, files, namers, said = framed.of_frame(frame.payload)
         if frame.kind in (journal.EPOCH, journal.REWIND):
             self._epoch = epoch
