@@ -17,7 +17,7 @@ from itertools import chain, combinations
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.chaining import NOBODYS, Lookup
-from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.planning import Plans, plans_of
 from nosync_nb.dataflow.stage import Stage, separate
 from nosync_nb.expressions import Types
@@ -38,7 +38,7 @@ def running(
         graph: what it runs in, if it runs; of one out of a log it is not known who reads whom.
     """
     node = graph.named.get(stage.name)
-    inputs = [graph.nodes[i].fingerprint for i in node.inputs] if node is not None else []
+    inputs = _inputs(graph, node)
     tried = {}
     for lookups in (NOBODYS, *_subsets(plans.wishes)):
         plan = plans.by(lookups)
@@ -95,6 +95,16 @@ def _nodes(plan: Definition) -> set[int]:
             if not each.is_ref and not fused:
                 nodes.add(id(each))
     return nodes
+
+
+def _inputs(graph: Graph, node: Node | None) -> list[str]:
+    """The fingerprints of what a node reads; none if that is not known.
+
+    A graph that was just opened has nodes that read some which only the next one will have.
+    """
+    read = [] if node is None else [graph.nodes.get(i) for i in node.inputs]
+    known = [each.fingerprint for each in read if each is not None]
+    return known if len(known) == len(read) else []
 
 
 def _reads(plan: Definition, known: Mapping[int, str]) -> list[str]:

@@ -22,7 +22,7 @@ from nosync_nb.collections.functions import trust
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.fitting import rebased
-from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import NosyncError
@@ -276,7 +276,7 @@ class Completion:
             runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
         else:
             differs = True
-            nodes = [graph.nodes.get(node.id, node) for node in old]
+            nodes = [_as_held(graph.nodes.get(node.id, node), node) for node in old]
             graph = Graph(nodes, old.numbers, graph.made, memory=graph.memory)
         traces = store.restored(graph)
         traces.update((n, t) for n, t in version.traces.items() if n in traces)
@@ -299,6 +299,16 @@ class Completion:
                 raise
             self._report.note(f"a stage has missed epochs and stays stale: {error}")
             self._resumes(extend=False, differs=differs)
+
+
+def _as_held(node: Node, old: Node) -> Node:
+    """A node that was compiled again, with no more than the log has of it.
+
+    Failure: 1. Another plan asks a collection for one more order. 2. The graph of before takes it
+    for one that is there, and its number for one that was not given. 3. The definition that makes
+    it gives that number to something else: two traces have one, and no log can be opened after it.
+    """
+    return replace(node, log=old.log, log_layout=old.log_layout, traces=old.traces)
 
 
 def hold(
