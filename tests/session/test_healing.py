@@ -136,6 +136,25 @@ def test_a_stage_that_lost_its_files_is_computed_again_alone(
     assert session.recovery.notes == []
 
 
+def test_a_stage_over_what_was_there_keeps_its_first_epoch_when_a_later_one_is_lost(
+    opened: Callable[..., Session],
+) -> None:
+    session = opened()
+    fill(session)
+    session.stage("late", session["orders"].select("customer", "amount"))
+    begin = session.now
+    for count in (3, 3, 40):
+        had = files_of(session, "late") | files_of(session, "orders")
+        session["orders"].insert([(c, 500) for c in range(count)])
+        session.commit()
+    expected = rows(session)
+    assert expected["late"][begin]
+    lose(session, files_of(session, "late") - files_of(session, "orders") - had)
+    session = opened()
+    assert session.recovery.stages["late"] == "extend"
+    assert rows(session) == expected
+
+
 def test_whatever_file_is_lost_all_is_had_again_or_the_input_is_named(
     opened: Callable[..., Session], ended: Callable[[Session], None], tmp_path: Path
 ) -> None:
