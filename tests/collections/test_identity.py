@@ -403,6 +403,8 @@ def test_a_user_function_and_its_partial_differ() -> None:
     prints = [function_fingerprint(g).fingerprint for g in (f, functools.partial(f, n=1))]
     assert len(set(prints)) == 2
     assert None not in prints
+    text = "f = lambda r: v\n"
+    assert identify(text, v=[functools.partial(f, 1)]) != identify(text, v=[f, (1,), {}])
 
 
 def test_arrow_values_do_not_depend_on_chunks_or_offsets() -> None:

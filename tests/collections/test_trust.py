@@ -163,10 +163,18 @@ def test_functions_without_identity_are_not_sealed(captured: Any) -> None:
         seal(lambda x: (captured, x), key=KEY)
 
 
+class Elsewhere(Files):
+    """A disk without a key."""
+
+    def exists(self, path: str) -> bool:
+        return False
+
+
 def test_the_key_is_made_once_and_for_its_user_only(key_file: Path) -> None:
     key = user_key()
     assert len(key) == 32
-    assert key == user_key()
+    assert key == user_key() == known_key()
+    assert known_key(Elsewhere()) is None
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(key_file.parent.stat().st_mode) == 0o700
 
