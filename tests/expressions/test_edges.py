@@ -200,3 +200,31 @@ def test_the_least_bigint_has_an_opposite_as_a_decimal() -> None:
     least, decimals = -(2**63), "cast(x as decimal(20,0))"
     assert of(f"abs({decimals})", "x bigint", least, None, -5) == [2**63, None, 5]
     assert of(f"-{decimals}", "x bigint", least, None, -5) == [2**63, None, 5]
+
+
+@pytest.mark.parametrize(
+    ("sql", "type_", "value", "expected"),
+    [
+        ("element_at(x, 3)", "array<int>", [1, 2, 3], 3),
+        ("element_at(x, -3)", "array<int>", [1, 2, 3], 1),
+        ("get_json_object(x, '$.a[*].b')", "string", '{"a":[{"b":1},{"b":2}]}', "[1,2]"),
+        ("get_json_object(x, '$.a[*].b')", "string", '{"a":[{"b":1},{"c":2}]}', "1"),
+        ("from_json(x, 'a array<string>').a", "string", '{"a":{"b":1}}', None),
+    ],
+)
+def test_the_last_place_counts_and_one_found_is_no_list(
+    sql: str, type_: str, value: Any, expected: Any
+) -> None:
+    assert of(sql, f"x {type_}", value) == [expected]
+
+
+def test_a_size_between_signs_may_be_nothing() -> None:
+    sql = "abs(x) - 2147483647 - 2"
+    assert of(sql, "x int", -5, 1, 3) == [-2147483644, -2147483648, -2147483646]
+    with pytest.raises(ExpressionError, match="overflow in the row x=0"):
+        of(sql, "x int", -5, 0, 3)
+
+
+def test_texts_of_a_branch_stand_at_their_rows_in_large_columns_too() -> None:
+    given = of("if(x <> 0, upper(cast(10 div x as string)), 'z')", "x int", *[1, 0, 2] * rows.SMALL)
+    assert given == ["10", "z", "5"] * rows.SMALL
