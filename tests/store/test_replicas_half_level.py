@@ -21,9 +21,11 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.store import journal
 from nosync_nb.store.log import Log
 from nosync_nb.store.replicas import restoring
+from nosync_nb.store.replicas.address import parse
 from nosync_nb.store.replicas.folder import FolderReplica
 from nosync_nb.store.replicas.polling import AheadError, Poll, UndecidedError, Vote
 from nosync_nb.store.replicas.replica import Name, Term
+from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.replicas.shipping import Shipper
 from nosync_nb.store.replicas.source import Source
 
@@ -237,3 +239,13 @@ def test_a_replica_that_lost_a_file_of_what_it_acknowledged_is_ahead_all_the_sam
         source = Source(session.path, owners_of(session).publisher.store.log.generation)
         with pytest.raises(FencedError, match="lacks"):
             shipper(source).ship()
+
+
+def test_another_quorum_counts_when_as_many_know_it_or_hold_the_log_as_it_takes() -> None:
+    three = tuple(parse(f"file:///replicas/{number}") for number in range(3))
+    fewer = Replicas(three, 2).changed(Replicas(three, 1), 10)
+    assert not fewer.settles([True, False, False], [10, 10, 10])
+    assert fewer.settles([True, True, False], [10, 0, 0])
+    more = Replicas(three, 1).changed(Replicas(three, 2), 10)
+    assert not more.settles([True, True, True], [10, 9, 0])
+    assert more.settles([False, False, False], [10, 10, 0])
