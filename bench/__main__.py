@@ -4,8 +4,8 @@ make bench                          all of it, about half an hour on two cores
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, spark, recovery, history, reads,
                                     views, notebook, loops, long, pairs, persist, lost, objects,
-                                    snapshots, kills, branches, tpch, expressions; faults is those
-                                    of replicas, recovery and snapshots
+                                    fenced, snapshots, kills, branches, tpch, expressions; faults is
+                                    those of replicas, recovery and snapshots
 make bench ARGS="tpch --sf 1"       TPC-H at another scale factor than 0.1
 make bench ARGS="tpch --decimals"   TPC-H with decimals, beside doubles
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
@@ -27,6 +27,7 @@ from typing import Any
 from bench.branches import branches
 from bench.expressions import expressions
 from bench.faults import lost
+from bench.fencing import fenced
 from bench.kills import kills
 from bench.notebook import notebook
 from bench.objects import objects
@@ -408,6 +409,7 @@ SECTIONS = {
     "load": load,
     "spark": spark,
     "recovery": recovery,
+    "fenced": fenced,
     "history": history,
     "reads": reads,
     "expressions": expressions,
@@ -425,7 +427,7 @@ SECTIONS = {
     "tpch": tpch,
 }
 GROUPS = {
-    "faults": ("pairs", "persist", "lost", "objects", "recovery", "snapshots", "kills"),
+    "faults": ("pairs", "persist", "lost", "objects", "recovery", "fenced", "snapshots", "kills"),
 }
 
 

@@ -13,12 +13,15 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import nosync_nb
 from bench.r1 import IN_PROCESS, edge_table, load
 from bench.workload import Workload
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.replicas.folder import FolderReplica
 
 
 def add_stages(session: Any, edges: Any, count: int) -> None:
@@ -36,7 +39,9 @@ def make(options: argparse.Namespace) -> None:
     """Makes a session with a history, tells its result, and dies."""
     workload = Workload(options.edges, seed=options.seed)
     retain = options.retain or None
-    session = nosync_nb.open(options.folder, spark_rows=IN_PROCESS, retain=retain)
+    session = nosync_nb.open(
+        options.folder, spark_rows=IN_PROCESS, retain=retain, replicas=options.replicas
+    )
     edges, stage = load(session, workload, strings=False)
     add_stages(session, edges, options.stages)
     changes = list(workload.epochs(options.epochs))
@@ -44,7 +49,7 @@ def make(options: argparse.Namespace) -> None:
         edges.insert(edge_table(change.src, change.dst, strings=False))
         edges.remove(edge_table(change.gone_src, change.gone_dst, strings=False))
         session.commit()
-    session.sync()
+    session.sync("replicas" if options.replicas else "disk")
     result = sorted((row.label, row.n) for row in stage.rows())
     tell(
         {
@@ -58,11 +63,15 @@ def make(options: argparse.Namespace) -> None:
 
 
 def reopen(options: argparse.Namespace) -> None:
-    """Opens after the death of the owner; then reads the past at a few epochs."""
-    started = time.perf_counter()
+    """Opens after the death of the owner; then reads the past at a few epochs.
+
+    Beside replicas it waits until enough of them have promised, and dies as well.
+    """
+    started, computed = time.perf_counter(), time.process_time()
     session = nosync_nb.open(options.folder, spark_rows=IN_PROCESS)
     rows = session["per_label"].rows()
-    seconds = time.perf_counter() - started
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - computed
+    fence_seconds = promised(session, options.replicas or (), started)
     reads = []
     readable = session.epochs()
     for part in range(1, 20):
@@ -73,6 +82,8 @@ def reopen(options: argparse.Namespace) -> None:
     tell(
         {
             "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
+            "fence_seconds": fence_seconds,
             "result": sorted((row.label, row.n) for row in rows),
             "now": session.now,
             "recomputed": session.recovery.recomputed,
@@ -80,17 +91,34 @@ def reopen(options: argparse.Namespace) -> None:
             "reads_ms": reads,
         }
     )
+    if options.replicas:
+        os.kill(os.getpid(), signal.SIGKILL)
     session.close()
+
+
+def promised(session: Any, urls: Sequence[str], started: float) -> float:
+    """After how many seconds more than half of some replicas obey this owner; 0 without any."""
+    log = owners_of(session).publisher.store.log
+    copies = [FolderReplica(url.removeprefix("file://"), log.id) for url in urls]
+    waiting = set(range(len(copies)))
+    while 2 * len(waiting) >= len(copies) > 0:
+        for number in [*waiting]:
+            said = copies[number].promised()
+            if said is not None and said.generation == log.generation:
+                waiting.discard(number)
+        time.sleep(0.0005)
+    return time.perf_counter() - started if urls else 0.0
 
 
 def again(options: argparse.Namespace) -> None:
     """Computes from the inputs: what recovery saves. The inputs are in memory already."""
     workload = Workload(options.edges, seed=options.seed)
     session = nosync_nb.open(options.folder, spark_rows=IN_PROCESS)
-    started = time.perf_counter()
+    started, computed = time.perf_counter(), time.process_time()
     _, stage = load(session, workload, strings=False)
     stage.rows()
-    tell({"seconds": time.perf_counter() - started})
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - computed
+    tell({"seconds": seconds, "cpu_seconds": cpu_seconds})
     session.close()
 
 
@@ -115,6 +143,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--retain", type=int, default=0)
+    parser.add_argument("--replicas", nargs="+", metavar="URL")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     {"make": make, "open": reopen, "again": again}[options.what](options)

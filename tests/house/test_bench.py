@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import faults, kills, pairs, persist, plans
+from bench import faults, fencing, kills, pairs, persist, plans
 from bench.report import Goals, MeasurementError, run
 from tests.support.tpch import write_tables
 
@@ -95,6 +95,15 @@ def test_a_section_of_replicas_shows_its_table(
     assert shown.count("| ") > 10
     goals.show()
     assert "|" in capsys.readouterr().out
+
+
+def test_a_kill_beside_replicas_is_followed_by_the_rows_and_by_a_fence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fencing, "TRIES", 1)
+    found = fencing.recovered({"small": (500, 1)}, 5)["small"]
+    assert found["cpu_seconds"] > 0
+    assert 0 < found["seconds"] < found["fence_seconds"]
 
 
 def test_queries_of_tpch_give_the_same_with_decimals_at_a_ratio_for_each_size(
