@@ -49,7 +49,7 @@ def examine(tree: exp.Expression, schema: Schema, text: str) -> Examined:
         _refuse(node, text)
         if isinstance(node, exp.Column):
             name = node.parts[0].name
-            if name.lower() in bound or _is_unit(node):
+            if (name.lower() in bound and _is_variable(node)) or _is_unit(node):
                 continue
             if len(node.parts) == 1 and name not in schema and _is_unstable_name(name, schema):
                 deterministic = False
@@ -74,6 +74,16 @@ def _called_bare(tree: exp.Expression) -> bool:
         _called(node) == "unix_timestamp" and not node.expressions
         for node in tree.find_all(exp.Anonymous)
     )
+
+
+def _is_variable(node: exp.Column) -> bool:
+    """Whether a lambda around has a variable of the name; beside it the name is a column's."""
+    name, around = node.parts[0].name.lower(), node.find_ancestor(exp.Lambda)
+    while around is not None:
+        if name in (variable.name.lower() for variable in around.expressions):
+            return True
+        around = around.find_ancestor(exp.Lambda)
+    return False
 
 
 def _is_unit(node: exp.Column) -> bool:

@@ -270,6 +270,19 @@ def test_columns_named_like_functions_and_types_are_columns() -> None:
     assert compile_expression("date >= '2013-01-01'", schema).local
 
 
+def test_a_name_is_a_variable_in_its_lambda_and_a_column_beside_it() -> None:
+    schema = Schema.parse("a array<int>, x int, y int")
+    columns = {
+        "transform(a, x -> x + 1)": (0,),
+        "filter(array(x, 1), x -> x > 0)": (1,),
+        "x + size(filter(a, x -> x > y))": (0, 1, 2),
+        "exists(a, x -> exists(array(x, y), y -> x = y))": (0, 2),
+    }
+    compiled = {sql: compile_expression(sql, schema) for sql in columns}
+    assert {sql: each.columns for sql, each in compiled.items()} == columns
+    assert all(each.local for each in compiled.values())
+
+
 def test_an_unknown_column_is_named_with_the_nearest_and_all_others() -> None:
     with pytest.raises(ExpressionError, match="no column 'dep_dely'") as caught:
         compiled("dep_dely > 60")
