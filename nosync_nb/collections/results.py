@@ -59,8 +59,8 @@ class Readable(Hosted, ArrowStream):
             NegativeMultiplicityError: if a row is there fewer than 0 times, among the first
                 `limit` or not.
 
-        Cost: O(n log n). With `limit`: one pass in vectors, 2 to 15 ns a row; now, and after the
-        first call, only what has changed since.
+        Cost: O(n log n). With `limit`: one pass in vectors, 2 to 15 ns a row; after the first call
+        now, only what has changed since, and at an epoch of the past what has until now.
         """
         if limit is not None:
             first = self._first(max(limit, 0), (), at)
@@ -78,14 +78,11 @@ class Readable(Hosted, ArrowStream):
         Raises:
             NegativeMultiplicityError: if a row is there fewer than 0 times.
 
-        Cost: now, that of looking up what was taken away since the last call; at an epoch of the
-        past O(n log n).
+        Cost: that of looking up what was taken away since the last call; at an epoch of the past,
+        also of what has changed since.
         """
-        if at is None:
-            total = self._host.glance(self._definition, glance.count)
-            if total is not None:
-                return total
-        return _total(self._read(at).diff)
+        total = self._host.glance(self._definition, glance.count, at)
+        return _total(self._read(at).diff) if total is None else total
 
     def __len__(self) -> int:
         return self.count()
@@ -100,7 +97,7 @@ class Readable(Hosted, ArrowStream):
         Raises:
             NegativeMultiplicityError: if a row is there fewer than 0 times, among these or not.
 
-        Cost: as that of `rows(limit=n)`; with `by` one pass at every call.
+        Cost: as that of `rows(limit=n)`, with `by` too.
         """
         ordering = [(self.schema.index(name), desc) for name, desc in _ordering(by)]
         first = self._first(max(n, 0), ordering)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, TimeError
-from nosync_nb.trace import Layer, Trace, empty_batch
+from nosync_nb.trace import Trace, empty_batch
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.epochs import Ranges, check_readable
 from nosync_nb.trace.past.archive import total
+from nosync_nb.trace.past.near import Near, reached
 
 
 def state(seen: Snapshot, name: str, epoch: int) -> Batch:
@@ -51,11 +52,8 @@ def rows_count(seen: Snapshot, name: str, epoch: int) -> int:
 def _state(seen: Snapshot, name: str, stage: Stage, epoch: int) -> Batch:
     node = seen.graph.named[name]
     if epoch == seen.last(stage) and stage.has(epoch):
-        for number in node.traces.values():
-            trace = seen.version.traces.get(number)
-            if trace is not None:
-                return trace.consolidated()
-        return empty_batch(node.log_layout)
+        now = _now(seen, name, stage)
+        return empty_batch(node.log_layout) if now is None else now.consolidated()
     assert node.log is not None
     check_epoch(seen, stage, epoch)
     batches = seen.history.state(node.log, epoch)
@@ -68,31 +66,43 @@ def trace_at(seen: Snapshot, name: str, at: int | None) -> tuple[int, Trace]:
     epoch = seen.epoch if at is None else at
     if at is None and stage.frozen:
         epoch = seen.last(stage)
-    if epoch == seen.last(stage) and stage.has(epoch):
-        for number in seen.graph.named[name].traces.values():
-            trace = seen.version.traces.get(number)
-            if trace is not None:
-                return epoch, trace
+    now = _now(seen, name, stage) if epoch == seen.last(stage) else None
+    if now is not None:
+        return epoch, now
     batch = state(seen, name, epoch)
     return epoch, Trace.of(batch, epoch)
 
 
-def layers_at(seen: Snapshot, name: str, epoch: int) -> Trace | None:
-    """What a named collection is the sum of at an epoch; None if it is not kept in one order.
+def layers_at(
+    seen: Snapshot, name: str, at: int | None, known: Iterable[Near] = ()
+) -> tuple[int, Trace]:
+    """What a named collection is the sum of at an epoch, and that epoch; None is its last one.
 
-    Raises, and costs, as `state` does, but nothing is added up.
+    Args:
+        known: what it is at other epochs, as somebody else has seen it.
+
+    Raises as `state` does. Cost: that of what changed since now, or an epoch that is known.
     """
     stage, node = seen.stage(name), seen.graph.named[name]
-    if epoch == seen.last(stage) and stage.has(epoch):
-        return trace_at(seen, name, epoch)[1]
+    last = seen.last(stage)
+    epoch = (last if stage.frozen else seen.epoch) if at is None else at
+    now = _now(seen, name, stage)
+    if epoch == last and stage.has(epoch):
+        return epoch, Trace(node.log_layout) if now is None else now
     assert node.log is not None
     check_epoch(seen, stage, epoch)
+    nearest = [*known] if now is None else [Near(last, now), *known]
     with _naming(stage):
-        batches = seen.history.state(node.log, epoch)
-    layout = node.log_layout
-    if any(batch.layout != layout for batch in batches):
+        return epoch, reached(seen.history, node.log, node.log_layout, epoch, nearest)
+
+
+def _now(seen: Snapshot, name: str, stage: Stage) -> Trace | None:
+    """A named collection at its last epoch; None if no trace has it."""
+    if not stage.has(seen.last(stage)):
         return None
-    return Trace(layout, tuple(Layer(i, i + 1, (batch,)) for i, batch in enumerate(batches)))
+    numbers = seen.graph.named[name].traces.values()
+    held = (seen.version.traces.get(number) for number in numbers)
+    return next((trace for trace in held if trace is not None), None)
 
 
 def is_forgotten(stage: Stage, epoch: int) -> bool:

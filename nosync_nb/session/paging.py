@@ -7,6 +7,7 @@ it, and keeps the layers that it sees alive. Nothing here is done by who commits
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.host import definition_of
 from nosync_nb.collections.results import Readable, refuse_negative, titled
 from nosync_nb.dataflow.snapshot import Snapshot
-from nosync_nb.dataflow.states import trace_at
+from nosync_nb.dataflow.states import layers_at
 from nosync_nb.operators.functions import tuples
 from nosync_nb.rows import Schema
 from nosync_nb.session.follower import Follower
@@ -25,9 +26,11 @@ from nosync_nb.session.names import Names
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.reader import SnapshotReader, known
 from nosync_nb.spark.meaning import SparkTypes
+from nosync_nb.store.ledger import Numbering
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.paging import Order, Ordered
+from nosync_nb.trace.past.near import Near
 from nosync_nb.trace.profiles import Profile
 
 
@@ -57,7 +60,8 @@ class Paging:
         """A look at a collection, now or at an epoch.
 
         Args:
-            before: an earlier look at it; what has not changed since is taken from there.
+            before: an earlier look at it, at any epoch; what has not changed since is taken from
+                there, and what has is all that is read.
 
         Raises:
             TimeError: it cannot be read there; StageError: it is not there, or was edited.
@@ -66,6 +70,7 @@ class Paging:
         return self._follower.following(lambda: self._look(definition, at, before))
 
     def _look(self, definition: Definition, at: Any, before: Look | None) -> Look:
+        since = self._publisher.ledger.incarnation  # before the snapshot: it may only be too early
         seen, name = self._publisher.snapshot, self._names.of(definition)
         number = None if at is None else self._reader.epoch(at, seen)
         if name is None:
@@ -73,8 +78,10 @@ class Paging:
             trace = Trace.of(self._reader.scratch(seen, definition, epoch), epoch)
         else:
             known(seen, name, definition.schema)
-            epoch, trace = trace_at(seen, name, number)
-        look = Look(self, seen, definition, epoch, trace, name)
+            log, numbering = seen.graph.named[name].log, self._publisher.ledger.numbering
+            near = () if before is None else before.near(self, log, numbering)
+            epoch, trace = layers_at(seen, name, number, near)
+        look = Look(self, seen, definition, epoch, trace, name, since)
         if before is not None and name is not None:
             look.take_over(before)
         return look
@@ -111,12 +118,13 @@ class Look:
         epoch: int,
         trace: Trace,
         name: str | None,
+        since: int,
     ) -> None:
         self.seen, self.definition, self.epoch = seen, definition, epoch
         self.schema: Schema = definition.schema
         self.order = () if name is None else own_order(seen.stage(name).definition)
         self.trace = trace
-        self._name = name
+        self._name, self._since = name, since
         self._paging = paging
         self._ordered: dict[str, Ordered] = {"": Ordered(trace, self.check)}
         self._profiles: dict[str, list[Profile]] = {}
@@ -125,6 +133,13 @@ class Look:
         """Takes what was made by an earlier look, if nothing has changed since."""
         if before.trace is self.trace and before.schema == self.schema:
             self._ordered, self._profiles = before._ordered, before._profiles
+
+    def near(self, paging: Paging, log: int | None, numbering: Numbering) -> Sequence[Near]:
+        """What is known of a log, if it is the one that was looked at, and the epoch is its own."""
+        node = self.seen.graph.named.get(self._name or "")
+        own = self._paging is paging and node is not None and node.log == log
+        left = numbering.has_left(self.epoch, self._since)
+        return [Near(self.epoch, self.trace)] if own and not left else ()
 
     def check(self, batch: Batch) -> None:
         """Raises NegativeMultiplicityError if rows, added up, are no state."""

@@ -87,13 +87,13 @@ class SnapshotReader:
         return next((trace for trace in found if trace is not None), None)
 
     def then(self, definition: Definition, at: Any) -> Trace | None:
-        """The trace of a named collection at an epoch, not added up; None if it has to be."""
+        """The trace of a named collection at an epoch; None if it has no name."""
         seen = self._publisher.snapshot
         name = self._names.of(definition)
         if name is None:
             return None
         known(seen, name, definition.schema)
-        return layers_at(seen, name, self.epoch(at, seen))
+        return layers_at(seen, name, self.epoch(at, seen))[1]
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Net changes in `(after, upto]`, consolidated; see `Readable.changes`."""

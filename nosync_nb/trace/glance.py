@@ -11,7 +11,7 @@ Design
     The first rows in an order: of each part the first `m`, by codes, in one pass over blocks that
     fit the cache. A row beyond the last of some part's list may have been missed there, so rows
     count up to the least of these last rows. If too few are left, as they were taken away, `m`
-    grows. A layer does not change, so it remembers its first rows in canonical order.
+    grows. A layer does not change, so it remembers its first rows in the last orders asked for.
 """
 
 from __future__ import annotations
@@ -218,13 +218,14 @@ def first(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
 
 def _of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[First]:
     """The first rows of each part of a layer, at least `n` if it has so many."""
-    if ordering or n > _KEPT_MAX:
+    if n > _KEPT_MAX:
         return [_of_part(part, ordering, n) for part in layer.parts]
-    kept = layer.known().first
+    order, seen = tuple(ordering), layer.known()
+    kept = seen.first.get(order)
     if kept is not None and kept[0] >= n:
         return kept[1]
-    first = [_of_part(part, (), n) for part in layer.parts]
-    layer.known().show(n, first)
+    first = [_of_part(part, ordering, n) for part in layer.parts]
+    seen.show(order, n, first)
     return first
 
 

@@ -264,6 +264,17 @@ def on_places(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
     patch.setattr(glance, "_places", run)
 
 
+def on_first(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
+    """Tells of how many rows the first ones are looked for among, whenever they are."""
+    original = glance._of_part
+
+    def run(part: Any, ordering: Any, n: int) -> Any:
+        told(len(part))
+        return original(part, ordering, n)
+
+    patch.setattr(glance, "_of_part", run)
+
+
 def tree_of(history: History) -> tuple[PackNode, ...]:
     """The packs of a past."""
     return history._view.tree

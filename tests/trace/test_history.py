@@ -37,8 +37,9 @@ from nosync_nb.errors import CorruptLogError, TimeError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 from nosync_nb.trace.parts import PartRef, open_part, write_parts
-from nosync_nb.trace.past import grid, packs, sections, tails, tree
+from nosync_nb.trace.past import grid, near, packs, sections, tails, tree
 from nosync_nb.trace.past.history import History
+from nosync_nb.trace.past.near import Near
 from nosync_nb.trace.past.thinning import Keep
 from nosync_nb.trace.proving import flaws
 
@@ -98,11 +99,18 @@ class Past(RuleBasedStateMachine):
         self.now = self.steps = 0
         self.epochs: dict[int, list[tuple[int, Count]]] = {trace: [] for trace in TRACES}
         self.waiting: Any = None
-        self.few = mock.patch.object(tree, "FANOUT", 3)
-        self.few.start()
+        self.known: dict[int, list[Near]] = {trace: [] for trace in TRACES}
+        self.few = [
+            mock.patch.object(tree, "FANOUT", 3),
+            mock.patch.object(near, "FEW_ROWS", 2),
+            mock.patch.object(near, "MANY_LAYERS", 3),
+        ]
+        for each in self.few:
+            each.start()
 
     def teardown(self) -> None:
-        self.few.stop()
+        for each in self.few:
+            each.stop()
 
     @initialize(folder=st.uuids())
     def open(self, folder: Any) -> None:
@@ -189,6 +197,7 @@ class Past(RuleBasedStateMachine):
         self.history.truncate(self.now)
         for trace, changes in self.epochs.items():
             self.epochs[trace] = [(epoch, c) for epoch, c in changes if epoch <= self.now]
+            self.known[trace] = [each for each in self.known[trace] if each.epoch <= self.now]
 
     @invariant()
     def any_epoch_reads_as_it_was(self) -> None:
@@ -204,6 +213,23 @@ class Past(RuleBasedStateMachine):
         self.compare(trace, min(after, upto), max(after, upto))
         self.compare(trace, None, min(after, upto))
         self.compare_apart(trace, min(after, upto), max(after, upto))
+        for epoch in (after, upto):
+            self.compare_near(trace, epoch, random)
+
+    def compare_near(self, trace: int, epoch: int, random: Random) -> None:
+        """By way of other epochs, as they were found before: as from nothing."""
+        known = self.known[trace]
+        if trace == TRACES[-1]:
+            known.clear()  # what it was may change while it lags behind
+        found = near.reached(self.history, trace, LAYOUTS[trace], epoch, known)
+        for part in found.parts():
+            check(part)
+        assert self.expected(trace, None, epoch) == counted([found.consolidated()])
+        weight = self.history.weight(trace, None, epoch)
+        assert sum(weight) >= sum(map(len, self.history.state(trace, epoch)))
+        known.append(Near(epoch, found))
+        random.shuffle(known)
+        del known[4:]
 
     def compare_apart(self, trace: int, lower: int, upper: int) -> None:
         """Single epochs, all at once: those of which files tell have no fewer rows than is told."""

@@ -7,7 +7,7 @@ never travel to the browser. Reading uses the public API only and touches no wid
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nosync_widgets import formats
 from nosync_widgets.tables import Table, ordered_by
@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from nosync_nb import Collection
     from nosync_nb.collections.changed import RowChange
     from nosync_nb.session.owners import Owners
+    from nosync_nb.session.paging import Look
 
 _SORTED_AT_MOST = 50_000
+
+Looks: TypeAlias = "dict[str | None, Look]"
+"""The last look at each collection, by name."""
 
 
 def read_page(
@@ -30,8 +34,12 @@ def read_page(
     epoch: int,
     *,
     limit: int,
+    looks: Looks,
 ) -> dict[str, Any]:
     """Reads a collection at `epoch`.
+
+    Args:
+        looks: what was read before, which the next epoch is read from; it is changed.
 
     Returns:
         `epoch before columns rows more ordered fresh by changes changes_more added removed`; a row
@@ -40,16 +48,14 @@ def read_page(
         (+), or became what they are (→), else "". Changes are of rows that came, that went, or (if
         there is a key, `by`) whose cells changed.
 
-    Cost: one pass over the rows and the changes of one epoch, in vectors; an order of its own puts
-    all rows in order.
+    Cost: one pass over the rows the first time, then over what has changed since the page before;
+    and over the changes of one epoch, in vectors.
     """
     before = timeline.before(epoch)
     schema = collection.schema
-    look = owners.paging.look(collection, epoch)
-    if look.order:
-        found = look.page(look.order, 0, limit + 1)
-    else:
-        found = collection.rows(at=epoch, limit=limit + 1)
+    look = owners.paging.look(collection, epoch, looks.get(collection.name))
+    found = look.page(look.order, 0, limit + 1)
+    looks[collection.name] = look
     changed = owners.comparing.changes(collection, before, epoch, limit=limit)
     show = formats.like(found)
     rows = [*map(show, found)]

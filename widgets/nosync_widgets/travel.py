@@ -23,7 +23,7 @@ from nosync_widgets import formats
 from nosync_widgets.course import Course, columns_of, marks_of, past_of
 from nosync_widgets.live import script, source, told
 from nosync_widgets.pace import Budget, Pace
-from nosync_widgets.pages import page_table, page_title, read_page
+from nosync_widgets.pages import Looks, page_table, page_title, read_page
 from nosync_widgets.replies import Answering
 from nosync_widgets.timeline import Timeline
 
@@ -99,6 +99,7 @@ class TravelView(Answering):
         # A commit must never wait for a page that is being read: a pace has a lock of its own.
         self.pace = Pace(self._refresh_now, budget or Budget())
         self._closed = False
+        self._looks: Looks = {}
         self._pages = 0
         self._course = Course()
         self._course_lock = threading.Lock()  # of counting, for which no page waits
@@ -157,7 +158,7 @@ class TravelView(Answering):
                 return
             ends = self.epoch >= (Timeline(self.steps).latest or 0)
             self._unsubscribe()
-            self._session, self._branch, self.steps = session, branch, []
+            self._session, self._branch, self.steps, self._looks = session, branch, [], {}
             self._unsubscribe = _owners(session).listeners.subscribe(self._committed)
             self.refresh(reload=True)
             if ends:
@@ -169,7 +170,7 @@ class TravelView(Answering):
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
+            self._closed, self._looks = True, {}
             self._unsubscribe()
             self.on_msg(self._asked, remove=True)
         self.layout.close()
@@ -250,10 +251,7 @@ class TravelView(Answering):
     def _other(self, stage: str, epoch: int) -> dict[str, Any]:
         """The page of a stage beside it; one that cannot be read there says so in its place."""
         try:
-            collection = self._session[stage]
-            owners, timeline = _owners(self._session), Timeline(collection.history())
-            page = read_page(collection, owners, timeline, epoch, limit=self._limit)
-            page["past"] = past_of(self._session, stage)
+            page = self._page(stage, Timeline(self._session[stage].history()), epoch)
         except Exception as error:
             page = {"epoch": epoch, "error": told(error)}
         return {**page, "name": formats.one_line(self._named(stage))}
@@ -267,14 +265,17 @@ class TravelView(Answering):
         return stage if self._branch is None else f"{self._branch}/{stage}"
 
     def _read(self, timeline: Timeline, epoch: int) -> dict[str, Any]:
-        stage, owners = self._session[self.stage], _owners(self._session)
-        page = read_page(stage, owners, timeline, epoch, limit=self._limit)
-        page["past"] = past_of(self._session, self.stage)
+        page = self._page(self.stage, timeline, epoch)
         info = epoch_info(self._session, epoch)
         label = info and info.label
         page["label"] = label and formats.one_line(label)
         page["time"] = formats.moment(info and info.committed_at)
         return page
+
+    def _page(self, stage: str, timeline: Timeline, epoch: int) -> dict[str, Any]:
+        collection, owners = self._session[stage], _owners(self._session)
+        page = read_page(collection, owners, timeline, epoch, limit=self._limit, looks=self._looks)
+        return {**page, "past": past_of(self._session, stage)}
 
     def _committed(self, _epoch: int) -> None:
         """Has `refresh` called soon, in another thread: many commits in a row cost one message."""

@@ -35,9 +35,10 @@ from nosync_nb.trace.parts import PartRef
 from nosync_nb.trace.past import grid, lost, thinning
 from nosync_nb.trace.past import tree as nodes
 from nosync_nb.trace.past.apart import Apart, apart
-from nosync_nb.trace.past.archive import Archive
+from nosync_nb.trace.past.archive import Archive, Weight
 from nosync_nb.trace.past.lost import Unread
 from nosync_nb.trace.past.packing import Packed, PackPlan, RecutPlan, SumPlan, tidying
+from nosync_nb.trace.past.pieces import Parted, pieces, weight
 from nosync_nb.trace.past.tails import Decode, Encoded, Entry, Filed, end_of, excess
 from nosync_nb.trace.past.thinning import Keep
 from nosync_nb.trace.past.tree import PackNode
@@ -53,6 +54,11 @@ class _View(NamedTuple):
     hidden: Mapping[int, tuple[tuple[int, int], ...]]
     packed: int
     cuts: int = 0  # how often it was cut back: a pack of what is gone is none of now
+
+    def tail(self, trace: int, after: int, upto: int) -> list[Entry]:
+        """The entries of a tail in `(after, upto]`."""
+        tail = self.tails.get(trace, [])
+        return tail[end_of(tail, after) : end_of(tail, upto)]
 
 
 class History:
@@ -239,7 +245,7 @@ class History:
 
         Cost: O(16 log n) stored batches in n epochs, and the tail.
         """
-        return self._read(trace, None, at)
+        return self.changes(trace, None, at)
 
     def changes(self, trace: int, after: int | None, upto: int) -> list[Batch]:
         """The batches whose sum are the changes of a trace in `(after, upto]`.
@@ -247,13 +253,13 @@ class History:
         Args:
             after: None: from the beginning.
         """
-        return self._read(trace, after, upto)
+        changed = self.pieces(trace, after, upto)
+        return changed.loose + [part for parts in changed.whole for part in parts]
 
     def apart(self, trace: int, lower: int, upper: int) -> Apart:
         """The changes of a trace in each epoch of `[lower, upper)` that can be told apart."""
         view = self._view
-        tail = view.tails.get(trace, [])
-        own = tail[end_of(tail, lower - 1) : end_of(tail, upper - 1)]
+        own = view.tail(trace, lower - 1, upper - 1)
         return apart(self._archive, view.tree, own, trace, lower, upper)
 
     def epochs(self, trace: int, now: int) -> list[range]:
@@ -271,28 +277,25 @@ class History:
         """The last epoch which `pack` has moved to a file; later ones are in memory."""
         return self._view.packed - 1
 
-    def _read(self, trace: int, after: int | None, upto: int) -> list[Batch]:
+    def pieces(self, trace: int, after: int | None, upto: int) -> Parted:
+        """As `changes`, with what is large and in order already told from what is not."""
+        view, lower = self._checked(trace, after, upto)
+        sums = self._archive.read(view.tree, trace, lower + 1, upto + 1)
+        return pieces(self._archive, sums, view.tail(trace, lower, upto))
+
+    def weight(self, trace: int, after: int | None, upto: int) -> Weight:
+        """About how many rows `pieces` has. Cost: O(16 log n) in n epochs, and the tail."""
+        view, lower = self._checked(trace, after, upto)
+        packed = self._archive.weight(view.tree, trace, lower + 1, upto + 1)
+        return packed + weight(view.tail(trace, lower, upto))
+
+    def _checked(self, trace: int, after: int | None, upto: int) -> tuple[_View, int]:
+        """What is read of, and after which epoch; raises if it cannot be told apart."""
         view = self._view
         self._check(view, trace, upto)
         if after is not None:
             self._check(view, trace, after)
-        lower = -1 if after is None else after
-        sums = self._archive.read(view.tree, trace, lower + 1, upto + 1)
-        batches = []
-        encoded: dict[tuple[Layout, Decode], list[Any]] = {}
-        tail = view.tails.get(trace, ())
-        for epoch, change in tail[end_of(tail, lower) : end_of(tail, upto)]:
-            if isinstance(change, Batch):
-                batches.append(change)
-            elif isinstance(change, Encoded):
-                encoded.setdefault((change.layout, change.decode), []).append(change.data)
-            elif change.parts:
-                batches += change.parts
-            else:
-                sums.large.setdefault(change.layout, []).append((epoch, change.refs))
-        for (layout, decode), data in encoded.items():
-            sums.updates.setdefault(layout, []).append(decode(data, layout.types)[0])
-        return self._archive.batches(sums) + batches
+        return view, -1 if after is None else after
 
     def _check(self, view: _View, trace: int, at: int) -> None:
         """Raises if an epoch of a trace cannot be told apart."""

@@ -60,19 +60,9 @@ class Section(NamedTuple):
 
     def updates(self, lower: int, upper: int) -> Updates | None:
         """The net changes in `[lower, upper)` apart from large batches; rows may repeat."""
-        if not self.levels:
-            return None
-        runs = cover(lower, upper, self.start, self.stop, tuple(k.shift for k in self.levels))
-        assert runs is not None, "an epoch was read that can not be told apart any more"
-        levels = {level.shift: level for level in self.levels}
         index: list[Array] = []
         diff: list[Array] = []
-        for shift, first, end in runs:
-            level = levels[shift]
-            a, b = level.group.searchsorted((first, end)).tolist()
-            if a == b:
-                continue
-            begin, close = int(level.starts[a]), int(level.starts[b])
+        for level, begin, close in self._runs(lower, upper):
             index.append(np.arange(begin, close) if level.row is None else level.row[begin:close])
             diff.append(level.diff[begin:close])
         if not index:
@@ -80,6 +70,25 @@ class Section(NamedTuple):
         at = np.concatenate(index).astype(np.int64, copy=False)
         columns = [rows.take(c, at) for c in self.columns]
         return Updates(columns, np.concatenate(diff).astype(np.int64, copy=False))
+
+    def rows_between(self, lower: int, upper: int) -> int:
+        """How many rows `updates` gives. Cost: no row is looked at."""
+        return sum(close - begin for _, begin, close in self._runs(lower, upper))
+
+    def _runs(self, lower: int, upper: int) -> list[tuple[Level, int, int]]:
+        """The entries `[begin, close)` of levels that add up to `[lower, upper)`."""
+        if not self.levels:
+            return []
+        runs = cover(lower, upper, self.start, self.stop, tuple(k.shift for k in self.levels))
+        assert runs is not None, "an epoch was read that can not be told apart any more"
+        levels = {level.shift: level for level in self.levels}
+        entries = []
+        for shift, first, end in runs:
+            level = levels[shift]
+            a, b = level.group.searchsorted((first, end)).tolist()
+            if a < b:
+                entries.append((level, int(level.starts[a]), int(level.starts[b])))
+        return entries
 
     def singly(self, lower: int, upper: int) -> tuple[Array, Updates] | None:
         """The changes in `[lower, upper)` with the epoch of each; None: none, or not told apart."""
