@@ -127,6 +127,19 @@ def test_a_load_beside_other_rows_of_its_input_is_told(session: Session) -> None
         assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
 
 
+def test_a_load_that_its_epoch_took_back_adds_nothing_to_one_that_is_here(
+    session: Session,
+) -> None:
+    with session.branch("b") as branch:
+        load(branch, [6])
+        session.inputs["x"].insert([(6,)], once="d6")
+        session.inputs["x"].remove([(6,)])
+        session.commit()
+        load(session, [7])
+        branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
+
+
 @pytest.mark.parametrize("at", [2, 5])
 def test_an_input_that_was_declared_anew_is_another_one(session: Session, at: int) -> None:
     with session.branch("b", at=at) as branch:
