@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from inside import inside
 
 import nosync_nb
-from nosync_nb import SchemaError, Session, StageError
+from nosync_nb import SchemaError, Session, StageError, TimeError
 
 
 @pytest.fixture
@@ -138,6 +139,18 @@ def test_a_load_that_its_epoch_took_back_adds_nothing_to_one_that_is_here(
         load(session, [7])
         branch.follow(session)
         assert held(branch) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_epochs_that_the_parent_cannot_tell_apart_are_not_taken(session: Session) -> None:
+    session.retain = 5
+    with session.branch("b") as branch:
+        for values in (range(6, 106), range(106, 206)):
+            load(session, values)
+            inside(session).worker.drain()
+            inside(session).upkeep.checkpoint()
+        with pytest.raises(TimeError, match="not readable"):
+            branch.follow(session)
+        assert held(branch) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("at", [2, 5])
