@@ -41,7 +41,8 @@ def views(options: argparse.Namespace, goals: Goals) -> None:
     for what, (first, then) in found.items():
         table.row(what, first, then)
     for kind, most in (("number", 50), ("text", 250)):
-        goals.add(f"first page by a {kind}, ms", found[f"first page by a {kind}"][1], most)
+        # Only the first time: what is first in an order is remembered.
+        goals.add(f"first page by a {kind}, ms", found[f"first page by a {kind}"][0], most)
         goals.add(f"far page by a {kind}, ms", found[f"pages of the middle by a {kind}"][1], 50)
     table = Table(
         "R1 with a grid open, ms an epoch",
