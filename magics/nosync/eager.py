@@ -31,6 +31,12 @@ class EagerSpark:
             )
             self._thread.start()
 
+    def awaited(self) -> Any:
+        """The session, waited for if it is being started; None: nobody asked for it."""
+        if self._thread is not None:
+            self._thread.join()
+        return self.spark
+
     def users(self) -> Any:
         """The user's session, asked for when Spark is needed; None: `spark` may be anything."""
         from nosync_nb.spark import is_session

@@ -2,8 +2,8 @@
 
 Plain variables do not come back; their names and cells are here, so that the report can say so. Of
 a cell that binds what sounds like a secret nothing but names is written. Imports do come back, when
-a cell mentions them: these are code, so they are signed with the user's key and for this folder;
-what another one wrote is not believed. It is no part of the log: without it nothing is lost but
+a cell mentions them, and so does Spark with its settings: these are code, or name some, so they are
+signed with the user's key and for this folder; what another one wrote is not believed. It is no part of the log: without it nothing is lost but
 words of the report.
 """
 
@@ -60,6 +60,7 @@ class Memo:
     told: plain variables -> in how many reports they were missed already.
     running: the cell that runs, the epoch before it, and whether it may be run again.
     spark: a Spark session was in use.
+    conf: the settings by which it starts again; empty: only who made it can.
     """
 
     attempts: int = 0
@@ -69,6 +70,7 @@ class Memo:
     told: dict[str, int] = field(default_factory=dict)
     running: Running | None = None
     spark: bool = False
+    conf: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Memo:
@@ -77,18 +79,19 @@ class Memo:
 
         with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
             known = json.loads(Files().read(str(folder / MEMO), most=_MOST_BYTES))
-            names, aliases, imports = (
+            names, aliases, imports, conf = (
                 {str(name): str(told) for name, told in dict(known.get(each, {})).items()}
-                for each in ("names", "aliases", "imports")
+                for each in ("names", "aliases", "imports", "conf")
             )
             told = {str(name): int(times) for name, times in dict(known.get("told", {})).items()}
-            if not _believed(folder, imports, known.get("signed")):
-                imports = {}
+            if not _believed(folder, imports, conf, known.get("signed")):
+                imports, conf = {}, {}
             running = known.get("running")
             if running is not None:
                 running = Running(str(running[0]), int(running[1]), bool(running[2]))
             spark = bool(known.get("spark"))
-            return cls(int(known["attempts"]), names, aliases, imports, told, running, spark)
+            attempts = int(known["attempts"])
+            return cls(attempts, names, aliases, imports, told, running, spark, conf)
         return cls()
 
     def write(self, folder: Path) -> None:
@@ -102,7 +105,7 @@ class Memo:
             while len(names) > _MOST_NAMES:
                 del names[next(iter(names))]
         with suppress(OSError):
-            signed = _signature(folder, self.imports)
+            signed = _signature(folder, self.imports, self.conf)
             text = json.dumps({**asdict(self), "signed": signed}).encode()
             Files().replace(str(folder / MEMO), text, sync=False)
 
@@ -124,7 +127,7 @@ class Memo:
 
     def forget(self) -> None:
         """What was remembered was another notebook's."""
-        for names in (self.names, self.aliases, self.imports, self.told):
+        for names in (self.names, self.aliases, self.imports, self.told, self.conf):
             names.clear()
         self.running = None
 
@@ -137,10 +140,11 @@ class Memo:
         ran, self.running = self.running, None
         return ran
 
-    def used_spark(self) -> bool:
-        """A Spark session is in use; tells whether that is news."""
-        before, self.spark = self.spark, True
-        return not before
+    def used_spark(self, conf: Mapping[str, str]) -> bool:
+        """A Spark session of such settings is in use; tells whether that is news."""
+        before = self.spark, self.conf
+        self.spark, self.conf = True, dict(conf)
+        return before != (True, self.conf)
 
     def join(self, other: Memo, there: Collection[str]) -> None:
         """Takes what cells of this kernel bound, those names that are still there."""
@@ -166,22 +170,25 @@ class Memo:
                 self.bound(name)
 
 
-def _signature(folder: Path, imports: Mapping[str, str]) -> str:
-    """What only this user can say of imports: for their folder; empty if there is no key."""
+def _signature(folder: Path, imports: Mapping[str, str], conf: Mapping[str, str]) -> str:
+    """What only this user can say of these, for their folder; empty if there is no key."""
     from nosync_nb.collections.functions import trust
     from nosync_nb.errors import NosyncError
 
     try:
-        key = trust.known_key() if imports else None
+        key = trust.known_key() if imports or conf else None
     except NosyncError:
         key = None
     if key is None:
         return ""
-    text = json.dumps([str(folder), sorted(imports.items())]).encode()
+    said: list[Any] = [str(folder), sorted(imports.items())]
+    text = json.dumps([*said, sorted(conf.items())] if conf else said).encode()
     return hashlib.blake2b(text, key=key[:64], person=b"nosync imports").hexdigest()
 
 
-def _believed(folder: Path, imports: Mapping[str, str], signed: object) -> bool:
-    own = _signature(folder, imports)
+def _believed(
+    folder: Path, imports: Mapping[str, str], conf: Mapping[str, str], signed: object
+) -> bool:
+    own = _signature(folder, imports, conf)
     same = bool(own) and isinstance(signed, str) and hmac.compare_digest(own, signed)
     return same and all(map(is_import, imports.values()))

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nosync.binding import Binding, whose
 from nosync.cells import Cells, pending_rows
-from nosync.eager import EagerSpark
 from nosync.ending import Ending
 from nosync.memo import Memo
 from nosync.place import Place, fetch, folder_of, prepare, regained, shown, temporary, use, used
 from nosync.recollection import Recollection
 from nosync.sources import read_cell
+from nosync.sparks import NotebookSpark
 from nosync.tracebacks import ShortErrors
 from nosync.variables import Variables, taken
 from nosync.views import OpenViews
@@ -59,7 +59,7 @@ class Notebook:
         self.binding = Binding(shell)
         self.views = OpenViews()
         self.undoing = ExitStack()
-        self._eager = EagerSpark(shell.user_ns)
+        self.spark = NotebookSpark(self.variables, shell.user_ns)
         self._ending = Ending(self._exit, busy=lambda: bool(self.cells.source))
         self._looked = False
         self._due = False  # a report that no cell has shown
@@ -120,7 +120,7 @@ class Notebook:
         known = prepare(place, write=write) and write
         with memo.attempt(place.path, write=known), whose(place):
             try:
-                session = nosync_nb.open(str(where), spark=self._eager.users, **options)
+                session = nosync_nb.open(str(where), spark=self.spark.users, **options)
             except nosync_nb.NosyncError as error:
                 if "replicas" in options and not place.has_log:
                     error.add_note("Hint: `%dd reset` forgets these replicas, and begins anew")
@@ -248,8 +248,7 @@ class Notebook:
         except Exception as error:
             self._looked = True
             self.show(error)
-        if self.opened is not None:
-            self._begin(self.opened)
+        self._begin(self.opened)
 
     def _look(self) -> None:
         """Opens the notebook's log if there is one."""
@@ -266,22 +265,24 @@ class Notebook:
         """The running cell, read."""
         return read_cell(self.cells.source, self.shell.transform_cell)
 
-    def _begin(self, session: Session) -> None:
-        """Notes which cell runs, and brings back the modules that it mentions."""
+    def _begin(self, session: Session | None) -> None:
+        """Notes which cell runs, and brings back the modules and the Spark that it mentions."""
         if self.cells.hidden:
             return
         cell = self._cell()
-        self.recollection.begin(session, cell, self.cells.number)
-        self.recollection.bring_back(session, cell, self.say)
+        if session is not None:
+            self.recollection.begin(session, cell, self.cells.number)
+            self.recollection.bring_back(cell, self.say)
+        self.spark.before_cell(session, self.recollection.memo, cell, self.say)
 
     def after_cell(self, result: ExecutionResult | None) -> None:
         """Remembers the cell's names, follows commits in open views."""
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
+        self.spark.after_cell(self.opened, self.recollection.memo, source)
         if self.opened is not None:
             self.views.refresh()
-            self.variables.bind_spark(self.opened.spark or self._eager.spark)
             self.binding.ran()
-        self.recollection.end(self.opened, source, self.cells.number)
+        self.recollection.end(source, self.cells.number)
 
     def cancel_spark(self) -> None:
         """Cancels the Spark jobs of an interrupted cell: Ctrl-C alone leaves them running."""
@@ -341,13 +342,10 @@ class Notebook:
 
     def configure(self) -> None:
         """Hands the settings that concern the engine to the session."""
-        if self.settings.spark == "eager":
-            self._eager.start(self.settings.spark_conf)
+        self.spark.configure(self.settings, self.recollection.memo, self.opened)
         if self.opened is not None:
             self.opened.replay_rows = self.settings.replay_rows
             self.opened.backlog_bytes = self.settings.backlog_bytes
-            self.opened.spark_off = self.settings.spark == "off"
-            self.opened.spark_conf.update(self.settings.spark_conf)
 
     def _named(self) -> list[str]:
         """The names of the log's inputs and stages."""

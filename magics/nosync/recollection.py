@@ -53,26 +53,13 @@ class Recollection:
             self.memo.begins(self._began)
             self.memo.write(self._folder)
 
-    def bring_back(self, session: Session, cell: CellSource, say: Callable[[str], None]) -> None:
-        """Brings back what a cell uses: modules, and the Spark session that the log has used."""
+    def bring_back(self, cell: CellSource, say: Callable[[str], None]) -> None:
+        """Repeats the imports that a cell needs."""
         self._variables.bring_back(self.memo, cell, say)
-        if not self._variables.lacks_spark(self.memo, cell):
-            return
-        from nosync_nb.errors import NosyncError
-        from nosync_nb.session.session import owners_of
 
-        try:
-            link = owners_of(session).link
-            self._variables.bind_spark(link.require("`spark`"))
-            link.follow()
-        except NosyncError as error:
-            say(f"NoSync: {error}")
-
-    def end(self, session: Session | None, source: str, number: int) -> None:
+    def end(self, source: str, number: int) -> None:
         """A cell has ended: what it bound is remembered, and that it does not run any more."""
         changed = self._variables.remember(self.memo, source, number)
-        if session is not None and session.spark is not None:
-            changed |= self.memo.used_spark()
         changed |= self.memo.ends() is not None
         if changed and self._folder is not None:
             self.memo.write(self._folder)
@@ -97,5 +84,9 @@ class Recollection:
         if self.memo.spark and session.spark is None:
             views = formats.count(len(session.stages), "view")
             spark = f"starts again when a cell needs it, as it was set up, with {views} of stages"
+            if not self.memo.conf and "spark" in self.memo.names:
+                spark = (
+                    f"runs elsewhere: with the cell that makes `spark` {views} of stages are back"
+                )
         report.lacks(missed, running=running, spark=spark)
         self.memo.missed(missed)

@@ -105,10 +105,10 @@ class Variables:
         if spark is not None and (ours or "spark" not in names):
             self.set("spark", spark, over=True)
 
-    def lacks_spark(self, memo: Memo, cell: CellSource) -> bool:
-        """Whether a cell uses a `spark` that was ours in an earlier kernel, and is not there."""
+    def lacks_spark(self, cell: CellSource) -> bool:
+        """Whether a cell uses a `spark` that is not there."""
         used = "spark" in cell.names and "spark" not in cell.bound
-        return used and memo.spark and not {"spark"} & (memo.names.keys() | self._shell.user_ns)
+        return used and "spark" not in self._shell.user_ns
 
     def remember(self, memo: Memo, source: str, number: int) -> bool:
         """Notes names that a cell bound; tells whether the memo changed."""
@@ -197,7 +197,7 @@ class Variables:
         return {
             name: made
             for name, made in memo.names.items()
-            if name not in names and name not in cell.bound
+            if name not in names and name not in cell.bound and not (name == "spark" and memo.conf)
         }
 
     def _new(self) -> Iterator[tuple[str, Any]]:

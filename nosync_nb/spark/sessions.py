@@ -34,6 +34,13 @@ _ON = {True: "on", False: "off"}
 TAG = "nosync"
 """The tag of every job of ours."""
 
+_MADE_UP = re.compile(
+    r"spark\.(app\.(id|startTime|submitTime)|driver\.(host|port|bindAddress)|executor\.id|submit\."
+    r"|repl\.|local\.dir|ui\.showConsoleProgress|(driver|executor)\.\w*[jJ]avaOptions)"
+)
+"""Settings that belong to one run, or that every start makes up anew."""
+_SECRET = re.compile(r"secret|password|passwd|token|access.?key|credential", re.IGNORECASE)
+
 _GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 _JOBS_WAIT_S = 0.2
 _SIZE = re.compile(r"Statistics\(sizeInBytes=([0-9.]+(?:E[+-]?[0-9]+)?) ([KMGTPE]?i?B)\b")
@@ -163,6 +170,25 @@ def conf_of(wanted: Settings) -> dict[str, str]:
     if wanted.ansi is not None:
         conf[ANSI] = str(wanted.ansi).lower()
     return conf
+
+
+def conf_again(spark: Spark) -> dict[str, str]:
+    """The settings by which a local session starts again as it is now; empty: it is of elsewhere.
+
+    What a run makes up, and what sounds like a secret, is left out.
+
+    Cost: one question to the JVM, some ms.
+    """
+    if not is_local(spark):
+        return {}
+    temporary = spark.conf.get("spark.local.dir", None)
+    return {
+        key: value
+        for key, value in spark.conf.getAll.items()
+        if not _MADE_UP.match(key)
+        and not _SECRET.search(key)
+        and not (temporary and temporary in value)
+    }
 
 
 def agree(spark: Spark, expressions: Iterable[Expression]) -> None:
