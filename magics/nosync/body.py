@@ -94,8 +94,9 @@ class Body:
         except BaseException as error:
             undone = [n for n in self.names if names.get(n, _MISSING) is not before[n]]
             if undone and not self._ran:
+                are = "is as it was" if len(undone) == 1 else "are as they were"
                 error.add_note(
-                    "The cell defines no stage; as before it: " + formats.listing(undone)
+                    f"The cell defines no stage; {formats.listing(undone)} {are} before it"
                 )
             for name, value in before.items():
                 if value is _MISSING:

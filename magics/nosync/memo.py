@@ -2,9 +2,9 @@
 
 Plain variables do not come back; their names and cells are here, so that the report can say so. Of
 a cell that binds what sounds like a secret nothing but names is written. Imports do come back, when
-a cell mentions them, and so does Spark with its settings: these are code, or name some, so they are
-signed with the user's key and for this folder; what another one wrote is not believed. It is no part of the log: without it nothing is lost but
-words of the report.
+a cell mentions them, and so does Spark as it was set up: these are code, or name some, so they are
+signed with the user's key and for this folder; what another one wrote is not believed. It is no
+part of the log: without it nothing is lost but words of the report.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Failure
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +19,19 @@ from nosync.binding import Binding, whose
 from nosync.cells import Cells, pending_rows
 from nosync.ending import Ending
 from nosync.memo import Memo
-from nosync.place import Place, fetch, folder_of, prepare, regained, shown, temporary, use, used
+from nosync.place import (
+    Place,
+    fetch,
+    folder_of,
+    given_up,
+    lost,
+    prepare,
+    regained,
+    shown,
+    temporary,
+    use,
+    used,
+)
 from nosync.recollection import Recollection
 from nosync.sources import read_cell
 from nosync.sparks import NotebookSpark
@@ -110,7 +122,7 @@ class Notebook:
         write = options.get("mode", "w") == "w"
         memo = Memo.read(place.path)
         if memo.attempts >= _SAFE_MODE and not force:
-            raise _safe_mode_error(place)
+            raise given_up(place)
         import nosync_nb
 
         self.errors.install()
@@ -258,7 +270,7 @@ class Notebook:
         self._looked = True
         if place.has_log:
             self.open()
-        elif news := self.binding.news():
+        elif news := self.binding.news() or lost(place):
             self.say(f"NoSync: {news}")
 
     def _cell(self) -> CellSource:
@@ -308,11 +320,9 @@ class Notebook:
             return
         from IPython.display import display
 
-        bundle: MutableMapping[str, str] = {"text/plain": formats.visible(text)}
         style = "opacity:.75;margin:0;word-break:normal"  # JupyterLab breaks lines within words
         shown = html or f'<pre style="{style}">{formats.html(text)}</pre>'
-        bundle["text/html"] = shown
-        display(bundle, raw=True)
+        display({"text/plain": formats.visible(text), "text/html": shown}, raw=True)
 
     def show_report(self) -> None:
         """Shows what recovery found, and which names of the notebook it does not bring back."""
@@ -384,13 +394,3 @@ class Notebook:
             from nosync_nb.files.disk import Files
 
             Files().remove_folder(str(self.place.path))
-
-
-def _safe_mode_error(place: Place) -> Exception:
-    from nosync_nb.errors import NosyncError
-
-    return NosyncError(
-        f"recovering {shown(place.path)} ended the kernel twice, so it is not tried again "
-        "by itself; the log is as it was",
-        hint="%dd recover tries once more, %dd open OTHER works elsewhere",
-    )

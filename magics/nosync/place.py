@@ -186,6 +186,19 @@ def prepare(place: Place, *, write: bool = True) -> bool:
     return known
 
 
+def lost(place: Place) -> str:
+    """A line on the log that lay at a place, if it is gone and has replicas; else empty."""
+    from nosync_nb.files.disk import Files
+    from nosync_nb.store.replicas import remembered
+
+    if place.has_log or remembered.look(Files(), os.path.realpath(place.path)) is None:
+        return ""
+    return (
+        f"the log {shown(place.path)} is gone, and its replicas have it: `%dd recover` or any use"
+        " of nosync makes it anew, `%dd reset` forgets it"
+    )
+
+
 def regained(place: Place, options: dict[str, Any]) -> str:
     """Takes the replicas of a log that lay at a place and is gone.
 
@@ -206,3 +219,14 @@ def regained(place: Place, options: dict[str, Any]) -> str:
         path = shown(Path(lost))
         return f"the log {path} is gone, and its replicas have it: `%dd open {path}`"
     return ""
+
+
+def given_up(place: Place) -> Exception:
+    """The error that a recovery which ended the kernel twice is not tried again by itself."""
+    from nosync_nb.errors import NosyncError
+
+    return NosyncError(
+        f"recovering {shown(place.path)} ended the kernel twice, so it is not tried again "
+        "by itself; the log is as it was",
+        hint="%dd recover tries once more, %dd open OTHER works elsewhere",
+    )

@@ -1,7 +1,9 @@
 """Functions of doubles: logarithms, powers, angles; and of the bits of integers.
 
-Where Java and numpy differ in the last bit, ours is the nearer or the farther one by a unit in the
-last place; it is the same wherever a stage runs, since the workers of Spark use these kernels too.
+Where Java and the C library differ in the last bit, ours is the nearer or the farther one by a unit
+in the last place; it is the same wherever a stage runs, since the workers of Spark use these
+kernels too. numpy's own are not used: they differ from one kind of processor to the next, so that
+a row which one machine has inserted another one could not take back.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from math import factorial as _factorial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from nosync_nb.expressions import numbers
 from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, tried_call
@@ -22,43 +26,52 @@ from nosync_nb.expressions.typing_rules import VOID, common_type
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
-def _dense(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function over memory in one piece, in which numpy takes one way always."""
-    return lambda a: function(np.ascontiguousarray(a) if np.ndim(a) else a)
+def _of_c(name: str) -> Callable[..., Any]:
+    """A function of the C library, by Arrow's name: value by value, alike on every processor."""
+    function = getattr(pc, name)
+
+    def kernel(*operands: Any) -> Any:
+        values = np.broadcast_arrays(*(np.atleast_1d(np.float64(each)) for each in operands))
+        result = function(*(pa.array(np.ascontiguousarray(each)) for each in values)).to_numpy()
+        return result if any(map(np.ndim, operands)) else result[0]
+
+    return kernel
 
 
 def _real(function: Callable[[Any], Any]) -> Function:
-    return Function(("double",), "double", Kernel(_dense(function), floats=True))
+    return Function(("double",), "double", Kernel(function, floats=True))
 
 
 def _above(least: float, function: Callable[[Any], Any]) -> Function:
     """A function that is null of what is not above a bound."""
-    kernel = Kernel(_dense(function), floats=True, missing=lambda a: a <= least)
+    kernel = Kernel(function, floats=True, missing=lambda a: a <= least)
     return Function(("double",), "double", kernel)
 
 
-_LOG_2 = np.log(2.0)
+_ln, _pow, _atan2 = _of_c("ln"), _of_c("power"), _of_c("atan2")
+_sin, _cos, _tan = _of_c("sin"), _of_c("cos"), _of_c("tan")
+_LOG_2 = 0.6931471805599453
 _DEGREES, _RADIANS = 57.29577951308232, 0.017453292519943295
 
 
 def _based(base: Any, a: Any) -> Any:
-    return np.log(a) / np.log(base)
+    return _ln(a) / _ln(base)
 
 
 def _power(a: Any, b: Any) -> Any:
     """Java's: of 1 and what is no number, or infinite, no number."""
-    result = np.power(a, b)
+    result = _pow(a, b)
     strange = (b != b) | (np.isinf(b) & (np.abs(a) == 1))
     return np.where(strange, np.nan, result)
 
 
 def _angle(y: Any, x: Any) -> Any:
-    return np.arctan2(y + 0.0, x + 0.0)
+    return _atan2(y + 0.0, x + 0.0)
 
 
 def _inverse_hyperbolic_sine(a: Any) -> Any:
     size = np.abs(a)
-    return np.where(np.isinf(a), a, np.copysign(np.log(size + np.sqrt(size * size + 1.0)), a))
+    return np.where(np.isinf(a), a, np.copysign(_ln(size + np.sqrt(size * size + 1.0)), a))
 
 
 _SPLIT = 2.0**27 + 1
@@ -237,35 +250,35 @@ def constant(value: float) -> Rule:
     return rule
 
 
-_LN = _above(0.0, np.log)
+_LN = _above(0.0, _ln)
 _POWER = _two(_power)
 _SHIFT_LEFT = shift(np.left_shift)
 _SHIFT_RIGHT = shift(np.right_shift)
 _SHIFT_UNSIGNED = shift(np.right_shift, unsigned=True)
 
 FUNCTIONS: dict[str, Function | Rule] = {
-    "exp": _real(np.exp),
-    "expm1": _real(np.expm1),
+    "exp": _real(_of_c("exp")),
+    "expm1": _real(_of_c("expm1")),
     "ln": _LN,
     "log": logarithm,
-    "log10": _above(0.0, np.log10),
-    "log2": _above(0.0, lambda a: np.log(a) / _LOG_2),
-    "log1p": _above(-1.0, np.log1p),
+    "log10": _above(0.0, _of_c("log10")),
+    "log2": _above(0.0, lambda a: _ln(a) / _LOG_2),
+    "log1p": _above(-1.0, _of_c("log1p")),
     "pow": _POWER,
     "power": _POWER,
-    "sin": _real(np.sin),
-    "cos": _real(np.cos),
-    "tan": _real(np.tan),
-    "sec": _real(lambda a: 1 / np.cos(a)),
-    "csc": _real(lambda a: 1 / np.sin(a)),
-    "cot": _real(lambda a: 1 / np.tan(a)),
-    "asin": _real(np.arcsin),
-    "acos": _real(np.arccos),
-    "atan": _real(np.arctan),
+    "sin": _real(_sin),
+    "cos": _real(_cos),
+    "tan": _real(_tan),
+    "sec": _real(lambda a: 1 / _cos(a)),
+    "csc": _real(lambda a: 1 / _sin(a)),
+    "cot": _real(lambda a: 1 / _tan(a)),
+    "asin": _real(_of_c("asin")),
+    "acos": _real(_of_c("acos")),
+    "atan": _real(_of_c("atan")),
     "atan2": _two(_angle),
-    "sinh": _real(np.sinh),
-    "cosh": _real(np.cosh),
-    "tanh": _real(np.tanh),
+    "sinh": _real(_of_c("sinh")),
+    "cosh": _real(_of_c("cosh")),
+    "tanh": _real(_of_c("tanh")),
     "degrees": _real(lambda a: a * _DEGREES),
     "radians": _real(lambda a: a * _RADIANS),
     "cbrt": _real(_cube_root),

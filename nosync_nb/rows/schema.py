@@ -120,7 +120,10 @@ class Schema:
                 f"column {name!r} is ambiguous: the columns are {columns}",
                 hint="write it in its own case",
             )
-        raise SchemaError(f"no column {name!r}", hint=f"the columns are {columns}")
+        known = f"the columns are {columns}"
+        if not name.isidentifier() and any(sign in name for sign in "(+-*/%|"):
+            known += "; what is computed becomes one by with_columns(name='...') first"
+        raise SchemaError(f"no column {name!r}", hint=known)
 
     def usable(self, what: str) -> Schema:
         """Returns itself, if expressions and Spark can tell its columns apart, and it has some.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Expression, Settings, compile_expression
 from nosync_nb.rows import Schema
 from nosync_nb.rows.unpacked import column_of
+
+OF_DOUBLES = ("exp", "expm1", "ln", "log10", "log1p", "sin", "cos", "tan")
+OF_DOUBLES += ("asin", "acos", "atan", "sinh", "cosh", "tanh")
 
 
 def compiled(sql: str, schema: str) -> Expression:
@@ -25,6 +29,21 @@ def of(sql: str, schema: str, *values: Any) -> list[Any]:
     assert e.local, e.why
     type_ = schema.split(" ", 1)[1]
     return rows.to_pylist(e.evaluate([column_of(list(values), type_)], len(values)), e.type)
+
+
+@pytest.mark.parametrize("name", OF_DOUBLES)
+def test_a_function_of_doubles_is_the_one_of_the_c_library_on_every_processor(name: str) -> None:
+    least = 1e-9 if name.startswith("l") else -1.0
+    values = np.random.default_rng(1).uniform(least, 1.0, 2000).tolist()
+    function = getattr(math, {"ln": "log"}.get(name, name))
+    assert of(f"{name}(x)", "x double", *values) == [function(each) for each in values]
+    assert of(f"{name}(x)", "x double", values[0]) == [function(values[0])]
+
+
+def test_a_power_and_an_angle_are_those_of_the_c_library_on_every_processor() -> None:
+    values = np.random.default_rng(2).uniform(0.1, 9.0, 2000).tolist()
+    assert of("pow(x, 1.7)", "x double", *values) == [math.pow(each, 1.7) for each in values]
+    assert of("atan2(x, -2.5)", "x double", *values) == [math.atan2(x, -2.5) for x in values]
 
 
 def test_the_root_of_a_cube_is_whole_and_every_root_the_nearest_double() -> None:

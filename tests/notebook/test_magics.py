@@ -992,7 +992,7 @@ def test_a_dd_cell_that_fails_half_way_says_what_it_has_left(notebook: Notebook)
     cell = '%%dd\nslow = delays.filter("worst > 20")\nraise ValueError("half")\nlate = 1'
     shown = notebook.fails(cell)
     assert "ValueError: half" in shown
-    assert "The cell defines no stage; as before it: slow" in shown
+    assert "The cell defines no stage; slow is as it was before it" in shown
     assert "slow" not in notebook.names
     assert "defines no stage" not in notebook.fails('%%dd\nslow = delays.filter("wrst > 20")')
 

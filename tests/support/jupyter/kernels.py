@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,13 +181,18 @@ class Kernel(Front):
         self._manager.restart_kernel(now=False, env=self._env, cwd=str(self._folder))
         self._client = self._connected()
 
-    def kill(self) -> None:
-        """Kills the process as the kernel's killer does, then starts a new one."""
+    def kill(self, before: Callable[[], object] = lambda: None) -> None:
+        """Kills the process as the kernel's killer does, then starts a new one.
+
+        Args:
+            before: what happens in between.
+        """
         self._client.stop_channels()
         self._manager.signal_kernel(signal.SIGKILL)
         provisioner = self._manager.provisioner
         assert provisioner is not None
         provisioner.process.wait(timeout=120)  # type: ignore[attr-defined]
+        before()
         self._manager.restart_kernel(now=True, env=self._env, cwd=str(self._folder))
         self._client = self._connected()
 
