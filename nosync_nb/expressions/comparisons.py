@@ -35,7 +35,8 @@ def comparison(kernels: numbers.Kernels, text: TextKernel) -> Rule:
         left, right = arguments
         if left.type == right.type == VOID:
             return LiteralNode(None, "boolean")
-        if isinstance(left, LiteralNode) and not isinstance(right, LiteralNode):
+        written = isinstance(left, LiteralNode) and left.value is not None
+        if written and not isinstance(right, LiteralNode):  # beside null nothing is looked at
             return COMPARISONS[_MIRRORED[name]](_MIRRORED[name], [right, left], utc)
         if left.type in INTEGERS and isinstance(right, LiteralNode):
             whole_number = _beside_decimal(name, right)

@@ -161,21 +161,6 @@ def to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     return implicit(arguments[0], "date", utc=utc)
 
 
-def null_beside_null(rule: Rule) -> Rule:
-    """An operator that is null beside a null that is written: Spark looks at the other side never.
-
-    Nor at whether that would raise.
-    """
-
-    def attempt(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        node = rule(name, arguments, utc)
-        if any(isinstance(each, LiteralNode) and each.value is None for each in arguments):
-            return LiteralNode(None, node.type)
-        return node
-
-    return attempt
-
-
 def concat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """`concat` and `||` of text."""
     if not arguments:

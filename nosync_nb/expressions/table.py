@@ -159,20 +159,16 @@ FUNCTIONS: dict[str, Function | Rule] = {
     **determinants.FUNCTIONS,
 }
 
-_STRICT: dict[str, Rule] = {
+OPERATORS: dict[str, Rule] = {
+    **mathematics.OPERATORS,
     "+": _PLUS,
     "-": _MINUS,
     "*": _TIMES,
     "/": _OVER,
     "%": _REMAINDER,
-    **comparisons.COMPARISONS,
-}
-
-OPERATORS: dict[str, Rule] = {
-    **mathematics.OPERATORS,
-    **{sign: rules.null_beside_null(rule) for sign, rule in _STRICT.items()},
     "div": decimals.arithmetic("div", rules.integral_divided),
     "neg": _NEGATIVE,
+    **comparisons.COMPARISONS,
     "<=>": comparisons.same,
     "and": conditions.logic(conjunction=True),
     "or": conditions.logic(conjunction=False),

@@ -174,10 +174,11 @@ def test_a_constant_has_more_digits_than_64_bits_wherever_it_stands() -> None:
             assert (sql, found[0]) == (sql, expected)
 
 
-def test_what_stands_beside_a_written_null_is_not_looked_at() -> None:
-    for sql in ("null > cast(x as int)", "cast(x as int) = null", "cast(x as int) + null"):
+def test_what_stands_behind_a_written_null_is_not_looked_at_and_what_is_before_it_is() -> None:
+    for sql in ("null > cast(x as int)", "null + cast(x as int)", "null = cast(x as int)"):
         assert of(sql, "x string", "a", "1") == [None, None]
-    for sql in ("null <=> cast(x as int)", "if(x = 'a', null, 1) = cast(x as int)"):
+    sided = ("cast(x as int) = null", "cast(x as int) < null", "cast(x as int) + null")
+    for sql in (*sided, "null <=> cast(x as int)", "if(x = 'a', null, 1) = cast(x as int)"):
         with pytest.raises(ExpressionError, match="is not of type int"):
             of(sql, "x string", "b")
 
