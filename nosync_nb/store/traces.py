@@ -19,7 +19,7 @@ from nosync_nb.store import journal
 from nosync_nb.store.deferred import Deferred, Remembered, needs
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import codec
-from nosync_nb.store.undone import without
+from nosync_nb.store.undone import Gone, without
 from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.epochs import Interval
@@ -177,7 +177,7 @@ def share(draft: Draft, graph: Graph) -> None:
 
 
 def known_at(
-    known: Mapping[int, Known], graph: Graph, past: History, epoch: int, gone: Changes
+    known: Mapping[int, Known], graph: Graph, past: History, epoch: int, gone: Mapping[int, Gone]
 ) -> dict[int, Known]:
     """The traces of a checkpoint as of an epoch before it, for a graph that goes on from there.
 
@@ -194,7 +194,8 @@ def known_at(
     made = {}
     for number, (log, trace) in known.items():
         beyond = any(each.lower <= epoch < each.upper - 1 for each in trace.layers)
-        cut = without(trace, epoch, gone[log]) if beyond and log in gone else None
+        told = gone.get(log) if beyond else None
+        cut = None if told is None else without(trace, epoch, told.since, told.last)
         if cut is not None:
             made[number] = Known(log, cut)
             continue

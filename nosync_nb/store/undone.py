@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from nosync_nb.store import journal
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.deferred import Deferred, Remembered, needs
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import codec
-from nosync_nb.store.telling import Changes, Told
+from nosync_nb.store.telling import Told
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange
 
@@ -29,7 +30,18 @@ Since = Sequence[tuple[int, Entry]]
 """Inline changes of one log, each with its epoch, oldest first."""
 
 
-def without(trace: Trace, epoch: int, since: Since) -> Trace | None:
+class Gone(NamedTuple):
+    """What a log was changed by after an epoch that was gone back to.
+
+    Attributes:
+        last: up to this epoch all of it is told.
+    """
+
+    last: int
+    since: Since
+
+
+def without(trace: Trace, epoch: int, since: Since, last: int | None = None) -> Trace | None:
     """A trace as it was at an epoch; None if it did not begin, or is not read from layers.
 
     Its rows keep their files, and what is taken from them is a layer behind them, so that no row is
@@ -38,6 +50,7 @@ def without(trace: Trace, epoch: int, since: Since) -> Trace | None:
 
     Args:
         since: all that its log was changed by after the epoch.
+        last: up to this one, if not up to now; None as well of a trace that tells of later ones.
     """
     upper = epoch + 1
     layers = [layer for layer in trace.layers if layer.lower < upper]
@@ -52,6 +65,8 @@ def without(trace: Trace, epoch: int, since: Since) -> Trace | None:
             break
         beyond.append(layer)
         end = max(end, layer.upper)
+    if last is not None and end - 1 > last:
+        return None
     if any(isinstance(each, Remembered) and not each.is_made for each in beyond):
         return None
     layers += [_shortened(each, epoch, trace.layout) for each in beyond]
@@ -94,35 +109,40 @@ def entries(epoch: int, taken: Mapping[int, Since]) -> list[Entry]:
     return made
 
 
-def told(tail: Iterable[Told], last: int) -> Changes:
+def told(tail: Iterable[Told], last: int) -> dict[int, Gone]:
     """What is to be taken from the traces of a checkpoint, after which the log has gone back.
+
+    Failure: 1. A session goes back to an epoch at which a layer ends: its frame tells nothing of
+    that trace. 2. It goes back further, and tells the rest. 3. Whoever opens it takes what only one
+    of two frames tells for untold. Hence what a frame tells counts up to where it went back from.
 
     Args:
         tail: the frames after it.
         last: its epoch.
 
     Returns:
-        by log, of each of which all is told; of another one nothing is.
+        by log; of another one nothing is told.
 
     Raises:
         CorruptLogError: a frame makes no sense.
     """
-    gone: Changes | None = None
+    gone: dict[int, Gone] = {}
     for each in tail:
         if each.kind != journal.REWIND or each.payload.epoch >= last:
             continue
         own = _of_frame(each.payload.entries, last)
-        gone = own if gone is None else {n: gone[n] + own[n] for n in gone.keys() & own.keys()}
+        before = {number: gone.get(number, Gone(last, ())) for number in own}
+        gone = {n: Gone(b.last, [*b.since, *own[n]]) for n, b in before.items()}
         last = each.payload.epoch
-    return gone or {}
+    return gone
 
 
-def _of_frame(said: Iterable[Entry], last: int) -> Changes:
+def _of_frame(said: Iterable[Entry], last: int) -> dict[int, list[tuple[int, Entry]]]:
     """What a frame takes back, of epochs up to one."""
     payloads = [journal.unpack(each.data) for each in said if each.kind == journal.UNDONE]
     with decoding("what a rewind takes back"):
         logs = {int(log) for each in payloads for log in each.meta.get("logs", ())}
-    made: Changes = {log: [] for log in logs}
+    made: dict[int, list[tuple[int, Entry]]] = {log: [] for log in logs}
     for payload in payloads:
         for entry in payload.entries:
             if payload.epoch <= last and entry.kind == journal.INLINE and entry.number in made:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from inside import inside
 from soak import SOAK
@@ -331,11 +331,18 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     monkeypatch.setattr(Worker, "submit", lambda *_: False)  # the steps merge and checkpoint
 
 
+TWICE = ["commit"] * 3 + ["define"] * 2 + ["checkpoint", "burst"] + ["checkpoint"] * 3
+TWICE += ["rewind"] * 2
+
+
 @settings(max_examples=400 if SOAK else 25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     steps=st.lists(st.sampled_from(WEIGHED), min_size=3, max_size=40),
 )
+@example(seed=18046, steps=TWICE)  # of two rewinds one alone tells of a trace
+@example(seed=1662, steps=TWICE)  # a layer without rows
+@example(seed=1, steps=["commit", "budget", "reopen", "then"])  # all frames before the checkpoint
 @pytest.mark.usefixtures("small")
 def test_after_any_rewinds_every_readable_epoch_is_what_it_means(
     tmp_path_factory: pytest.TempPathFactory, seed: int, steps: list[str]

@@ -56,7 +56,7 @@ def kept(
             since = mark.offset
             break
     chain = segments.linked(files, folder, names, since=since)
-    if not chain.live or chain.live[0].start.offset >= head.offset:
+    if not chain.live or chain.live[0].start.offset > head.offset:
         return []
     older, _ = segments.back(files, folder, chain.live[0].before, 0)
     read: list[Frame] = []
