@@ -120,7 +120,7 @@ def test_a_copy_is_there_as_a_whole_or_not_at_all(
     real, left = getattr(Files, call), [number]
 
     def failing(self: Files, *args: Any, **kwargs: Any) -> Any:
-        if "copy" in str(args):
+        if "copy" in str(args).replace(str(tmp_path), ""):  # not what writes the log meanwhile
             left[0] -= 1
             if left[0] < 0:
                 raise DurabilityError("the disk is full", errno=28)

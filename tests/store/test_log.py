@@ -15,7 +15,7 @@ from logs import everything
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, TrustError
 from nosync_nb.files.disk import Files
-from nosync_nb.store.log import Log, Position, frames, log, recover, segments, writer
+from nosync_nb.store.log import Log, Position, checkpoint, frames, log, recover, segments, writer
 from nosync_nb.store.log import kept as keeping
 from nosync_nb.store.log.generation import SILENT_S
 from nosync_nb.store.log.machine import Machine, Process, _started
@@ -588,6 +588,27 @@ def test_a_zombie_is_fenced_and_does_no_harm(path: str) -> None:
     with open_log(path) as again:
         assert [frame.payload for frame in again.frames()] == [b"before", b"after"]
         assert again.clean
+
+
+def test_a_checkpoint_that_is_written_during_a_takeover_is_taken_back(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = open_log(path)
+    old.append(1, b"one")
+    plain, new = checkpoint.write, []
+
+    def taken_over(*args: Any) -> None:
+        new.append(open_log(path, takeover=True))
+        plain(*args)
+
+    monkeypatch.setattr(checkpoint, "write", taken_over)
+    with pytest.raises(FencedError):
+        old.write_checkpoint(b"late")
+    monkeypatch.setattr(checkpoint, "write", plain)
+    new[0].close()
+    with open_log(path) as third:
+        assert third.checkpoint != b"late"
+        assert [frame.payload for frame in third.frames()] == [b"one"]
 
 
 @pytest.mark.fault(24)

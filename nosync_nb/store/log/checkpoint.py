@@ -17,11 +17,11 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from nosync_nb.errors import DurabilityError
+from nosync_nb.errors import DurabilityError, FencedError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log.frames import FORMAT, Mark, check_format
 
@@ -76,6 +76,25 @@ def write(files: Files, folder: str, checkpoint: Checkpoint) -> None:
     crcs = _CRC.pack(zlib.crc32(fields), zlib.crc32(payload))
     path = os.path.join(folder, file_name(mark.seq, generation))
     files.replace(path, b"".join((fields, crcs, payload)))
+
+
+def write_owned(
+    files: Files, folder: str, checkpoint: Checkpoint, check: Callable[[], None]
+) -> None:
+    """Writes a checkpoint durably, and takes it back if its owner was taken over meanwhile.
+
+    Failure: 1. Somebody takes the log over while its checkpoint is written. 2. He does not see it,
+    and sweeps the files that it alone names. 3. He dies, and it is the newest one of all.
+
+    Args:
+        check: raises FencedError if somebody took over.
+    """
+    write(files, folder, checkpoint)
+    try:
+        check()
+    except FencedError:
+        remove(files, folder, [file_name(checkpoint.mark.seq, checkpoint.generation)])
+        raise
 
 
 def mark_of(data: bytes) -> Mark | None:

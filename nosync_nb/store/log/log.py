@@ -277,8 +277,7 @@ class Log:
         checkpoint.remove(self._files, self.path, self.unread)
         self.unread = []
         state = checkpoint.Checkpoint(mark, self.generation, payload)
-        checkpoint.write(self._files, self.path, state)
-        writer.check()
+        checkpoint.write_owned(self._files, self.path, state, writer.check)
         before, self._checkpoint = self._checkpoint, state._replace(payload=b"")
         self._before = before.mark if before else None
         writer.turn()
