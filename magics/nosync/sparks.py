@@ -8,6 +8,7 @@ cluster, or of a server, nobody but the user's own cell starts again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nosync.eager import EagerSpark
@@ -25,6 +26,7 @@ class NotebookSpark:
 
     def __init__(self, variables: Variables, namespace: dict[str, Any]) -> None:
         self._variables = variables
+        self._namespace = namespace
         self._eager = EagerSpark(namespace)
         self._known: Any = None
         self.users = self._eager.users
@@ -33,9 +35,19 @@ class NotebookSpark:
         """Hands over how Spark is to be started, and starts it if it is wanted at once."""
         if settings.spark == "eager":
             self._eager.start({**memo.conf, **settings.spark_conf})
+        self._known = None
         if session is not None:
             session.spark_off = settings.spark == "off"
-            session.spark_conf.update({**memo.conf, **settings.spark_conf})
+            session.spark_conf.update({**self._again(memo, session), **settings.spark_conf})
+
+    def _again(self, memo: Memo, session: Session) -> dict[str, str]:
+        """How Spark was set up, but for what the log's definitions have been described under."""
+        if not memo.conf:
+            return {}
+        from nosync_nb.session.session import owners_of
+        from nosync_nb.spark.sessions import conf_of
+
+        return {**memo.conf, **conf_of(owners_of(session).link.types.recorded())}
 
     def before_cell(
         self, session: Session | None, memo: Memo, cell: CellSource, say: Callable[[str], None]
@@ -71,7 +83,9 @@ class NotebookSpark:
         spark = session.spark
         self._variables.bind_spark(spark or self._eager.spark)
         if spark is not None and (spark is not self._known or "spark" in source):
-            from nosync_nb.spark.sessions import conf_again
+            from nosync_nb.spark.sessions import conf_again, is_session
 
-            self._known = spark
-            memo.used_spark(conf_again(spark))
+            with suppress(Exception):  # its JVM may be gone
+                seen = is_session(self._namespace.get("spark"))
+                memo.used_spark(conf_again(spark) if seen else {})
+                self._known = spark

@@ -2,8 +2,9 @@
 
 Where Java and the C library differ in the last bit, ours is the nearer or the farther one by a unit
 in the last place; it is the same wherever a stage runs, since the workers of Spark use these
-kernels too. numpy's own are not used: they differ from one kind of processor to the next, so that
-a row which one machine has inserted another one could not take back.
+kernels too. numpy's own are not used: they differ between processors that are common, with AVX-512
+and without, so that a row which one machine has inserted another one could not take back. Those of
+the C library differ by its release, and where a processor has no FMA.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
 def _of_c(name: str) -> Callable[..., Any]:
-    """A function of the C library, by Arrow's name: value by value, alike on every processor."""
+    """A function of the C library, by Arrow's name: value by value, as others on its machine."""
     function = getattr(pc, name)
 
     def kernel(*operands: Any) -> Any:

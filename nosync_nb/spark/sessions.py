@@ -34,12 +34,13 @@ _ON = {True: "on", False: "off"}
 TAG = "nosync"
 """The tag of every job of ours."""
 
-_MADE_UP = re.compile(
-    r"spark\.(app\.(id|startTime|submitTime)|driver\.(host|port|bindAddress)|executor\.id|submit\."
-    r"|repl\.|local\.dir|ui\.showConsoleProgress|(driver|executor)\.\w*[jJ]avaOptions)"
+_SET_UP = re.compile(
+    r"spark\.(master|app\.name|driver\.memory|default\.parallelism|sql\.(session\.timeZone"
+    r"|ansi\.enabled|caseSensitive|shuffle\.partitions|autoBroadcastJoinThreshold"
+    r"|legacy\.timeParserPolicy|adaptive\.[\w.]+))"
 )
-"""Settings that belong to one run, or that every start makes up anew."""
-_SECRET = re.compile(r"secret|password|passwd|token|access.?key|credential", re.IGNORECASE)
+"""Settings that say what a session is like, and nothing of where it gets what, or of who asks."""
+_PLAIN = re.compile(r"[\w./:*,\[\]+ -]{1,100}")
 
 _GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 _JOBS_WAIT_S = 0.2
@@ -173,22 +174,16 @@ def conf_of(wanted: Settings) -> dict[str, str]:
 
 
 def conf_again(spark: Spark) -> dict[str, str]:
-    """The settings by which a local session starts again as it is now; empty: it is of elsewhere.
+    """The settings by which a local session starts again much as it is; empty: it is of elsewhere.
 
-    What a run makes up, and what sounds like a secret, is left out.
+    Jars, folders, options of the JVM and what may be a secret come with who makes the session.
 
-    Cost: one question to the JVM, some ms.
+    Cost: one question to the JVM, some ms; it raises what PySpark does if that is gone.
     """
     if not is_local(spark):
         return {}
-    temporary = spark.conf.get("spark.local.dir", None)
-    return {
-        key: value
-        for key, value in spark.conf.getAll.items()
-        if not _MADE_UP.match(key)
-        and not _SECRET.search(key)
-        and not (temporary and temporary in value)
-    }
+    every = spark.conf.getAll.items()
+    return {key: v for key, v in every if _SET_UP.fullmatch(key) and _PLAIN.fullmatch(v)}
 
 
 def agree(spark: Spark, expressions: Iterable[Expression]) -> None:

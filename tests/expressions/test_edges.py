@@ -32,7 +32,7 @@ def of(sql: str, schema: str, *values: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", OF_DOUBLES)
-def test_a_function_of_doubles_is_the_one_of_the_c_library_on_every_processor(name: str) -> None:
+def test_a_function_of_doubles_is_the_one_of_the_c_library(name: str) -> None:
     least = 1e-9 if name.startswith("l") else -1.0
     values = np.random.default_rng(1).uniform(least, 1.0, 2000).tolist()
     function = getattr(math, {"ln": "log"}.get(name, name))
@@ -40,7 +40,7 @@ def test_a_function_of_doubles_is_the_one_of_the_c_library_on_every_processor(na
     assert of(f"{name}(x)", "x double", values[0]) == [function(values[0])]
 
 
-def test_a_power_and_an_angle_are_those_of_the_c_library_on_every_processor() -> None:
+def test_a_power_and_an_angle_are_those_of_the_c_library() -> None:
     values = np.random.default_rng(2).uniform(0.1, 9.0, 2000).tolist()
     assert of("pow(x, 1.7)", "x double", *values) == [math.pow(each, 1.7) for each in values]
     assert of("atan2(x, -2.5)", "x double", *values) == [math.atan2(x, -2.5) for x in values]

@@ -199,7 +199,8 @@ def test_a_log_follows_its_notebook_in_a_browser(
     found = re.search(r"PID (\d+)", notebook.run(IDS))
     assert found is not None
     notebook.begin(LOOP)
-    expect(notebook.cell(LOOP)).to_contain_text("five days")
+    said = notebook.cell(LOOP).locator(".jp-OutputArea-output")  # its source says so as well
+    expect(said.first).to_contain_text("five days")
     notebook.kill_kernel(int(found.group(1)))
     shown = notebook.run(COUNTS)
     assert "this cell was running" in shown

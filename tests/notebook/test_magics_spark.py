@@ -15,6 +15,7 @@ OWN = (
     "spark = (SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false')\n"
     "         .config('spark.driver.host', '127.0.0.1')\n"
     "         .config('spark.hadoop.fs.s3a.secret.key', 'hunter2')\n"
+    "         .config('spark.hadoop.fs.azure.account.key.x', 'hunter2')\n"
     "         .config('spark.pyspark.python', sys.executable)\n"
     "         .config('spark.sql.shuffle.partitions', '3').getOrCreate())\n"
     "spark.conf.set('spark.sql.session.timeZone', 'Asia/Tokyo')"

@@ -18,6 +18,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -93,7 +94,8 @@ def write_owned(
     try:
         check()
     except FencedError:
-        remove(files, folder, [file_name(checkpoint.mark.seq, checkpoint.generation)])
+        with suppress(DurabilityError):
+            remove(files, folder, [file_name(checkpoint.mark.seq, checkpoint.generation)])
         raise
 
 
