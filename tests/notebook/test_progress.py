@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from inside import owners_of
 from jupyter.kernels import Kernel
+from replica_servers import keepers
 
 import nosync_nb
 from nosync.progress import Line, Progress, seen_in
@@ -150,14 +153,21 @@ def test_a_wait_for_replicas_counts_the_bytes_that_they_lack(
     def left(self: Activity, count: int) -> None:
         real(self, count)
         seen.append((str(seen_in(session, 5)), self.done, self.total))
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
 
+    stopped: list[int] = []
     monkeypatch.setattr(Activity, "left", left)
     with nosync_nb.open(tmp_path / "log", replicas=[(tmp_path / "copy").as_uri()]) as session:
         numbers = session.input("numbers", "n bigint")
         numbers.insert([(1,)])
         session.commit(wait="replicas")  # it is known from now on what the replica has
+        stopped.extend(keepers(tmp_path / "log"))  # or it has all before anybody waits
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
         numbers.insert([(n,) for n in range(1 << 17)])
         session.commit(wait="replicas")
+    assert stopped
     told, done, total = seen[-1]
     assert total > 1 << 19
     assert 0 <= done < total

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from replica_servers import ReplicaServer
+from replica_servers import ReplicaServer, keepers
 
 import nosync_nb
 from nosync_nb import Session
@@ -162,20 +162,6 @@ def test_a_key_file_may_be_named_from_where_the_kernel_is(
     monkeypatch.setenv("NOSYNC_KEY_FILE", "keys/key")
     with begun(tmp_path / "x.nosync", urls[:1]) as session:
         session.sync("replicas", timeout=WAIT_S)
-
-
-def keepers(path: Path) -> list[int]:
-    """The keepers of a log that run."""
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if keeps(pid, path)]
-
-
-def keeps(pid: int, path: Path) -> bool:
-    """Whether a process is a keeper of a log."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return b"nosync_nb.keeper" in command and str(path).encode() in command
 
 
 def gone(pid: int) -> None:

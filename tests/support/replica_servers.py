@@ -85,3 +85,17 @@ class ReplicaServer:
 
     def __exit__(self, *_: object) -> None:
         self.end()
+
+
+def keepers(path: Path) -> list[int]:
+    """The keepers of a log that run."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if keeps(pid, path)]
+
+
+def keeps(pid: int, path: Path) -> bool:
+    """Whether a process is a keeper of a log."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"nosync_nb.keeper" in command and str(path).encode() in command
