@@ -140,11 +140,9 @@ class Memo:
         ran, self.running = self.running, None
         return ran
 
-    def used_spark(self, conf: Mapping[str, str]) -> bool:
-        """A Spark session of such settings is in use; tells whether that is news."""
-        before = self.spark, self.conf
+    def used_spark(self, conf: Mapping[str, str]) -> None:
+        """A Spark session of such settings is in use."""
         self.spark, self.conf = True, dict(conf)
-        return before != (True, self.conf)
 
     def join(self, other: Memo, there: Collection[str]) -> None:
         """Takes what cells of this kernel bound, those names that are still there."""

@@ -75,7 +75,8 @@ class FolderWatch:
         self._lock = threading.RLock()
         self._seen: dict[str, FileMark] = {}  # at the last look
         self._known: dict[str, FileMark | Failed] = {}  # what became of files: they are loaded, or
-        self._blocks: dict[tuple[str, FileMark], EpochBlock] = {}  # from before they are epochs
+        # Of each file the last block that is an epoch, and one that is none yet.
+        self._blocks: dict[str, tuple[EpochBlock, ...]] = {}
         self._mutex = threading.Lock()
         self._untold: tuple[str, ...] = ()
         self._ended = threading.Event()
@@ -90,8 +91,8 @@ class FolderWatch:
     @property
     def loaded(self) -> dict[str, int]:
         """By path, the epochs that this watch has made."""
-        made = ((path, block.number) for (path, _), block in list(self._blocks.items()))
-        return {path: number for path, number in made if number is not None}
+        made = ((path, block) for path, own in list(self._blocks.items()) for block in own)
+        return {path: block.number for path, block in made if block.number is not None}
 
     def look(self) -> int:
         """Loads what has appeared and stands still, now; returns how many epochs that made."""
@@ -182,7 +183,6 @@ class FolderWatch:
             # A disk that refuses may take it the next time; what is wrong with rows stays so.
             graph = None if isinstance(error, OSError) else self._watches.publisher.snapshot.graph
             self._known[path] = Failed(mark, text, graph)
-            self._blocks.pop((path, mark), None)
             return False
         return epoch is not None
 
@@ -204,7 +204,8 @@ class FolderWatch:
                 with watches.doing.of(what, len(data), in_bytes=True) as decoding:
                     table = tables.table_of(data, path, into.schema, decoding.took)
                 with watches.blocks.epoch(None, None) as block:
-                    self._blocks[path, mark] = block
+                    before = [b for b in self._blocks.get(path, ()) if b.number is not None]
+                    self._blocks[path] = (*before[-1:], block)
                     watches.inputs.take(name, kind, table, recorded)
                 epoch = block.number
         self._known[path] = mark

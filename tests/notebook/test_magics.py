@@ -18,6 +18,7 @@ from jupyter.kernels import package_path
 from jupyter.shell import Notebook
 
 import nosync
+from nosync_nb.spark import sessions
 
 FLIGHTS = 'flights = nosync.input("flights", "carrier string, delay int")'
 LOAD = 'flights.insert([("AA", 10), ("AA", 30), ("UA", 5)])'
@@ -821,6 +822,22 @@ def test_a_spark_session_that_we_bound_is_not_missed(notebook: Notebook) -> None
     assert "spark" in notebook.names
     assert "mine" in current.recollection.memo.names
     assert "spark" not in current.recollection.memo.names
+
+
+def test_a_spark_whose_jvm_is_gone_disturbs_no_cell(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_spark: object) -> dict[str, str]:
+        raise ConnectionRefusedError
+
+    current = nosync.extension.current()
+    assert current is not None
+    monkeypatch.setattr(type(current.opened), "spark", property(lambda _: "a session"))
+    monkeypatch.setattr(sessions, "is_session", lambda value: value == "a session")
+    monkeypatch.setattr(sessions, "conf_again", gone)
+    notebook.ok("mine = len('spark')")
+    assert "mine" in current.recollection.memo.names
+    assert current.recollection.memo.running is None
 
 
 def test_the_name_of_a_spark_session_that_we_bound_follows_the_next_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from nosync_nb import FencedError, SchemaError, Session, StageError
 from nosync_nb.dataflow.doing import Activity
 from nosync_nb.files import given
 from nosync_nb.session import watching
+from nosync_nb.session.blocks import EpochBlock
 from nosync_nb.session.inputs import Inputs
 from nosync_nb.session.session import owners_of
 
@@ -419,3 +421,17 @@ def test_a_process_that_is_killed_between_files_loads_each_once(
         nosync_nb.watch(folder / "*.csv", session["flights"]).stop()
         assert values(session) == rows
         assert session.now == 5
+
+
+def test_a_file_that_changes_again_and_again_leaves_one_entry(
+    session: Session, folder: Path
+) -> None:
+    path = put(folder / "1.csv", ("AA", 0))
+    with nosync_nb.watch(folder / "*", into=session["flights"]) as watch:
+        for number in range(1, 6):
+            put(path, *(("AA", each) for each in range(number + 1)))
+            watch.look()
+            assert watch.loaded == {str(path): session.now} == {str(path): number + 1}
+        gc.collect()
+        left = [each for each in gc.get_objects() if isinstance(each, EpochBlock)]
+        assert len(left) <= 2
