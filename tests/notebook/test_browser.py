@@ -1,19 +1,21 @@
 """In JupyterLab and Chromium: the story of the README (load, define, travel, die, recover), a
 what-if (branch, edit, follow, compare, drop; rewind and undo), whose view follows the cells, a log
-that follows its notebook (renamed while it runs, a new one of the old name, a copy), and the views
-of layers, graph and panel, which follow commits, merges and replicas while a cell runs.
+that follows its notebook (renamed while it runs, a new one of the old name, a copy), a tutorial and
+the day after its server was killed, and the views of layers, graph and panel, which follow commits,
+merges and replicas while a cell runs.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from jupyter.lab import LabPage, browser_page, write_notebook
-from jupyter.server import served
+from jupyter.server import Server
 from playwright.sync_api import Locator, Page, expect
 
 CELLS = [
@@ -104,16 +106,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def opened(folder: Path, chromium: str) -> Iterator[tuple[Page, str]]:
-    """A page of the browser, and the address of the JupyterLab of all tests here."""
-    with served(folder, folder / "root") as url, browser_page(chromium) as page:
-        yield page, url
+def server(folder: Path) -> Iterator[Server]:
+    """The JupyterLab of all tests here."""
+    server = Server(folder, folder / "root")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def page(chromium: str) -> Iterator[Page]:
+    """A page of the browser."""
+    with browser_page(chromium) as page:
+        yield page
+
+
+@pytest.fixture
+def opened(page: Page, server: Server) -> tuple[Page, str]:
+    """The page, and the address of the JupyterLab as of this day."""
+    return page, server.url
 
 
 def notebook_of(opened: tuple[Page, str], folder: Path, name: str, cells: list[str]) -> LabPage:
     """A new notebook, open in the page."""
-    page, url = opened
     write_notebook(folder / "root" / name, cells)
+    return _shown(*opened, name)
+
+
+def _shown(page: Page, url: str, name: str) -> LabPage:
+    """A notebook that is there, open in the page."""
     notebook = LabPage(page, url, name)
     page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
     return notebook
@@ -298,6 +318,70 @@ def _travel_while_a_cell_runs(notebook: LabPage) -> None:
     notebook.page.keyboard.press("ArrowLeft")
     expect(view.get_by_role("status")).to_contain_text("epoch 11 of 12 · 2013-11")
     notebook.interrupt(WAIT)
+
+
+TUTORIAL = Path(__file__).resolve().parents[2] / "tutorials" / "02-time-travel.ipynb"
+SOLD = 9  # its cell that travels
+MORE_DAYS = """import signal
+for day in ("Thursday", "Friday", "Saturday"):
+    with nosync.epoch(once=day, label=day):
+        bookings.insert([("N3", 5)])
+    if day == "Friday" and nosync.session().recovery.fresh:
+        print("two days more")
+        signal.pause()"""
+LOOK = """print(*map(tuple, sold.rows()), "and then:", *map(tuple, sold.rows(at="Monday")))
+print("computed again:", nosync.session().recovery.recomputed)"""
+
+
+@pytest.mark.browser
+def test_a_tutorial_and_the_day_after_its_server_was_killed(
+    folder: Path, page: Page, server: Server, tmp_path: Path
+) -> None:
+    """Run All, a slider that is dragged; then server and kernel die in the middle of a loop."""
+    root = folder / "root" / "tutorials"
+    root.mkdir()
+    path = shutil.copy(TUTORIAL, root)
+    notebook = _shown(page, server.url, f"tutorials/{TUTORIAL.name}")
+    notebook.run_all()
+    view = notebook.cell(SOLD).locator(".nosync-travel")
+    expect(view.get_by_role("status")).to_contain_text("epoch 3, the latest · Wednesday")
+    slider = view.get_by_role("slider", name="epoch of sold")
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] - 8, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 3, middle, steps=5)
+    page.mouse.up()
+    expect(view.get_by_role("status")).to_contain_text("epoch 1 of 3 · Monday")
+    rows = view.locator("tbody").first.locator("tr")
+    expect(rows).to_have_count(2)
+    shown = [row.locator("td").all_inner_texts() for row in rows.all()]
+    assert shown == [["+", "N1", "80"], ["+", "N2", "120"]]
+    page.screenshot(path=tmp_path / "tutorial.png")
+
+    loop = notebook.add(MORE_DAYS)
+    notebook.add(LOOK)
+    notebook.begin(loop)
+    expect(notebook.cell(loop).locator(".jp-Cell-outputArea")).to_contain_text("two days more")
+    notebook.save()
+    server.begin_next_day()
+    notebook = _shown(page, server.url, f"tutorials/{TUTORIAL.name}")
+    left = notebook.cell(SOLD)
+    expect(left).to_contain_text("if its view is gone, run this cell again")
+    left.scroll_into_view_if_needed()
+    page.screenshot(path=tmp_path / "next-day.png")
+    said = notebook.run(loop + 1)
+    page.screenshot(path=tmp_path / "recovered-next-day.png")
+    assert "recovered at epoch 5" in said
+    assert "epochs 4 to 5 of it stand: run it again" in said
+    assert "('N3', 210) and then: ('N1', 80) ('N2', 120)\n" in said
+    assert "computed again: 0" in said
+    assert "epoch 6" in notebook.run(loop)
+    assert "('N3', 215)" in notebook.run(loop + 1)
+    logs = {each.name for each in (Path(path).parent / ".nosync").iterdir()}
+    assert logs == {TUTORIAL.stem, ".gitignore"}
 
 
 GRID_CELLS = [

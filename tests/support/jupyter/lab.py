@@ -34,6 +34,14 @@ _NEW = """async (cells) => {
     model.deleteCell(0);
 }"""
 
+_RUN_ALL = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
+_ADD = """(source) => {
+    const { model } = window.jupyterapp.shell.currentWidget.content;
+    model.sharedModel.addCell({ cell_type: 'code', source });
+    return model.cells.length - 1;
+}"""
+_SAVE = "window.jupyterapp.shell.currentWidget.context.save()"
+
 _INTERRUPT = """() => {
     const notebook = window.jupyterapp.shell.currentWidget;
     return notebook.context.sessionContext.session.kernel.interrupt();
@@ -87,6 +95,19 @@ class LabPage:
         prompt = self.cell(index).locator(".jp-InputArea-prompt")
         expect(prompt).to_have_text(re.compile(r"\[\d+\]:"))
         return self.output(index)
+
+    def run_all(self) -> None:
+        """Chooses *Run All Cells*, and waits for the end of the last one; none may fail."""
+        assert self.page.evaluate(_RUN_ALL), self.page.locator(".jp-OutputArea").all_inner_texts()
+
+    def add(self, source: str) -> int:
+        """Adds a cell at the end; its index."""
+        added: int = self.page.evaluate(_ADD, source)
+        return added
+
+    def save(self) -> None:
+        """Saves the notebook as it is, outputs and all."""
+        self.page.evaluate(_SAVE)
 
     def begin(self, index: int) -> None:
         """Starts a cell and returns when it runs."""

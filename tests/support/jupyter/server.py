@@ -16,6 +16,7 @@ from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 import nbformat
+import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 from ports import free_port
 
@@ -38,6 +39,7 @@ c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 c.LabApp.workspaces_dir = {workspaces!r}
 c.LabApp.user_settings_dir = {settings!r}
 """
+_DAY_NS = 24 * 3600 * 10**9
 _SETTINGS = {
     "@jupyterlab/apputils-extension/notification.jupyterlab-settings": (
         '{"fetchNews": "false", "checkForUpdates": false}'
@@ -48,61 +50,118 @@ _SETTINGS = {
 
 @contextmanager
 def served(folder: Path, root: Path, *, app: str = "jupyterlab") -> Iterator[str]:
-    """Runs a server over `root` with the kernel installed; gives its address.
+    """Runs a server over `root` for the block; gives its address.
 
     Args:
         folder: of the server alone: its home, settings, kernels.
         app: `jupyter_server` has no pages, and starts in half the time.
     """
-    for name, text in _SETTINGS.items():
-        file = folder / "settings" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    environ = {
-        **os.environ,
-        "HOME": str(folder),
-        "PYTHONPATH": package_path(),
-        "JUPYTER_PATH": str(folder / "prefix" / "share" / "jupyter"),
-        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
-        "IPYTHONDIR": str(folder / "ipython"),
-        "PYTHONWARNINGS": "ignore:pkg_resources is deprecated",  # as `make lab` has it
-    }
-    install = [sys.executable, "-m", "nosync", "install", "--prefix", str(folder / "prefix")]
-    subprocess.run(install, env=environ, check=True, capture_output=True, timeout=60)
-    port = free_port()
-    config = folder / "config.py"
-    config.write_text(
-        _CONFIG.format(
-            port=port,
-            root=str(root),
-            workspaces=str(folder / "workspaces"),
-            settings=str(folder / "settings"),
-        )
-    )
-    command = [sys.executable, "-m", app, "--config", str(config)]
-    server = subprocess.Popen(
-        command, env=environ, cwd=folder, stderr=subprocess.PIPE, text=True, bufsize=1
-    )
-    assert server.stderr is not None
-    drain = threading.Thread(target=server.stderr.read, daemon=True)
+    server = Server(folder, root, app=app)
     try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+class Server:
+    """A server over `root` with the kernel installed; arguments as of `served`.
+
+    Attributes:
+        url: its address, another one after `begin_next_day`.
+    """
+
+    def __init__(self, folder: Path, root: Path, *, app: str = "jupyterlab") -> None:
+        self._folder, self._root, self._app = folder, root, app
+        self._day = 0
+        for name, text in _SETTINGS.items():
+            file = folder / "settings" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        prefix = str(folder / "prefix")
+        install = [sys.executable, "-m", "nosync", "install", "--prefix", prefix]
+        subprocess.run(install, env=self._environ(), check=True, capture_output=True, timeout=60)
+        self.url = self._start()
+
+    @property
+    def runtime(self) -> Path:
+        """Where its kernels' connection files are."""
+        return self._folder / ("runtime" if self._day == 0 else f"runtime-{self._day}")
+
+    def _environ(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "HOME": str(self._folder),
+            "PYTHONPATH": package_path(),
+            "JUPYTER_PATH": str(self._folder / "prefix" / "share" / "jupyter"),
+            "JUPYTER_RUNTIME_DIR": str(self.runtime),
+            "IPYTHONDIR": str(self._folder / "ipython"),
+            "PYTHONWARNINGS": "ignore:pkg_resources is deprecated",  # as `make lab` has it
+        }
+
+    def _start(self) -> str:
+        """Starts the process, and returns its address once somebody listens there."""
+        port = free_port()
+        config = self._folder / "config.py"
+        config.write_text(
+            _CONFIG.format(
+                port=port,
+                root=str(self._root),
+                workspaces=str(self._folder / "workspaces"),
+                settings=str(self._folder / "settings"),
+            )
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", self._app, "--config", str(config)],
+            env=self._environ(),
+            cwd=self._folder,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        stderr = self._process.stderr
+        assert stderr is not None
+        self._drain = threading.Thread(target=stderr.read, daemon=True)
         said = []
-        for line in server.stderr:
+        for line in stderr:
             said.append(line)
             if "is running at" in line:
                 break
         else:
+            self.stop()
             raise RuntimeError("the server did not start:\n" + "".join(said[-20:]))
-        drain.start()
+        self._drain.start()
         _await(port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.send_signal(signal.SIGTERM)
-        server.wait(timeout=120)
-        if drain.ident is not None:
-            drain.join(timeout=120)
-        server.stderr.close()
+        return f"http://127.0.0.1:{port}"
+
+    def begin_next_day(self) -> None:
+        """Kills the server and its kernels, lets a day pass, and starts another server.
+
+        No kernel id, connection file or address of the day before is in use any more.
+        """
+        kernels = psutil.Process(self._process.pid).children()
+        for each in (self._process, *kernels):  # a kernel ends by itself, but a second later
+            each.kill()
+        self._wait()
+        _, left = psutil.wait_procs(kernels, timeout=120)
+        assert not left
+        for path in (self._root, *self._root.rglob("*")):
+            status = path.stat()
+            os.utime(path, ns=(status.st_atime_ns - _DAY_NS, status.st_mtime_ns - _DAY_NS))
+        self._day += 1
+        self.url = self._start()
+
+    def stop(self) -> None:
+        """Ends it as Ctrl-C does."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.send_signal(signal.SIGTERM)
+        self._wait()
+
+    def _wait(self) -> None:
+        self._process.wait(timeout=120)
+        if self._drain.ident is not None:
+            self._drain.join(timeout=120)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
 
 
 def _await(port: int) -> None:
