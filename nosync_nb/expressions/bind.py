@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from nosync_nb.errors import SchemaError
 from nosync_nb.expressions import (
+    beforehand,
     calendar,
     collected,
     conditions,
@@ -67,6 +68,7 @@ class Binder:
         scope: the variables of the lambdas around.
         mixes: whether values of types have met that ANSI mode makes one type of in its own way.
         apart: whether it is another way without that mode, as far as is known.
+        first: what Spark evaluates before the expression (beforehand.py).
     """
 
     def __init__(self, schema: Schema, *, utc: bool) -> None:
@@ -74,6 +76,7 @@ class Binder:
         self.utc = utc
         self.mixes = False
         self.apart = False
+        self.first: list[ValueNode] = []
         self.scope = lambdas.Variables(schema.types)
 
     def bind(self, tree: exp.Expression) -> ValueNode:
@@ -134,7 +137,15 @@ class Binder:
         if lower not in _PLAIN:
             types = [node.type for node in (nodes[1:] if lower in _CHOICES else nodes)]
             self._meet([*types, lower] if lower in _TYPE_NAMES else types)
+        if lower == "nullif":
+            self._ask_first(arguments[0].parent, arguments[0])
         return entry(lower, nodes, self.utc)
+
+    def _ask_first(self, call: Any, operand: Any) -> None:
+        """Notes an operand that Spark evaluates before all else."""
+        if beforehand.is_first(call, operand, self.scope.find):
+            node = self.bind(operand)
+            self.first += [node] if node.raises else []
 
     def _column(self, tree: Any) -> ValueNode:
         if isinstance(tree.this, exp.Star):
@@ -190,6 +201,7 @@ class Binder:
             raise NotProvedError("between symmetric")
         low = self._operator(">=", tree.this, tree.args["low"])
         high = self._operator("<=", tree.this, tree.args["high"])
+        self._ask_first(tree, tree.this)
         return OPERATORS["and"]("and", [low, high], self.utc)
 
     def _like(self, tree: Any) -> ValueNode:

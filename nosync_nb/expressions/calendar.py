@@ -209,8 +209,7 @@ def _read(text: ValueNode, pattern: str, type_: str, *, utc: bool) -> ValueNode:
         raise NotProvedError("timestamps in a time zone other than UTC")
     if text.type != "string":
         raise NotProvedError(f"a {text.type} that is read by a pattern")
-    kernel = TextKernel(patterns.reader(pattern), raises=True)
-    return StrictNode("read", type_, kernel, (text,))
+    return StrictNode("read", type_, patterns.reader(pattern), (text,))
 
 
 def _to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

@@ -9,10 +9,10 @@ from typing import Any
 from nosync_nb.expressions import casts, dates, moments, printed, wide
 from nosync_nb.expressions.kernel import InvalidError, TextKernel, tried
 from nosync_nb.expressions.nested import RowwiseNode
-from nosync_nb.expressions.nodes import LiteralNode, StrictNode, ValueNode
+from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.numbers import limits
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_of, is_decimal, is_known
-from nosync_nb.rows.types import FLOATS, INTEGERS, is_nested
+from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts, is_nested
 
 
 class NotProvedError(Exception):
@@ -20,6 +20,8 @@ class NotProvedError(Exception):
 
 
 _EXACT = {"float": 2**24, "double": 2**53}
+_LONG_PLACES = 18
+"""Of decimals that Spark keeps as a long: of more it makes no whole number of a computed zero."""
 
 _IMPLICIT: dict[str, tuple[str, ...]] = {
     "string": (*NUMBERS, "boolean", "date", "timestamp", "timestamp_ntz"),
@@ -63,6 +65,9 @@ def cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
         raise NotProvedError("timestamps in a time zone other than UTC")
     if is_nested(source) and target == "string":
         return _printed(node, utc=utc)
+    computed = is_decimal(source) and not isinstance(node, ColumnNode)
+    if computed and target in INTEGERS and decimal_parts(source)[1] > _LONG_PLACES:
+        raise NotProvedError(f"cast of a computed {source} to {target}")
     kernel = casts.cast(source, target) if is_known(source) else None
     if kernel is None:
         raise NotProvedError(f"cast of {source} to {target}")

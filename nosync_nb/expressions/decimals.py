@@ -1,8 +1,8 @@
 """Rules of the table: arithmetic and rounding of decimals, with Spark's precision and scale.
 
-Values are whole numbers of the last place. Spark computes in at most 39 digits, rounds to the
-scale of the result, ties away from zero, and refuses what has more digits than its type. Types are
-those of `spark.sql.decimalOperations.allowPrecisionLoss`, which is on by default.
+Values are whole numbers of the last place. Spark computes exactly, rounds once to the scale of the
+result, ties away from zero, and refuses what has more digits than its type. Types are those of
+`spark.sql.decimalOperations.allowPrecisionLoss`, which is on by default.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _subtracted(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
 
 
 def _multiplied(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
-    return wide.scaled(wide.digits_kept(wide.times(a, b), _DIGITS), scale - s1 - s2)
+    return wide.scaled(wide.times(a, b), scale - s1 - s2)
 
 
 def _quotient_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
@@ -119,20 +119,8 @@ def _quotient_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
     return _bounded(p1 - s1 + s2 + scale, scale)
 
 
-_SURE = 18
-"""Places up to which a quotient of 64-bit numbers is rounded in one step as in two."""
-
-
 def _divided(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
-    """Spark rounds to 39 places first. Quotients of int64 are never that close to a tie."""
-    more = scale - s1 + s2
-    if more >= 0 and scale <= _SURE:
-        above = wide.raised(a, more)
-        low, high = numbers.extent(above)
-        if low > -(2**62) and high < 2**62 and getattr(b, "dtype", None) == np.int64:
-            return wide.over(above, b)
-    near = wide.over(wide.raised(a, _DIGITS - s1 + s2), b)
-    return wide.lowered(near, _DIGITS - scale)
+    return wide.over(wide.raised(a, scale - s1 + s2), b)
 
 
 def _rest_type(p1: int, s1: int, p2: int, s2: int) -> Parts:

@@ -20,6 +20,7 @@ from sqlglot import exp
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError, SchemaError
+from nosync_nb.expressions.beforehand import BeforehandNode
 from nosync_nb.expressions.bind import Binder
 from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.collected import is_held
@@ -273,6 +274,8 @@ def _bound(parsed: Parsed, schema: Schema, *, utc: bool) -> tuple[ValueNode, Bin
         raise NotProvedError("this order of operators without parentheses")
     binder = Binder(schema, utc=utc)
     node = binder.bind(parsed.tree)
+    if binder.first:
+        node = BeforehandNode(node, binder.first)
     if not isinstance(node, ColumnNode) and not is_held(node.type) and node.type != VOID:
         raise NotProvedError(f"a {node.type}")
     return node, binder

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from nosync_nb.expressions import texts, wide
+from nosync_nb.expressions.beforehand import BeforehandNode
 from nosync_nb.expressions.kernel import Bounds, Check, InvalidError, Kernel, TextKernel
 from nosync_nb.expressions.loose import LooseNode
 from nosync_nb.expressions.nodes import (
@@ -50,6 +51,8 @@ class _ExceedsError(Exception):
 
 def compile_fast(node: ValueNode) -> Fast | None:
     """Returns the fast form of a node, None if it has none."""
+    if isinstance(node, BeforehandNode):
+        return compile_fast(node.inner)  # which looks at every part of every row
     polynomial = compile_polynomial(node)
     if polynomial is not None:
         return polynomial

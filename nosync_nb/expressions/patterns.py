@@ -8,7 +8,6 @@ before 0001 is 0000, and years beyond 9999 have a sign where four letters ask fo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import date
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nosync_nb.expressions.coerce import NotProvedError
-from nosync_nb.expressions.kernel import InvalidError
+from nosync_nb.expressions.kernel import InvalidError, TextKernel
 
 DAY = 86_400_000_000
 HOUR, MINUTE, SECOND = 3_600_000_000, 60_000_000, 1_000_000
@@ -131,25 +130,38 @@ def _reserves(fields: list[tuple[str, int]]) -> bool:
 
 
 @lru_cache(maxsize=256)
-def reader(pattern: str) -> Callable[[str], int]:
-    """Returns what reads a timestamp, in microseconds, by a pattern; raises `InvalidError`.
+def reader(pattern: str) -> TextKernel:
+    """Returns what reads a timestamp, in microseconds, by a pattern.
 
-    Fields that are not there are those of 1970-01-01 00:00.
+    Fields that are not there are those of 1970-01-01 00:00. A day that there is, but too far for
+    timestamps, is refused also where it is tried and without ANSI mode.
 
     Raises:
         NotProvedError: for a pattern whose meaning only Spark knows.
     """
     expression, fields = _expression(pattern)
 
-    def read(text: str) -> int:
+    def tried(text: str) -> int | None:
         match = expression.fullmatch(text)
         values = None if match is None else _values(fields, match.groups())
         micros = None if values is None else _micros(values)
+        if micros is not None and not _LEAST <= micros < 2**63:
+            raise InvalidError(f"overflow: {text!r} is too far for a timestamp")
+        return micros
+
+    def read(text: str) -> int:
+        micros = tried(text)
         if micros is None:
             raise InvalidError(f"{text!r} does not fit the pattern {pattern!r}")
         return micros
 
-    return read
+    reaches = ("y", 2) not in fields and any(letter == "y" for letter, _ in fields)
+    lenient = TextKernel(tried, raises=reaches, nullable=True)
+    return TextKernel(read, raises=True, lenient=lenient)
+
+
+_LEAST = -(2**63 // SECOND) * SECOND
+"""The first whole second of timestamps."""
 
 
 def _values(fields: list[tuple[str, int]], texts: tuple[str, ...]) -> dict[str, int] | None:
@@ -182,7 +194,7 @@ def _is_year(text: str, width: int) -> bool:
 
 
 def _micros(values: dict[str, int]) -> int | None:
-    """The microseconds of the fields, None if there is no such day or it is too far."""
+    """The microseconds of the fields, None if there is no such day."""
     month = (values.get("y", 1970) - 1970) * 12 + values.get("M", 1) - 1
     starts = np.array([month, month + 1], "datetime64[M]").astype("datetime64[D]").astype(np.int64)
     day = int(starts[0]) + values.get("d", 1) - 1
@@ -190,5 +202,4 @@ def _micros(values: dict[str, int]) -> int | None:
         return None
     hour = values.get("H", values.get("h", 0) % 12 + 12 * values.get("a", 0))
     clock = (hour * 60 + values.get("m", 0)) * 60 + values.get("s", 0)
-    micros = day * DAY + clock * SECOND + values.get("S", 0)
-    return micros if -(2**63) <= micros < 2**63 else None
+    return day * DAY + clock * SECOND + values.get("S", 0)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nosync_nb.expressions import arrays, making, numbers
+from nosync_nb.expressions.beforehand import BeforehandNode
 from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.kernel import Kernel, TextKernel, tried
 from nosync_nb.expressions.mathematics import looked_at_last
@@ -73,6 +74,9 @@ def relaxed(node: ValueNode) -> ValueNode:
         branches = [(relaxed(condition), relaxed(result)) for condition, result in node.branches]
         return CaseNode(branches, relaxed(node.default))
     inner = [relaxed(argument) for argument in node.arguments]
+    if isinstance(node, BeforehandNode):
+        first = [each for each in inner[:-1] if each.raises]
+        return BeforehandNode(inner[-1], first) if first else inner[-1]
     if isinstance(node, LogicNode):
         return LogicNode(*inner, conjunction=node.conjunction)
     if isinstance(node, IsNullNode):
@@ -105,7 +109,9 @@ def _kernel(node: StrictNode) -> Kernel | TextKernel:
     if name in _ENDS and types == ["double"]:
         ends, cut = _saturated("bigint"), _ENDS[name]
         return Kernel(lambda a: ends(cut(a)), floats=True)
-    if (decimal and name in _DECIMAL) or (number and name in _NULL_BY_ZERO) or name == "read":
+    if name == "read" and isinstance(kernel, TextKernel):
+        return kernel.lenient or kernel
+    if (decimal and name in _DECIMAL) or (number and name in _NULL_BY_ZERO):
         return tried(kernel)
     if isinstance(kernel, Kernel) and name in _MAKING:
         return making.lenient(kernel)

@@ -248,3 +248,53 @@ def test_a_size_between_signs_may_be_nothing() -> None:
 def test_texts_of_a_branch_stand_at_their_rows_in_large_columns_too() -> None:
     given = of("if(x <> 0, upper(cast(10 div x as string)), 'z')", "x int", *[1, 0, 2] * rows.SMALL)
     assert given == ["10", "z", "5"] * rows.SMALL
+
+
+def test_a_capital_sigma_ends_a_word_also_beside_letters_that_python_does_not_know() -> None:
+    young = ("AΣ.\u1c8a", "\u1c8aΣ", "AΣ.\U00010d70", "AΣ\U00010d69b", "İΣ\u1c89")
+    expected = ["aσ.\u1c8a", "\u1c8aς", "aσ.\U00010d70", "aσ\U00010d69b", "i̇σ\u1c8a"]
+    assert of("lower(x)", "x string", *young) == expected
+
+
+def test_decimals_are_rounded_once() -> None:
+    tenth = "cast(x as decimal(38,9))"
+    assert of(f"1.5 / {tenth}", "x string", "10000000000000000000000000000.5") == [
+        decimal.Decimal("1e-28")
+    ]
+    product = f"cast('9007199254740991.99115044' as decimal(38,8)) * {tenth}"
+    expected = decimal.Decimal("81129638414606681616079254907278.306836")
+    assert of(product, "x string", "9007199254740992") == [expected]
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_a_day_too_far_for_timestamps_is_an_error_whoever_asks(ansi: bool) -> None:
+    for sql in ("to_date", "try_to_timestamp", "try_to_date", "unix_timestamp"):
+        schema, settings = Schema.parse("x string"), Settings("UTC", ansi=ansi)
+        e = compile_expression(f"{sql}(x, 'yyyy-MM-dd')", schema, settings=settings)
+        assert e.evaluate([column_of(["+294247-01-10"], "string")], 1) is not None
+        for far in ("+294247-01-11", "-290308-12-21"):
+            with pytest.raises(ExpressionError, match="overflow"):
+                e.evaluate([column_of([far], "string")], 1)
+
+
+def test_what_is_read_twice_is_looked_at_on_every_row() -> None:
+    for sql in (
+        "false and (-x between 1 and 2)",
+        "x > 0 and (-x between 1 and 2)",
+        "cast(null as int) + nullif(-x, 1) = 3",
+        "case when (x > 0 and -x between 1 and 2) then 1 end = 1",
+    ):
+        with pytest.raises(ExpressionError, match="overflow in the row x=-2147483648"):
+            of(sql, "x int", 1, -(2**31))
+    for sql in (
+        "case when x > 0 then -x between 1 and 2 else false end",
+        "if(x > 0, nullif(-x, 1), 3) <> 3",
+        "coalesce(x < 0, nullif(-x, 1) = 1) and x > 0 and false",
+    ):
+        assert of(sql, "x int", -(2**31)) == [False]
+
+
+def test_a_decimal_that_is_made_of_many_places_is_no_whole_number_here() -> None:
+    assert compiled("cast(x as int)", "x decimal(38,20)").local
+    made = compiled("cast(cast(x as decimal(38,20)) as int)", "x int")
+    assert (made.local, made.why) == (False, "cast of a computed decimal(38,20) to int")
