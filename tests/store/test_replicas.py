@@ -180,6 +180,23 @@ def test_an_owner_ships_when_enough_replicas_have_nothing_that_he_lacks() -> Non
         Poll(1, 1).ask(0, AHEAD)
 
 
+def test_a_torn_replica_is_no_witness_against_one_that_is_ahead() -> None:
+    torn = LEVEL._replace(generation=5, torn=True)
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, AHEAD)
+    with pytest.raises(UndecidedError):
+        poll.ask(1, torn)
+    with pytest.raises(UndecidedError, match="1 of 2"):
+        poll.ask(2, LEVEL)
+    with pytest.raises(AheadError, match="frame 9"):
+        poll.ask(0, AHEAD)
+    poll = Poll(3, 2)
+    with pytest.raises(UndecidedError):
+        poll.ask(0, torn)
+    poll.ask(1, LEVEL)  # nobody is ahead
+
+
 def test_who_is_ahead_and_cannot_be_read_is_not_recommended_to_restore_from() -> None:
     damaged = AHEAD._replace(damage="'the replica' ends at 7")
     with pytest.raises(AheadError, match="frame 9") as caught:

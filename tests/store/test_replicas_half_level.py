@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from faults import Crash
+from memory_disk import Inode
 from replica_world import World
 
 from nosync_nb import open as open_session
@@ -159,6 +161,54 @@ def test_a_replica_that_is_filled_again_counts_for_what_was_safe_when_it_acknowl
                 with pytest.raises(restoring.MissingError, match="1 of its 3 replicas"):
                     world.restored(world.replicas._replace(replicas=named))
     assert half
+
+
+def half_damaged() -> World:
+    """Four frames that two replicas have, and a later owner's third, of which the last is bad.
+
+    He began after a loss of power, and has written them again.
+    """
+    world = World(8)
+    for _ in range(3):
+        world.append()
+    world.keep_copy()
+    world.append()
+    world.sync()
+    for number in (0, 1):
+        world.ship(number)
+    world.power()
+    assert world.log.heads[-1].start.seq < 4  # the rest was not known to be synced
+    for number in (0, 1, 2):
+        with suppress(UndecidedError):
+            world.poll.ask(number, Vote("", 1))
+    world.ship(2)
+    assert world.announced == 4
+    inode = world.tree.find(world.segments(2)[-1])
+    assert isinstance(inode, Inode)
+    inode.flip(8 * len(inode.content) - 1)
+    noted = f"{world.replicas.replicas[2].path}/{world.log.id.hex()}/acknowledged"
+    world.quiet.replace(noted, b"torn")  # by a loss of power, which it is not synced against
+    world.holds[2] = 0
+    assert world.readable(2) == 3
+    return world
+
+
+@pytest.mark.fault(12, 33)
+def test_a_damaged_copy_of_a_later_owner_hides_nothing_that_it_is_a_part_of() -> None:
+    world = half_damaged()
+    world.lose_disk()  # which asserts that what was announced is there
+    world.level()
+    assert world.announced == len(world.appended) == 5
+
+
+@pytest.mark.fault(12, 32)
+def test_a_damaged_copy_is_no_witness_that_an_old_copy_of_the_disk_lacks_nothing() -> None:
+    world = half_damaged()
+    before = world.put_back(alone=True)
+    assert (before.last, before.announced) == (3, 4)
+    world.outrank()
+    world.refuted(before)  # which asserts that what was announced is not written over
+    assert world.appended == before.appended
 
 
 class Unsure(FolderReplica):

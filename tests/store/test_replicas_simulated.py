@@ -19,6 +19,8 @@ from soak import tried
 SEEDS = int(os.environ.get("NOSYNC_SEEDS", tried("2000", soak="100000")))
 CHUNK = 200
 LIFE_STEPS = 200
+BROKEN_ONCE = (5177, 7796, 8312)
+"""Lives beyond those of a usual run in which a promise was broken, or asked of a disk put aside."""
 
 
 def lived(seeds: range) -> Counter[str]:
@@ -57,6 +59,11 @@ def test_whatever_fails_what_was_announced_is_on_the_replicas(
     if len(seeds) == CHUNK:
         expected = {*ACTIONS, *FAULTS, *(f"disk: {step}" for step in STEPS)}
         assert not expected - {what for what, count in did.items() if count}
+
+
+@pytest.mark.parametrize("seed", BROKEN_ONCE)
+def test_what_broke_a_promise_once_does_not_again(seed: int) -> None:
+    lived(range(seed, seed + 1))
 
 
 def test_a_seed_decides_everything() -> None:

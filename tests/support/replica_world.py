@@ -13,6 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from faults import Crash, FakeMachine
 from memory_disk import Directory, Inode, MemoryFiles, Tree
@@ -66,6 +67,15 @@ def part_of(data: bytes) -> tuple[bytes, str]:
     return data + table + footer, hashlib.blake2b(table, digest_size=16).hexdigest()
 
 
+class Before(NamedTuple):
+    """What was so before a log's folder was replaced by a copy, and the last frame of that."""
+
+    appended: list[bytes]
+    announced: int
+    holds: list[int]
+    last: int
+
+
 class World:
     """One log, its replicas, and what its user was told of them.
 
@@ -98,6 +108,7 @@ class World:
         self.announced = 0
         self.acks = [0] * COUNT
         self.holds = [0] * COUNT
+        self.disks_lost = 0
         self.wiped: set[int] = set()
         self.damaged: set[int] = set()
         self.shippers: list[Shipper | None] = [None] * COUNT
@@ -288,13 +299,18 @@ class World:
                 self.ship(number, written=True)
 
     def power(self) -> None:
-        """The machine loses its power, and keepers with it; maybe the owner had died before."""
-        durable = self.log.durable
+        """The machine loses its power, and keepers with it; maybe the owner had died before.
+
+        What was on the disk is there, unless a keeper was told that replicas are ahead: then
+        somebody has put the disk aside. Replicas cannot tell whether what one has of a history
+        that was left was ever safe, if another one that may have had it was emptied.
+        """
+        durable, lost = self.log.durable, self.disks_lost
         if self.random.random() < 0.25:
             self.outlived()
         self.darken()
         self.log = self.opened(boot=f"boot-{self.random.randrange(1 << 30)}")
-        assert len(self.appended) >= durable
+        assert len(self.appended) >= durable or self.disks_lost > lost
         self.zombies.clear()
 
     def darken(self) -> None:
@@ -558,19 +574,35 @@ class World:
         """The log's folder is replaced by the copy: nothing may be shipped that hides more."""
         if self.copy is None or self.copy[1] > len(self.appended) or self.unfit() is None:
             return
-        self.tree.put(self.path, self.copy[0])
-        self.files = self.another(self.files)
-        self.copy = None
-        kept = self.appended
-        announced, holds, self.announced = self.announced, list(self.holds), 0
-        self.log = self.opened()
-        last = len(self.appended)  # of what was lost
+        before = self.put_back()
         for _ in range(self.random.randrange(3)):
             self.busy()
             self.log = self.opened()
         if self.random.random() < 0.5:  # he was told which owner they obey
-            self.log.go_beyond(max(map(self.obeyed, range(COUNT))))
-            self.log = self.opened()
+            self.outrank()
+        self.refuted(before)
+
+    def put_back(self, *, alone: bool = False) -> Before:
+        """The log's folder is replaced by the copy, and opened; maybe no replica answers then."""
+        assert self.copy is not None
+        self.tree.put(self.path, self.copy[0])
+        self.files = self.another(self.files)
+        self.copy = None
+        kept, announced, holds = self.appended, self.announced, list(self.holds)
+        away, self.announced = self.away, 0
+        self.away = {*range(COUNT)} if alone else away
+        self.log = self.opened()
+        self.away = away
+        return Before(kept, announced, holds, len(self.appended))
+
+    def outrank(self) -> None:
+        """The next owner is of a later generation than any that a replica obeys."""
+        self.log.go_beyond(max(map(self.obeyed, range(COUNT))))
+        self.log = self.opened()
+
+    def refuted(self, before: Before) -> None:
+        """The log goes on from an old copy: what was announced is not written over."""
+        kept, announced, holds, last = before
         self.announced, self.holds = announced, holds
         self.append()
         self.sync()
@@ -607,6 +639,7 @@ class World:
         unfit = self.unfit()
         if unfit is None:
             return  # that it may be lost is said, and nothing is made anew
+        self.disks_lost += 1
         self.tree.put(self.path, None)
         self.files = self.another(self.files)
         whole = [n for n in range(COUNT) if n not in unfit]

@@ -9,6 +9,12 @@ Failure: 1. A replica gets the frames before a checkpoint, and the first ones of
 and who ships dies before the checkpoint is sent. 2. The disk is lost. What can be read back ends
 before that owner begins, and is shorter than what others acknowledged of the one before him. Hence
 a copy counts as the latest owner's if all that he began with can be read back of it.
+
+Failure: 1. An owner begins after the power was lost, and writes again, in his own segment, what is
+not known to be synced. 2. A replica gets it, and a byte of it changes there. 3. The disk is lost.
+What can be read back of that copy is the latest owner's, and ends before what others acknowledged
+of the one before him. It is a part of what they have. Hence a copy can tell whether another one is
+part of it (`Copy.continues`), and who chooses takes what goes on from it (restoring.py).
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from nosync_nb.store import framed, owed
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.log import checkpoint, segments, tail
 from nosync_nb.store.log.checkpoint import Checkpoint
-from nosync_nb.store.log.frames import Frame, Mark
+from nosync_nb.store.log.frames import DIGEST_BYTES, TRAILER_BYTES, Frame, Mark
 from nosync_nb.store.log.segments import Chain, Segment
 from nosync_nb.store.naming import Wanted
 from nosync_nb.store.owed import Namers
@@ -43,6 +49,7 @@ class Copy(NamedTuple):
             owed last; see `owed`.
         generation: of the last owner who had all of it, and shipped to it.
         end: after the last frame.
+        heads: of its segments up to there, ascending, with those before its checkpoint.
     """
 
     url: str
@@ -51,6 +58,24 @@ class Copy(NamedTuple):
     rows: dict[str, Wanted]
     generation: int
     end: Mark
+    heads: tuple[Segment, ...]
+
+    def continues(self, other: Copy) -> bool:
+        """Whether it is the other copy and more, as far as it holds what the other ends with.
+
+        Raises:
+            CorruptLogError, DurabilityError: it cannot be read any more.
+
+        Cost: one short read.
+        """
+        mark = other.end
+        if mark.seq >= self.end.seq:
+            return False
+        at = [each for each in self.heads if each.start.offset <= mark.offset]
+        if not at or at[-1].start.offset == mark.offset:
+            return bool(at) and at[-1].start == mark
+        place = at[-1].local(mark.offset) - TRAILER_BYTES
+        return self.replica.read(at[-1].name, place, DIGEST_BYTES) == mark.chain
 
 
 class Stretch(NamedTuple):
@@ -227,7 +252,8 @@ def _cut(files: Files, stretch: Stretch, name: str | None, state: Checkpoint | N
             generation = segment.generation
     if name is not None:
         sizes[name] = held[name]
-    return Copy(stretch.url, stretch.replica, sizes, rows, generation, end)
+    heads = tuple(one for one in stretch.live if one.start.offset <= end.offset)
+    return Copy(stretch.url, stretch.replica, sizes, rows, generation, end, heads)
 
 
 def _frames(

@@ -71,11 +71,14 @@ class Vote(NamedTuple):
         ahead: what it has that his log lacks, in words; empty if nothing.
         generation: of the last owner whose frames it has; 0: it holds nothing.
         damage: why nothing of that can be had from it; empty if it can.
+        torn: it holds bytes after what can be read of it: the rest of a frame that it never
+            acknowledged, or one that it did, and that is damaged.
     """
 
     ahead: str
     generation: int
     damage: str = ""
+    torn: bool = False
 
 
 class Poll:
@@ -98,6 +101,10 @@ class Poll:
 
     A replica that is ahead with frames of an earlier owner than another one has is behind: that
     owner had all that was safe before he shipped anything.
+
+    Failure: a byte changes in what a replica has, which ends before what was safe then; a disk
+    comes back from a copy that ends there too. This replica holds nothing that the log lacks, and
+    maybe that of the latest owner. Hence one that is torn is no witness against one that is ahead.
     """
 
     def __init__(self, replicas: int, needed: int) -> None:
@@ -117,14 +124,15 @@ class Poll:
             votes = list(self._votes.values())
         needed, every = readers(self._replicas, self._quorum), len(votes) == self._replicas
         level = [each for each in votes if each.generation and not each.ahead]
-        latest = max((each.generation for each in level), default=0)
+        sound = [each for each in level if not each.torn]
+        latest = max((each.generation for each in sound), default=0)
         ahead = [each for each in votes if each.ahead and each.generation >= latest]
         told = sum(each.generation > 0 for each in votes)
-        if len(level) >= needed or (not ahead and (every or told >= needed)):
+        if len(sound) >= needed or (not ahead and (every or told >= needed)):
             return
         if vote in ahead and (every or len(ahead) >= self._quorum):
             raise AheadError(vote.ahead, hint=_remedy(ahead))
-        why = f"{len(level)} of {needed} replicas have told that this log lacks nothing"
+        why = f"{len(sound)} of {needed} replicas have told that this log lacks nothing"
         silent = self._replicas - len(votes)
         if silent and not vote.generation:
             why += f"; it is empty itself, which tells nothing while {silent} do not answer"

@@ -10,7 +10,9 @@ killed and opened again goes on bringing what is not here.
 
 Failure: a replica was not there when a log was made anew, and holds frames that nobody was told of;
 the log went on without them. It comes back, and its copy is the longest. Hence the copy that goes
-furthest is the longest of those that the latest owner shipped to.
+furthest is the longest of those that the latest owner shipped to; but one that is the same and
+goes on is better, whoever shipped it: what that owner was safe with is part of it, if he had any.
+So a copy of his that is damaged, and seems to be shorter than it was, hides nothing (examining.py).
 
 Failure: a copy is damaged between the look at it and its use. Hence what was copied is looked at
 again, and if it is not what was chosen, the replica counts as one that did not answer: the next
@@ -117,9 +119,9 @@ def restore(
         copies, also = _copies(files, replicas, promised)
         silent += more + also
         while copies:
+            best = _furthest(copies, silent)
             if not gap:
                 _enough(path, strict, silent)
-            best = max(copies, key=lambda copy: (copy.generation, copy.end.seq))
             copies.remove(best)
             try:
                 known = _following(settings, said, max(1, strict.quorum), best)
@@ -133,6 +135,18 @@ def restore(
         f"'{path}' is empty, and none of its copies can be read: {'; '.join(silent)}",
         hint="bring more of the replicas back",
     )
+
+
+def _furthest(copies: list[Copy], silent: list[str]) -> Copy:
+    """The copy that has all that was safe, if one has; those that do not answer are left out."""
+    best, *rest = sorted(copies, key=lambda copy: (copy.generation, copy.end.seq), reverse=True)
+    for each in rest:
+        try:
+            best = each if each.continues(best) else best
+        except (CorruptLogError, DurabilityError) as error:
+            copies.remove(each)
+            silent.append(f"{each.url}: {error}")
+    return best
 
 
 def _told(best: Copy, settings: Replicas, silent: Sequence[str]) -> Restored:

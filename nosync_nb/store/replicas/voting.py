@@ -47,7 +47,7 @@ def vote(source: Source, replica: Replica, view: View, held: Mapping[str, int]) 
     """
     own = _own(source, replica, held)
     begun = any(e.segment.generation == source.generation for e in view.extents)
-    why = _ahead(source, replica, own) if begun else ""
+    why, torn = _ahead(source, replica, own) if begun else ("", False)
     generation, damage = own[0][0].generation if own else 0, ""
     if why:
         try:
@@ -59,27 +59,31 @@ def vote(source: Source, replica: Replica, view: View, held: Mapping[str, int]) 
             heads = (one for one, _ in own if one.generation == copy.generation)
             here = source.holds(copy.end, next(heads, None))
             why, generation = "" if here else why, copy.generation
-    return Vote(why, generation if why or replica.acknowledged() else 0, damage)
+    return Vote(why, generation if why or replica.acknowledged() else 0, damage, torn)
 
 
-def _ahead(source: Source, replica: Replica, own: Own) -> str:
-    """What a replica's own log has that this one lacks, in words; empty if nothing."""
+def _ahead(source: Source, replica: Replica, own: Own) -> tuple[str, bool]:
+    """What a replica's own log has that this one lacks, in words, empty if nothing; and if torn."""
+    torn = False
     for segment, size in own:
         if segment.generation >= source.generation:
             continue
         if not source.holds(segment.start, segment):
-            return f"the replica goes on after frame {segment.start.seq}, which this log lacks"
+            why = f"the replica goes on after frame {segment.start.seq}, which this log lacks"
+            return why, torn
         here = source.size(segment.name)
         if here is not None and here >= size and not _differs(source, replica, segment.name, size):
             continue
         data = replica.read(segment.name, HEADER_BYTES, size - HEADER_BYTES)
-        theirs, _ = frames.scan(data, segment.start.offset, segment.start)
+        theirs, damage = frames.scan(data, segment.start.offset, segment.start)
+        torn = torn or damage is not None
         if theirs and not source.holds(theirs[-1].end, segment):
-            return (
+            why = (
                 f"the replica holds frames up to {theirs[-1].position.seq}, which this log lacks:"
                 " its disk is older than the replica"
             )
-    return ""
+            return why, torn
+    return "", torn
 
 
 def _differs(source: Source, replica: Replica, name: str, size: int) -> bool:
