@@ -365,6 +365,10 @@ class Files:
         except OSError as error:
             fail(error, "look at", path)
 
+    def identity(self, path: str) -> tuple[int, ...] | None:
+        """Tells a file, as it was last written, from all others by any name; None: cannot."""
+        return None
+
     def restrict(self, path: str) -> None:
         """Leaves a folder to its owner alone."""
         try:

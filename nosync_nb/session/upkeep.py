@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from nosync_nb.dataflow.delta import Held, row_bytes
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.errors import NosyncError
 from nosync_nb.files.memory import give_back
 from nosync_nb.session import footprint
 from nosync_nb.session.gate import Gate
@@ -23,9 +25,10 @@ from nosync_nb.session.sealing import Signer
 from nosync_nb.session.worker import Worker
 from nosync_nb.store import owed
 from nosync_nb.store import traces as restoring
+from nosync_nb.store.proven import contents
 from nosync_nb.store.retention import Retention
 from nosync_nb.store.store import SPILL_ROWS
-from nosync_nb.trace import Layer, adopt, plan
+from nosync_nb.trace import Layer, adopt, glance, plan
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.merging import merge_ranges
 from nosync_nb.trace.parts import FRAME, frame_rows
@@ -38,6 +41,9 @@ HASH_BYTES = 8
 
 CLEARING = 3
 """So many checkpoints, the one that names less of the past among them, until files are deleted."""
+
+LOOKED_UP = 2
+"""Of a merge so many times the rows are looked at for whether they were there, not more."""
 
 PATIENCE_FRAMES = 256
 """Frames after which a checkpoint that failed is tried again."""
@@ -109,7 +115,12 @@ class Upkeep:
                 inputs = trace.layers[planned.start : planned.stop]
                 for layer in inputs:
                     layer.claim()
+                named = number in contents(self._publisher.snapshot.graph)
             try:
+                if named:
+                    most = LOOKED_UP * sum(layer.rows_count for layer in inputs)
+                    with suppress(NosyncError):  # a file of another layer is its readers' business
+                        glance.keep_sound(trace, planned.stop, most)
                 if not self._merged(number, trace.layout, inputs):
                     return
             finally:

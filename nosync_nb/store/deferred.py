@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from nosync_nb.trace import Layer, Trace, empty_batch
+from nosync_nb.trace import Layer, Seen, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, arrange, concat_updates
 from nosync_nb.trace.epochs import Interval
 from nosync_nb.trace.layers import level_of
@@ -31,8 +31,10 @@ class Deferred(Layer):
         make: Callable[[], tuple[Batch, ...]],
         files: tuple[PartRef, ...] = (),
         needs: AbstractSet[str] = frozenset(),
+        *,
+        seen: Seen | None = None,
     ) -> None:
-        super().__init__(lower, upper, (), files)
+        super().__init__(lower, upper, (), files, seen=seen)
         self.needs = frozenset(needs or (ref.path for ref in files))
         self.rows_count = rows_count
         self.level = level_of(rows_count, files)

@@ -21,7 +21,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import PACK, PART, is_plain, plain, within
-from nosync_nb.store import journal, naming, stamping, telling, traces, undone
+from nosync_nb.store import journal, naming, proven, stamping, telling, traces, undone
 from nosync_nb.store.decoding import decoding
 from nosync_nb.store.deferred import Remembered
 from nosync_nb.store.journal import Entry
@@ -285,10 +285,10 @@ class Store:
             times: when each epoch was committed, doubles of seconds UTC.
             past: the manifest of the history up to it.
         """
-        layers, held = traces.listed(graph, version)
+        layers, sound, held = traces.listed(graph, version)
         entries = [Entry(TIMES, journal.INLINE, times), *held]
         own = {"branch": self.meta["branch"]} if "branch" in self.meta else {}
-        meta = {**own, **meta, "layers": layers, "history": past}
+        meta = {**own, **meta, "layers": layers, proven.KEY: sound, "history": past}
         catalog = meta.pop("catalog", None)
         if self._catalog is None or self._catalog[0] is not catalog:
             self._catalog = catalog, journal.text({"catalog": catalog})
@@ -346,9 +346,10 @@ class Store:
 
     def restored(self, graph: Graph) -> dict[int, Trace]:
         """The traces after the last frame; costs the same whatever they hold."""
-        known = traces.of_checkpoint(
-            self.meta.get("layers", {}), self._inline, self.checked_part, self._then
-        )
+        layers, sound = self.meta.get("layers", {}), self.meta.get(proven.KEY, {})
+        sound = {} if self.foreign else sound
+        inline, then = self._inline, self._then
+        known = traces.of_checkpoint(layers, inline, self.checked_part, then, sound)
         if self.back is not None:
             gone = undone.told(self.tail, self.epoch)
             known = traces.known_at(known, graph, self._then, self.back, gone)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.store import journal
+from nosync_nb.store import journal, proven
 from nosync_nb.store.deferred import Deferred, Remembered, needs
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import codec
@@ -54,7 +54,9 @@ def encoded(layout: Layout, layer: Layer) -> bytes:
 # -- the earlier state ---------------------------------------------------------------------------
 
 
-def listed(graph: Graph, version: Version) -> tuple[dict[str, Any], list[Entry]]:
+def listed(
+    graph: Graph, version: Version
+) -> tuple[dict[str, Any], dict[str, list[int]], list[Entry]]:
     """The traces of a version as a checkpoint lists them, and the layers that it holds.
 
     Failure: 1. What some epochs changed cancels out, so that their layer has no rows. 2. A
@@ -63,15 +65,17 @@ def listed(graph: Graph, version: Version) -> tuple[dict[str, Any], list[Entry]]
 
     Returns:
         by trace: log, layout, and for each layer its interval, and its files, None if it is held,
-        or what it is of the history of its log.
+        or what it is of the history of its log; by trace which layers are sound, see `proven`.
     """
     layers: dict[str, Any] = {}
+    sound: dict[str, list[int]] = {}
     entries = []
-    owner = trace_logs(graph)
+    owner, named = trace_logs(graph), proven.contents(graph)
     for number, trace in version.traces.items():
         if number not in owner:
             continue
         told: list[Any] = []
+        has: list[Layer] = []
         for layer in trace.layers:
             said = layer.said() if isinstance(layer, Remembered) else None
             if layer.files or said is not None:
@@ -79,8 +83,14 @@ def listed(graph: Graph, version: Version) -> tuple[dict[str, Any], list[Entry]]
             elif layer.rows_count or layer.upper - layer.lower > 1:  # its epochs may cancel out
                 told.append([layer.lower, layer.upper, None])
                 entries.append(Entry(number, journal.INLINE, encoded(trace.layout, layer)))
+            else:
+                continue
+            has.append(layer)
         layers[str(number)] = [owner[number], trace.layout, told]
-    return layers, entries
+        if number in named:
+            proven.prove(trace)
+            sound[str(number)] = proven.places(has)
+    return layers, sound, entries
 
 
 def of_checkpoint(
@@ -88,11 +98,12 @@ def of_checkpoint(
     inline: Mapping[int, Sequence[Entry]],
     open_part: Open,
     history: History,
+    sound: Mapping[str, Any],
 ) -> dict[int, Known]:
     """The traces that a checkpoint lists.
 
     Args:
-        layers: see `listed`.
+        layers, sound: see `listed`.
         inline: the inline layers of each trace, in order.
         history: the past of its logs.
 
@@ -117,6 +128,7 @@ def of_checkpoint(
             else:
                 refs = refs_from_json(files)
                 made.append(_filed(lower, upper, refs, layout, open_part))
+        proven.believe(made, sound, number)
         traces[int(number)] = Known(log, Trace(layout, tuple(made)))
     return traces
 

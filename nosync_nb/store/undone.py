@@ -78,10 +78,14 @@ def without(trace: Trace, epoch: int, since: Since, last: int | None = None) -> 
 
 
 def _shortened(layer: Layer, epoch: int, layout: Layout) -> Deferred:
-    """The rows of a layer, as one that ends at an epoch."""
+    """The rows of a layer, as one that ends at an epoch.
+
+    Behind the same layers it adds up to the same, so what readers found out about it stays.
+    """
     lower, rows_count = min(layer.lower, epoch), max(1, layer.rows_count)
     used = frozenset(needs(Trace(layout, (layer,))))
-    return Deferred(lower, epoch + 1, rows_count, lambda: layer.parts, layer.files, used)
+    seen, files = layer.known(), layer.files
+    return Deferred(lower, epoch + 1, rows_count, lambda: layer.parts, files, used, seen=seen)
 
 
 def _undone(since: Sequence[bytes | memoryview], layout: Layout) -> Batch:

@@ -6,7 +6,8 @@ files, errors.
 """
 
 from nosync_nb.trace.compaction import STALL_LAYERS, Merge, adopt, append, is_due, plan, relieve
-from nosync_nb.trace.layers import Found, Layer, Seen, Trace, empty_batch, ranges
+from nosync_nb.trace.layers import Found, Layer, Trace, empty_batch, ranges
+from nosync_nb.trace.seen import Seen
 
 __all__ = [
     "STALL_LAYERS",

@@ -112,7 +112,7 @@ class Batch:
     `order` column or None. Sorted by (khash, code, rhash).
     """
 
-    __slots__ = ("code", "columns", "diff", "khash", "layout", "rhash")
+    __slots__ = ("__weakref__", "code", "columns", "diff", "khash", "layout", "rhash")
 
     def __init__(
         self,

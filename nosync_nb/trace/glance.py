@@ -64,7 +64,7 @@ def sums(trace: Trace) -> int:
 def _counted(layer: Layer) -> tuple[int, int]:
     """The sum of the counts of a layer, and the least of them."""
     seen = layer.known()
-    if seen.counted is None:
+    if seen.rows.counted is None:
         sums, least = 0, 0
         for _, diff in layer.updates:
             n = len(diff)
@@ -80,26 +80,63 @@ def _counted(layer: Layer) -> tuple[int, int]:
             least = min(least, int(low))
         seen.count(sums, least)
         return sums, least
-    return seen.counted
+    return seen.rows.counted
 
 
 def sound(trace: Trace) -> bool:
-    """Whether it is known that no row is there fewer than 0 times."""
+    """Whether it is known that no row is there fewer than 0 times.
+
+    It is found out layer by layer, as then it is known of the epochs between them as well. Where a
+    row was below 0 there and is not now, all that was taken away since is looked up once more.
+    """
     layers = trace.layers
-    known = next((i + 1 for i in reversed(range(len(layers))) if layers[i].known().sound), 0)
-    taken = [
-        (part, (part.diff < 0).nonzero()[0])
-        for layer in layers[known:]
-        if _counted(layer)[1] < 0
-        for part in layer.parts
-    ]
-    if sum(len(index) for _, index in taken) * _SHORTER > trace.rows_count + _TIES_MAX:
+    known = _known(layers)
+    taken = [(i, p, index) for i in range(known, len(layers)) for p, index in _taken(layers[i])]
+    if sum(len(index) for _, _, index in taken) * _SHORTER > trace.rows_count + _TIES_MAX:
         return False
-    if any(len(index) and not _enough(trace, part, index) for part, index in taken):
-        return False
-    if layers:
-        layers[-1].known().sum_up()
+    for i in range(known, len(layers)):
+        upto = Trace(trace.layout, layers[: i + 1])
+        if not all(_enough(upto, part, index) for at, part, index in taken if at == i):
+            if not all(_enough(trace, part, index) for at, part, index in taken if at >= i):
+                return False
+            layers[-1].known().sum_up()
+            return True
+        layers[i].known().sum_up()
     return True
+
+
+def _taken(layer: Layer) -> list[tuple[Batch, Index]]:
+    """What a layer takes away: parts, and which of their rows."""
+    if _counted(layer)[1] >= 0:
+        return []
+    taken = [(part, (part.diff < 0).nonzero()[0]) for part in layer.parts]
+    return [(part, index) for part, index in taken if len(index)]
+
+
+def keep_sound(trace: Trace, stop: int, most: int) -> None:
+    """Finds out whether no row is there fewer than 0 times at the end of the layer before `stop`.
+
+    For who merges the layers before: what is known at their ends would go, and the next reader had
+    to look up all that they take away. Nothing is done unless it is known of a layer before.
+
+    Args:
+        most: so many rows are looked up at most.
+    """
+    before = Trace(trace.layout, trace.layers[:stop])
+    known = _known(before.layers)
+    new = before.layers[known:]
+    if known and new and sum(layer.rows_count for layer in new) <= most:
+        sound(before)
+
+
+def add_only(layer: Layer) -> bool:
+    """Whether no row of a layer has a count below 0. Cost: a pass over its counts, once."""
+    return _counted(layer)[1] >= 0
+
+
+def _known(layers: Sequence[Layer]) -> int:
+    """Behind how many layers it is known that no row is there fewer than 0 times."""
+    return next((i + 1 for i in reversed(range(len(layers))) if layers[i].known().sound), 0)
 
 
 def lacking(trace: Trace, taken: Updates) -> Updates | None:
@@ -221,7 +258,7 @@ def _of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[First]:
     if n > _KEPT_MAX:
         return [_of_part(part, ordering, n) for part in layer.parts]
     order, seen = tuple(ordering), layer.known()
-    kept = seen.first.get(order)
+    kept = seen.rows.first.get(order)
     if kept is not None and kept[0] >= n:
         return kept[1]
     first = [_of_part(part, ordering, n) for part in layer.parts]

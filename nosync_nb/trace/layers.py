@@ -29,42 +29,10 @@ from nosync_nb.trace.batch import (
     merge,
 )
 from nosync_nb.trace.parts import PartRef
-
-_ORDERS_MAX = 3
-"""Orders of which a layer remembers its first rows."""
+from nosync_nb.trace.seen import Seen, seen_in
 
 ROW_BYTES = 1024
 """From so many bytes a row on a layer is as large as its bytes, not as its rows."""
-
-
-class Seen:
-    """What readers found out about a layer, which does not change: see glance.py.
-
-    Attributes:
-        counted: how many rows it adds, and the least count, if they were added up.
-        first: by order, how many of its first rows were looked for, and those of each part.
-        sound: no row of the collection at the end of this layer is there fewer than 0 times.
-    """
-
-    __slots__ = ("counted", "first", "sound")
-
-    def __init__(self, *, sound: bool = False) -> None:
-        self.counted: tuple[int, int] | None = None
-        self.first: dict[Any, tuple[int, Sequence[Any]]] = {}
-        self.sound = sound
-
-    def count(self, sums: int, least: int) -> None:
-        """Notes how many rows the layer adds, and the least count."""
-        self.counted = sums, least
-
-    def show(self, order: Any, n: int, first: Sequence[Any]) -> None:
-        """Notes the first `n` rows of each part in an order; some orders are kept."""
-        kept = [each for each in self.first.items() if each[0] != order]
-        self.first = dict([*kept[-(_ORDERS_MAX - 1) :], (order, (n, first))])
-
-    def sum_up(self) -> None:
-        """Notes that no row is there fewer than 0 times at the end of the layer."""
-        self.sound = True
 
 
 Pieces: TypeAlias = tuple[Layout, tuple[Updates, ...], int]
@@ -138,7 +106,7 @@ class Layer:
     def known(self) -> Seen:
         """What readers found out about it, for whoever finds out more."""
         if self.seen is None:
-            self.seen = Seen()
+            self.seen = seen_in(self.files)
         return self.seen
 
     def watch(self, epochs: int) -> None:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -183,17 +184,35 @@ def open_part(
 
     Args:
         checked: compares every block with its checksum first, which reads the whole file, and sees
-            that nothing in it leads outside.
+            that nothing in it leads outside. A file that another log of this process has mapped so,
+            and has mapped still, as a branch and its parent share them, is not compared again.
         thorough: looks at every value, as well.
 
     Raises:
         CorruptLogError: if the file is missing, is not the one that `ref` names, or is damaged
             where it was looked at; see `proving` for the rest.
     """
+    own = _identity(folder, ref, files) if checked and not thorough else None
+    known = None if own is None else _MAPPED.get(own)
+    if known is not None and known.layout == layout:
+        return known
     try:
-        return _mapped(folder, ref, layout, files, checked=checked, thorough=thorough)
+        batch = _mapped(folder, ref, layout, files, checked=checked, thorough=thorough)
     except UNSOUND as error:
         raise damaged(folder, ref.path, f"it cannot be read: {error}") from error
+    if own is not None:
+        _MAPPED[own] = batch
+    return batch
+
+
+_MAPPED: WeakValueDictionary[tuple[Any, ...], Batch] = WeakValueDictionary()
+"""Parts that were compared with their checksums and are mapped, by the files that they are."""
+
+
+def _identity(folder: str, ref: PartRef, files: Files) -> tuple[Any, ...] | None:
+    """Which file it is, by any name, and what it has to be; None: nobody can tell."""
+    own = files.identity(within(folder, ref.path))
+    return None if own is None else (*own, *ref._replace(path=""))
 
 
 def _mapped(

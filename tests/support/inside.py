@@ -55,7 +55,7 @@ from nosync_nb.store.log.log import Log
 from nosync_nb.store.log.writer import Writer
 from nosync_nb.store.replicas import asking
 from nosync_nb.store.store import Store
-from nosync_nb.trace import Trace, batch, compaction, glance, merging
+from nosync_nb.trace import Trace, arrow_file, batch, compaction, glance, merging
 from nosync_nb.trace.batch import Batch
 from nosync_nb.trace.past import sections
 from nosync_nb.trace.past.archive import Archive
@@ -262,6 +262,17 @@ def on_places(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:
         return original(part, low, *hashes)
 
     patch.setattr(glance, "_places", run)
+
+
+def on_compared(patch: pytest.MonkeyPatch, told: Callable[[str], None]) -> None:
+    """Tells which part files are compared with their checksums, whenever one is."""
+    original = arrow_file._check_blocks
+
+    def run(data: Any, table: Any, folder: str, name: str) -> None:
+        told(name)
+        original(data, table, folder, name)
+
+    patch.setattr(arrow_file, "_check_blocks", run)
 
 
 def on_first(patch: pytest.MonkeyPatch, told: Callable[[int], None]) -> None:

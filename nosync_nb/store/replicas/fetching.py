@@ -59,6 +59,13 @@ class Elsewhere(Files):
                 raise
         return super().open(path, write=write)
 
+    def identity(self, path: str) -> tuple[int, ...] | None:
+        """Tells a file that is here from all others; see `Files.identity`."""
+        if not self.exists(path):
+            return None
+        status = self.status(path)
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
     def unlink(self, path: str) -> None:
         """Deletes a file, here or before it is here."""
         if self._fetcher is not None:
