@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.expressions import arrays, making, numbers
+from nosync_nb.expressions import arrays, formats, making, numbers
 from nosync_nb.expressions.beforehand import BeforehandNode
 from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.kernel import Kernel, TextKernel, tried
@@ -109,6 +109,8 @@ def _kernel(node: StrictNode) -> Kernel | TextKernel:
     if name in _ENDS and types == ["double"]:
         ends, cut = _saturated("bigint"), _ENDS[name]
         return Kernel(lambda a: ends(cut(a)), floats=True)
+    if name in formats.EITHER:
+        return kernel
     if name == "read" and isinstance(kernel, TextKernel):
         return kernel.lenient or kernel
     if (decimal and name in _DECIMAL) or (number and name in _NULL_BY_ZERO):

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, NamedTuple
 
-from nosync_nb.expressions import loose, texts
-from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value
+from nosync_nb.expressions import formats, loose, texts
+from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
 from nosync_nb.expressions.functions import Function
 from nosync_nb.expressions.hashing import as_bytes, of_bytes, raw
 from nosync_nb.expressions.kernel import InvalidError, TextKernel
@@ -140,35 +140,6 @@ def _ascii(text: str) -> int:
 
 def _chr(number: int) -> str:
     return "" if number < 0 else chr(number & 0xFF)
-
-
-def _unhex(text: str) -> bytes | None:
-    digits = text if len(text) % 2 == 0 else "0" + text
-    if not re.fullmatch("[0-9a-fA-F]*", digits):
-        return None
-    return bytes.fromhex(digits)
-
-
-def to_binary(*, tries: bool) -> Rule:
-    """`to_binary(text [, 'hex' or 'utf-8'])`; those of base 64 are Spark's."""
-
-    def row(text: str) -> bytes:
-        value = _unhex(text)
-        if value is None:
-            raise InvalidError(f"{text!r} is no hexadecimal number")
-        return value
-
-    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        text, *form = arguments
-        kind = str(literal_value(form[0], "a format")).lower() if form else "hex"
-        if len(form) > 1 or text.type != "string" or kind not in ("hex", "utf-8", "utf8"):
-            raise NotProvedError(f"{name} of a {text.type} by {kind!r}")
-        if kind != "hex":
-            return cast(text, "binary", utc=utc)
-        kernel = Text(_unhex, nullable=True) if tries else Text(row, raises=True)
-        return StrictNode(name, "binary", kernel, (text,))
-
-    return rule
 
 
 def hexadecimal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -379,9 +350,7 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "char": _CHR,
     "space": _SPACE,
     "hex": hexadecimal,
-    "to_binary": to_binary(tries=False),
-    "try_to_binary": to_binary(tries=True),
-    "unhex": _of_text(_unhex, result="binary", nullable=True),
+    "unhex": _of_text(formats.unhexed, result="binary", nullable=True),
     "bin": Function(("bigint",), "string", Text(lambda n: f"{n & 0xFFFFFFFFFFFFFFFF:b}")),
     "base64": of_bytes(_base64_lines),
     "unbase64": _of_text(_unbase64, result="binary", raises=True),

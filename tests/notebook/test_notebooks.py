@@ -25,6 +25,8 @@ from nosync.kernelspec import install
 
 TOP = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((TOP / "tutorials").glob("*.ipynb"))
+NEEDS_JAVA = "06-spark"
+"""The one tutorial that may start a JVM."""
 KILLS = "kills-kernel"
 RAISES = "raises-exception"
 
@@ -66,7 +68,11 @@ def run_all(kernel: Kernel, cells: list[tuple[str, set[str]]]) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_dies_and_runs_again(path: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs_dies_and_runs_again(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if path.stem != NEEDS_JAVA:
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))  # so that no JVM can be started
     kernel = Kernel(tmp_path, notebook=path.name)
     before: list[tuple[str, set[str]]] = []
     try:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import calendar_cases
+import format_cases
 from expression_cases import Case
 from expression_frames import Mask, digest, evaluated, values
 
 from nosync_nb.expressions import Expression, compile_expression
 
-MODULES = (calendar_cases,)
+MODULES = (calendar_cases, format_cases)
 RECORD = Path(__file__).parents[1] / "data" / "expressions_further.json"
 
 
