@@ -12,7 +12,6 @@ from nosync_nb.dataflow.delta import Delta, Held
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.operators import Place, Step
 from nosync_nb.operators.base import joined_placement
-from nosync_nb.trace.batch import Batch
 
 
 class Done(NamedTuple):
@@ -71,5 +70,5 @@ class Bulk(Protocol):
 class Spills(Protocol):
     """Puts what a run gives into files as it comes; see `nosync_nb.store.spilling`."""
 
-    def spilled(self, number: int, batch: Batch, epoch: int) -> Held:
-        """A batch of a log or a trace: in files if it is large, else as it is."""
+    def spilled(self, number: int, held: Held, epoch: int) -> Held:
+        """The batch of a log or a trace: in files if it is large, else as it is."""

@@ -313,7 +313,7 @@ class Runner:
         """A change of a log or a trace, in files if it is large and they are written at all."""
         if self.spill is None or held.refs or number in self.graph.unwritten:
             return held
-        return self.spill.spilled(number, held.parts[0], epoch)
+        return self.spill.spilled(number, held, epoch)
 
     def _consolidated(self, node: Node, delta: Delta) -> Batch:
         """A change as the log has it; if it is small in whatever order costs least."""

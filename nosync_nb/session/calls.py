@@ -95,6 +95,15 @@ class InputChanges:
         return [call.change for call in self._taken.calls]
 
     @property
+    def files(self) -> set[str]:
+        """The files that were written for them."""
+        files: set[str] = set()
+        for call in self._taken.calls:
+            if call.change.held:
+                files |= call.change.files
+        return files
+
+    @property
     def parts(self) -> list[Updates]:
         """What they mean as updates."""
         return _parts(self._taken.calls)
@@ -107,12 +116,19 @@ class InputChanges:
     @property
     def once(self) -> dict[str, str]:
         """The keys of repeatable loads among them, each with a digest."""
-        return dict(call.once for call in self._taken.calls if call.once is not None)
+        once = {}
+        for call in self._taken.calls:
+            if call.once is not None:
+                once[call.once[0]] = call.once[1]
+        return once
 
     @property
     def waits(self) -> bool:
         """Whether they change anything."""
-        return any(call.parts for call in self._taken.calls)
+        for call in self._taken.calls:  # once an epoch and more: no generator, which costs as much
+            if call.parts:
+                return True
+        return False
 
     @property
     def rows(self) -> int:
@@ -127,7 +143,10 @@ class InputChanges:
     @property
     def takes_away(self) -> bool:
         """Whether somebody called `remove`, with rows."""
-        return self.waits and any(c.change.kind == "remove" for c in self._taken.calls)
+        for call in self._taken.calls:
+            if call.change.kind == "remove":
+                return self.waits
+        return False
 
     def add(self, change: Change, contents: Trace, once: tuple[str, str] | None = None) -> int:
         """Adds a call; returns the number of rows it means, copies counted.
@@ -151,7 +170,8 @@ class InputChanges:
         if contents is not self._taken.base and any(c.change.asks(keyed=keyed) for c in calls):
             self._again(contents)
             calls = self._taken.calls
-        if not self.waits:
+        parts = _parts(calls)
+        if not parts:
             return None
         types = self.stage.schema.types
         if len(calls) == 1 and calls[0].change.kind == "insert":
@@ -159,7 +179,7 @@ class InputChanges:
             # Of two rows with one key one counts; then what lies in files is not the change.
             if held and (not keyed or self.rows == _copies(next(iter(held.values())))):
                 return Delta(types, None, dict(held))
-        return Delta(types, concat_updates(self.parts, types))
+        return Delta(types, concat_updates(parts, types))
 
     def _again(self, contents: Trace) -> None:
         """Computes the meaning anew, as somebody else changed the input."""

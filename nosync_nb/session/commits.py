@@ -150,7 +150,10 @@ class Commits:
                 gate.writable("commit")
                 draft, meta = self._computed(transaction, label)
                 transaction.log()
-                removing = [each for each in transaction.inputs.values() if each.takes_away]
+                removing = []
+                for changes in transaction.inputs.values():
+                    if changes.takes_away:
+                        removing.append(changes)
                 unused = transaction.files
                 seq = publisher.epoch(draft, meta, transaction)
                 if unused:
@@ -185,9 +188,10 @@ class Commits:
                     hint="use another label",
                 )
             meta["label"] = label
-        if transaction.once:
-            self._check_once(transaction)
-            meta["once"] = dict(transaction.once)
+        once = transaction.once
+        if once:
+            self._check_once(once)
+            meta["once"] = once
         with self._loading(transaction, inputs):
             draft = self._gate.run(
                 lambda: publisher.runner.epoch(version, inputs, version.epoch + 1), self._cleanup
@@ -198,20 +202,20 @@ class Commits:
         self, transaction: Transaction, inputs: Mapping[int, Delta]
     ) -> AbstractContextManager[object]:
         """Says that an epoch of many rows is computed; of few nobody would see it."""
-        rows_count = sum(changes.rows for changes in transaction.inputs.values())
-        if rows_count <= FEW_ROWS:
+        if sum(map(len, inputs.values())) <= FEW_ROWS:
             return nullcontext()
+        rows_count = sum(changes.rows for changes in transaction.inputs.values())
         what = f"computes the epoch of {rows_count:,} rows"
         size_bytes = sum(delta.size_bytes for delta in inputs.values())
         return self._publisher.works.doing.of(what, size_bytes, in_bytes=True)
 
-    def _check_once(self, transaction: Transaction) -> None:
+    def _check_once(self, once: Mapping[str, str]) -> None:
         """Raises for a load that was not there when it was taken, and is now.
 
         Failure: two threads look for a key, find none, and both commit its rows.
         """
         ledger = self._publisher.ledger
-        if any(map(ledger.loaded, transaction.once)):
+        if any(map(ledger.loaded, once)):
             raise StageError(
                 "another thread has committed a load of the same key meanwhile",
                 hint="session.discard() what waits and load again: what is there is skipped",

@@ -65,6 +65,11 @@ class Repeats:
         """From now on inserts are compared with those up to an epoch, which was recovered."""
         self._state = _State(upto, {})
 
+    @property
+    def begun(self) -> bool:
+        """Whether inserts are compared with any."""
+        return self._state is not None
+
     def back(self, epoch: int) -> None:
         """The session has gone back to an epoch: later ones are not compared with any more."""
         state = self._state
@@ -192,6 +197,8 @@ class Loads:
 
         It tells of each such epoch once.
         """
+        if not self.repeats.begun:
+            return
         transaction, snapshot = self._transactions.current, self._publisher.snapshot
         stage = snapshot.catalog[name]
         if transaction.keyed or stage.key is not None:

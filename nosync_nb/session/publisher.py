@@ -19,7 +19,7 @@ same call again writes the same number a second time. 4. At the next opening bot
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -126,9 +126,7 @@ class Publisher:
         utc = self.ledger.not_before(round(time.time(), 6))
         where = self.next()
         snapshot = self.snapshot
-        traces = snapshot.version.traces
-        emptied = [layer for number in draft.cleared for layer in traces[number].layers]
-        retired = frozenset([ref.path for layer in emptied for ref in layer.files])
+        retired = _emptied(snapshot.version, draft.cleared) if draft.cleared else frozenset()
         stats = self.works.after(draft)
         self._gate.begin(
             UnfinishedEpoch(self, draft, meta, utc, transaction, where, retired, stats)
@@ -368,6 +366,12 @@ def remember(history: History, logs: AbstractSet[int], draft: Draft) -> None:
             history.append(number, draft.epoch, batch)
         else:
             history.append_encoded(number, layout, [(draft.epoch, batch)], updates_of)
+
+
+def _emptied(version: Version, numbers: Iterable[int]) -> frozenset[str]:
+    """The files of traces that are emptied."""
+    layers = [layer for number in numbers for layer in version.traces[number].layers]
+    return frozenset([ref.path for layer in layers for ref in layer.files])
 
 
 def updates_of(batches: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:

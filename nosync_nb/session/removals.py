@@ -45,7 +45,7 @@ class Removals:
         self._last = now
         for changes in removing:
             parts = changes.parts
-            if sum(map(len, parts)) > _WHOLE:  # do not keep what it brought
+            if sum(len(each.diff) for each in parts) > _WHOLE:  # do not keep what it brought
                 parts = [taken(parts, changes.stage.schema.types)]
             self._waiting.append((changes.stage, parts))
         if self._free:

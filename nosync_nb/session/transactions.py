@@ -53,9 +53,7 @@ class Transaction:
         """The files that were written for what waits."""
         files: set[str] = set()
         for changes in self.inputs.values():
-            for change in changes.changes:
-                if change.held:
-                    files |= change.files
+            files |= changes.files
         return files
 
     def __bool__(self) -> bool:

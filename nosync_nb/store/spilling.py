@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from nosync_nb.dataflow.delta import Held
 from nosync_nb.errors import DurabilityError
 from nosync_nb.store.store import Store
-from nosync_nb.trace.batch import UNORDERED, Batch, Layout, Updates, arrange
+from nosync_nb.trace.batch import UNORDERED, Layout, Updates, arrange
 from nosync_nb.trace.parts import PartRef
 
 
@@ -39,15 +39,15 @@ class RunFiles:
         """Notes files that the run's frame will name."""
         self._written += refs
 
-    def spilled(self, number: int, batch: Batch, epoch: int) -> Held:
-        """A batch of a log or a trace: in files if it is large, else as it is.
+    def spilled(self, number: int, held: Held, epoch: int) -> Held:
+        """The batch of a log or a trace: in files if it is large, else as it is.
 
         Raises:
             DurabilityError: the disk refuses; what was written goes with the run.
         """
-        store = self._store
+        store, (batch,) = self._store, held.parts
         if batch.layout is UNORDERED or not store.large(batch):
-            return Held((batch,))
+            return held
         held = store.spill([batch], batch.layout, f"run{number}-{epoch}")
         self.keep(held.refs)
         return held
@@ -68,7 +68,7 @@ class RunFiles:
         for at, (layout, number) in enumerate(traces.items(), 1):
             batch = arrange(layout, updates, consumed=at == len(traces))
             try:
-                made[layout] = self.spilled(number, batch, epoch)
+                made[layout] = self.spilled(number, Held((batch,)), epoch)
             except DurabilityError:  # the commit meets it again, and says what is the matter
                 made[layout] = Held((batch,))
         return made

@@ -184,6 +184,17 @@ def test_an_input_that_has_other_columns_meanwhile_is_not_looked_into(
         owners_of(session).commits.tell_absent()
 
 
+def test_what_came_with_rows_that_were_taken_away_is_not_kept_until_somebody_looks(
+    session: Session,
+) -> None:
+    data = session.input("data", "n bigint")
+    data.insert([(n,) for n in range(5000)])
+    data.remove([(1,)])
+    changes = owners_of(session).transactions.current.inputs["data"]
+    ((_, parts),) = removals.Removals().due([changes])
+    assert [part.diff.tolist() for part in parts] == [[-1]]
+
+
 def _removals_in_a_loop(
     session: Session, monkeypatch: pytest.MonkeyPatch, waiting: int
 ) -> tuple[list[int], int]:
