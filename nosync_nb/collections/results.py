@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -253,10 +252,3 @@ def _ordering(by: str | None) -> list[tuple[str, bool]]:
             )
         result.append((words[0], len(words) == 2 and words[1].lower() == "desc"))
     return result
-
-
-def parse_offset(at: int, now: int) -> int:
-    """An epoch or a negative offset from `now` as an epoch."""
-    if isinstance(at, bool) or (isinstance(at, float) and not math.isfinite(at)):
-        raise StageError(f"{at!r} is not an epoch")
-    return now + at if at < 0 else at

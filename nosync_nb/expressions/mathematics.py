@@ -70,11 +70,6 @@ def _angle(y: Any, x: Any) -> Any:
     return _atan2(y + 0.0, x + 0.0)
 
 
-def _inverse_hyperbolic_sine(a: Any) -> Any:
-    size = np.abs(a)
-    return np.where(np.isinf(a), a, np.copysign(_ln(size + np.sqrt(size * size + 1.0)), a))
-
-
 _SPLIT = 2.0**27 + 1
 
 

@@ -125,10 +125,7 @@ class InputChanges:
     @property
     def waits(self) -> bool:
         """Whether they change anything."""
-        for call in self._taken.calls:  # once an epoch and more: no generator, which costs as much
-            if call.parts:
-                return True
-        return False
+        return any(call.parts for call in self._taken.calls)
 
     @property
     def rows(self) -> int:

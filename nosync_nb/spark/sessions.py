@@ -85,11 +85,6 @@ def is_session(value: Any) -> bool:
     return _is(value, "SparkSession")
 
 
-def is_dataframe(value: Any) -> bool:
-    """Tells whether something is a Spark DataFrame, classic or Connect."""
-    return _is(value, "DataFrame") and hasattr(value, "sparkSession")
-
-
 def is_local(spark: Spark) -> bool:
     """Tells whether the executors are surely processes of this machine."""
     return not is_connect(spark) and spark.sparkContext.master.startswith("local")

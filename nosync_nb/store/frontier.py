@@ -26,13 +26,10 @@ that never were. Hence kept(p) <= exact(q) for every input q.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
-from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
-
-from nosync_nb.trace.epochs import inclusive
 
 UNBOUNDED = 2**63 - 1  # the upper of what needs no log
 
@@ -132,103 +129,3 @@ def survivals(nodes: Mapping[str, Vertex], failure: Failure) -> dict[str, Surviv
         name: Survival(exact[name], min(node.logged.after(failure), exact[name]))
         for name, node in nodes.items()
     }
-
-
-def recovery_upper(nodes: Mapping[str, Vertex], failure: Failure) -> int:
-    """The upper of the epochs that all stages have again after a failure; UNBOUNDED if all do."""
-    return min((s.exact for s in survivals(nodes, failure).values()), default=UNBOUNDED)
-
-
-def resumable(output: int, internal: Iterable[int]) -> int:
-    """The upper from which a stage can go on: that of its output and all its internal traces."""
-    return min((output, *internal))
-
-
-def droppable(consumers: Iterable[int], promised: int = UNBOUNDED) -> int:
-    """The upper below which an input's boundaries may be dropped or moved to a lower level.
-
-    Args:
-        consumers: for each consumer its resumable upper at the level it promises.
-        promised: what readers, branches and retention still hold, as an upper.
-    """
-    return min((promised, *consumers))
-
-
-class Saved(NamedTuple):
-    """A stage or input as recovery finds it, after its log was cut to what is kept.
-
-    Args:
-        inputs: names of what it reads; none for an input of the session.
-        output: upper of its output.
-        resumable: upper from which it can go on; never beyond `output`. The state of a
-            nondeterminate stage is logged with its output, or it would rewrite what was shown.
-        since: the first epoch it can be read at.
-    """
-
-    inputs: tuple[str, ...]
-    output: int
-    resumable: int
-    since: int = 0
-
-
-class RecoveryStep(NamedTuple):
-    """What recovery does with a stage.
-
-    Args:
-        action: `read` runs nothing. `extend` keeps what is there and runs the epochs from
-            `start`. `recompute` starts from nothing: epoch `start` at once, as the sum of all
-            before it, then epoch by epoch.
-        start: the first epoch that is run.
-        since: the first epoch the stage can be read at afterwards.
-        runs: how many epochs are run.
-    """
-
-    action: Literal["read", "extend", "recompute"]
-    start: int
-    since: int
-    runs: int
-
-
-def plan(
-    stages: Mapping[str, Saved], target: int, wanted: Iterable[str] | None = None
-) -> dict[str, RecoveryStep]:
-    """Decides the least work that brings stages to the upper `target`.
-
-    A stage whose log reaches the target is read, and what only it needs is left alone. One that
-    is behind goes on where it can, if every input can still be read as of the epoch before;
-    otherwise it starts again at the first epoch that all its inputs can be read at.
-
-    Args:
-        stages: acyclic, since a loop is inside one stage; inputs must reach the target.
-        wanted: the stages that are asked for; default all.
-
-    Returns: a step for each wanted stage and those they need, inputs of a stage before it.
-
-    Cost: O(edges).
-    """
-    order = TopologicalSorter({name: stage.inputs for name, stage in stages.items()})
-    steps: dict[str, RecoveryStep] = {}
-    for name in order.static_order():
-        stage = stages[name]
-        assert stage.resumable <= stage.output
-        lowest = max((steps[q].since for q in stage.inputs), default=0)
-        assert lowest < target
-        if stage.resumable >= target:
-            steps[name] = RecoveryStep("read", target, stage.since, 0)
-            continue
-        assert stage.inputs, f"input '{name}' ends at {stage.output}, before {target}"
-        if stage.resumable > 0 and lowest <= inclusive(stage.resumable):
-            runs = target - stage.resumable
-            steps[name] = RecoveryStep("extend", stage.resumable, stage.since, runs)
-        else:
-            steps[name] = RecoveryStep("recompute", lowest, lowest, target - lowest)
-    if wanted is None:
-        return steps
-    needed: set[str] = set()
-    waiting = list(wanted)
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting += () if steps[name].action == "read" else stages[name].inputs
-    return {name: step for name, step in steps.items() if name in needed}

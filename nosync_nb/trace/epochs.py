@@ -46,16 +46,6 @@ def inclusive(upper: int) -> int:
     return max(upper - 1, 0)
 
 
-def tiles(intervals: Iterable[Interval], whole: Interval) -> bool:
-    """Whether intervals, in order, cover `whole` without gap or overlap."""
-    at = whole.lower
-    for each in intervals:
-        if each.lower != at or each.is_empty:
-            return False
-        at = each.upper
-    return at == whole.upper
-
-
 def prefix(intervals: Iterable[Interval]) -> int:
     """The upper of the contiguous prefix from epoch 0; intervals may overlap, in any order."""
     upper = 0

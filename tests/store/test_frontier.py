@@ -17,15 +17,10 @@ from nosync_nb.store.frontier import (
     Failure,
     Frontier,
     Prefixes,
-    Saved,
     Vertex,
-    droppable,
-    plan,
-    recovery_upper,
-    resumable,
     survivals,
 )
-from nosync_nb.trace.epochs import Interval, Ranges, check_readable, inclusive, prefix, tiles
+from nosync_nb.trace.epochs import Interval, Ranges, check_readable, inclusive, prefix
 
 LAST = 5  # epochs of the simulated worlds
 
@@ -50,19 +45,15 @@ def test_intervals_are_sets_of_epochs(one: Interval, other: Interval) -> None:
     assert str(Interval(3, 5)) == "[3, 5)"
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, unique=True).map(sorted), st.data())
-def test_tiles_are_adjacent_and_merge_to_the_whole(cuts: list[int], data: Any) -> None:
+@given(st.lists(st.integers(0, 9), min_size=1, unique=True).map(sorted))
+def test_adjacent_intervals_merge_to_the_whole(cuts: list[int]) -> None:
     parts = [Interval(a, b) for a, b in itertools.pairwise(cuts)]
     whole = Interval(cuts[0], cuts[-1])
-    assert tiles(parts, whole)
     if parts:
         merged = parts[0]
         for part in parts[1:]:
             merged = merged.merged(part)
         assert merged == whole
-        gone = data.draw(st.integers(0, len(parts) - 1))
-        assert not tiles(parts[:gone] + parts[gone + 1 :], whole)
-        assert not tiles([*parts, parts[-1]], whole)
 
 
 @given(st.lists(intervals))
@@ -217,6 +208,11 @@ def holds(nodes: dict[str, Vertex]) -> None:
         assert same == list(range(min(exact, LAST)))
 
 
+def lowest(nodes: dict[str, Vertex], failure: Failure) -> int:
+    """The upper of the epochs that all stages have again after a failure."""
+    return min(each.exact for each in survivals(nodes, failure).values())
+
+
 @given(graphs())
 def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, Vertex]) -> None:
     exact = dict.fromkeys(nodes, UNBOUNDED)
@@ -226,13 +222,13 @@ def test_the_solution_is_the_greatest_fixpoint(nodes: dict[str, Vertex]) -> None
             exact[name] = min([own, *(exact[q] for q in node.inputs)])
     found = survivals(nodes, Failure.KERNEL)
     assert {name: s.exact for name, s in found.items()} == exact
-    assert recovery_upper(nodes, Failure.KERNEL) == min(exact.values())
+    assert lowest(nodes, Failure.KERNEL) == min(exact.values())
 
 
 @pytest.mark.fault(35)
 def test_each_failure_has_its_own_prefix() -> None:
     nodes = {"input": Vertex((), Prefixes(9, 7, 4)), "total": Vertex(("input",), Prefixes(9, 9, 2))}
-    uppers = [recovery_upper(nodes, failure) for failure in Failure]
+    uppers = [lowest(nodes, failure) for failure in Failure]
     kept = [survivals(nodes, failure)["total"].kept for failure in Failure]
     assert uppers == [9, 7, 4]
     assert kept == [9, 7, 2]
@@ -243,85 +239,4 @@ def test_determinate_stages_over_replayable_inputs_lose_nothing() -> None:
         "input": Vertex((), both(0), replayable=UNBOUNDED),
         "loop": Vertex(("input", "loop"), both(0)),
     }
-    assert recovery_upper(nodes, Failure.DISK) == UNBOUNDED
-    assert recovery_upper({}, Failure.DISK) == UNBOUNDED
-
-
-def test_a_stage_resumes_where_all_its_traces_are() -> None:
-    assert resumable(9, []) == 9
-    assert resumable(9, [7, 8]) == 7
-
-
-def test_a_boundary_is_dropped_below_every_consumer_and_reader() -> None:
-    assert droppable([7, 5], promised=6) == 5
-    assert droppable([7, 9], promised=6) == 6
-    assert droppable([]) == UNBOUNDED
-
-
-TARGET = 6
-
-
-@st.composite
-def saved(draw: st.DrawFn) -> dict[str, Saved]:
-    """Acyclic graphs whose stages are behind, compacted or empty."""
-    stages: dict[str, Saved] = {}
-    for i in range(draw(st.integers(1, 7))):
-        inputs = draw(st.sets(st.sampled_from(sorted(stages)), max_size=3)) if i else set()
-        output = draw(st.integers(0, TARGET)) if inputs else TARGET
-        going = draw(st.integers(0, output)) if inputs else TARGET
-        since = draw(st.integers(0, max(output - 1, 0)))
-        stages[f"s{i}"] = Saved(tuple(sorted(inputs)), output, going, since)
-    return stages
-
-
-@given(saved(), st.data())
-def test_a_plan_reads_only_what_can_be_read_and_runs_the_fewest_epochs(
-    stages: dict[str, Saved], data: Any
-) -> None:
-    steps = plan(stages, TARGET)
-    since: dict[str, int] = {}
-    for name, step in steps.items():
-        stage = stages[name]
-        assert all(q in since for q in stage.inputs)  # inputs first
-        lowest = max((since[q] for q in stage.inputs), default=0)
-        legal = {"recompute": TARGET - lowest}
-        if stage.resumable == TARGET:
-            legal["read"] = 0
-        if stage.resumable and lowest < stage.resumable:
-            legal["extend"] = TARGET - stage.resumable
-        assert legal[step.action] == step.runs == min(legal.values())
-        since[name] = step.since
-        assert step.since == (lowest if step.action == "recompute" else stage.since)
-        assert step.start == TARGET - step.runs
-    wanted = data.draw(st.sets(st.sampled_from(sorted(stages))))
-    some = plan(stages, TARGET, wanted)
-    assert set(wanted) <= set(some)
-    assert all(some[name] == steps[name] for name in some)
-    for name in set(some) - wanted:
-        assert any(name in stages[p].inputs for p in some if some[p].action != "read")
-
-
-def test_a_plan_reads_extends_and_recomputes() -> None:
-    stages = {
-        "flights": Saved((), 6, 6, since=2),
-        "late": Saved(("flights",), 6, 6),
-        "slow": Saved(("flights",), 5, 4),
-        "worst": Saved(("flights",), 5, 2),
-        "rest": Saved(("worst",), 0, 0),
-    }
-    steps = plan(stages, 6)
-    assert {name: step.action for name, step in steps.items()} == {
-        "flights": "read",
-        "late": "read",
-        "slow": "extend",
-        "worst": "recompute",
-        "rest": "recompute",
-    }
-    assert steps["slow"] == ("extend", 4, 0, 2)
-    assert steps["worst"] == ("recompute", 2, 2, 4)
-    assert list(plan(stages, 6, ["late"])) == ["late"]
-
-
-def test_a_plan_over_inputs_that_end_early_is_a_mistake_of_the_caller() -> None:
-    with pytest.raises(AssertionError, match="input 'flights' ends at 3, before 6"):
-        plan({"flights": Saved((), 3, 3)}, 6)
+    assert lowest(nodes, Failure.DISK) == UNBOUNDED

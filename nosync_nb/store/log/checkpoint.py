@@ -60,13 +60,6 @@ def listed(names: Sequence[str]) -> list[str]:
     return sorted(filter(is_name, names), reverse=True)
 
 
-def seq_of(name: str) -> int:
-    """Returns the seq in a checkpoint's name."""
-    match = _NAME.match(name)
-    assert match
-    return int(match[1])
-
-
 def write(files: Files, folder: str, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint durably."""
     mark, generation, payload = checkpoint
