@@ -311,7 +311,9 @@ class Runner:
 
     def _spilled(self, number: int, held: Held, epoch: int) -> Held:
         """A change of a log or a trace, in files if it is large and they are written at all."""
-        if self.spill is None or held.refs or number in self.graph.unwritten:
+        if self.spill is None or held.refs or held.parts[0].layout is UNORDERED:
+            return held
+        if number in self.graph.unwritten:
             return held
         return self.spill.spilled(number, held, epoch)
 
@@ -338,7 +340,8 @@ class Runner:
             made = trace.appended(layer)
         else:
             made, merged = append(trace, layer)
-            draft.add_merged(merged)
+            if merged:
+                draft.add_merged(merged)
         if len(made.layers) != len(trace.layers) and is_due(made):
             draft.due.append(number)
             if len(made.layers) > STALL_LAYERS:

@@ -69,20 +69,20 @@ class TakenCall(NamedTuple):
 class _CallsOver(NamedTuple):
     """Calls, and the contents of the input over which they mean what they mean."""
 
-    base: Trace | None
+    base: Trace
     calls: list[TakenCall]
 
 
 class InputChanges:
-    """The pending changes of one input.
+    """The pending changes of one input; `contents`: as it is now.
 
     IMPORTANT: an interrupt comes between any two steps, and the rows that wait stay. So all that is
     known of a call is one value, which one step adds; all else is made of these.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, contents: Trace) -> None:
         self.stage = stage
-        self._taken = _CallsOver(None, [])
+        self._taken = _CallsOver(contents, [])
 
     @property
     def calls(self) -> int:

@@ -152,11 +152,11 @@ class Inputs:
             changes = inputs.get(name)
             if once is not None and self._is_there(once[0], changes):
                 raise LoadedMeanwhileError
-            fresh = changes is None
+            fresh, contents = changes is None, self._publisher.snapshot.contents(name)
             if changes is None:
-                changes = inputs[name] = InputChanges(stage)
+                changes = inputs[name] = InputChanges(stage, contents)
             try:
-                return changes.add(change, self._publisher.snapshot.contents(name), once)
+                return changes.add(change, contents, once)
             except BaseException:
                 if fresh:
                     del inputs[name]

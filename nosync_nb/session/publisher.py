@@ -19,8 +19,7 @@ same call again writes the same number a second time. 4. At the next opening bot
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
@@ -171,9 +170,7 @@ class Publisher:
         """Makes an epoch visible; may be done again."""
         draft, epoch, log = record.draft, record.draft.epoch, self.store.log
         log.note(noted(self.ledger.incarnation, epoch))
-        history, logs = self.store.history, self._logs
-        new = {n for n, _, _ in draft.logged if n in logs and history.last(n) < epoch}
-        remember(history, new, draft)
+        remember(self.store.history, self._logs, draft, again=True)
         self.position = record.position
         self.works.assign(record.stats, draft.work)
         if record.retired or draft.spare:
@@ -354,10 +351,10 @@ def files_of(version: Version) -> set[str]:
     return {ref.path for trace in traces for layer in trace.layers for ref in layer.files}
 
 
-def remember(history: History, logs: AbstractSet[int], draft: Draft) -> None:
-    """Gives the changes in some logs to a history."""
+def remember(history: History, logs: Container[int], draft: Draft, *, again: bool = False) -> None:
+    """Gives the changes in some logs to a history; `again`: it may have some of them already."""
     for number, layout, held in draft.logged:
-        if number not in logs:
+        if number not in logs or (again and history.last(number) >= draft.epoch):
             continue
         batch = held.parts[0]
         if held.refs:

@@ -35,6 +35,7 @@ from nosync_nb.store.log.writer import Writer
 
 CHECKPOINT_FRAMES = 1024
 CHECKPOINT_BYTES = 8 << 20
+_NO_MARK = Mark(0, 0, b"")
 
 SYNC_DELAY_S = 0.002
 """Fewer syncs, so that the syncing thread takes the interpreter less often (p95 of appends)."""
@@ -177,7 +178,7 @@ class Log:
     @property
     def checkpoint_due(self) -> bool:
         """Whether the tail has grown so long that a checkpoint pays."""
-        last = self._checkpoint.mark if self._checkpoint else Mark(0, 0, b"")
+        last = self._checkpoint.mark if self._checkpoint else _NO_MARK
         head = self.head
         return (
             head.seq - last.seq >= CHECKPOINT_FRAMES
