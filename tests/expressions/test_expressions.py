@@ -491,6 +491,19 @@ def test_text_beside_a_number_needs_no_spark_and_fails_on_its_row(
     assert session["oops"].rows() == []
 
 
+def test_a_text_is_split_into_its_characters_by_the_empty_pattern() -> None:
+    for limit, pieces in (
+        ("", ["a", "b", "c"]),
+        (", 0", ["a", "b", "c"]),
+        (", -1", ["a", "b", "c"]),
+        (", 1", ["abc"]),
+        (", 2", ["a", "bc"]),
+        (", 3", ["a", "b", "c"]),
+        (", 4", ["a", "b", "c"]),
+    ):
+        assert evaluate(f"split(x, ''{limit})", "x string", column("abc")) == [pieces], limit
+
+
 def test_nested_columns_are_passed_on_and_tested_for_null() -> None:
     schema = Schema.parse("d decimal(10,2), m array<int>")
     assert compile_expression("d as e", schema).local

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ import pytest
 import nosync_nb
 from nosync_nb import Session
 from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
+from nosync_nb.store.naming import Wanted
 from nosync_nb.store.replicas import fetching
+from nosync_nb.store.replicas.address import Address, parse
 from nosync_nb.store.replicas.supply import Supply
 
 WAIT_S = 120.0
@@ -251,3 +255,42 @@ def test_what_closing_cuts_off_is_no_damage(
     with nosync_nb.open(path) as again:
         assert again["degrees"].rows() == rows
         assert len(again["edges"]) == ROWS
+
+
+class Closing(threading.Event):
+    """Nobody waits for it; it is noted how long somebody would have, until that is enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        if len(self.waits) == 5:
+            self.set()
+        return self.is_set()
+
+
+def test_who_brings_the_rest_waits_ever_longer_while_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, asked = Closing(), [0]
+    nobody = parse(f"file://{tmp_path}/away")
+
+    def replicas() -> list[Address]:
+        asked[0] += 1
+        if asked[0] == 100:  # it asks without a pause
+            closing.set()
+        return [nobody]
+
+    own = SimpleNamespace(Event=lambda: closing, Lock=threading.Lock, Thread=threading.Thread)
+    monkeypatch.setattr(fetching, "threading", own)
+    for name, value in (("_GRACE_S", 1), ("_AGAIN_S", 2), ("_AGAIN_MOST_S", 10)):
+        monkeypatch.setattr(fetching, name, value)
+    fetcher = fetching.Fetcher(Files(), str(tmp_path), bytes(16), replicas)
+    assert fetcher.expect([Wanted(f"log1-1-g3-a{i}.arrow") for i in range(2)]) == frozenset()
+    fetcher.start()
+    for thread in threading.enumerate():
+        if thread.name == "nosync fetching":
+            thread.join(WAIT_S)
+    assert closing.waits == [1, 4, 8, 10, 10]

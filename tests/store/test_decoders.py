@@ -518,6 +518,16 @@ def test_what_tells_a_stage_from_equal_ones_is_a_number(corpus: Corpus, apart: A
         check_catalog(catalog, 6)
 
 
+@pytest.mark.parametrize("name", [3, True, ["a"], {}])
+def test_a_collection_is_called_by_a_text(corpus: Corpus, name: Any) -> None:
+    catalog = meta_of(corpus.checkpoint.payload)["catalog"]
+    node = next(each for each in catalog["nodes"] if each["name"] is None)
+    check_catalog(catalog, 6)
+    node["name"] = name
+    with pytest.raises(CorruptLogError, match="its name"):
+        check_catalog(catalog, 6)
+
+
 @pytest.mark.parametrize("parts", [0, OPERATORS_MAX + 1])
 def test_a_description_has_some_operators_and_not_too_many(corpus: Corpus, parts: int) -> None:
     catalog = meta_of(corpus.checkpoint.payload)["catalog"]

@@ -317,6 +317,7 @@ def test_a_server_says_why_it_does_not_start(
         ([copies, "--token-file", str(short)], "damaged"),
         ([copies, "--token-file", str(tmp_path / "none")], "look at"),
         ([nowhere], "is not there"),
+        ([nowhere, "--port", "65535"], "is not there"),
         ([str(tmp_path / "writable")], "written by others"),
         ([str(running.folder)], "another server keeps"),
         ([copies, "--port", str(running.port)], "cannot listen"),

@@ -16,6 +16,7 @@ from nosync_nb.store.replicas import promises, records
 from nosync_nb.store.replicas.promises import Promise
 from nosync_nb.store.replicas.records import CopyRecord, FileChange, ObjectPiece
 from nosync_nb.store.replicas.replica import Name, Term
+from nosync_nb.store.replicas.served import ServedReplica
 
 PROMISE = Promise(Term(3, "me"), "0123456789abcdef", Name("/logs/x.nosync", "signer", 3, 2))
 RECORD = CopyRecord(
@@ -117,3 +118,24 @@ def test_a_record_beyond_all_bounds_is_none(fields: dict[str, Any]) -> None:
     assert records.decode(record({}), "copy").writer == RECORD.writer
     with pytest.raises(CorruptLogError, match="a record of 'copy' is damaged"):
         records.decode(record(fields), "copy")
+
+
+class Saying:
+    """A line to a server that answers each call alike."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = json.dumps(answer).encode()
+
+    def call(self, *_: Any, **__: Any) -> bytes:
+        return self.answer
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 70), True, 1.0, "1", None])
+def test_no_server_is_believed_that_has_files_of_no_size(size: Any) -> None:
+    def told(files: Any) -> Any:
+        line: Any = Saying(["0123456789abcdef", files])
+        return ServedReplica(line, "grpc://here", bytes(16)).held().files
+
+    assert told({"a": 0, "b": 7}) == {"a": 0, "b": 7}
+    with pytest.raises(CorruptLogError, match="answers what makes no sense"):
+        told({"a": 0, "b": size})

@@ -390,6 +390,37 @@ def test_a_copy_that_begins_where_its_checkpoint_was_made_can_be_read(
     assert examined(Files(), "copy", replica).end.seq == shipper.acknowledged.seq
 
 
+@pytest.mark.fault(10, 32)
+@pytest.mark.parametrize(("checkpoint", "short"), [(True, 1), (True, -2), (False, 1)])
+def test_a_segment_that_is_too_short_takes_what_no_checkpoint_behind_it_has(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, checkpoint: bool, short: int
+) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 700)
+    with open_session(path) as session:
+        replica = begun(path, tmp_path / "copies")
+        shipper = shipper_of(path, replica)
+        for i in range(20):
+            session.inputs["edges"].insert([(99, i)])
+            session.commit(wait="disk")
+            while shipper.ship():
+                pass
+        if checkpoint:
+            with monkeypatch.context() as patch:
+                patch.setattr(FolderReplica, "discard", lambda *_: None)
+                owners_of(session).upkeep.checkpoint()
+                while shipper.ship():
+                    pass
+        held = replica.held().files
+        names = sorted(filter(layout.is_segment, held))
+        assert len(names) > 3
+        os.truncate(layout.path_of(replica.folder, names[short]), held[names[short]] - 10)
+        if checkpoint:
+            assert examined(Files(), "copy", replica).end.seq == shipper.acknowledged.seq
+            return
+        with pytest.raises(CorruptLogError, match="is damaged: it had frame"):
+            examined(Files(), "copy", replica)
+
+
 def test_own_segments_are_compared_once_however_a_shipper_comes(path: str, tmp_path: Path) -> None:
     replica = begun(path, tmp_path / "copies")
     while shipper_of(path, replica).ship():

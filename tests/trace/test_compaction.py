@@ -230,6 +230,15 @@ def test_a_full_young_layer_is_the_workers() -> None:
     assert found.diff.sum() == WIDTH * JOINED_MAX + 3
 
 
+def test_a_small_first_layer_keeps_none_behind_it_apart() -> None:
+    trace, merged = Trace(LAYOUT), 0
+    with mock.patch.object(compaction, "merge", sized):
+        for epoch, rows in enumerate([1, 8, 2, 1, 8]):
+            assert (len(trace.layers), merged) == (epoch, 0)
+            trace, merged = append(trace, Layer(epoch, epoch + 1, (Sized(rows),)))
+    assert (len(trace.layers), merged) == (1, 20)
+
+
 def test_levels_grow_fourfold() -> None:
     found = [Layer(0, 1, (Sized(rows),)).level for rows in (0, 1, 2, 7, 8, 31, 32, 1024)]
     assert found == [0, 0, 1, 1, 2, 2, 3, 5]

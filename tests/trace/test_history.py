@@ -348,6 +348,13 @@ def test_a_state_is_the_sum_of_few_batches(tmp_path: Path) -> None:
     assert max(seen) <= 3 * 16
 
 
+def test_a_sum_names_no_trace_that_has_its_own_interval(tmp_path: Path) -> None:
+    history = long(tmp_path, 600, 16)
+    sums = [node for top in tree_of(history) for node in top.walk() if node.children]
+    assert len(sums) > 1
+    assert all(not node.own for node in sums)
+
+
 def test_traces_that_did_not_change_cost_nothing(tmp_path: Path) -> None:
     history = long(tmp_path, 200, 50)
     assert history.state(9, 150) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from unittest import mock
@@ -221,6 +222,16 @@ def test_what_is_to_be_kept_since_is_not_lost() -> None:
     again = Recut(coarse, (thinning.Fragment(0, 100, 256),))
     assert not thinning.loses(again, 20_000, Keep(10, frozenset([50])))
     assert thinning.loses(again, 20_000, Keep(10, frozenset([31])))
+
+
+def test_a_sum_whose_leaves_are_thinned_out_already_is_cut_as_a_whole() -> None:
+    ends = [*range(0, 1024 + 1, 64), 1040]
+    leaves = [PackNode(f"{a}", 1, "", a, b, b, grain=16) for a, b in pairwise(ends)]
+    whole = PackNode("sum", 1, "", 0, 1040, 1040, 1, children=tuple(leaves))
+    (found,) = thinning.recuts([whole], 1039, Keep(1))
+    assert found.old is whole
+    assert found.pieces[-1] == (1024, 1040, 16)
+    assert len(found.pieces) > 1
 
 
 def test_what_came_late_of_epochs_that_a_rewind_has_left_is_thinned_out(tmp_path: Path) -> None:
