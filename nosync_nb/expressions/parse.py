@@ -96,6 +96,9 @@ def parse(sql: str) -> Parsed:
         statements = _Dialect().parse(_PREFIX + text)
     except ParseError as error:
         raise _unreadable(sql, error) from None
+    except ArithmeticError:
+        hint = "write numbers as in 12, 1.5, 1e3, 1.5BD"
+        raise _failure(sql, "what begins like a number is none", hint) from None
     select = statements[0] if len(statements) == 1 else None
     if values and isinstance(select, exp.Select):
         restore(select, values)

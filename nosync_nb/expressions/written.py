@@ -49,10 +49,13 @@ def number(text: str) -> LiteralNode:
     """Returns the literal that Spark reads: int, bigint, decimal, or double if it has an exponent.
 
     Raises:
-        NotProvedError: if it is beyond all of them.
+        NotProvedError: if it is beyond all of them, or has an exponent without digits.
     """
     if "e" in text.lower():
-        value = float(text)
+        try:
+            value = float(text)
+        except ValueError:
+            raise NotProvedError(f"{text}, which is no number") from None
         if abs(value) == float("inf"):
             raise NotProvedError("a number beyond double")
         return LiteralNode(value, "double")

@@ -320,6 +320,27 @@ def test_an_audit_that_cannot_demote_says_why(session: Session) -> None:
     assert inside(session).catalog["looped"].version == 1
 
 
+def test_an_audit_asks_nothing_of_a_large_group(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audits, "GROUP_ROWS_MAX", 5)
+    asked = tmp_path / "asked"
+
+    def size(key: Any, rows: list[Any]) -> list[Any]:
+        with asked.open("a") as file:
+            file.write(f"{len(rows)} ")
+        return [(len(rows),)]
+
+    numbers = session.input("numbers", "k int, n int")
+    session.stage("sizes", numbers.group_by("k").reduce(size, "n int"))
+    numbers.insert([(1, n) for n in range(5)] + [(2, n) for n in range(6)])
+    session.commit()
+    asked.write_text("")
+    for _ in range(30):
+        assert inside(session).audits.audit() == []
+    assert set(asked.read_text().split()) == {"5"}
+
+
 @pytest.mark.fault(37)
 @given(st.data(), programs.programs(["a", "b"], depth=4))
 def test_an_audit_is_content_with_any_deterministic_program(

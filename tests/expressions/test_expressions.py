@@ -307,6 +307,10 @@ def test_an_unknown_column_is_named_with_the_nearest_and_all_others() -> None:
         ("distance; seats", "more than one expression"),
         ("", "it is empty"),
         ("  ", "it is empty"),
+        ("1eBD", "what begins like a number is none"),
+        ("distance + 1ebd", "what begins like a number is none"),
+        ("1e", "only Spark knows 1e, which is no number"),
+        ("distance + 1.5e", "only Spark knows 1.5e, which is no number"),
     ],
 )
 def test_text_that_is_no_expression_is_refused_at_its_place(sql: str, said: str) -> None:

@@ -302,6 +302,24 @@ def test_one_key_of_very_many_rows_is_not_looked_up(
     assert counts.tried == Counter(traces=1)
 
 
+def test_who_finds_too_many_rows_looks_again_less_and_less_often(
+    tmp_path: Path, mirrors: list[mirror.Mirror], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known, "WHOLE_ROWS", 0)
+    monkeypatch.setattr(known, "ROWS_MAX", 50)
+    with nosync_nb.open(tmp_path / "log") as session:
+        edges = session.input("edges", EDGES)
+        parts = session.stage("parts", graphs.connected_components(edges))
+        edges.insert([(50, node) for node in range(51, 150)])
+        edges.insert([(2 * node, 2 * node + 1) for node in range(100, 1000)])
+        session.commit()
+        for epoch in range(20):
+            edges.insert([(-epoch, 50)])
+            session.commit()
+        assert held(parts) == held(graphs.connected_components(edges))
+    assert 3 < len(mirrors) < 7
+
+
 def test_what_a_loop_knows_of_rows_is_not_that_of_an_epoch_that_it_did_not_follow(
     session: Session,
 ) -> None:

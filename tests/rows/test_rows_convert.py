@@ -94,6 +94,13 @@ def test_dicts_of_one_column_are_rows_of_it() -> None:
     assert (to_pylist(columns[0], "int"), n) == ([1, None], 2)
 
 
+class Streaming:
+    """A single column of a library that exports Arrow streams."""
+
+    def __arrow_c_stream__(self, requested: object = None) -> object:
+        raise TypeError("it is one column\nand no table")
+
+
 @pytest.mark.parametrize(
     ("rows", "message", "hint"),
     [
@@ -109,6 +116,7 @@ def test_dicts_of_one_column_are_rows_of_it() -> None:
         (pd.DataFrame({"a": [1], "b": [1], "z": [1]}), "unknown column 'z'", "columns are a, b"),
         (pa.table([[1], [2]], ["a", "A"]), "column 'a' is there twice", None),
         ([(1, "x")], "column 'b', row 0: 'x' is no int", "text is not parsed"),
+        (Streaming(), "a Streaming is no table: it is one column", ".to_frame()"),
     ],
 )
 def test_what_does_not_match_is_refused_with_a_remedy(

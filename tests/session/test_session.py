@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,29 @@ def test_counters_tell_what_was_done(session: Session) -> None:
     assert session.stats["touched"] >= 1
     assert session.stats["executed"] >= 1
     owners_of(session).worker.settle()
+
+
+def test_a_stage_counts_the_rows_that_it_is_given_when_it_is_defined_and_after(
+    session: Session,
+) -> None:
+    for delay in range(50):
+        session["flights"].insert([("UA", "EWR", float(delay))])
+    session.commit()
+
+    def counted(do: Callable[[], object]) -> tuple[int, int]:
+        before = session.stats["touched"], session.stats["executed"]
+        do()
+        return session.stats["touched"] - before[0], session.stats["executed"] - before[1]
+
+    flights = session["flights"]
+    defined = [
+        counted(lambda: session.stage("slow", flights.filter("delay > 60"))),
+        counted(lambda: session.stage("sums", flights.group_by("carrier").agg(n="sum(delay)"))),
+    ]
+    assert defined == [(50, 1), (50, 1)]
+    touched, executed = counted(lambda: fly(session, *[("UA", "EWR", float(n)) for n in range(20)]))
+    assert touched >= 2 * 20
+    assert executed == 2
 
 
 def test_layers_tell_what_they_cover_and_where_they_are(session: Session) -> None:

@@ -330,3 +330,17 @@ def test_a_large_group_is_told_once_a_stage_whatever_its_size_becomes(
     told = [str(each.message) for each in caught if "reduce evaluates" in str(each.message)]
     assert [text.partition(":")[0] for text in told] == ["stage 'first'", "stage 'second'"]
     assert first.rows() == [(1, 190 + 10 + 100)]
+
+
+def test_a_group_is_large_beyond_the_bound_alone(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reduce, "_LARGE_GROUP", 10)
+    data = session.input("data", "k bigint, n bigint")
+    data.insert([(1, n) for n in range(10)])
+    session.commit()
+    sizes = data.group_by("k").reduce(lambda key, rows: [(len(rows),)], "n bigint")
+    assert session.stage("sizes", sizes).rows() == [(1, 10)]
+    data.insert([(1, 10)])
+    with pytest.warns(UserWarning, match="a group of 11 rows"):
+        session.commit()

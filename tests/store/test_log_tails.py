@@ -11,6 +11,7 @@ from faults import SECTOR_BYTES, FakeMachine, FaultyFiles
 
 from nosync_nb.errors import CorruptLogError
 from nosync_nb.store.log import Log
+from nosync_nb.store.log.frames import build, genesis, scan
 
 PAYLOADS = [bytes([number]) * 700 for number in range(1, 6)]
 
@@ -112,6 +113,31 @@ def test_zeros_in_place_of_what_was_durable_are_damage(tmp_path: Path) -> None:
     segment.write_bytes(content[: durable - 400] + bytes(len(content) - durable + 400))
     with pytest.raises(CorruptLogError):
         opened(path, "boot-1")
+
+
+@pytest.mark.fault(12, 13)
+def test_a_frame_is_told_by_what_is_wrong_with_it() -> None:
+    mark = genesis(bytes(16))
+    first, after = build(1, PAYLOADS[0], mark, 1, 0)
+    second, _ = build(1, PAYLOADS[1], after, 1, 1)  # the first is durable
+    early, _ = build(1, PAYLOADS[1], after, 1, 2)
+    other, _ = build(1, PAYLOADS[1], after._replace(seq=4), 1, 1)
+    assert scan(first + second, 0, mark)[1] is None
+    at = len(second) // 2
+    for frame, told in (
+        (second[:at] + bytes([second[at] ^ 1]) + second[at + 1 :], "the payload does not fit"),
+        (second[:9] + bytes([second[9] ^ 1]) + second[10:], "the header does not fit"),
+        (second[:-1], "the frame is cut off"),
+        (second[:20], "the frame is cut off"),
+        (bytes(len(second)), "only zeros follow"),
+        (early, "the header contradicts the frame before"),
+        (other, "frame 5 stands in the place of 2"),
+    ):
+        frames, damage = scan(first + frame, 0, mark)
+        assert len(frames) == 1
+        assert damage is not None
+        assert damage.offset == len(first)
+        assert told in damage.reason
 
 
 @pytest.mark.fault(18)

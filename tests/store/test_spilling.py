@@ -29,6 +29,7 @@ from nosync_nb.session.worker import Worker
 from nosync_nb.store import journal, store
 from nosync_nb.store.log import Position
 from nosync_nb.store.store import Store
+from nosync_nb.trace import parts
 
 ROWS = 400
 SALES = "id bigint, item bigint, price double, note string"
@@ -126,6 +127,43 @@ def test_the_log_has_the_same_bytes_as_if_all_were_written_at_the_end(
         wanted = run("whole")
     assert run("spilled") == wanted
     assert any(files for frame in wanted[1] for _, _, files, _ in frame)
+
+
+@pytest.mark.usefixtures("low")
+def test_what_lies_in_several_files_is_computed_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts.split, "__defaults__", (60, parts.BYTES_MAX))
+    with nosync_nb.open(tmp_path / "log") as session:
+        declared(session)
+        session["items"].insert([(item, f"kind {item % 3}") for item in range(50)])
+        session["sales"].insert(sales())
+        session.commit()
+        (layer,) = owners_of(session).upkeep.layers("sales")
+        assert layer["rows"] == ROWS
+        named, items = session["sales"], session["items"]
+        dear = session.stage("dear", named.filter("price >= 100").select("id"))
+        pairs = session.stage("pairs", named.join(items, on="item").select("id", "kind"))
+        both = session.stage("both", named.select("id").concat(dear))
+        assert len(os.listdir(tmp_path / "log" / "layers")) > 5
+        assert dear.rows() == [(i,) for i in range(200, ROWS)]
+        assert pairs.rows() == [(i, f"kind {i % 50 % 3}") for i in range(ROWS)]
+        assert both.rows() == sorted(2 * dear.rows() + [(i,) for i in range(200)])
+
+
+@pytest.mark.usefixtures("low")
+def test_memory_is_given_back_after_an_epoch_in_files_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Worker, "submit", lambda _, kind, *__: told.append(kind))
+    with nosync_nb.open(tmp_path / "log") as session:
+        declared(session)
+        for count in (10, ROWS):
+            told.clear()
+            session["sales"].insert(sales(count, start=count))
+            session.commit()
+            assert ("memory" in told) == (count == ROWS)
 
 
 @pytest.mark.usefixtures("low")
