@@ -399,3 +399,37 @@ def computed(name: str, held: Counter[int]) -> list[Any]:
         "kinds": [(kind,) for kind in groups],
         "reader": [(kind, len(group)) for kind, group in groups.items()],
     }[name]
+
+
+def test_stages_come_back_beside_one_that_reads_the_same_input_by_another_key(
+    kernels: Kernels,
+) -> None:
+    def made(session: Session) -> dict[str, nosync_nb.Collection]:
+        pairs = session.input("pairs", "k int, x int")
+        odd = pairs.map(lambda row: (row.k % 2, row.x), "odd int, x int")
+        return {"sums": odd.group_by("odd").agg(n="count(*)", total="sum(x)")}
+
+    session = kernels.opened(known=True)
+    owners_of(session).definitions.define(made(session))
+    session.inputs["pairs"].insert([(x, -x) for x in range(ROWS)])
+    session.commit()
+    session.close()
+    session = kernels.opened(known=False)
+    others = session.input("others", "x int, z int")
+    session.inputs["pairs"].insert([(ROWS, -ROWS)])
+    others.insert([(-x, x) for x in range(10)])
+    session.commit()
+    session.inputs["pairs"].remove([(3, -3)])
+    session.commit()
+    met = session["pairs"].join(others, on="x")
+    before = session.stats["touched"]
+    owners_of(session).definitions.define({**made(session), "met": met.select("k", "z")})
+    assert session.stats["touched"] - before < 2 * ROWS
+    for at in range(1, 4):
+        live = [x for x in range(ROWS + (at > 1)) if at < 3 or x != 3]
+        totals = [(odd, [-x for x in live if x % 2 == odd]) for odd in (0, 1)]
+        assert session["sums"].rows(at=at) == [(o, len(xs), sum(xs)) for o, xs in totals]
+    assert session["met"].rows() == [(x, x) for x in range(10) if x != 3]
+    session.inputs["pairs"].remove([(4, -4)])
+    session.commit()
+    assert session["met"].rows() == [(x, x) for x in range(10) if x not in (3, 4)]
