@@ -121,6 +121,7 @@ def test_a_stage_that_lost_its_files_is_computed_again_alone(
     session = opened()
     assert session.recovery.stages[name] in ("recompute", "extend")
     assert "missing" in session.recovery.reasons[name]
+    assert "before that" not in session.recovery.reasons[name]
     assert {n for n, how in session.recovery.stages.items() if how != "read"} == {name}
     assert inside(session).works.stages.keys() == {name}
     assert rows(session) == expected
