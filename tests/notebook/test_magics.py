@@ -498,6 +498,8 @@ def test_a_collection_shows_its_first_rows(notebook: Notebook) -> None:
     assert (
         "<td" in notebook.shell.display_formatter.format(notebook.names["flights"])[0]["text/html"]
     )
+    notebook.ok("%config NoSync.limit = 3")
+    assert "the first" not in notebook.ok("flights")
     assert len(notebook.ok("[flights]").text.strip().splitlines()) == 1
 
 
