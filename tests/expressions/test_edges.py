@@ -238,6 +238,20 @@ def test_the_last_place_counts_and_one_found_is_no_list(
     assert of(sql, f"x {type_}", value) == [expected]
 
 
+def test_a_replacement_names_groups_of_two_digits_as_far_as_there_are_some() -> None:
+    groups = "".join(f"({letter})" for letter in "abcdefghijkl")
+    sql = f"regexp_replace(x, '{groups}', '$12 $1 $13')"
+    assert of(sql, "x string", "abcdefghijkl") == ["l a a3"]
+    sql = "regexp_replace(x, '(a)', '$1')"
+    assert of(sql, "x string", "abc") == ["abc"]
+
+
+@pytest.mark.parametrize("text", ["x 02:03", "1 x:03", "1 02:x", "1 02:03:04", "1:02 03"])
+def test_an_interval_of_no_numbers_is_left_to_spark(text: str) -> None:
+    sql, schema = f"x + interval '{text}' day to minute", Schema.parse("x timestamp_ntz")
+    assert not compile_expression(sql, schema, types=lambda *_: ["timestamp_ntz"]).local
+
+
 def test_a_size_between_signs_may_be_nothing() -> None:
     sql = "abs(x) - 2147483647 - 2"
     assert of(sql, "x int", -5, 1, 3) == [-2147483644, -2147483648, -2147483646]

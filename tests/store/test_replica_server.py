@@ -572,6 +572,20 @@ def test_a_session_that_is_silent_for_long_begins_anew(tmp_path: Path) -> None:
     copies.close()
 
 
+@pytest.mark.fault(21)
+def test_who_asks_without_a_promise_leaves_nothing_open(tmp_path: Path) -> None:
+    copies, log = Copies(str(tmp_path)), {"log": ID.hex()}
+    said = promises.encode(Promise(TERM, "", NAME))
+    copies.call(b"session", {"do": "promise", "term": list(TERM), **log}, said)
+    closed = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FolderReplica, "close", lambda replica: closed.append(replica))
+        for _ in range(3):
+            copies.call(b"another", {"do": "held", **log}, b"")
+    assert len(closed) == 3
+    copies.close()
+
+
 class SlowFiles(Files):
     """A disk that takes its time to rename."""
 

@@ -362,6 +362,23 @@ def test_a_log_that_its_first_owner_has_just_made_asks_nobody_what_it_lacks(tmp_
 
 
 @pytest.mark.fault(32)
+def test_a_first_owner_asks_what_he_lacks_if_frames_are_gone_from_his_log(tmp_path: Path) -> None:
+    votes: list[Vote] = []
+    path = str(tmp_path / "new.nosync")
+    with open_session(path) as session:
+        edges = session.input("edges", "src int, dst int")
+        for i in range(4):
+            edges.insert([(1, i)])
+            session.commit(wait="disk")
+            owners_of(session).upkeep.checkpoint()
+        assert now(path) == 1
+        shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
+        while shipper.ship():
+            pass
+    assert len(votes) == 1
+
+
+@pytest.mark.fault(32)
 def test_a_replica_of_a_log_without_an_epoch_has_nothing_that_it_lacks(tmp_path: Path) -> None:
     path = str(tmp_path / "empty.nosync")
     votes: list[Vote] = []
