@@ -246,7 +246,7 @@ def test_a_replacement_names_groups_of_two_digits_as_far_as_there_are_some() -> 
     assert of(sql, "x string", "abc") == ["abc"]
 
 
-@pytest.mark.parametrize("text", ["x 02:03", "1 x:03", "1 02:x", "1 02:03:04", "1:02 03"])
+@pytest.mark.parametrize("text", ["x 02:03", "1 02:x", "1 02:03:04", "1:02 03"])
 def test_an_interval_of_no_numbers_is_left_to_spark(text: str) -> None:
     sql, schema = f"x + interval '{text}' day to minute", Schema.parse("x timestamp_ntz")
     assert not compile_expression(sql, schema, types=lambda *_: ["timestamp_ntz"]).local

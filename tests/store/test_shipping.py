@@ -362,15 +362,19 @@ def test_a_log_that_its_first_owner_has_just_made_asks_nobody_what_it_lacks(tmp_
 
 
 @pytest.mark.fault(32)
-def test_a_first_owner_asks_what_he_lacks_if_frames_are_gone_from_his_log(tmp_path: Path) -> None:
+def test_a_first_owner_asks_what_he_lacks_if_frames_are_gone_from_his_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 700)
     votes: list[Vote] = []
     path = str(tmp_path / "new.nosync")
     with open_session(path) as session:
         edges = session.input("edges", "src int, dst int")
-        for i in range(4):
+        for i in range(9):
             edges.insert([(1, i)])
             session.commit(wait="disk")
-            owners_of(session).upkeep.checkpoint()
+            if i % 3 == 2:
+                owners_of(session).upkeep.checkpoint()
         assert now(path) == 1
         shipper = shipper_of(path, begun(path, tmp_path / "copies"), votes.append)
         while shipper.ship():
