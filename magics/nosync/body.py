@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 _MISSING = object()
+_END = " \t \n"
+"""Ends what is kept as a body's source, which nobody sees: IPython names code by its text, and of a
+cell of the same text it keeps the call of the magic."""
+
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
@@ -36,7 +40,8 @@ class Body:
     def __init__(self, shell: InteractiveShell, line: str, source: str, *, number: int) -> None:
         self._shell = shell
         code = shell.transform_cell(source)
-        file = shell.compile.cache(f"%%dd {line}".rstrip() + "\n" + code, number)
+        shown = f"%%dd {line}".rstrip() + "\n" + code.rstrip("\n") + _END
+        file = shell.compile.cache(shown, number)
         try:
             self._parts = list(self._compiled(code, file))
         except SyntaxError as error:

@@ -134,6 +134,14 @@ def test_safe_mode_after_two_recoveries_that_ended_the_kernel(
     assert VALUES in kernel.run(PRINT)
 
 
+def test_a_cell_that_ends_with_an_empty_line_is_shown_once_where_it_failed(shared: Kernel) -> None:
+    """A kernel names code by its text, and the body of such a cell has the text of the cell."""
+    reply = shared.run("%%dd\nbroken = 1 / 0\n")
+    (shown,) = reply.errors
+    assert shown.count("----> ") == 1, shown
+    assert "----> 2 broken = 1 / 0" in shown
+
+
 def test_travel_displays_a_widget_and_a_static_copy(shared: Kernel) -> None:
     reply = shared.run("%dd travel delays")
     assert reply.models
