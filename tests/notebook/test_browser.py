@@ -195,6 +195,9 @@ def _several_under_one_slider(view: Locator, page: Page, folder: Path) -> None:
     expect(beside).to_contain_text("late at epoch 4")
     view.get_by_role("button", name="Previous").click()
     expect(beside).to_contain_text("late at epoch 3")
+    scrolls = view.get_by_role("region", name="changes").first  # alone, and not behind the rows
+    expect(scrolls).to_contain_text("changed since epoch 2, by carrier")
+    expect(beside.get_by_role("region", name="changes")).to_contain_text("changed since epoch 2")
     line = view.get_by_role("combobox", name="what the line shows")
     line.select_option("line: sum of n")
     expect(view.locator("figcaption")).to_contain_text("sum of n over epochs: 0 at epoch 0")

@@ -162,23 +162,35 @@ function changesTable(page) {
     row,
   }));
   const since = page.before === null ? "from the beginning" : `since epoch ${page.before}`;
+  if (!rows.length) return make("p", { class: "nosync-still" }, `no changes ${since}`);
   const more = page.changes_more ? ", the first of them" : "";
   const by = page.by?.length ? `, by ${page.by.join(", ")}` : "";
   return table(`changed ${since}${by}${more}`, page.columns, rows);
 }
 
-/** What a page shows: its rows and its changes, or why there are none. @param {Page} page */
-function shownOf(page) {
-  if (page.error) return [make("p", { class: "nosync-error" }, page.error)];
-  return [rowsTable(page), changesTable(page)];
+/** Room for the rows of a page and for its changes: each scrolls alone, so neither hides the other. */
+function rooms() {
+  const node = make("div", { class: "nosync-tables" });
+  for (const what of ["rows", "changes"]) {
+    node.append(make("div", { tabindex: "0", role: "region", "aria-label": what }));
+  }
+  return node;
+}
+
+/** Puts what a page shows into its rooms, or why there is nothing. @param {HTMLElement} node @param {Page} page */
+function furnish(node, page) {
+  const [rows, changes] = /** @type {Iterable<HTMLElement>} */ (node.children);
+  rows.replaceChildren(page.error ? make("p", { class: "nosync-error" }, page.error) : rowsTable(page));
+  changes.hidden = Boolean(page.error);
+  changes.replaceChildren(...(page.error ? [] : [changesTable(page)]));
+  return node;
 }
 
 /** Another stage under the slider. @param {Page} page */
 function besideOf(page) {
   const part = make("section", { class: "nosync-beside", "aria-label": `${page.name} through time` });
-  const tables = make("div", { class: "nosync-tables", tabindex: "0" });
-  tables.append(...shownOf(page));
-  part.append(make("div", { class: "nosync-title" }, `${page.name} at epoch ${page.epoch}`), tables);
+  const title = make("div", { class: "nosync-title" }, `${page.name} at epoch ${page.epoch}`);
+  part.append(title, furnish(rooms(), page));
   return part;
 }
 
@@ -206,7 +218,7 @@ function build(model, root, signal) {
   for (const each of SPEEDS) speed.append(make("option", {}, each));
   bar.append(speed, buildChoice(model, signal));
   const line = make("div", { role: "status", "aria-live": "polite", class: "nosync-status" });
-  const tables = make("div", { class: "nosync-tables" });
+  const tables = rooms();
   const title = make("div", { class: "nosync-title" }, model.get("stage"));
   const figure = make("figure", { class: "nosync-course" });
   figure.hidden = true;
@@ -289,7 +301,7 @@ function render({ model, el }) {
       else wanted = page.epoch;
     }
     view.title.textContent = page.name ?? model.get("stage");
-    view.tables.replaceChildren(...shownOf(page));
+    furnish(view.tables, page);
     view.beside.replaceChildren(...(page.beside ?? []).map(besideOf));
     showSlider();
   };
