@@ -85,6 +85,15 @@ def test_null_is_not_the_text_null() -> None:
     assert html.count("null") == 2
 
 
+def test_a_table_of_many_rows_scrolls_and_what_is_said_of_it_does_not() -> None:
+    def drawn(rows: int) -> str:
+        return Table("t", ["n"], [["1"]] * rows, notes=["the first of them"]).html()
+
+    assert "overflow" not in drawn(40)
+    assert drawn(41).startswith('<div><div style="max-height:480px;overflow:auto"><table>')
+    assert drawn(41).endswith("</table></div><div>the first of them</div></div>")
+
+
 def test_numbers_stand_right() -> None:
     text = Table("t", ["n", "s"], [["1", "a"], ["100", "b"]], types=["int", "string"]).text()
     assert text.splitlines() == ["t", "  n  s", "  1  a", "100  b"]

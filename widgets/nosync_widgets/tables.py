@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WIDEST = 40
 """Characters of a value that a table of text shows."""
+_ROWS_HIGH = 40
+_HIGH = ' style="max-height:480px;overflow:auto"'
 _RIGHT = ' style="text-align:right"'
 _LEFT = ' style="text-align:left"'
 _TITLE = ' style="text-align:left;white-space:nowrap"'
@@ -58,7 +60,7 @@ class Table:
         return "\n".join([*lines, *map(formats.visible, self.notes)])
 
     def html(self) -> str:
-        """Draws a `<table>` with caption and column scopes."""
+        """Draws a `<table>` with caption and column scopes; one of many rows scrolls."""
         types = list(self.types) or [""] * len(self.columns)
         aligned = [_RIGHT if right else _LEFT for right in self._numeric()]
         head = "".join(
@@ -76,10 +78,10 @@ class Table:
         )
         caption = f"<caption{_TITLE}>{formats.html(self.caption)}</caption>" if self.caption else ""
         notes = "".join(f"<div>{formats.html(note)}</div>" for note in self.notes)
-        return (
-            f"<div><table>{caption}<thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table>{notes}</div>"
-        )
+        table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        if len(self.rows) > _ROWS_HIGH:
+            table = f"<div{_HIGH}>{table}</div>"
+        return f"<div>{table}{notes}</div>"
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """The texts that are shown, for whatever takes an Arrow stream: `polars.DataFrame(_)`."""

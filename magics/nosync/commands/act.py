@@ -122,7 +122,7 @@ COMMANDS = (
     ),
     Subcommand(
         "drop",
-        "forget stages",
+        "forget stages, also those whose cell was deleted",
         _drop,
         [
             (["names"], {"nargs": "+"}),
