@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -371,6 +373,55 @@ def test_paces_rest_so_long_that_all_of_a_budget_stay_within_it() -> None:
         each.close()
     assert (budget.sharing, budget.rest_s(0.4)) == (1, pytest.approx(0.4 / 0.03))
     every[0].close()
+
+
+def test_a_pace_rests_longer_while_others_have_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two seconds of rest are due: the process worked for half of them, for all, or was idle."""
+    now = SimpleNamespace(thread=0.0, process=0.0, clock=0.0)
+    rests: list[float] = []
+
+    class Timer:
+        def __init__(self, rest_s: float, due: Callable[[], None]) -> None:
+            rests.append(rest_s)
+            self.due, self.daemon = due, False
+
+        def start(self) -> None:
+            timers.append(self)
+
+        def cancel(self) -> None:
+            pass
+
+    def act() -> None:
+        now.thread += 0.06
+
+    timers: list[Timer] = []
+    clocks = {"thread_time": "thread", "process_time": "process", "monotonic": "clock"}
+    told = {name: partial(getattr, now, each) for name, each in clocks.items()}
+    monkeypatch.setattr(paces, "time", SimpleNamespace(**told))
+    monkeypatch.setattr(paces, "threading", SimpleNamespace(Timer=Timer, Lock=threading.Lock))
+    pace = Pace(act, Budget(0.03))
+    pace.run()
+
+    def after(clock: float, process: float) -> int:
+        now.clock += clock
+        now.process += process
+        timers[-1].due()
+        return pace.acted
+
+    pace.ask()
+    assert after(2.0, 1.0) == 1
+    assert after(2.0, 1.0) == 2
+    assert rests == pytest.approx([2.0, 2.0])
+    pace.ask()
+    assert after(2.0, 2.0) == 3
+    pace.ask()
+    assert after(2.0, 0.2) == 4, "nobody worked whom it could disturb"
+    pace.ask()
+    pace.ask(soon=True)
+    assert after(0.0, 0.0) == 5, "somebody waits"
+    pace.close()
 
 
 def test_open_views_of_a_notebook_share_one_budget(session: Any) -> None:

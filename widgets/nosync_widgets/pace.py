@@ -2,7 +2,8 @@
 
 However often it is asked, each acts at most five times a second, and rests as long as it takes for
 all that share a budget to take 3 % of the time of one processor together: an open view costs who
-commits no more with ten others open, nor while a summary of a large input is made.
+commits no more with ten others open, nor while a summary of a large input is made. On a machine
+that does other work the kernel has less of a processor, and the rests are longer by as much.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable
 
 REST_S = 0.2
 SHARE = 0.03
+IDLE = 0.125
+"""A process that has used less of a processor since then has not waited for one, but for cells."""
 
 
 class Budget:
@@ -62,6 +65,7 @@ class Pace:
         self._again = False
         self._closed = False
         self._last_s = 0.0
+        self._ended_s = self._used_s = 0.0
         self.acted = 0
         self.spent_s = 0.0
         budget.join()
@@ -111,14 +115,32 @@ class Pace:
                 self.acted += 1
                 self._running = False
                 self._last_s = time.thread_time() - started
+                self._ended_s, self._used_s = time.monotonic(), time.process_time()
                 self.spent_s += self._last_s
                 if self._again and not self._closed:
                     self._start(self.budget.rest_s(self._last_s))
+
+    def _due(self) -> None:
+        """Calls the function after its rest, unless the process had less than that to work in."""
+        with self._lock:
+            if self._timer is not None and (rest_s := self._owed_s()) > 0:
+                self._start(rest_s)
+                return
+        self.run()
+
+    def _owed_s(self) -> float:
+        """How much longer it rests, as others had the processor in the meantime."""
+        rest_s = self.budget.rest_s(self._last_s)
+        passed_s = time.monotonic() - self._ended_s
+        used_s = time.process_time() - self._used_s
+        if rest_s <= REST_S or used_s >= rest_s or used_s < IDLE * passed_s:
+            return 0.0
+        return (rest_s - used_s) * passed_s / used_s
 
     def _start(self, rest_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._again = False
-        self._timer = threading.Timer(rest_s, self.run)
+        self._timer = threading.Timer(rest_s, self._due if rest_s > 0 else self.run)
         self._timer.daemon = True
         self._timer.start()
