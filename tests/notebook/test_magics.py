@@ -912,6 +912,14 @@ def test_errors_of_the_users_code_keep_their_frames(notebook: Notebook) -> None:
     assert "Traceback" in notebook.fails("{}['x']").text
 
 
+def test_stages_are_completed_before_options(notebook: Notebook) -> None:
+    line = "%dd travel "
+    with provisionalcompleter():
+        words = [item.text for item in notebook.shell.Completer.completions(line, len(line))]
+    assert words[-1] == "--at"
+    assert {"delays", "flights"} <= set(words[:-1])
+
+
 def test_completion_knows_subcommands_stages_and_options(notebook: Notebook) -> None:
     def words(text: str) -> set[str]:
         with provisionalcompleter():

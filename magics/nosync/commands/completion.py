@@ -66,6 +66,7 @@ def _matcher(notebook: Notebook) -> Any:
             "completions": [SimpleCompletion(word, type="magic") for word in words],
             "matched_fragment": token,
             "suppress": known,
+            "ordered": True,  # stages before options, which would be sorted before any letter
         }
 
     return nosync_matcher
