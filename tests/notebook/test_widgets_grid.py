@@ -379,7 +379,7 @@ def test_a_pace_rests_longer_while_others_have_the_processor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two seconds of rest are due: the process worked for half of them, for all, or was idle."""
-    now = SimpleNamespace(thread=0.0, process=0.0, clock=0.0)
+    now = {"thread": 0.0, "process": 0.0, "clock": 0.0}
     rests: list[float] = []
 
     class Timer:
@@ -394,19 +394,19 @@ def test_a_pace_rests_longer_while_others_have_the_processor(
             pass
 
     def act() -> None:
-        now.thread += 0.06
+        now["thread"] += 0.06
 
     timers: list[Timer] = []
     clocks = {"thread_time": "thread", "process_time": "process", "monotonic": "clock"}
-    told = {name: partial(getattr, now, each) for name, each in clocks.items()}
+    told = {name: partial(now.__getitem__, each) for name, each in clocks.items()}
     monkeypatch.setattr(paces, "time", SimpleNamespace(**told))
     monkeypatch.setattr(paces, "threading", SimpleNamespace(Timer=Timer, Lock=threading.Lock))
     pace = Pace(act, Budget(0.03))
     pace.run()
 
     def after(clock: float, process: float) -> int:
-        now.clock += clock
-        now.process += process
+        now["clock"] += clock
+        now["process"] += process
         timers[-1].due()
         return pace.acted
 
