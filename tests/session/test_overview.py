@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pyarrow as pa
@@ -132,6 +133,8 @@ def test_a_stage_that_cannot_be_read_says_so_and_hides_no_other(tmp_path: Path) 
         session.commit()
         inside(session).worker.drain()
         inside(session).upkeep.checkpoint()
+    del session, numbers
+    gc.collect()  # what is known of rows lives as long as a session that has them
     with nosync_nb.open(log) as session:
         for layer in inside(session).publisher.snapshot.contents("numbers").layers:
             for ref in layer.files:
