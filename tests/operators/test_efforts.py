@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from checking import EDGES, closure, held, merge_all
 from efforts import both_ways, traces
@@ -25,7 +26,11 @@ from nosync_nb.collections.library import graphs
 from nosync_nb.operators.iterate import MARK
 from nosync_nb.operators.iterate import loop as loops
 from nosync_nb.operators.iterate.effort import PATIENCE_MAX, Effort
+from nosync_nb.operators.iterate.known import SPREAD_ROWS, Outside
+from nosync_nb.operators.iterate.run import AbandonedError
 from nosync_nb.session.session import owners_of
+from nosync_nb.trace import Trace
+from nosync_nb.trace.batch import Layout, Updates, arrange
 
 NODES = 7
 
@@ -272,7 +277,12 @@ def test_rows_that_paid_are_tried_again_sooner() -> None:
     assert pause(effort) == 1
 
 
-def test_rounds_that_became_dense_are_not_followed_to_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["rows", "traces"])
+def test_rounds_that_became_dense_are_not_followed_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    if way == "traces":
+        monkeypatch.setattr(loops, "FEW_ROWS", -1)
     chance = random.Random(3)
     live = [(chance.randrange(100), chance.randrange(100)) for _ in range(400)]
     with nosync_nb.open(tmp_path / "log") as session:
@@ -286,5 +296,23 @@ def test_rounds_that_became_dense_are_not_followed_to_the_end(tmp_path: Path) ->
             live[chance.randrange(400)] = (chance.randrange(100), chance.randrange(100))
     whole = touched[5]  # it rests by then
     assert touched[4] == pytest.approx(whole, rel=0.05)
-    assert touched[0] < touched[1] < 1.1 * touched[0], "found out row by row"
-    assert whole < touched[2] < 1.5 * whole, "found out on traces"
+    most = 1.1 if way == "rows" else 1.5
+    assert touched[0] < touched[1] < most * touched[0]
+    assert touched[2] < most * whole, "it is found out again, in the same way"
+
+
+def test_an_epoch_that_looks_up_half_of_a_large_trace_has_spread() -> None:
+    keys = 3 * SPREAD_ROWS
+    layout = Layout(("int", "int"), (0,))
+    columns = [np.arange(keys, dtype=np.int32), np.zeros(keys, np.int32)]
+    held = Trace.of(arrange(layout, Updates(columns, np.ones(keys, np.int64))))
+    known = Outside(layout)
+    known.begin(held)
+    known.learn((key,) for key in range(keys // 2))
+    with pytest.raises(AbandonedError):
+        known.learn((key,) for key in range(keys // 2, keys // 2 + 2))
+    slow = Outside(layout)
+    for start in range(0, keys, keys // 10):  # an epoch after the other may learn all of it
+        slow.begin(held)
+        slow.learn((key,) for key in range(start, start + keys // 10))
+    assert len(slow.by_key) == keys

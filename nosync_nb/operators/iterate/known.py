@@ -10,19 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from nosync_nb import rows
 from nosync_nb.operators.iterate.rounds import Time
+from nosync_nb.operators.iterate.run import AbandonedError
 from nosync_nb.rows import Column
 from nosync_nb.rows.types import FIXED, INTEGERS
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Layout, Updates
-
-if TYPE_CHECKING:
-    pass
 
 Row = tuple[Any, ...]
 Pairs = list[tuple[Row, int]]
@@ -36,6 +34,9 @@ ROWS_MAX = 100_000
 
 WHOLE_ROWS = 5000
 """A trace of at most so many rows is looked at as a whole, once: some five milliseconds."""
+
+SPREAD_ROWS = 5000
+"""An epoch that looks up more rows of a trace, and half of what that has, has spread over it."""
 
 PLAIN_TYPES = frozenset((*INTEGERS, "boolean", "string"))
 
@@ -114,7 +115,7 @@ class KnownKeys(Generic[Place]):
         rows_count: how many rows and keys are known.
     """
 
-    __slots__ = ("_types", "by_key", "key", "layout", "rows_count", "trace", "whole")
+    __slots__ = ("_looked", "_types", "by_key", "key", "layout", "rows_count", "trace", "whole")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -124,12 +125,14 @@ class KnownKeys(Generic[Place]):
         self.trace = Trace(layout)
         self.rows_count = 0
         self.whole = False
+        self._looked = 0  # rows, by this epoch
 
     def learn(self, keys: Iterable[Row]) -> None:
         """Looks up the keys that are not known.
 
         Raises:
             ManyError: if they have too many rows.
+            AbandonedError: if the epoch has looked up half of a large trace: so it spreads on.
 
         Cost: one lookup for all of them, and none if all are known.
         """
@@ -150,6 +153,9 @@ class KnownKeys(Generic[Place]):
             if found is not None:
                 if len(found.diff) > ROWS_MAX:
                     raise ManyError
+                self._looked += len(found.diff)
+                if self._looked > max(SPREAD_ROWS, self.trace.rows_count // 2):
+                    raise AbandonedError
                 diffs = found.diff.tolist()
                 places = self._places(_values(found.columns), len(diffs))
                 for probe, place, diff in zip(found.probe.tolist(), places, diffs, strict=True):
@@ -180,7 +186,7 @@ class KnownKeys(Generic[Place]):
 
     def begin(self, trace: Trace) -> None:
         """An epoch begins: what is not known is looked up in its trace."""
-        self.trace = trace
+        self.trace, self._looked = trace, 0
 
     def close(self) -> None:
         """The epoch is over: what it looked into may go."""
@@ -303,7 +309,8 @@ class Outside(KnownKeys[Row]):
 
     def follow(self, pairs: Pairs, after: Trace) -> None:
         """An epoch changes it."""
-        self.trace, self.upper = after, upper_of(after)
+        self.begin(after)
+        self.upper = upper_of(after)
         self.changed = {}
         for row, diff in pairs:
             key = self.key(row)

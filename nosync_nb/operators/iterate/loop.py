@@ -123,8 +123,7 @@ class Loop(Operator):
             mirror.leave(step)
         except AbandonedError:
             run.close()
-            effort.gave_up()
-            raise
+            raise  # where changes spread, rows tell it for less than traces: they are asked again
         except (ManyError, OverflowError, CountError):
             effort.gave_up()
             step.undo(touched)
