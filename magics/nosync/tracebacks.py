@@ -31,6 +31,7 @@ BODY = "_nosync_body"
 """Marks a `SyntaxError` as one of the body of a cell, not of code that it ran."""
 
 _OURS = ("nosync", "nosync_nb", "nosync_widgets")
+_SPARKS = ("py4j", "pyspark")
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _CALL = re.compile(r"(\w+)\.(\w+)\(\) ")
 _WHATEVER = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
@@ -146,12 +147,15 @@ def render(
     trace: TracebackType | None,
     place: Place | None = None,
 ) -> list[str]:
-    """Draws an error of ours: name and message, notes, the line of the cell, the user's cause."""
+    """Draws an error of ours: name and message, notes, the line of the cell, the user's cause.
+
+    What Spark said is in our message, in a sentence: whole it would be hundreds of frames of Java.
+    """
     lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {formats.visible(str(error))}"]
     lines += map(formats.visible, getattr(error, "__notes__", ()))
     lines += list(_cell_lines(shell, trace) if place is None else _cell_line(shell, place))[-1:]
     cause = error.__cause__
-    if cause is not None and getattr(error, "kind", "") == "stage":
+    if cause is not None and getattr(error, "kind", "") == "stage" and not _of_spark(cause):
         said = formats.visible(str(cause))
         lines.append(f"caused by {_RED}{type(cause).__name__}{_PLAIN}: {said}")
         lines += list(_cell_lines(shell, cause.__traceback__))[-1:]
@@ -230,6 +234,10 @@ def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 def _ours(module: str) -> bool:
     return module.partition(".")[0] in _OURS
+
+
+def _of_spark(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _SPARKS
 
 
 def _frame_of_ours(step: TracebackType) -> bool:

@@ -128,6 +128,21 @@ def test_an_error_of_the_users_code_has_the_users_frames_alone(
         assert "run_cell_magic" in notebook.ok("%tb").text, "all frames are there"
 
 
+def test_what_spark_said_is_a_sentence_and_no_frames_of_java(notebook: Notebook) -> None:
+    cell = (
+        "from py4j.protocol import Py4JError\n"
+        "try:\n    raise {}('Job aborted.\\n\\tat org.apache.spark.Task')\n"
+        "except Exception as said:\n"
+        "    raise nosync.StageError('Spark failed: Error loading', stage='x') from said"
+    )
+    shown = notebook.fails(cell.format("Py4JError")).text
+    assert "Spark failed: Error loading" in shown
+    assert "org.apache" not in shown
+    assert len(shown.strip().splitlines()) == 2, shown
+    assert "org.apache" in notebook.ok("%tb").text, "all of it is there"
+    assert "caused by ValueError: Job aborted" in notebook.fails(cell.format("ValueError")).text
+
+
 def test_errors_that_have_nothing_of_ours_look_as_ever(notebook: Notebook) -> None:
     ours = notebook.fails("def f(x):\n    return 1 / x\nf(0)").text
     notebook.ok("%unload_ext nosync")
