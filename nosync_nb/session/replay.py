@@ -250,6 +250,25 @@ def lacking(snapshot: Snapshot, names: Iterable[str], first: int) -> set[str]:
     }
 
 
+def unread_from(snapshot: Snapshot, name: str) -> int | None:
+    """From which epoch on a replay would compute what a stage has not read; None: it has it all.
+
+    Where an input begins it has no rows yet: a stage of the epoch after it has missed nothing.
+    """
+    begin = snapshot.catalog[name].begin
+    read, filled = [name], []
+    for each in read:
+        stage = snapshot.catalog[each]
+        if stage.definition is None:
+            filled.append(stage.begin)
+        else:
+            read += [r for r in stage.definition.references if r not in read]
+    if min(filled, default=begin) + 1 >= begin:
+        return None
+    first = earliest(snapshot, [name])
+    return first if first < begin else None
+
+
 def _has_gaps(snapshot: Snapshot, name: str, first: int) -> bool:
     """Whether epochs of a stage cannot be told apart that can be in all that it reads."""
     stage = snapshot.catalog[name]

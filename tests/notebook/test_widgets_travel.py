@@ -13,7 +13,7 @@ from inside import asked, inside
 
 import nosync_nb
 from nosync_widgets import pace as paces
-from nosync_widgets.course import Course
+from nosync_widgets.course import Course, past_of
 from nosync_widgets.tables import collection_table
 from nosync_widgets.timeline import Timeline
 from nosync_widgets.travel import TravelView
@@ -365,6 +365,24 @@ def test_a_stage_that_was_defined_late_says_how_to_compute_its_past(session: Any
     assert view.course["past"] == ""
     assert len(view.course["points"]) == 4
     view.close()
+
+
+def test_a_stage_that_has_no_past_to_compute_is_offered_none(session: Any) -> None:
+    assert session.now == 3
+    seats = session.input("seats", "n int")
+    for n in range(3):
+        seats.insert([(n,)])
+        session.commit()
+        session.stage(f"after_{n}", seats.filter("n >= 0"))
+    session.define({"again": seats.filter("n > 0")}, replay=3)
+    offered = {name: past_of(session, name) for name in session.stages}
+    assert {name for name, past in offered.items() if past} == {"after_1", "after_2"}
+    assert "%%dd --replay 3" in offered["after_1"], "from where it can be replayed"
+    joined = session["flights"].join(seats, on={"delay": "n"})
+    session.stage("joined", joined)
+    assert past_of(session, "joined").startswith("joined begins at epoch 6")
+    session.define({"joined": joined}, replay=3)
+    assert past_of(session, "joined") == "", "from where all that it reads begins"
 
 
 def test_the_line_adds_a_column_up_at_each_epoch(view: TravelView, session: Any) -> None:

@@ -118,12 +118,15 @@ def marks_of(session: Session, stage: str) -> list[list[Any]]:
 
 def past_of(session: Session, stage: str) -> str:
     """What to type if a stage was defined late and has no past; empty: nothing is missing."""
+    from nosync_nb.session.replay import unread_from
     from nosync_nb.session.session import owners_of
 
-    found = owners_of(session).publisher.snapshot.catalog.get(stage)
-    if found is None or found.is_input or not found.begin:
+    seen = owners_of(session).publisher.snapshot
+    found = seen.catalog.get(stage)
+    first = None if found is None else unread_from(seen, stage)
+    if found is None or first is None:
         return ""
     return (
         f"{formats.one_line(stage)} begins at epoch {found.begin}, when it was defined:"
-        " %%dd --replay 0 as the first line of its cell computes what it was before"
+        f" %%dd --replay {first} as the first line of its cell computes what it was before"
     )
