@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -328,6 +329,26 @@ def test_what_the_browser_gets_is_plain_and_offline(name: str) -> None:
     for word in ("innerHTML", "http", "import "):
         assert word not in source
     assert len(source.splitlines()) <= 400
+
+
+def contrast(one: str, other: str) -> float:
+    """How well two colours of a style sheet are told apart, by WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_what_is_written_on_a_layer_can_be_read_in_light_and_dark() -> None:
+    colours = re.findall(r"--nosync-(\w+): (#[0-9a-f]{6});", (STATIC / "live.css").read_text())
+    for kind in ("memory", "disk", "some", "copied"):
+        own, label = ([c for name, c in colours if name == each] for each in (kind, "label"))
+        assert len(own) == len(label) == 2
+        assert all(contrast(*pair) >= 4.5 for pair in zip(own, label, strict=True)), kind
 
 
 def test_what_is_told_is_told_where_the_front_end_was_answered_last(

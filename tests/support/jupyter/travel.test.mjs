@@ -6,7 +6,7 @@ import test from "node:test";
 const read = (name) => readFileSync(process.env.TRAVEL_JS.replace("travel.js", name), "utf8");
 const source = read("parts.js") + read("course.js") + read("forks.js") + read("travel.js");
 const view = await import(`data:text/javascript;base64,${Buffer.from(source).toString("base64")}`);
-const { across, count, epochAt, pace, path, plural, positionOf, rewindLabel, sign, status, told } = view;
+const { across, count, epochAt, isShort, pace, path, plural, positionOf, rewindLabel, sign, status, told } = view;
 
 const THINNED = [[0, 32, 16], [40, 40, 1], [43, 46, 1]];
 const PAGE = { epoch: 45, before: 44, columns: [], rows: [], more: false, fresh: [], changes: [],
@@ -44,6 +44,11 @@ test("the status names epoch, label and changes in words", () => {
     "epoch 32 of 46 · epochs 17 to 32 are kept as one · 1 row came, 1,200 went");
   assert.match(status({ ...PAGE, epoch: 46 }, THINNED), /^epoch 46, the latest/);
   assert.equal(status({ ...PAGE, error: "gone" }, THINNED), "epoch 45: gone");
+});
+
+test("dates, numbers and words stay in one line, and so does what they became", () => {
+  for (const item of ["2024-02-08", null, "", "{'k': 4}", ["2024-02-08", "2024-02-09"]]) assert.ok(isShort(item));
+  for (const item of ["a long text that goes on for a while", ["2024-02-08 10:00", "2024-02-08 11:30"]]) assert.ok(!isShort(item));
 });
 
 test("signs do not rely on colour", () => {

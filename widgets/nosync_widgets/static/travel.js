@@ -30,6 +30,9 @@
 /** @typedef {Item | [Item, Item]} Cell what it is, or what it was and what it is */
 /** @typedef {[number, Cell[], number?]} Change how often (0: a row changed, the third says how often), cells */
 
+/** So many characters of a value stay in one line. */
+const SHORT = 24;
+
 /** How fast it plays: epochs a second, or all of them in so many seconds. */
 const SPEEDS = ["1 a second", "2 a second", "5 a second", "10 a second", "all in 20 s"];
 
@@ -97,6 +100,9 @@ export function sign(diff, changed = 1) {
   return (diff > 0 ? "+" : diff < 0 ? "−" : "→") + copies;
 }
 
+/** Whether a cell is a word of one line: a date is not to be broken at its dashes. @param {Cell} item */
+export const isShort = (item) => [item].flat().join(" → ").length <= SHORT;
+
 /** @param {HTMLElement} cell @param {Item} item */
 function put(cell, item) {
   if (item === null) cell.classList.add("nosync-null");
@@ -135,7 +141,7 @@ function table(caption, columns, rows) {
     line.append(make("td", { class: "nosync-mark" }, mark));
     row.forEach((item, i) => {
       const side = columns[i].right ? "nosync-right" : "nosync-left";
-      line.append(fill(make("td", { class: side }), item));
+      line.append(fill(make("td", { class: isShort(item) ? `${side} nosync-short` : side }), item));
     });
     body.append(line);
   }
