@@ -23,10 +23,11 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nosync.again import Again
+from nosync.commits import committed, pending_rows, sizes
 from nosync_widgets import formats
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from nosync.protocols import CellOwner
     from nosync_nb import Session
-    from nosync_nb.session.calls import InputChanges
     from nosync_nb.session.report import StageReport
     from nosync_nb.session.transactions import Transaction
 
@@ -148,7 +148,7 @@ class Cells(ast.NodeTransformer):
 
     def _commit_between(self, session: Session) -> bool:
         """Commits what was inserted outside of cells; tells whether nothing of it is left."""
-        pending = _sizes(session.pending)
+        pending = sizes(session.pending)
         if not pending:
             return True
         try:
@@ -160,7 +160,7 @@ class Cells(ast.NodeTransformer):
                 "until a commit succeeds or `%dd discard`, cells commit nothing at their end"
             )
             return False
-        self._owner.say(_committed(epoch, pending), progress=True)
+        self._owner.say(committed(epoch, pending), progress=True)
         return True
 
     def hear(self, notice: str) -> None:
@@ -253,14 +253,15 @@ class Cells(ast.NodeTransformer):
         transaction = self.transaction
         if transaction is None:
             return
-        pending = _sizes(transaction.pending)
+        pending = sizes(transaction.pending)
         if transaction:
             epoch = transaction.commit()
             self._tell_blocks(epoch - 1)
             self._told = epoch
-            self._owner.say(_committed(epoch, pending), progress=True)
+            self._owner.say(committed(epoch, pending), progress=True)
         else:
             transaction.discard()
+            self._tell_blocks()
         self.transaction = None
         self.defined(())
 
@@ -344,41 +345,6 @@ class Cells(ast.NodeTransformer):
                 f"NoSync: the cell failed, but {formats.listing(edited)} stays edited: run the cell"
                 " of before to go back"
             )
-
-
-def pending_rows(holder: Session | Transaction) -> str:
-    """What waits in a session or transaction: `3 pending rows (flights)`; empty if nothing does."""
-    pending = _sizes(holder.pending)
-    if not pending:
-        return ""
-    rows = sum(rows for rows, *_ in pending.values())
-    return f"{formats.count(rows, 'pending row')} ({formats.listing(pending)})"
-
-
-def _sizes(pending: Mapping[str, InputChanges]) -> dict[str, tuple[int, int, int]]:
-    """Rows that wait, calls, and how many of the rows are taken away, by input."""
-    return {name: (item.rows, item.calls, item.removed) for name, item in pending.items()}
-
-
-def _changed(rows: int, removed: int) -> str:
-    """What a commit changed in an input: `3 rows`, `+3 / −1 rows`, `−1 row`."""
-    if not removed:
-        return formats.count(rows, "row")
-    gone = f"−{formats.count(removed, 'row')}"
-    return f"+{rows - removed:,} / {gone}" if rows > removed else gone
-
-
-def _committed(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
-    """One line per commit, with advice when many inserts became one epoch."""
-    parts = [f"{name} {_changed(rows, removed)}" for name, (rows, _, removed) in pending.items()]
-    line = f"epoch {epoch}: {', '.join(parts) or 'nothing new'}"
-    calls = max((calls for _, calls, _ in pending.values()), default=0)
-    if calls > 1:
-        line += (
-            f"\n{formats.count(calls, 'insert')} -> 1 epoch; use `with nosync.epoch():` "
-            "around each that is a step in time of its own"
-        )
-    return line
 
 
 def _failure(result: ExecutionResult | None) -> BaseException | None:

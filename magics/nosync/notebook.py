@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nosync.binding import Binding, whose
-from nosync.cells import Cells, pending_rows
+from nosync.cells import Cells
+from nosync.commits import pending_rows
 from nosync.ending import Ending
 from nosync.memo import Memo
 from nosync.place import (

@@ -139,11 +139,14 @@ class SnapshotReader:
         while names:
             each = names.pop()
             if each in pending:
+                which = f"'{name or 'this collection'}' depends on input '{each}', which"
+                which = f"input '{each}'" if name == each else which
+                rows = pending[each].rows
+                changes = "a change that is" if rows == 1 else f"{rows:,} changes that are"
                 raise StageError(
-                    f"'{name or 'this collection'}' depends on input '{each}', which has"
-                    f" {pending[each].rows} changes that are not committed",
+                    f"{which} has {changes} not committed",
                     hint="session.commit() first, or session.discard(); .rows(at=session.now)"
-                    " reads the last epoch",
+                    " reads the last epoch; a notebook's cell commits at its end",
                 )
             reached.add(each)
             stage = seen.catalog.get(each)

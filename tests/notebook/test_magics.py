@@ -521,7 +521,9 @@ def test_status_lists_inputs_and_stages(notebook: Notebook) -> None:
     assert "input" in shown
     assert "delays" in shown
     assert "a failure now costs nothing if the kernel dies" in shown.text
-    assert "all of 1 epoch if the disk is lost" in shown.text
+    assert "the only epoch if the disk is lost" in shown.text
+    notebook.ok('flights.insert([("B6", 1)])')
+    assert "all 2 epochs if the disk is lost" in notebook.ok("%dd status").text
 
 
 def test_a_cell_says_where_its_stages_are_kept(notebook: Notebook) -> None:
@@ -977,7 +979,8 @@ def test_the_line_of_a_commit_tells_what_came_from_what_went(notebook: Notebook)
     assert "flights 2 rows" in notebook.ok('flights.insert([("X", 1), ("Y", 2)])')
     assert "flights −1 row" in notebook.ok('flights.remove([("X", 1)])')
     both = 'flights.insert([("Z", 1)] * 3)\nflights.remove([("Y", 2)])'
-    assert "flights +3 / −1 row" in notebook.ok(both)
+    shown = notebook.ok(both).text
+    assert "flights +3 / −1 rows\n2 changes -> 1 epoch" in shown
     with pytest.warns(UserWarning, match="was removed and was not there"):
         notebook.ok('flights.remove([("nobody", 1)])')
     assert "there -1 times" in notebook.fails("flights.rows()")

@@ -49,6 +49,10 @@ def test_another_thread_reads_what_is_committed_while_rows_wait(session: Session
     for read in (data.count, data.rows, doubled.rows, doubled.to_arrow, lambda: data.head(1)):
         with pytest.raises(StageError, match="has 4 changes that are not committed"):
             read()
+    with pytest.raises(StageError, match=r"^input 'data' has 4 changes"):
+        data.count()
+    with pytest.raises(StageError, match=r"^'doubled' depends on input 'data', which has 4"):
+        doubled.count()
     unnamed = data.filter("n > 0")
     assert elsewhere(data.count) == 1
     assert elsewhere(data.rows) == elsewhere(lambda: data.rows(limit=3)) == [(1,)]

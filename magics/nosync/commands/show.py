@@ -109,7 +109,9 @@ def _cost(session: Session, failure: FailureName) -> str:
     lost = session.now - left
     if lost <= 0:
         return "nothing"
-    return formats.count(lost, "epoch") if left else f"all of {formats.count(lost, 'epoch')}"
+    if left:
+        return formats.count(lost, "epoch")
+    return f"all {lost:,} epochs" if lost > 1 else "the only epoch"
 
 
 def _scrubbed(session: Session) -> list[str]:
