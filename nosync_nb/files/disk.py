@@ -22,9 +22,10 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 
 from nosync_nb.errors import CorruptLogError, DurabilityError
+from nosync_nb.files import several
 from nosync_nb.files.descriptor import REACHED, Descriptor, Folder
 from nosync_nb.files.mapping import MappedFile
 from nosync_nb.files.refusal import fail, no_link
@@ -148,13 +149,6 @@ class File(Descriptor):
             self._close()
         except OSError as error:
             fail(error, "close", self.path)
-
-
-def close_all(files: Iterable[File]) -> None:
-    """Closes every one of some files; raises what the first of them raised that could not be."""
-    with contextlib.ExitStack() as stack:
-        for file in files:
-            stack.callback(file.close)
 
 
 class Lock(File):
@@ -310,6 +304,10 @@ class Files:
                 os.fsync(fd)
         except OSError as error:
             fail(error, "sync the folder", path)
+
+    def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
+        """Does what waits for the disk, all of it at the same time; see `several.at_once`."""
+        several.at_once(steps)
 
     def replace(self, path: str, data: Buffer, *, sync: bool = True, folder: bool = True) -> None:
         """Writes a whole file so that after a crash the old or the new content is there.

@@ -1,4 +1,4 @@
-"""Together: a disk that puts syncs off until all is written, then makes each of them once.
+"""Together: a disk that puts syncs off until all is written, then makes each of them, at once.
 
 For a folder that is renamed when it is complete: until then nobody finds it, so in which order
 parts of it reach the disk is nobody's business, only that all do before the name. A log that is
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
-from nosync_nb.files.disk import Buffer, File, Files, Lock, close_all
+from nosync_nb.files.disk import Buffer, File, Files, Lock
 from nosync_nb.files.mapping import MappedFile
+from nosync_nb.files.several import close_all
 
 
 class Together(Files):
@@ -29,7 +31,7 @@ class Together(Files):
         self._folders: set[str] = set()
 
     def settle(self, *, apart: str | None = None) -> None:
-        """Makes every sync that was put off: files, then folders, the innermost first.
+        """Makes every sync that was put off, of files and folders, at the same time.
 
         Args:
             apart: the folder that all of it lies in, which is synced by who renames it there.
@@ -37,10 +39,9 @@ class Together(Files):
         Raises:
             DurabilityError: one of them failed; what was written must not be used.
         """
-        for file in self._owing.values():
-            file.sync()
-        for path in sorted(self._folders - {apart}, key=lambda path: (-path.count(os.sep), path)):
-            self._files.sync_folder(path)
+        folders = sorted(self._folders - {apart}, key=lambda path: (-path.count(os.sep), path))
+        steps: list[Callable[[], None]] = [file.sync for file in self._owing.values()]
+        self._files.at_once([*steps, *(partial(self._files.sync_folder, each) for each in folders)])
         self.close()
 
     def close(self) -> None:

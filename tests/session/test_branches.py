@@ -922,14 +922,15 @@ def test_a_branch_is_synced_as_a_whole_before_it_has_its_name(
     assert set(twice.values()) == {1}
 
 
-@pytest.mark.parametrize(("what", "waits"), [("branch", 12), ("rewind", 9)])
+@pytest.mark.parametrize(("what", "waits"), [("branch", 6), ("rewind", 3)])
 def test_near_now_the_disk_is_waited_for_that_often(
     session: Session, monkeypatch: pytest.MonkeyPatch, what: str, waits: int
 ) -> None:
     """Each wait is most of what a branch or a rewind takes; this thread makes so many.
 
-    For a branch with one pack: five files, two folders, that of all branches; for who opens it the
-    owner's file, the promise, a segment and their names. What a rewind leaves is not opened.
+    For a branch with one pack five files and two folders at once, then that of all branches; for
+    who opens it the owner's file, the promise, a segment and their names. A rewind has its frame
+    on disk instead: what it leaves is not opened.
     """
     committed(session, 5)
     session.branch("before").close()  # makes the folder of branches

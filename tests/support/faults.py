@@ -12,7 +12,7 @@ import dataclasses
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from nosync_nb.errors import DurabilityError
@@ -269,6 +269,10 @@ class FaultyFiles(Files):
             inode.content = inode.now()
             super().unlink(path)
 
+    def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:  # in an order, so that the same one is the same the next time
+            step()
+
     def sync_folder(self, path: str) -> None:
         self._adopt(path)
         with self.step("sync_folder", path):
@@ -446,6 +450,10 @@ class PickyFiles(Files):
     def unlink(self, path: str) -> None:
         self.step("unlink", path)
         super().unlink(path)
+
+    def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:  # in an order, so that the same one is the same the next time
+            step()
 
     def sync_folder(self, path: str) -> None:
         self.step("sync_folder", path)

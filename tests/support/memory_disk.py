@@ -14,6 +14,7 @@ import os
 import random
 import stat
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from faults import SECTOR_BYTES, Crash, Phase
@@ -391,6 +392,10 @@ class MemoryFiles(Files):
         if sync:
             self.sync_folder(parent)
         return True
+
+    def at_once(self, steps: Sequence[Callable[[], None]]) -> None:
+        for step in steps:  # in an order, so that the same one is the same the next time
+            step()
 
     def remove_folder(self, path: str) -> None:
         if isinstance(self.tree.find(path), Directory):

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from threading import Lock
 
 from nosync_nb.errors import CorruptLogError
-from nosync_nb.files.disk import File, Files, close_all
+from nosync_nb.files.disk import File, Files
+from nosync_nb.files.several import close_all
 from nosync_nb.store.log import frames, segments
 from nosync_nb.store.log.frames import Frame, Position
 from nosync_nb.store.log.segments import Segment

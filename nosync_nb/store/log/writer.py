@@ -21,7 +21,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from nosync_nb.errors import DurabilityError, FencedError
-from nosync_nb.files.disk import File, Files, close_all
+from nosync_nb.files.disk import File, Files
+from nosync_nb.files.several import close_all
 from nosync_nb.store.log import frames, segments
 from nosync_nb.store.log.frames import Mark, Position
 from nosync_nb.store.log.generation import HEARTBEAT_S, Lease
