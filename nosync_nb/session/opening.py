@@ -18,7 +18,7 @@ from nosync_nb.files.disk import Files
 from nosync_nb.session import distant
 from nosync_nb.session.regaining import OnLoss, Policy, tell
 from nosync_nb.session.session import Session, owners_of
-from nosync_nb.store import retention
+from nosync_nb.store import listing, retention
 from nosync_nb.store.log import Log
 from nosync_nb.store.replicas import catching, remembered, restoring, settings
 from nosync_nb.store.replicas.fetching import Elsewhere
@@ -150,6 +150,7 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
     files = Elsewhere() if mode == "w" else None
     further = catching.asking(files or Files(), where, asked)
     opened = partial(Log.open, further=further)
+    listing.check_there(files or Files(), where)
     store = Store.open(where, mode=mode, takeover=wish.takeover, files=files, opened=opened)
     read = time.perf_counter()
     session = None

@@ -6,11 +6,12 @@ nothing can say otherwise. One that is damaged is listed as such, beside the oth
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, TrustError
 from nosync_nb.files.disk import Files
-from nosync_nb.store import journal
+from nosync_nb.store import branches, journal
 from nosync_nb.store.branches import fork_of, names, place
 from nosync_nb.store.log.machine import Machine
 from nosync_nb.store.log.owner import Owner
@@ -73,3 +74,15 @@ def _open_by(owner: Owner | None) -> str | None:
     if owner is None or owner.released or Machine().alive(owner.identity) is False:
         return None
     return str(owner)
+
+
+def check_there(files: Files, path: str) -> None:
+    """Raises SchemaError if a folder would be a branch and is not there: none is made by opening.
+
+    Whoever opens a branch of one that was dropped would else begin an empty log in its place.
+    """
+    while os.path.basename(inner := os.path.dirname(path)) == branches.FOLDER:
+        log, name = os.path.dirname(inner), os.path.basename(path)
+        if not files.exists(path) and files.exists(os.path.join(log, "generation")):
+            raise branches.unknown(name, names(files, log))
+        path = log

@@ -32,7 +32,7 @@ from nosync_nb import (
 from nosync_nb.files.disk import Files
 from nosync_nb.session import upkeep
 from nosync_nb.session.worker import Worker
-from nosync_nb.store import recent, store
+from nosync_nb.store import branches, recent, store
 from nosync_nb.store.log import Log, writer
 from nosync_nb.store.store import Store
 
@@ -456,6 +456,30 @@ def test_a_branch_that_is_open_or_has_branches_is_not_dropped(session: Session) 
     assert not session.branches
 
 
+def test_a_branch_of_a_branch_that_was_dropped_is_refused_and_nothing_is_made(
+    session: Session, tmp_path: Path
+) -> None:
+    committed(session, 3)
+    outer = session.branch("outer")
+    outer.branch("inner").close()
+    inner = os.path.join(outer.path, "branches", "inner")
+    outer.drop_branch("inner")
+    outer.close()
+    session.drop_branch("outer")
+    with pytest.raises(DurabilityError, match="the session is closed") as closed:
+        outer.branch("late")
+    assert "open it again" in str(closed.value.hint)
+    for path in (outer.path, inner):
+        with pytest.raises(SchemaError, match="there is no branch 'outer'") as gone:
+            nosync_nb.open(path)
+        assert "branches: none" in str(gone.value.hint)
+        with pytest.raises(SchemaError, match="there is no branch 'outer'"):
+            nosync_nb.open(path, mode="r")
+    with pytest.raises(SchemaError, match="there is no branch 'outer/inner'"):
+        branches.use(Files(), session.path, "outer/inner")
+    assert os.listdir(tmp_path / "log" / "branches") == []
+
+
 @pytest.mark.parametrize("letter", ["x", "\u00e4"])
 def test_every_name_that_can_be_made_can_be_dropped(session: Session, letter: str) -> None:
     longest = 246 // len(letter.encode()) * letter
@@ -660,6 +684,34 @@ def test_power_that_fails_leaves_a_branch_whole_or_none(
         assert contents(again) == was
         with nosync_nb.open(path) as past:
             assert contents(past) == then
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("phase", ["before", "inside", "after"])
+@pytest.mark.parametrize("power", [False, True])
+def test_a_switch_that_is_cut_short_is_made_or_not(
+    on: Callable[[Files], Session], tmp_path: Path, phase: Phase, power: bool
+) -> None:
+    with on(HastyFiles()) as session:
+        prepared(session)
+        for name in ("one", "another"):
+            inside(session).branching.make(name, 3)
+    log, found = str(tmp_path / "log"), set()
+    steps = FaultyFiles()
+    branches.use(steps, log, "one")
+    for at in range(1, len(steps.steps) + 1):
+        branches.use(Files(), log, "one")
+        disk = FaultyFiles(seed=at)
+        disk.crash_in(at, phase)
+        with pytest.raises(Crash):
+            branches.use(disk, log, "another")
+        if power:
+            disk.lose_power(os.path.join(log, "branches"))
+        found.add(branches.used(Files(), log))
+        assert found <= {"one", "another"}, at
+    assert found == {"one", "another"}
+    branches.use(Files(), log, None)
+    assert branches.used(Files(), log) is None
 
 
 def test_a_disk_without_hard_links_is_told(

@@ -333,6 +333,30 @@ def test_an_epoch_that_is_none_is_refused(session: Session, to: Any, was: Any) -
     assert rows(session) == was[12]
 
 
+def test_an_epoch_that_was_let_go_is_refused_with_those_that_are_near(
+    session: Session, was: Any
+) -> None:
+    while session.now < 60:
+        commit(session, session.now + 1)
+    session.retain = 2
+    for _ in range(2):
+        checkpointed(session)
+    there = [epoch.number for epoch in session.epochs()]
+    gone = next(each for each in range(there[0], 60) if each not in there)
+    before, branches, head = rows(session), session.branches, inside(session).store.log.head
+    with pytest.raises(TimeError, match=f"epoch {gone}") as caught:
+        session.rewind(to=gone)
+    near = max(each for each in there if each < gone), min(each for each in there if each > gone)
+    for each in near:
+        assert str(each) in str(caught.value.hint)
+    assert (rows(session), session.branches, inside(session).store.log.head) == (
+        before,
+        branches,
+        head,
+    )
+    assert session.rewind(to=near[1]).epoch == near[1]
+
+
 def test_rows_that_wait_keep_the_session_where_it_is(session: Session) -> None:
     session.inputs["edges"].insert([(1, 1), (2, 2)])
     with pytest.raises(StageError, match="2 changes of edges wait") as caught:
