@@ -143,7 +143,6 @@ class Owners:
             with suppress(NosyncError):  # a disk that refuses keeps nobody from his log
                 self.branching.settle()
             publisher.garbage.expire(publisher.store.retired)
-            publisher.garbage.retire(publisher.store.left)
         if opening.recovered.said is not None:
             heal, resume = self.healing.heal, self.definitions.resume
             completion = recovery.Completion(

@@ -31,7 +31,7 @@ from nosync_nb.operators.specs import expressions_of
 from nosync_nb.session import behind, losses, versions
 from nosync_nb.session.fetching import Fetching
 from nosync_nb.session.gate import Gate
-from nosync_nb.session.publisher import Publisher
+from nosync_nb.session.publisher import Publisher, files_of
 from nosync_nb.session.report import READ, STALE, RecoveryReport
 from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.spark.link import Link
@@ -285,9 +285,17 @@ class Completion:
         self._gate.ready()
 
     def _resume(self, opening: Opening, *, differs: bool) -> None:
-        """Lets stages go on that have what they need; again, if it was interrupted."""
-        behind = opening.behind
-        self._publisher.store.release()
+        """Lets stages go on that have what they need; again, if it was interrupted.
+
+        Failure: 1. A frame after the checkpoint names a file, a later one has it no more. 2. Who
+        opens the log keeps it, as the checkpoint may be gone back to, and nobody tells him to let
+        it go: it stays as long as he writes. Hence what is not live is retired by now.
+        """
+        behind, publisher = opening.behind, self._publisher
+        if not publisher.store.foreign:
+            live = files_of(publisher.snapshot.version) | publisher.store.history.files()
+            publisher.garbage.retire(publisher.store.named - live)
+        publisher.store.release()
         if opening.lacking:
             self._heal(opening.missing, opening.anew)
         traces = self._publisher.snapshot.version.traces

@@ -66,7 +66,7 @@ class Store:
         succession: who wrote the log.
         retired: files that the checkpoint does not need, but the one before it.
         back: the epoch before that of the checkpoint that the tail goes back to; None: none.
-        left: files that checkpoint and tail name, and nothing of what the tail goes back to.
+        named: files that checkpoint and tail name, also those of what the tail has left since.
         foreign: this user has not signed the log; see `look_through`.
     """
 
@@ -110,14 +110,13 @@ class Store:
         self.history = History.restore(
             self.packs, self.meta.get("history"), write=log.mode == "w", files=files
         )
-        named = frozenset[str]()
+        self.named = self._needed() if log.mode == "w" else set()
         if back is not None:
             every = journal.changes(each.payload for each in self.tail)
-            named |= self._needed() | naming.of_changes(every)
+            self.named = self.named | naming.of_changes(every)
         if self.back is not None:
             with decoding("the log"):
                 self.history.truncate(self.back)
-        self.left = named - self._needed() if named else named
         self._then = self.history.copied(())  # of the checkpoint, or of `back`
 
     @classmethod
@@ -384,7 +383,7 @@ class Store:
             the files that are needed and missing.
         """
         needed = self._needed()
-        named = needed.union(self.retired, self.left)
+        named = needed.union(self.retired, self.named)
         there = [*self.files.names(self.parts), *self.files.names(self.packs)]
         if not self.log.unread and not self.foreign:
             self.remove(n for n in there if is_plain(n, PART, PACK) and n not in named)

@@ -1,8 +1,10 @@
 """Random histories of a session and its branches against a model that keeps everything.
 
 Each step is done to one of the logs: epochs, edits of a stage, branches at any epoch, rewinds, what
-the parent got since, drops, checkpoints, endings with and without a proper end, and reopenings. The
-model keeps the rows of the inputs at every epoch of every log, and computes the stages from them.
+the parent got since, drops, switches, merges, checkpoints, retention and pins, endings with and
+without a proper end, and reopenings. The model keeps the rows of the inputs at every epoch of every
+log, and computes the stages from them; it knows which epochs have to be readable. Those that are
+not say so. No file is missing that somebody reads, and in the end none is there that nobody can.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from inside import inside
 
 import nosync_nb
 from nosync_nb import Session, TimeError
+from nosync_nb.files.disk import Files
+from nosync_nb.files.names import FOLDERS
 from nosync_nb.session import upkeep
-from nosync_nb.store import recent, store
+from nosync_nb.store import branches, recent, store
 
 STEPS = int(os.environ.get("NOSYNC_BRANCH_STEPS", "12"))
 EXAMPLES = int(os.environ.get("NOSYNC_BRANCH_EXAMPLES", "4"))
@@ -47,9 +51,21 @@ class Model:
         self.followed = self.forked
         self.unknown = self.forked - 1  # the last epoch of which they may be known no more
         self.left: set[int] = set()
+        self.retain: int | None = None
+        self.pins: dict[str, int] = {}
+        self.exact = {*range(len(epochs))}  # what can be read, whenever the past was thinned out
+
+    def keep(self) -> None:
+        """What is older than is retained may be let go, but for what is pinned."""
+        now = len(self.epochs) - 1
+        if self.retain is not None:
+            least, pinned = now - self.retain + 1, {*self.pins.values()}
+            self.exact = {each for each in self.exact if each >= least or each in pinned}
 
     def take(self, least: int) -> None:
         """One more epoch, computed with a bound."""
+        self.exact.add(len(self.epochs) - 1)
+        self.keep()
         self.leasts.append(least)
         if len(self.leasts) == 2:
             self.leasts[0] = least
@@ -78,6 +94,7 @@ class Histories(RuleBasedStateMachine):
         session.input("rows", "a long, b long")
         self.models = {"": Model(str(self.folder / "log"), [Counter()], 0, None)}
         self.open: dict[str, Session] = {"": session}
+        self.used: str | None = None
         self.describe(session, 0)
 
     def describe(self, session: Session, least: int) -> None:
@@ -114,7 +131,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), definitions=st.sampled_from(["now", "then"]))
     def branch(self, data: st.DataObject, definitions: str) -> None:
         model, session = self.any(data)
-        at = data.draw(st.integers(0, len(model.epochs) - 1), label="at")
+        at = data.draw(st.sampled_from(sorted(model.exact)), label="at")
         self.count += 1
         name = f"b{self.count}"
         if definitions == "then" and at <= model.unknown:
@@ -124,7 +141,10 @@ class Histories(RuleBasedStateMachine):
         made = session.branch(name, at=at, definitions=definitions)
         self.open[name] = made
         epochs = [Counter(each) for each in model.epochs[: at + 1]]
-        self.models[name] = Model(made.path, epochs, least, model)
+        child = self.models[name] = Model(made.path, epochs, least, model)
+        child.retain, child.exact = model.retain, {each for each in model.exact if each <= at}
+        child.pins = {name: each for name, each in model.pins.items() if each <= at}
+        assert made.pins == child.pins
 
     def branch_as_it_may(self, session: Session, name: str, at: int, model: Model) -> None:
         """Of epochs before its own a branch knows no definitions, nor a log before some checkpoint.
@@ -159,12 +179,15 @@ class Histories(RuleBasedStateMachine):
             self.open[above] = nosync_nb.open(self.models[above].path)
         self.open[above].drop_branch(name)
         assert not os.path.exists(model.path)
+        self.used = None if self.used == self.below(model) else self.used
 
     @rule(data=st.data())
     def follow(self, data: st.DataObject) -> None:
         model, session = self.any(data)
         parent = model.parent
         if parent is None or parent.left or model.left:
+            return
+        if not {*range(model.followed, len(parent.epochs))} <= parent.exact:
             return
         above = next(n for n, each in self.models.items() if each is parent)
         if above not in self.open:
@@ -183,12 +206,55 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def rewind(self, data: st.DataObject) -> None:
         model, session = self.any(data)
-        to = data.draw(st.integers(0, len(model.epochs) - 1), label="to")
+        to = data.draw(st.sampled_from(sorted(model.exact)), label="to")
         session.rewind(to=to)
+        model.exact = {each for each in model.exact if each <= to}
+        model.pins = {name: each for name, each in model.pins.items() if each <= to}
         model.left.update(range(to + 1, len(model.epochs)))
         del model.epochs[to + 1 :]
         del model.leasts[to + 1 :]
         model.unknown = min(model.unknown, to)
+
+    @rule(data=st.data(), many=st.sampled_from([None, 1, 3]))
+    def retain(self, data: st.DataObject, many: int | None) -> None:
+        model, session = self.any(data)
+        session.retain = model.retain = many
+        model.keep()
+
+    @rule(data=st.data())
+    def pin(self, data: st.DataObject) -> None:
+        model, session = self.any(data)
+        at = data.draw(st.sampled_from(sorted(model.exact)), label="pinned")
+        self.count += 1
+        assert session.pin(at, f"p{self.count}") == at
+        model.pins[f"p{self.count}"] = at
+
+    @rule(data=st.data())
+    def switch(self, data: st.DataObject) -> None:
+        """Notes where a notebook goes on, as `%dd switch` does."""
+        below = [self.below(model) for model in self.models.values() if model.parent is not None]
+        self.used = data.draw(st.sampled_from([None, *sorted(below)]), label="switched to")
+        branches.use(Files(), self.models[""].path, self.used)
+
+    def below(self, model: Model) -> str:
+        """A branch as it is named from the main log: `A/B` is branch B of branch A."""
+        names = {id(each): name for name, each in self.models.items()}
+        name, above = os.path.basename(model.path), model.parent
+        while above is not None and above.parent is not None:
+            name, above = f"{names[id(above)]}/{name}", above.parent
+        return name
+
+    @rule(data=st.data())
+    def merge(self, data: st.DataObject) -> None:
+        _, session = self.any(data)
+        for number in list(inside(session).traces):
+            inside(session).upkeep.merge(number)
+
+    @rule(data=st.data())
+    def verify(self, data: st.DataObject) -> None:
+        _, session = self.any(data)
+        inside(session).worker.drain()
+        assert session.verify().whole
 
     @rule(data=st.data())
     def checkpoint(self, data: st.DataObject) -> None:
@@ -219,14 +285,57 @@ class Histories(RuleBasedStateMachine):
             now = len(model.epochs) - 1
             assert session.now == now, name
             assert [tuple(r) for r in session["groups"].rows()] == model.grouped(now), name
-            for at in {0, now // 2, max(now - 1, 0), now}:
+            assert session.pins == model.pins, name
+            self.reads(name, session, {0, now // 2, max(now - 1, 0), now})
+        assert branches.used(Files(), self.models[""].path) == self.used
+
+    def reads(self, name: str, session: Session, epochs: set[int]) -> None:
+        """Some epochs are what they were, or say that they cannot be read, where they may."""
+        model = self.models[name]
+        for at in epochs:
+            told = ""
+            try:
                 rows: list[Any] = [tuple(row) for row in session["rows"].rows(at=at)]
-                assert Counter(rows) == model.epochs[at], (name, at)
+            except TimeError as error:
+                told = str(error.hint)
+            if told:
+                assert "nearest epochs" in told, (name, at)
+                assert at not in model.exact, (name, at)
+                continue
+            assert Counter(rows) == model.epochs[at], (name, at)
 
     def teardown(self) -> None:
-        for session in self.open.values():
-            session.close()
-        shutil.rmtree(self.folder)
+        """Every epoch of every log, and its files, as who comes after a crash finds them."""
+        try:
+            for name, model in self.models.items():
+                before = self.open.get(name)
+                if before is not None:  # what it writes later stays until the log is opened again
+                    inside(before).worker.drain()
+                session = self.open[name] = nosync_nb.open(model.path, takeover=True)
+                if before is not None:
+                    before.close()
+                self.reads(name, session, {*range(len(model.epochs))})
+                for _ in range(3):  # what is not needed any more goes with the third one
+                    session.commit()
+                    inside(session).worker.drain()
+                    inside(session).upkeep.checkpoint()
+                self.has_its_files(session)
+        finally:
+            for session in self.open.values():
+                session.close()
+            shutil.rmtree(self.folder)
+
+    def has_its_files(self, session: Session) -> None:
+        """There is what is read, and nothing that nobody can read."""
+        assert session.verify().whole
+        inside(session).worker.drain()
+        there = {
+            file
+            for inner in FOLDERS.values()
+            if os.path.isdir(os.path.join(session.path, inner))
+            for file in os.listdir(os.path.join(session.path, inner))
+        }
+        assert there <= inside(session).publisher.named_files, session.path
 
 
 @pytest.mark.filterwarnings("ignore:.*before the restart")  # random rows are now and then equal

@@ -592,7 +592,7 @@ def test_what_a_rewind_has_left_goes_after_a_restart(
     left = files(session) - before
     session.rewind(3)
     session = opened(takeover=True)
-    left &= inside(session).store.left
+    left &= inside(session).store.named - inside(session).publisher.named_files
     assert left
     assert left <= files(session)
     session["numbers"].insert([(30,)])
@@ -822,3 +822,34 @@ def test_two_checkpoints_at_once_have_all_of_the_past(
     session.commit()  # what is now is not read from the past
     after = opened(takeover=True)
     assert [values(after["numbers"], at)[-1] for at in range(1, 7)] == list(range(9, 60, 10))
+
+
+def test_what_a_frame_named_and_a_later_one_let_go_is_deleted_by_who_opens_the_log(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (store, upkeep):
+        monkeypatch.setattr(place, "SPILL_ROWS", 4)
+    monkeypatch.setattr(Worker, "submit", lambda *_: False)
+    session = opened()
+    rows = session.input("rows", "a int, b int")
+
+    def bounded(least: int) -> None:
+        kept = rows.filter(f"b >= {least}")
+        session.stage("groups", kept.group_by("a").agg(n="count(*)", most="max(b)"))
+
+    bounded(0)
+    rows.insert([(i % 2, i) for i in range(8)])
+    session.commit()
+    bounded(1)
+    again = opened(takeover=True)
+    where = inside(again).store.parts
+    before = {*os.listdir(where)}
+    for _ in range(3):  # an opening may begin at the checkpoint before the newest one
+        again.inputs["rows"].insert([(0, 1)])
+        again.commit()
+        inside(again).upkeep.checkpoint()
+    garbage = inside(again).garbage.files
+    there = {*os.listdir(where)}
+    assert before - there
+    assert there <= inside(again).publisher.named_files - garbage
+    assert [tuple(row) for row in again["groups"].rows()] == [(0, 6, 6), (1, 4, 7)]
