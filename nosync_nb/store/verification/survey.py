@@ -30,6 +30,9 @@ from nosync_nb.store.verification.expected import Expected, of_checkpoint, of_fr
 from nosync_nb.store.verification.findings import Damaged
 from nosync_nb.store.verification.stream import Gap, walk
 
+KEPT = 2
+"""So many checkpoints are gone back to; who died may leave an older one, whose files are gone."""
+
 
 class Present(NamedTuple):
     """A segment or a checkpoint that was found: how many bytes of its file count."""
@@ -117,11 +120,11 @@ class _Surveyor:
         self._published, known = self._limits()
         names = self._files.names(self._folder)
         states = [stated for name in checkpoint.listed(names) if (stated := self._stated(name))]
-        since = min((each.state.mark.offset for each in states), default=0)
+        since = min((each.state.mark.offset for each in states[:KEPT]), default=0)
         chain = self._linked(names, since)
         path = self._reachable(chain, names)
         unfit = [each for each in states if not self._fits(each.state, path)]
-        states = [each for each in states if each not in unfit]
+        states = [each for each in states if each not in unfit][:KEPT]
         if states:
             self._first, self._since = states[0].state.mark.offset, states[-1].state.mark.offset
         self._last = states[0].epoch if states else 0
