@@ -177,6 +177,29 @@ def test_a_reader_goes_on_while_the_past_is_thinned_out(
         assert reader.retain == 10
 
 
+def test_a_reader_below_which_the_past_is_let_go_is_told_what_is_near(
+    opened: Callable[..., Session], tmp_path: Path
+) -> None:
+    """What it has it reads on; of files that are gone before it has opened them it says so."""
+    session = filled(opened(), 300)
+    with (
+        nosync_nb.open(tmp_path / "log", mode="r") as reader,
+        nosync_nb.open(tmp_path / "log", mode="r") as late,
+    ):
+        held = reader["numbers"].rows(at=100)
+        session.retain = 10
+        for epochs in range(301, 304):
+            filled(session, epochs)
+            checkpoint(session)
+        assert not any(100 in each for each in session["numbers"].history())
+        assert [tuple(row) for row in held] == rows_at(100)
+        assert reader["numbers"].rows(at=100) == held
+        with pytest.raises(TimeError, match="epoch 100 .*cannot be told apart") as told:
+            late["numbers"].rows(at=100)
+        assert "nearest epochs" in str(told.value.hint)
+        assert check(late, 303) == check(session, 303)
+
+
 def test_files_of_what_is_let_go_are_deleted(
     opened: Callable[..., Session], tmp_path: Path
 ) -> None:
