@@ -199,6 +199,7 @@ class Cut:
         return read
 
 
+@pytest.mark.fault(27, 33)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize(
     ("phase", "power"), [("before", False), ("inside", False), ("after", False), ("after", True)]
@@ -237,6 +238,7 @@ def kind_of(read: Seen, before: Seen, after: Seen, at: int) -> str:
     return "after" if read.within(after) else "between"
 
 
+@pytest.mark.fault(27, 33)
 @pytest.mark.parametrize("phase", ["before", "inside", "after"])
 def test_a_branch_comes_back_from_a_replica_whole_or_not_at_all(
     tmp_path: Path, phase: Phase

@@ -158,6 +158,7 @@ def steps_of(on: Opens, kept: Path, log: Path) -> tuple[int, set[str]]:
     return len(steps), {f"{step.action} {step.name.partition('-')[0]}" for step in steps}
 
 
+@pytest.mark.fault(6)
 @pytest.mark.parametrize("phase", ["before", "inside", "after"])
 def test_a_process_that_dies_while_the_past_is_thinned_and_deleted(
     on: Opens, kept: Path, tmp_path: Path, phase: Phase
@@ -181,6 +182,7 @@ def test_a_process_that_dies_while_the_past_is_thinned_and_deleted(
         shutil.rmtree(log)
 
 
+@pytest.mark.fault(8)
 @pytest.mark.parametrize("phase", ["before", "after"])
 def test_power_that_fails_while_the_past_is_thinned_and_deleted(
     on: Opens, kept: Path, tmp_path: Path, phase: Phase
@@ -201,6 +203,7 @@ def test_power_that_fails_while_the_past_is_thinned_and_deleted(
         shutil.rmtree(log)
 
 
+@pytest.mark.fault(6, 9)
 def test_a_checkpoint_that_nobody_goes_back_to_any_more_is_no_damage(
     on: Opens, kept: Path, tmp_path: Path
 ) -> None:
