@@ -458,7 +458,10 @@ def main() -> int:
     goals, failed = Goals(), 0
     with tempfile.TemporaryDirectory(prefix="nosync-bench-") as keys:
         # What is noted beside a key of the user's own logs is none of a measurement's business.
-        os.environ["NOSYNC_KEY_FILE"] = str(Path(keys) / "key")
+        # The logs that stay are signed with a key that stays with them: else nobody branches them.
+        if options.logs is not None:
+            options.logs.mkdir(parents=True, exist_ok=True)
+        os.environ["NOSYNC_KEY_FILE"] = str((options.logs or Path(keys)).resolve() / "key")
         for name in sections or SECTIONS:
             try:
                 SECTIONS[name](options, goals)
