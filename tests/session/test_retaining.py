@@ -194,7 +194,7 @@ def test_a_reader_below_which_the_past_is_let_go_is_told_what_is_near(
         assert not any(100 in each for each in session["numbers"].history())
         assert [tuple(row) for row in held] == rows_at(100)
         assert reader["numbers"].rows(at=100) == held
-        with pytest.raises(TimeError, match="epoch 100 .*cannot be told apart") as told:
+        with pytest.raises(TimeError, match=r"epoch 100 .*cannot be told apart") as told:
             late["numbers"].rows(at=100)
         assert "nearest epochs" in str(told.value.hint)
         assert check(late, 303) == check(session, 303)
