@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from nosync_nb.rows.ddl import INTERVALS, YEAR_MONTHS
 from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts
 
 
@@ -63,6 +64,8 @@ def _sum_type(type_: str) -> str | None:
     if type_.startswith("decimal"):
         precision, scale = decimal_parts(type_)
         return f"decimal({min(38, precision + 10)},{scale})"
+    if type_ in INTERVALS:
+        return type_
     return "double" if type_ in FLOATS else None
 
 
@@ -70,11 +73,13 @@ def _mean_type(type_: str) -> str | None:
     if type_.startswith("decimal"):
         precision, scale = decimal_parts(type_)
         return f"decimal({min(38, precision + 4)},{min(38, scale + 4)})"
+    if type_ in INTERVALS:
+        return "interval year to month" if type_ in YEAR_MONTHS else "interval day to second"
     return "double" if type_ in (*INTEGERS, *FLOATS) else None
 
 
 def _spread_type(type_: str) -> str | None:
-    return None if _mean_type(type_) is None else "double"
+    return None if _mean_type(type_) is None or type_ in INTERVALS else "double"
 
 
 def _ordered(type_: str) -> str | None:

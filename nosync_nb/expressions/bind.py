@@ -26,10 +26,11 @@ from nosync_nb.expressions.functions import Function
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, ValueNode
 from nosync_nb.expressions.parse import Unsigned
 from nosync_nb.expressions.table import FUNCTIONS, OPERATORS
-from nosync_nb.expressions.typing_rules import VOID
+from nosync_nb.expressions.typing_rules import TIMES, VOID
 from nosync_nb.expressions.without_ansi import alike
 from nosync_nb.expressions.written import CAST_TYPES, cast_type, number
 from nosync_nb.rows import Schema
+from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import INTEGERS, is_nested
 
 _BINARY: dict[type[exp.Expression], str] = {
@@ -97,17 +98,17 @@ class Binder:
 
     def _operator(self, name: str, *operands: Any) -> ValueNode:
         nodes = [self.bind(operand) for operand in operands]
-        if any(node.type in intervals.INTERVALS for node in nodes):
-            return intervals.shifted(name, nodes, self.utc)
         if any(is_nested(node.type) for node in nodes):
             return collected.compared(name, nodes)
-        if name not in _PLAIN:
+        between = name == "-" and all(node.type in TIMES for node in nodes)
+        if name not in _PLAIN and not between:
             self._meet(node.type for node in nodes)
         return OPERATORS[name](name, nodes, self.utc)
 
     def _meet(self, types: Iterable[str]) -> None:
         """Notes whether Spark makes one type of several as its mode says."""
-        if len({_kind(type_) for type_ in types} - {VOID}) > 1:
+        kinds = {_kind(type_) for type_ in types} - {VOID}
+        if len(kinds) > 1 and not any(map(INTERVALS.__contains__, kinds)):
             self.mixes = self.apart = True
 
     def _turn(self, source: str, target: str) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.expressions import clocks, dates, intervals, making, patterns, rules
+from nosync_nb.expressions import clocks, dates, durations, intervals, making, patterns, rules
 from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, literal_value, tried_call
 from nosync_nb.expressions.kernel import Check, Kernel, TextKernel
 from nosync_nb.expressions.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
+from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FLOATS, INTEGERS
 
 _DEFAULT = "yyyy-MM-dd HH:mm:ss"
@@ -352,6 +353,8 @@ def extracted(unit: str, value: ValueNode, utc: bool) -> ValueNode:
     Raises:
         NotProvedError: for a unit that is none.
     """
+    if value.type in INTERVALS:
+        return durations.part(unit, value)
     rule = EXTRACTED.get(unit.lower())
     if rule is None:
         raise NotProvedError(f"extract {unit.lower()}")

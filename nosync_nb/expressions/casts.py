@@ -17,16 +17,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nosync_nb.expressions import dates, decimal_casts, moments, printed
+from nosync_nb.expressions import dates, decimal_casts, moments, printed, spans
 from nosync_nb.expressions.kernel import Check, InvalidError, Kernel, TextKernel
 from nosync_nb.expressions.numbers import limits
 from nosync_nb.expressions.typing_rules import NUMBERS, is_decimal
 from nosync_nb.rows import bridge
+from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
 def cast(source: str, target: str) -> Kernel | TextKernel | None:
     """Returns the kernel that casts one type to another, None if Spark has to."""
+    if INTERVALS.intersection((source, target)):
+        return spans.TEXTS[source] if target == "string" else spans.cast(source, target)
     if is_decimal(source) or is_decimal(target):
         return decimal_casts.cast(source, target)
     if source in NUMBERS and target in NUMBERS:

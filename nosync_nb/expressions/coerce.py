@@ -12,6 +12,7 @@ from nosync_nb.expressions.nested import RowwiseNode
 from nosync_nb.expressions.nodes import ColumnNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.numbers import limits
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_of, is_decimal, is_known
+from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts, is_nested
 
 
@@ -24,7 +25,7 @@ _LONG_PLACES = 18
 """Of decimals that Spark keeps as a long: of more it makes no whole number of a computed zero."""
 
 _IMPLICIT: dict[str, tuple[str, ...]] = {
-    "string": (*NUMBERS, "boolean", "date", "timestamp", "timestamp_ntz"),
+    "string": (*NUMBERS, *INTERVALS, "boolean", "date", "timestamp", "timestamp_ntz"),
     "date": ("string", "timestamp", "timestamp_ntz"),
     "timestamp": ("date", "string", "timestamp_ntz"),
     "double": NUMBERS,
@@ -89,7 +90,7 @@ def _literal(node: LiteralNode, target: str, *, utc: bool) -> LiteralNode | None
     value = node.value
     if value is None:
         return LiteralNode(None, target)
-    if isinstance(value, bool):
+    if isinstance(value, bool) or node.type in INTERVALS:
         return None
     if isinstance(value, int) and target in INTEGERS:
         least, greatest = limits(target)

@@ -20,6 +20,7 @@ from nosync_nb.expressions.loose import LooseNode
 from nosync_nb.expressions.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
 from nosync_nb.expressions.typing_rules import is_decimal
+from nosync_nb.rows.ddl import DAY_TIMES, YEAR_MONTHS
 from nosync_nb.rows.types import decimal_parts
 
 _SEED = 42
@@ -101,8 +102,8 @@ def _whole_bytes(whole: int) -> bytes:
 
 _BYTES: dict[str, Callable[[Any], bytes]] = {
     "boolean": lambda value: _INT(int(value)),
-    **dict.fromkeys(("tinyint", "smallint", "int", "date"), _INT),
-    **dict.fromkeys(("bigint", "timestamp", "timestamp_ntz"), _LONG),
+    **dict.fromkeys(("tinyint", "smallint", "int", "date", *YEAR_MONTHS), _INT),
+    **dict.fromkeys(("bigint", "timestamp", "timestamp_ntz", *DAY_TIMES), _LONG),
     "float": lambda value: _FLOAT(value + 0.0),
     "double": lambda value: _DOUBLE(value + 0.0),
     "string": raw,

@@ -1,7 +1,6 @@
-"""Intervals inside an expression: `ts + interval 1 day`, and units by name, `dateadd(month, 1, d)`.
+"""Intervals as they are written, and added to times; units by name, `dateadd(month, 1, d)`.
 
-An interval is months, or microseconds, as in Spark's ANSI types; it is a literal whose type no
-column has, so that an expression that yields one is Spark's. Timestamps with a zone are in UTC.
+An interval is months, or microseconds, as in Spark's ANSI types. Timestamps with a zone are in UTC.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ from typing import Any
 import numpy as np
 from sqlglot import exp
 
-from nosync_nb.expressions import dates, numbers
+from nosync_nb.expressions import dates, numbers, spans
 from nosync_nb.expressions.coerce import NotProvedError, cast, implicit
 from nosync_nb.expressions.kernel import Check, Kernel
 from nosync_nb.expressions.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.numbers import within
+from nosync_nb.rows.ddl import INTERVALS, YEAR_MONTHS, interval_type
 from nosync_nb.rows.types import INTEGERS
 
-MONTHS, DAYS, MICROS = "interval month", "interval day", "interval second"
-INTERVALS = (MONTHS, DAYS, MICROS)
+MARK = "interval "
+"""Before the name of a call that does the same with ANSI mode and without."""
 
 _WIDTHS = {
     "week": 7 * dates.DAY,
@@ -50,14 +50,16 @@ def literal(tree: exp.Interval) -> LiteralNode:
     name = "" if unit is None else unit.name.lower().removesuffix("s")
     text = value.this.strip()
     if name in _MONTHS and name != "quarter" and re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII):
-        return LiteralNode(int(text) * _MONTHS[name], MONTHS)
+        return LiteralNode(int(text) * _MONTHS[name], f"interval {name}")
     if name == "second" and re.fullmatch(r"[+-]?\d{1,9}\.\d{1,6}", text, re.ASCII):
         whole, fraction = text.lstrip("+-").split(".")
         micros = int(whole) * dates.SECOND + int(fraction.ljust(6, "0"))
-        return LiteralNode(-micros if text[0] == "-" else micros, MICROS)
+        return LiteralNode(-micros if text[0] == "-" else micros, "interval second")
     plain = name in _WIDTHS and name not in ("millisecond", "microsecond")
     if plain and re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII):
-        return LiteralNode(int(text) * _WIDTHS[name], DAYS if name in ("day", "week") else MICROS)
+        return LiteralNode(
+            int(text) * _WIDTHS[name], f"interval {'day' if name == 'week' else name}"
+        )
     raise NotProvedError(f"the interval {value.this!r} {name}")
 
 
@@ -67,7 +69,7 @@ def _span(text: str, first: str, last: str) -> LiteralNode:
     months = re.fullmatch(r"([+-]?)(\d{1,9})-(\d{1,2})", text, re.ASCII)
     if (first, last) == ("year", "month") and months and int(months[3]) < 12:
         number = int(months[2]) * 12 + int(months[3])
-        return LiteralNode(-number if months[1] == "-" else number, MONTHS)
+        return LiteralNode(-number if months[1] == "-" else number, spans.OF_MONTHS)
     if first in _PARTS and last in _PARTS:
         names = _PARTS[_PARTS.index(first) : _PARTS.index(last) + 1]
         sign, numbers_ = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
@@ -79,7 +81,7 @@ def _span(text: str, first: str, last: str) -> LiteralNode:
         if len(parts) == len(names) > 1 and signs == wanted and digits and end:
             micros = _clock(names, parts)
             if micros is not None:
-                return LiteralNode(sign * micros, MICROS)
+                return LiteralNode(sign * micros, interval_type(first, last))
     raise NotProvedError(f"the interval {text!r} {first} to {last}")
 
 
@@ -97,20 +99,39 @@ def _clock(names: tuple[str, ...], parts: list[str]) -> int | None:
 
 def shifted(name: str, nodes: list[ValueNode], utc: bool) -> ValueNode:
     """A date or timestamp plus or minus an interval."""
-    if len(nodes) != 2 or name not in ("+", "-"):
-        raise NotProvedError(f"{name} of an interval")
     time, interval = nodes
     if time.type in INTERVALS and name == "+":
         time, interval = interval, time
-    if time.type in INTERVALS or not isinstance(interval, LiteralNode):
-        raise NotProvedError("arithmetic of intervals")
-    count = -interval.value if name == "-" else interval.value
-    if interval.type == MONTHS:
-        return months_added(time, LiteralNode(count, "bigint"), utc=utc)
-    if interval.type == DAYS and time.type == "date":
-        days = LiteralNode(count // dates.DAY, "int")
-        return StrictNode("+", "date", dates.shift(np.add), (time, days))
-    return micros_added(time, LiteralNode(count, "bigint"), utc=utc)
+    if time.type in INTERVALS:
+        raise NotProvedError("an interval less a time")
+    if name == "-":
+        interval = _opposite(interval)
+    if interval.type in YEAR_MONTHS:
+        return months_added(time, _plain(interval), utc=utc)
+    if interval.type == "interval day" and time.type == "date":
+        return StrictNode("+", "date", dates.shift(np.add), (time, _whole_days(interval)))
+    return micros_added(time, _plain(interval), utc=utc)
+
+
+def _opposite(interval: ValueNode) -> ValueNode:
+    if isinstance(interval, LiteralNode) and interval.value is not None:
+        return LiteralNode(-interval.value, interval.type)
+    kernel = numbers.negate(spans.integer(interval.type))
+    return StrictNode(f"{MARK}neg", interval.type, _unbound(kernel), (interval,))
+
+
+def _plain(interval: ValueNode) -> ValueNode:
+    """The months or microseconds of an interval."""
+    if isinstance(interval, LiteralNode):
+        return LiteralNode(interval.value, "bigint")
+    return StrictNode("wide", "bigint", Kernel(lambda a: a.astype(np.int64)), (interval,))
+
+
+def _whole_days(interval: ValueNode) -> ValueNode:
+    if isinstance(interval, LiteralNode) and interval.value is not None:
+        return LiteralNode(interval.value // dates.DAY, "int")
+    kernel = Kernel(lambda a: _towards_zero(a, dates.DAY).astype(np.int32))
+    return StrictNode("days", "int", kernel, (interval,))
 
 
 def _timestamp(time: ValueNode, *, utc: bool) -> ValueNode:
@@ -125,15 +146,15 @@ def _timestamp(time: ValueNode, *, utc: bool) -> ValueNode:
 def micros_added(time: ValueNode, micros: ValueNode, *, utc: bool) -> ValueNode:
     """A timestamp some microseconds later."""
     time = _timestamp(time, utc=utc)
-    return StrictNode("+", time.type, _ADD, (time, micros))
+    return StrictNode(f"{MARK}+", time.type, _ADD, (time, micros))
 
 
 def months_added(time: ValueNode, months: ValueNode, *, utc: bool) -> ValueNode:
     """A date or timestamp some months later, on the last day of a shorter month."""
     if time.type == "date":
-        return StrictNode("add_months", "date", ADD_MONTHS, (time, months))
+        return StrictNode(f"{MARK}add_months", "date", ADD_MONTHS, (time, months))
     time = _timestamp(time, utc=utc)
-    return StrictNode("add_months", time.type, _ADD_MONTHS_TO_TIME, (time, months))
+    return StrictNode(f"{MARK}add_months", time.type, _ADD_MONTHS_TO_TIME, (time, months))
 
 
 def _later(days: Any, months: Any) -> Any:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nosync_nb.expressions import dates
+from nosync_nb.expressions import dates, spans
 from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
 from nosync_nb.expressions.collected import is_held
 from nosync_nb.expressions.kernel import TextKernel
@@ -22,6 +22,7 @@ from nosync_nb.expressions.nodes import StrictNode, ValueNode
 from nosync_nb.expressions.printed import double_text, float_text
 from nosync_nb.expressions.rules import Rule, count
 from nosync_nb.expressions.typing_rules import is_decimal
+from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
 
 _NUMBER_MAX = 1000
@@ -268,6 +269,10 @@ def _get_json_object(name: str, arguments: list[ValueNode], utc: bool) -> ValueN
     return StrictNode(name, "string", TextKernel(row, nullable=True), (text,))
 
 
+def _as_string(write: Callable[[int], str]) -> Callable[[int], str]:
+    return lambda value: f'"{write(value)}"'
+
+
 def _moment(zone: str) -> Callable[[int], str]:
     def text(micros: int) -> str:
         day, rest = divmod(micros, dates.DAY)
@@ -289,6 +294,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "timestamp": _moment("Z"),
     "timestamp_ntz": _moment(""),
     "binary": lambda value: f'"{base64.b64encode(value).decode()}"',
+    **{type_: _as_string(spans.writer(type_)) for type_ in INTERVALS},
 }
 _KEYS: dict[str, Callable[[Any], str]] = {
     **dict.fromkeys((*INTEGERS, "date"), lambda key: f'"{key}"'),

@@ -21,9 +21,10 @@ from nosync_nb.expressions import numbers
 from nosync_nb.expressions.coerce import NotProvedError, cast, implicit, tried_call
 from nosync_nb.expressions.functions import Function
 from nosync_nb.expressions.kernel import Check, Kernel
+from nosync_nb.expressions.kernel import tried as tried_kernel
 from nosync_nb.expressions.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.rules import Rule, count
-from nosync_nb.expressions.typing_rules import VOID, common_type
+from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_type, is_decimal
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
@@ -219,10 +220,23 @@ def tried(rule: Rule) -> Rule:
     def attempt(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if any(argument.type == VOID for argument in arguments):
             raise NotProvedError(f"{name} of null")
-        node = tried_call(rule(name, arguments, utc))
+        node = rule(name, arguments, utc)
+        if not all(argument.type in NUMBERS or is_decimal(argument.type) for argument in arguments):
+            return _tried_whole(node)
+        node = tried_call(node)
         return looked_at_last(node) if isinstance(node, StrictNode) else node
 
     return attempt
+
+
+def _tried_whole(node: ValueNode) -> ValueNode:
+    """A call that is null where it or what it is of refuses a row, as Spark tries all of it."""
+    if not node.raises:
+        return node
+    if not isinstance(node, StrictNode):
+        raise NotProvedError("to try what this is")
+    inner = [_tried_whole(argument) for argument in node.arguments]
+    return StrictNode(node.name, node.type, tried_kernel(node.kernel), inner)
 
 
 def looked_at_last(node: StrictNode) -> StrictNode:

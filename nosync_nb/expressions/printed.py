@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nosync_nb.expressions import dates
+from nosync_nb.expressions import dates, spans
 from nosync_nb.expressions.kernel import TextKernel
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows import bridge
+from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import INTEGERS, decimal_parts, is_nested, nested_parts
 
 _PLAIN = (1e-3, 1e7)
@@ -128,6 +129,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "date": dates.date_text,
     "timestamp": time_text,
     "timestamp_ntz": time_text,
+    **{type_: spans.writer(type_) for type_ in INTERVALS},
 }
 
 

@@ -21,6 +21,7 @@ from nosync_nb.expressions import (
     dates,
     decimals,
     determinants,
+    durations,
     formats,
     hashing,
     json_values,
@@ -55,15 +56,19 @@ _UPPER = Function(("string",), "string", texts.upper)
 _LOWER = Function(("string",), "string", texts.lower)
 _SUBSTRING = _text(texts.substring, "int", "int", optional=1)
 _SQRT = Function(("double",), "double", numbers.square_root("double"))
-_SIGN = Function(("double",), "double", numbers.sign("double"))
+_SIGN = durations.signum(Function(("double",), "double", numbers.sign("double")).bind)
 _DAY = _calendar(dates.day)
-_ABSOLUTE = decimals.same_type(signed=False, other=rules.same_type(numbers.absolute))
-_NEGATIVE = decimals.same_type(signed=True, other=rules.same_type(numbers.negate))
+_ABSOLUTE = durations.absolute(
+    decimals.same_type(signed=False, other=rules.same_type(numbers.absolute))
+)
+_NEGATIVE = durations.negative(
+    decimals.same_type(signed=True, other=rules.same_type(numbers.negate))
+)
 _REMAINDER = decimals.arithmetic("%", rules.arithmetic(numbers.remainder))
-_PLUS = decimals.arithmetic("+", rules.plus)
-_MINUS = decimals.arithmetic("-", rules.minus)
-_TIMES = decimals.arithmetic("*", rules.arithmetic(numbers.multiply))
-_OVER = decimals.arithmetic("/", rules.divided)
+_PLUS = durations.added(decimals.arithmetic("+", rules.plus))
+_MINUS = durations.taken_away(decimals.arithmetic("-", rules.minus))
+_TIMES = durations.times(decimals.arithmetic("*", rules.arithmetic(numbers.multiply)))
+_OVER = durations.divided(decimals.arithmetic("/", rules.divided))
 _CEILING = decimals.whole(1, rules.whole(np.ceil))
 
 FUNCTIONS: dict[str, Function | Rule] = {
@@ -76,7 +81,7 @@ FUNCTIONS: dict[str, Function | Rule] = {
     **formats.FUNCTIONS,
     "abs": _ABSOLUTE,
     "negative": _NEGATIVE,
-    "positive": decimals.itself(rules.positive),
+    "positive": durations.itself(decimals.itself(rules.positive)),
     "mod": _REMAINDER,
     "pmod": mathematics.positive_remainder(rules.integers(numbers.positive_remainder)),
     "try_add": mathematics.tried(_PLUS),
@@ -157,6 +162,7 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "datediff": _DIFFERENCE,
     "date_diff": _DIFFERENCE,
     **calendar.FUNCTIONS,
+    **durations.FUNCTIONS,
     **collected.FUNCTIONS,
     **determinants.FUNCTIONS,
 }

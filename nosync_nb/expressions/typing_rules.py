@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nosync_nb.rows.ddl import CALENDAR, CLOCK, INTERVALS, YEAR_MONTHS, interval_type
 from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts
 
 NUMBERS = INTEGERS + FLOATS
@@ -25,7 +26,7 @@ WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 
 def is_known(type_: str) -> bool:
     """Tells whether values of a type are computed here."""
-    return type_ in KNOWN or type_ == "binary" or is_decimal(type_)
+    return type_ in KNOWN or type_ == "binary" or is_decimal(type_) or type_ in INTERVALS
 
 
 def is_decimal(type_: str) -> bool:
@@ -48,9 +49,26 @@ def common_type(left: str, right: str) -> str | None:
         return _common_decimal(left, right)
     if "string" in (left, right):
         return _from_text(right if left == "string" else left)
+    if left in INTERVALS and right in INTERVALS:
+        return joined(left, right)
     if left in TIMES and right in TIMES:
         return "timestamp" if "timestamp" in (left, right) else "timestamp_ntz"
     return None
+
+
+def units(type_: str) -> tuple[str, str]:
+    """Returns the first and the last unit of an interval type."""
+    words = type_.split()
+    return words[1], words[-1]
+
+
+def joined(left: str, right: str) -> str | None:
+    """Returns the interval type with the units of both, None if only one of them is of months."""
+    if (left in YEAR_MONTHS) != (right in YEAR_MONTHS):
+        return None
+    place = (CALENDAR if left in YEAR_MONTHS else CLOCK).index
+    firsts, lasts = zip(units(left), units(right), strict=True)
+    return interval_type(min(firsts, key=place), max(lasts, key=place))
 
 
 def _common_decimal(left: str, right: str) -> str | None:

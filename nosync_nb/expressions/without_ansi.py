@@ -17,6 +17,7 @@ import numpy as np
 from nosync_nb.expressions import arrays, formats, making, numbers
 from nosync_nb.expressions.beforehand import BeforehandNode
 from nosync_nb.expressions.coerce import NotProvedError
+from nosync_nb.expressions.intervals import MARK
 from nosync_nb.expressions.kernel import Kernel, TextKernel, tried
 from nosync_nb.expressions.mathematics import looked_at_last
 from nosync_nb.expressions.nested import RowwiseNode
@@ -32,6 +33,7 @@ from nosync_nb.expressions.nodes import (
     ValueNode,
 )
 from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, is_decimal
+from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 _WRAPPING = frozenset(("+", "-", "*", "neg", "negative", "abs"))
@@ -47,6 +49,8 @@ def alike(source: str, target: str) -> bool:
     """Whether a cast gives the same with ANSI mode and without, but for rows that raise."""
     if source == target:
         return True
+    if INTERVALS.intersection((source, target)):
+        return source != "string"
     if source in (*NUMBERS, "boolean"):
         return target in (*NUMBERS, "boolean", "string") or is_decimal(target)
     if source in TIMES:
@@ -94,7 +98,7 @@ def relaxed(node: ValueNode) -> ValueNode:
 
 def _kernel(node: StrictNode) -> Kernel | TextKernel:
     kernel, name = node.kernel, node.name
-    if not kernel.raises:
+    if not kernel.raises or name.startswith(MARK):
         return kernel
     types = [argument.type for argument in node.arguments]
     if name == "cast":
@@ -126,6 +130,8 @@ def _cast(kernel: Kernel | TextKernel, source: str, target: str) -> Kernel | Tex
             return replace(kernel, checks=(), bounds=None)
         if source in FLOATS:
             return Kernel(_saturated(target), floats=True)
+    if INTERVALS.intersection((source, target)):
+        return kernel  # what does not fit is an error in either mode
     if source == "date" and target in TIMES:
         return kernel  # a day beyond timestamps is an error in either mode
     if alike(source, target):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+from sqlglot import exp
+
 from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.nodes import LiteralNode
 from nosync_nb.expressions.typing_rules import DIGITS_MAX
+from nosync_nb.rows.ddl import INTERVALS
 
 CAST_TYPES = {
     "BOOLEAN": "boolean",
@@ -33,12 +36,14 @@ def cast_type(tree: Any) -> str:
     Raises:
         NotProvedError: if it is not known here.
     """
-    written = tree.sql("spark").lower()
+    written: str = tree.sql("spark").lower()
     if tree.this.name == "DECIMAL":
         parts = [int(part.name) for part in tree.expressions]
         precision, scale = (*parts, *(10, 0)[len(parts) :])
         if 0 <= scale <= precision <= DIGITS_MAX:
             return f"decimal({precision},{scale})"
+    if isinstance(tree.this, exp.Interval) and written in INTERVALS:
+        return written
     type_ = CAST_TYPES.get(tree.this.name)
     if type_ is None:
         raise NotProvedError(f"cast to {written}")

@@ -14,6 +14,7 @@ from nosync_nb import rows
 from nosync_nb.operators.base import Step
 from nosync_nb.rows import Column
 from nosync_nb.rows.counts import add_at
+from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import INTEGERS
 from nosync_nb.trace import Trace, ranges
 from nosync_nb.trace.batch import Batch, Index
@@ -21,7 +22,9 @@ from nosync_nb.trace.batch import Batch, Index
 _FEW = 16
 """Up to so many rows Python compares values: a search of numpy for each layer is left."""
 
-_PLAIN = frozenset((*INTEGERS, "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz"))
+_PLAIN = frozenset(
+    (*INTEGERS, *INTERVALS, "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz")
+)
 """Types whose values are equal in Python when they are equal rows; NaN is not."""
 
 _LIMIT = 1 << 62

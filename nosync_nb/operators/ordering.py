@@ -18,10 +18,12 @@ from nosync_nb.expressions import Types
 from nosync_nb.operators.base import Row, Step
 from nosync_nb.operators.spec import Fit, Part, Places, Remains, Spec, same_key
 from nosync_nb.rows import Column
+from nosync_nb.rows.ddl import YEAR_MONTHS
 from nosync_nb.trace.batch import Hashes, Index, Updates
 
 _SIGN = np.uint64(1 << 63)
 _BITS = {"boolean": 1, "tinyint": 8, "smallint": 16, "int": 32, "date": 32}
+_BITS |= dict.fromkeys(YEAR_MONTHS, 32)
 _FAR = np.int64(2**62)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import bridge
+from nosync_nb.rows.ddl import DAY_TIMES
 from nosync_nb.rows.encoding import raw_list
 from nosync_nb.rows.types import FIXED, arrow_type, is_nested, nested_parts
 
@@ -131,6 +132,8 @@ def to_arrow(column: Column, type: str) -> pa.Array:
 def to_pylist(column: Column, type: str) -> list[Any]:
     """Returns Python values: date, datetime (UTC for timestamp), Decimal, str, list, dict.
 
+    An interval of time is a timedelta, one of months their number.
+
     Raises:
         SchemaError: if a date or timestamp is beyond Python's years 1 to 9999.
     """
@@ -165,7 +168,12 @@ def _as_timestamp_ntz(micros: int) -> datetime:
     return _EPOCH + timedelta(microseconds=micros)
 
 
+def _as_timedelta(micros: int) -> timedelta:
+    return timedelta(microseconds=micros)
+
+
 _PYTHON: dict[str, Callable[[int], Any]] = {
+    **dict.fromkeys(DAY_TIMES, _as_timedelta),
     "date": _as_date,
     "timestamp": _as_timestamp,
     "timestamp_ntz": _as_timestamp_ntz,

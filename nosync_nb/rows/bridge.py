@@ -18,6 +18,7 @@ _TEXTS = (pa.string(), pa.binary())
 _NUMBERS: dict[pa.DataType, np.dtype[Any]] = {
     pa.from_numpy_dtype(d): np.dtype(d) for d in ("i1", "i2", "i4", "i8", "f4", "f8")
 }
+_NUMBERS[pa.duration("us")] = np.dtype("i8")
 _WORDS: np.dtype[Any] = np.dtype((np.int64, 2))
 _BOOLS: np.dtype[Any] = np.dtype(np.bool_)
 _TIMES: dict[int, np.dtype[Any]] = {

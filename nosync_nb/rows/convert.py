@@ -258,7 +258,7 @@ def _from_part(part: Any, type_: str) -> Column:
         return adopt(part, type_)
     if is_series(part):
         return adopt_pandas(part, type_)
-    if isinstance(part, np.ndarray) and part.dtype.kind in "biufM" and part.ndim == 1:
+    if isinstance(part, np.ndarray) and part.dtype.kind in "biufMm" and part.ndim == 1:
         return adopt(pa.array(own_columns(part)), type_)
     return build(list(part), type_)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from numbers import Integral
@@ -19,8 +19,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nosync_nb.rows.arrow import canonical_float
+from nosync_nb.rows.ddl import DAY_TIMES, YEAR_MONTHS
 from nosync_nb.rows.encoding import encode, raw, unscaled
-from nosync_nb.rows.types import FIXED, INTEGERS, decimal_parts, nested_parts
+from nosync_nb.rows.types import FIXED, INTEGERS, UNIT, decimal_parts, nested_parts
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -61,13 +62,15 @@ def converter(type_: str) -> Convert:
 
 
 def _is_nat(value: Any) -> bool:
-    return isinstance(value, np.datetime64) and bool(np.isnat(value))
+    return isinstance(value, np.datetime64 | np.timedelta64) and bool(np.isnat(value))
 
 
 def _make(type_: str) -> Convert:
     """Returns the converter of a type, for values that are not missing."""
     if type_ in INTEGERS:
         return _integers(type_)
+    if type_ in YEAR_MONTHS:
+        return _whole_units(type_, _integers(type_))
     if type_ in _SCALARS:
         return _SCALARS[type_]
     if type_.startswith("decimal"):
@@ -213,6 +216,36 @@ def _times(type_: str) -> Convert:
     return convert
 
 
+def _whole_units(type_: str, convert: Convert) -> Convert:
+    """Makes the converter of intervals, which are whole numbers of their last unit."""
+    unit = UNIT.get(type_, 1)
+
+    def exact(value: Any) -> int:
+        number: int = convert(value)
+        if number % unit:
+            raise MisfitError(f"is not exactly {type_}", hint="declare one of smaller units")
+        return number
+
+    return exact
+
+
+def _duration(value: Any) -> int:
+    """Converts what is exactly a number of microseconds."""
+    if isinstance(value, np.timedelta64):
+        micros = value.astype("timedelta64[us]")
+        if micros != value:
+            raise MisfitError("is not exactly an interval", hint="they are kept in microseconds")
+        return int(micros.astype(np.int64))
+    if not isinstance(value, timedelta):
+        raise _wrong("interval of time", hint="write datetime.timedelta(...)")
+    if getattr(value, "nanoseconds", 0) % 1000:
+        raise MisfitError("is not exactly an interval", hint="they are kept in microseconds")
+    number: int = raw(value, DAY_TIMES[0])
+    if not -(2**63) <= number < 2**63:
+        raise MisfitError("does not fit an interval", hint="it holds 64 bits of microseconds")
+    return number
+
+
 def _decimals(type_: str) -> Convert:
     """Makes the converter of a decimal type; values get exactly its scale."""
     precision, scale = decimal_parts(type_)
@@ -309,4 +342,5 @@ _SCALARS: dict[str, Convert] = {
     "date": _date,
     "timestamp": _times("timestamp"),
     "timestamp_ntz": _times("timestamp_ntz"),
+    **{type_: _whole_units(type_, _duration) for type_ in DAY_TIMES},
 }

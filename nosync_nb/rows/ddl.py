@@ -26,6 +26,28 @@ SCALARS = (
 )
 """Types without parameters."""
 
+CLOCK, CALENDAR = ("day", "hour", "minute", "second"), ("year", "month")
+"""The units of intervals, from the greatest on."""
+
+
+def interval_type(first: str, last: str) -> str:
+    """Returns the type of intervals from one unit to another."""
+    return f"interval {first}" if first == last else f"interval {first} to {last}"
+
+
+def _spans(units: tuple[str, ...]) -> tuple[str, ...]:
+    """The intervals from one unit to the same or a smaller one."""
+    return tuple(interval_type(a, b) for place, a in enumerate(units) for b in units[place:])
+
+
+DAY_TIMES = _spans(CLOCK)
+"""Intervals of microseconds; their units say how they are written."""
+
+YEAR_MONTHS = _spans(CALENDAR)
+"""Intervals of months."""
+
+INTERVALS = frozenset((*DAY_TIMES, *YEAR_MONTHS))
+
 _SYNONYMS = {
     "bool": "boolean",
     "byte": "tinyint",
@@ -114,6 +136,8 @@ class TypeReader:
             return name
         if name == "decimal":
             return self._decimal()
+        if name == "interval":
+            return self._interval()
         if name == "array":
             self.expect("<")
             inner = self.type()
@@ -132,8 +156,22 @@ class TypeReader:
             return f"struct<{','.join(f'{quote(n)}:{t}' for n, t in fields)}>"
         raise SchemaError(
             f"unknown type {written!r} in {self.text!r}",
-            hint=f"types are {', '.join(SCALARS)}, decimal(p,s), array<t>, struct<a:t>, map<k,v>",
+            hint=f"types are {', '.join(SCALARS)}, decimal(p,s), interval day to second, interval"
+            " year to month, array<t>, struct<a:t>, map<k,v>",
         )
+
+    def _interval(self) -> str:
+        """Reads the units of an interval."""
+        type_ = f"interval {self.word().lower()}"
+        if self._next[0] == "word" and self._next[1].lower() == "to":
+            self._advance()
+            type_ += f" to {self.word().lower()}"
+        if type_ not in INTERVALS:
+            raise SchemaError(
+                f"unknown type {type_!r} in {self.text!r}",
+                hint=f"intervals are {', '.join((*YEAR_MONTHS, *DAY_TIMES))}",
+            )
+        return type_
 
     def _decimal(self) -> str:
         """Reads precision and scale, by default Spark's (10, 0)."""

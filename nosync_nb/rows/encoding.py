@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nosync_nb.rows.ddl import DAY_TIMES
 from nosync_nb.rows.types import FIXED, decimal_parts, is_nested, nested_parts
 
 _NULL = b"\x00"
@@ -29,6 +30,7 @@ _SIGN = 1 << 63
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
+_MICROS = frozenset(("timestamp", "timestamp_ntz", *DAY_TIMES))
 _scaled = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact]).scaleb
 
 _pack_unsigned = struct.Struct(">Q").pack
@@ -37,13 +39,15 @@ _unpack_bits = struct.Struct(">Q").unpack
 
 
 def raw(value: Any, type: str) -> Any:
-    """Returns the value as columns keep it: days for a date, microseconds for a timestamp."""
+    """Returns the value as columns keep it: days for a date, microseconds for times."""
     if isinstance(value, datetime):
         if value.tzinfo is not None:
             value = value.astimezone(UTC).replace(tzinfo=None)
         return (value - _EPOCH) // _MICROSECOND
     if isinstance(value, date):
         return value.toordinal() - _EPOCH_DAY
+    if isinstance(value, timedelta):
+        return value // _MICROSECOND
     return value
 
 
@@ -167,7 +171,7 @@ def raw_list(array: pa.Array, type: str) -> list[Any]:
     """Returns the values of a scalar Arrow array as columns keep them."""
     if type == "date":
         array = array.view(pa.int32())
-    elif type in ("timestamp", "timestamp_ntz"):
+    elif type in _MICROS:
         array = array.view(pa.int64())
     values: list[Any] = array.to_pylist()
     return values

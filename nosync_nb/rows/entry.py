@@ -15,10 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nosync_nb.errors import SchemaError
+from nosync_nb.rows import bridge
 from nosync_nb.rows.arrow import Column, canonical_floats, column_of, single
+from nosync_nb.rows.ddl import DAY_TIMES, INTERVALS
 from nosync_nb.rows.foreign import checked, plain_layout
 from nosync_nb.rows.schema import spark_type
-from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, arrow_type, is_nested
+from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, UNIT, arrow_type, is_nested
 from nosync_nb.rows.values import build
 
 _ndarray = np.ndarray
@@ -47,6 +49,10 @@ def adopt(array: Any, type_: str) -> Column:
 
 def adopt_same(array: Any, type_: str) -> Column:
     """Returns a copied column of an Arrow array whose type is known to be the wanted one."""
+    if type_ in UNIT:
+        array = single(checked(array))
+        if (bridge.numbers(array, FIXED[type_]) % UNIT[type_]).any():
+            return build(array.to_pylist(), type_)  # says which, unless it is below a null
     dtype = _WHOLE.get(type_)
     if dtype is not None:
         if array.__class__ is _chunked and array.num_chunks == 1:
@@ -127,7 +133,7 @@ def _casts(source: pa.DataType, type_: str) -> bool:
         own = spark_type(source)
     except SchemaError:
         return False
-    if own == type_:
+    if own == type_ or (own in INTERVALS and type_ in DAY_TIMES):
         return True
     numbers = own in INTEGERS or own.startswith("decimal")
     if type_ in INTEGERS or type_.startswith("decimal"):

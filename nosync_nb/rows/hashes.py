@@ -28,7 +28,7 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.rows import bridge, unscaled
 from nosync_nb.rows.arrow import Column, from_arrow, most_objects, to_arrow
 from nosync_nb.rows.columns import null_mask
-from nosync_nb.rows.ddl import quoted
+from nosync_nb.rows.ddl import DAY_TIMES, quoted
 from nosync_nb.rows.encoding import encode_column
 from nosync_nb.rows.types import FIXED, INTEGERS, decimal_parts, is_nested
 from nosync_nb.rows.xxh64 import Hashes, hash_bytes, hash_ints, hash_longs
@@ -36,7 +36,7 @@ from nosync_nb.rows.xxh64 import Hashes, hash_bytes, hash_ints, hash_longs
 SEED = 42
 _FEW = 192
 _LONG_DIGITS = 18
-_LONGS = frozenset((*INTEGERS, "timestamp", "timestamp_ntz", "double"))
+_LONGS = frozenset((*INTEGERS, "timestamp", "timestamp_ntz", *DAY_TIMES, "double"))
 _ndarray = np.ndarray
 
 

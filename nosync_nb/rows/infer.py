@@ -2,13 +2,13 @@
 
 Arrow and pandas say their types; of Python rows the type is the one every value has: int is bigint,
 float double (ints among them too), Decimal decimal(38,18) as in Spark, a dict is a map, a named
-tuple a struct. A datetime without zone is a timestamp_ntz.
+tuple a struct. A datetime without zone is a timestamp_ntz, a timedelta an interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -90,7 +90,7 @@ def _of_part(name: Any, part: Any) -> str:
         return _of_arrow(name, part.type)
     if is_series(part):
         return _of_series(name, part.to_series() if hasattr(part, "to_series") else part)
-    if isinstance(part, np.ndarray) and part.dtype.kind in "biufM" and part.ndim == 1:
+    if isinstance(part, np.ndarray) and part.dtype.kind in "biufMm" and part.ndim == 1:
         return _of_arrow(name, pa.array(own_columns(part)).type)
     if isinstance(part, (str, bytes, Mapping)) or not isinstance(part, Iterable):
         raise SchemaError(
@@ -146,6 +146,8 @@ def _type_of(value: Any) -> str | None:
         return "timestamp_ntz" if value.tzinfo is None else "timestamp"
     if isinstance(value, date):
         return "date"
+    if isinstance(value, timedelta | np.timedelta64):
+        return "interval day to second"
     if isinstance(value, np.datetime64):
         return spark_type(pa.array([value]).type)
     if isinstance(value, Mapping):

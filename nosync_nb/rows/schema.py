@@ -17,9 +17,11 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.rows.ddl import TypeReader, quote
 from nosync_nb.rows.types import (
     INTEGERS,
+    arrow_field,
     arrow_type,
     canonical_type,
     decimal_parts,
+    field_type,
     spark_type,
 )
 
@@ -86,7 +88,7 @@ class Schema:
         fields = []
         for field in schema:
             try:
-                fields.append(Field(field.name, spark_type(field.type)))
+                fields.append(Field(field.name, field_type(field)))
             except SchemaError as error:
                 raise SchemaError(f"column {field.name!r}: {error}", hint=error.hint) from None
         return cls(fields)
@@ -94,7 +96,7 @@ class Schema:
     @cached_property
     def arrow(self) -> pa.Schema:
         """The Arrow schema of these columns."""
-        return pa.schema([pa.field(name, arrow_type(type)) for name, type in self.fields])
+        return pa.schema([arrow_field(name, type) for name, type in self.fields])
 
     @cached_property
     def ddl(self) -> str:

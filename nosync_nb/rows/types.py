@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.rows.ddl import TypeReader, quote
+from nosync_nb.rows.ddl import DAY_TIMES, INTERVALS, YEAR_MONTHS, TypeReader, quote
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 FLOATS = ("float", "double")
@@ -30,8 +30,16 @@ FIXED: dict[str, np.dtype[Any]] = {
     "date": np.dtype(np.int32),
     "timestamp": np.dtype(np.int64),
     "timestamp_ntz": np.dtype(np.int64),
+    **dict.fromkeys(DAY_TIMES, np.dtype(np.int64)),
+    **dict.fromkeys(YEAR_MONTHS, np.dtype(np.int32)),
 }
-"""Types whose null-free columns are numpy arrays: days for date, microseconds for timestamps."""
+"""Types whose null-free columns are numpy arrays: days for date, microseconds for timestamps and
+intervals of time, months for the others."""
+
+_SECOND = 1_000_000
+_LAST = {"day": 86_400 * _SECOND, "hour": 3600 * _SECOND, "minute": 60 * _SECOND, "year": 12}
+UNIT: dict[str, int] = {t: _LAST[t.split()[-1]] for t in INTERVALS if t.split()[-1] in _LAST}
+"""Intervals that are whole numbers of a unit, and that unit, in what columns keep."""
 
 _ARROW: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -46,7 +54,12 @@ _ARROW: dict[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
+    **dict.fromkeys(DAY_TIMES, pa.duration("us")),
+    **dict.fromkeys(YEAR_MONTHS, pa.int32()),
 }
+
+_MEANT = b"nosync"
+"""Under which key a field of Arrow says which interval it holds: pyarrow has no months."""
 
 
 def is_nested(type: str) -> bool:
@@ -63,12 +76,30 @@ def arrow_type(type: str) -> pa.DataType:
     if type.startswith("decimal"):
         return pa.decimal128(*decimal_parts(type))
     parts = nested_parts(type)
-    fields = [pa.field(name, arrow_type(inner)) for name, inner in parts]
+    fields = [arrow_field(name, inner) for name, inner in parts]
     if type.startswith("array<"):
-        return pa.list_(fields[0].type)
+        return pa.list_(fields[0].with_name("item"))
     if type.startswith("map<"):
-        return pa.map_(fields[0].type, fields[1].type)
+        return pa.map_(fields[0].with_nullable(False), fields[1])
     return pa.struct(fields)
+
+
+def arrow_field(name: str, type: str) -> pa.Field:
+    """Returns the Arrow field of a column or a part of one."""
+    meant = {_MEANT: type} if type in INTERVALS else None
+    return pa.field(name, arrow_type(type), metadata=meant)
+
+
+def field_type(field: pa.Field) -> str:
+    """Returns the simple string of the type of an Arrow field.
+
+    Raises:
+        SchemaError: as `spark_type` does.
+    """
+    meant: str = (field.metadata or {}).get(_MEANT, b"").decode("utf-8", "replace")
+    if meant in INTERVALS and field.type == arrow_type(meant):
+        return meant
+    return spark_type(field.type)
 
 
 @lru_cache(maxsize=4096)
@@ -96,6 +127,14 @@ def nested_parts(type: str) -> tuple[tuple[str, str], ...]:
 
 
 @lru_cache(maxsize=4096)
+def holds_interval(type: str) -> bool:
+    """Tells whether a type is an interval, or has one inside."""
+    if is_nested(type):
+        return any(holds_interval(inner) for _, inner in nested_parts(type))
+    return type in INTERVALS
+
+
+@lru_cache(maxsize=4096)
 def canonical_type(text: str) -> str:
     """Returns the simple string of a type written by a person.
 
@@ -112,7 +151,7 @@ def spark_type(type: pa.DataType) -> str:
     """Returns the simple string of the type which holds every value of an Arrow type.
 
     Raises:
-        SchemaError: if there is none (durations, times, periods, unions, nothing but null).
+        SchemaError: if there is none (times, periods, unions, nothing but null).
     """
     name = _FROM_ARROW.get(type.id)
     if name is not None:
@@ -124,11 +163,11 @@ def spark_type(type: pa.DataType) -> str:
     if pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type):
         return spark_type(type.value_type)
     if pa.types.is_map(type):
-        return f"map<{spark_type(type.key_type)},{spark_type(type.item_type)}>"
+        return f"map<{field_type(type.key_field)},{field_type(type.item_field)}>"
     if hasattr(type, "value_type"):
-        return f"array<{spark_type(type.value_type)}>"
+        return f"array<{field_type(type.value_field)}>"
     if pa.types.is_struct(type):
-        inner = (f"{quote(field.name)}:{spark_type(field.type)}" for field in type)
+        inner = (f"{quote(field.name)}:{field_type(field)}" for field in type)
         return f"struct<{','.join(inner)}>"
     if getattr(type, "extension_name", None) == "pandas.period":
         raise SchemaError(
@@ -163,4 +202,5 @@ _FROM_ARROW: dict[int, str] = {
     pa.binary(1).id: "binary",
     pa.date32().id: "date",
     pa.date64().id: "date",
+    pa.duration("us").id: "interval day to second",
 }

@@ -15,7 +15,7 @@ from nosync_nb import rows
 from nosync_nb.errors import NosyncError
 from nosync_nb.operators import Linear, Row, Step
 from nosync_nb.rows.ddl import quoted
-from nosync_nb.spark import blocks, failures, tasks
+from nosync_nb.spark import blocks, failures, months, tasks
 from nosync_nb.spark.sessions import agree
 from nosync_nb.spark.starting import Spark
 from nosync_nb.spark.tasks import Slice, TaskPlan
@@ -44,32 +44,35 @@ def frame(
         if local:
             applier = _applier(plan, local, start, types)
             query = query.mapInArrow(settled(applier), _ddl(types))
-        query = _asked(spark, query, piece)
+        query = _asked(spark, query, piece, types)
         local, types = [], piece.types_after(types)
         start = types
     last = _cutter(plan, port, local, start, types)
     return query.mapInArrow(settled(last), blocks.BLOCKS_DDL)
 
 
-def _asked(spark: Spark, frame: Any, piece: Row) -> Any:
+def _asked(spark: Spark, frame: Any, piece: Row, types: tuple[str, ...]) -> Any:
     """The frame after a piece that Spark evaluates."""
     agree(spark, piece.expressions)
     names = piece.schema.names
     diff = piece.schema.unused("diff")
-    frame = frame.toDF(*names, diff)
+    frame = months.meant(frame.toDF(*names, diff), [*names, diff], [*types, "bigint"])
     if piece.outputs is None:
         (predicate,) = piece.expressions
         frame = frame.where(predicate.sql)
-        count = len(names)
+        texts = [quoted(name) for name in names]
     else:
         texts = [quoted(names[o]) if isinstance(o, int) else o.sql for o in piece.outputs]
-        frame = frame.selectExpr(*texts, quoted(diff))
-        count = len(texts)
+    after = piece.types_after(types)
+    texts = [months.taken(text, type_) for text, type_ in zip(texts, after, strict=True)]
+    frame = frame.selectExpr(*texts, quoted(diff))
+    count = len(texts)
     return frame.toDF(*(f"c{i}" for i in range(count)), "diff")
 
 
 def _ddl(types: Sequence[str]) -> str:
-    return ", ".join([*(f"c{i} {t}" for i, t in enumerate(types)), "diff bigint"])
+    passed = map(months.passed, types)
+    return ", ".join([*(f"c{i} {t}" for i, t in enumerate(passed)), "diff bigint"])
 
 
 def _updates(record: pa.RecordBatch, types: Sequence[str]) -> Updates:

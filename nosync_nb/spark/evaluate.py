@@ -17,6 +17,7 @@ from nosync_nb.errors import ExpressionError, NosyncError, SchemaError
 from nosync_nb.expressions import Expression
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.ddl import quoted
+from nosync_nb.spark import months
 from nosync_nb.spark.failures import translated
 from nosync_nb.spark.sessions import agree, frame_of, spelled
 from nosync_nb.spark.starting import Spark
@@ -115,7 +116,7 @@ def _ask(
     spark: Spark, expressions: Sequence[Expression], table: pa.Table, own: Schema
 ) -> list[Column]:
     """Evaluates expressions over a table; row numbers restore its order."""
-    texts = [quoted(own.names[-1]), *(e.sql for e in expressions)]
+    texts = [quoted(own.names[-1]), *(months.taken(e.sql, e.type) for e in expressions)]
     frame = frame_of(spark, table, own).selectExpr(*texts)
     answer = frame.toDF(*(f"_{i}" for i in range(len(texts)))).toArrow()
     order = answer.column(0).to_numpy()

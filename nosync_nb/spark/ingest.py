@@ -19,7 +19,7 @@ from nosync_nb.rows import Schema, widens
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.rows.entry import adopt_same
 from nosync_nb.rows.types import is_nested
-from nosync_nb.spark import blocks, bulk, failures, tasks
+from nosync_nb.spark import blocks, bulk, failures, months, tasks
 from nosync_nb.spark.blocks import HashRanges
 from nosync_nb.spark.reports import BulkResult, collected, result
 from nosync_nb.spark.sessions import described, estimated_bytes, spelled, tagged
@@ -141,7 +141,7 @@ def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
             wrong = wrong or f"column {schema.names[at]!r} is there twice"
         elif not _fits(type_, wanted):
             wrong = wrong or f"column {own!r} is {type_}, which is not exactly {wanted}"
-        casts[at] = f"cast({quoted(own)} as {wanted}) as c{at}"
+        casts[at] = f"{months.taken(f'cast({quoted(own)} as {wanted})', wanted)} as c{at}"
     missing = [each for at, each in enumerate(schema.names) if at not in casts]
     if missing and not wrong:
         wrong = f"column {missing[0]!r} is missing"

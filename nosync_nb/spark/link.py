@@ -334,7 +334,7 @@ class Link:
             if self._viewed.get(name) != schema:
                 self._viewed[name] = schema
                 taken = self._views.taken(name)
-                if taken is None and not self._views.create(name):
+                if taken is None and not self._views.create(name, schema):
                     taken = f"Spark has a table or view '{name}'; it was left alone"
                 if taken is not None:
                     told.append(taken)

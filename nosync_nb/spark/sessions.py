@@ -26,6 +26,7 @@ from nosync_nb.expressions import Expression, Settings
 from nosync_nb.expressions.settings import zone
 from nosync_nb.rows import Schema
 from nosync_nb.rows.ddl import quote
+from nosync_nb.spark import months
 from nosync_nb.spark.starting import Spark, alive, is_connect, start
 
 TIME_ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
@@ -317,7 +318,8 @@ def spelled(type_: Any) -> str:
 def frame_of(spark: Spark, table: pa.Table, schema: Schema) -> Any:
     """A DataFrame of Arrow rows; the schema says which timestamps have no zone."""
     given = table if table.num_rows else []  # without rows pyspark fails on nested types
-    return spark.createDataFrame(given, schema=schema.ddl)
+    frame = spark.createDataFrame(given, schema=months.passing(schema).ddl)
+    return months.meant(frame, schema.names, schema.types)
 
 
 def estimated_bytes(frame: Any) -> int | None:

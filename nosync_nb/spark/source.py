@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from nosync_nb.errors import NosyncError, SchemaError
-from nosync_nb.spark import reading, serving
+from nosync_nb.spark import months, reading, serving
 from nosync_nb.spark.blocks import HashRanges
 from nosync_nb.spark.serving import Pin
 
@@ -38,6 +38,7 @@ class NosyncSource(DataSource):
 
     What `at` names is found when Spark asks for the schema, once, and stays that epoch: it is
     refused after a rewind to before it. One that is counted back from now is found at each read.
+    Intervals of months are ints, their number.
     """
 
     pin: Pin | None = None
@@ -52,7 +53,7 @@ class NosyncSource(DataSource):
             served = serving.ask(folder, stage, at)
             if at is not None and not (isinstance(at, int) and at < 0):
                 self.pin = served.pin
-            return served.schema.ddl
+            return months.passing(served.schema).ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with _short():

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from nosync_nb.rows import Schema
 from nosync_nb.rows.ddl import quoted
-from nosync_nb.spark import reading
+from nosync_nb.spark import months, reading
 from nosync_nb.spark.blocks import HashRanges
 from nosync_nb.spark.serving import Provider, Server
 from nosync_nb.spark.sessions import frame_of
@@ -60,7 +60,9 @@ def to_spark(
     stored = shipping.trace(trace)
     count = check(spark).slots
     read = reading.reader(stored, folder, schema, HashRanges(count), kept=kept)
-    return spark.range(0, count, 1, count).mapInArrow(settled(read), schema.ddl)
+    ddl = months.passing(schema).ddl
+    frame = spark.range(0, count, 1, count).mapInArrow(settled(read), ddl)
+    return months.meant(frame, schema.names, schema.types)
 
 
 def register(spark: Spark) -> None:
@@ -119,7 +121,7 @@ class Views:
             f".option('path', {self.folder!r}).option('stage', {stage!r}).load()"
         )
 
-    def create(self, stage: str) -> bool:
+    def create(self, stage: str, schema: Schema) -> bool:
         """Makes the view of a stage; False if the user has something of that name.
 
         Cost: one look into Spark's catalog, and Spark asks for the schema, some 0.1 s.
@@ -130,7 +132,7 @@ class Views:
             return False
         options = {"path": self.folder, "stage": stage}
         frame = self.spark.read.format("nosync").options(**options).load()
-        frame.createTempView(quoted(stage))
+        months.meant(frame, schema.names, schema.types).createTempView(quoted(stage))
         self._made[stage] = stage
         _holders.setdefault(self.spark, {})[stage.lower()] = (self.folder, stage)
         return True

@@ -16,15 +16,34 @@ adds something asks what is lost by who passes it over: unless that is nothing, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nosync_nb.errors import CorruptLogError
+from nosync_nb.rows.types import holds_interval
 
 NEEDS = "needs"
 """The key under which the JSON of a frame or a checkpoint names what its reader must know."""
 
-KNOWN: frozenset[str] = frozenset()
+INTERVALS = "intervals"
+"""Columns of intervals: who knows no such type could read no row of the rest, either."""
+
+KNOWN: frozenset[str] = frozenset((INTERVALS,))
 """What of that this program knows: of format 1 as it was frozen, nothing is needed."""
+
+
+def needed(catalog: Mapping[str, Any]) -> list[str]:
+    """What a reader of a catalog must know."""
+    return [INTERVALS] if any(map(holds_interval, _types(catalog))) else []
+
+
+def _types(catalog: Mapping[str, Any]) -> Iterator[str]:
+    """The types of all columns that are kept."""
+    for stage in catalog.get("stages", ()):
+        yield from (type_ for _, type_ in stage["schema"])
+    for node in catalog.get("nodes", ()):
+        for layout in (node["log_layout"], *(layout for layout, _ in node["traces"])):
+            yield from layout[0] if layout else ()
 
 
 def check(needs: Any) -> None:

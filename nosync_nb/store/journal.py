@@ -70,6 +70,8 @@ class Payload(NamedTuple):
 def text(meta: Mapping[str, Any]) -> bytes:
     """A JSON object as text."""
     catalog = meta.get("catalog")
+    if catalog and "interval " in encoded.text_of(catalog) and (more := additions.needed(catalog)):
+        meta = {**meta, additions.NEEDS: [*meta.get(additions.NEEDS, ()), *more]}
     if not isinstance(catalog, encoded.Catalog):
         return encoded.compact(meta).encode()
     own = f'{{"catalog":{catalog.text}}}'.encode()

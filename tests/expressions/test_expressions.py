@@ -439,8 +439,8 @@ def test_what_is_not_in_the_table_is_left_to_spark(sql: str) -> None:
 
 
 def test_a_type_that_no_column_can_hold_is_refused() -> None:
-    with pytest.raises(ExpressionError, match="a column cannot hold its type interval day"):
-        compiled("day - date '2013-01-01'", types=lambda *_: ["interval day"])
+    with pytest.raises(ExpressionError, match=r"a column cannot hold its type interval$"):
+        compiled("make_interval(1)", types=lambda *_: ["interval"])
 
 
 def test_timestamps_with_a_zone_are_evaluated_here_in_utc_only() -> None:

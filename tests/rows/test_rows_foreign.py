@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,6 @@ TAKEN: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {
 """Per type four values with a null second, and what they are with us."""
 
 REFUSED: dict[str, pa.Array] = {
-    "duration": pa.array([timedelta(1)]),
     "time32": pa.array([time(1)], pa.time32("s")),
     "time64": pa.array([time(1)], pa.time64("us")),
     "interval": pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
@@ -124,7 +123,6 @@ REFUSED: dict[str, pa.Array] = {
     "union": pa.UnionArray.from_dense(
         pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]
     ),
-    "lists of durations": pa.array([[timedelta(1)]]),
 }
 
 

@@ -95,6 +95,38 @@ def test_a_checkpoint_that_needs_something_is_refused(
     assert list(left_as_it_is(path)) == [told, told]
 
 
+def test_a_log_needs_intervals_only_while_a_column_holds_some(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with nosync_nb.open(path) as session:
+        session.stage(
+            "soon", session["rows"].filter("date '2020-01-01' + interval 1 day > date '2000-01-01'")
+        )
+        inside(session).upkeep.checkpoint()
+    with monkeypatch.context() as patch:
+        patch.setattr(additions, "KNOWN", frozenset())
+        nosync_nb.open(path).close()
+    with nosync_nb.open(path) as session:
+        session.stage("gaps", session["rows"].select("array(k * interval 1 day) AS g"))
+        first = session["gaps"].rows()
+    told = "the log has 'intervals', which this program does not know"
+    for _ in range(2):  # by the frame of the definition, then by the checkpoint
+        with monkeypatch.context() as patch:
+            patch.setattr(additions, "KNOWN", frozenset())
+            for mode in ("r", "w"):
+                with pytest.raises(CorruptLogError, match=told):
+                    nosync_nb.open(path, mode=mode)
+        with nosync_nb.open(path) as session:
+            assert session["gaps"].rows() == first
+            inside(session).upkeep.checkpoint()
+    with nosync_nb.open(path) as session:
+        session.drop("gaps")
+        inside(session).upkeep.checkpoint()
+        inside(session).upkeep.checkpoint()
+    monkeypatch.setattr(additions, "KNOWN", frozenset())
+    nosync_nb.open(path).close()
+
+
 @pytest.mark.fault(45)
 def test_an_entry_of_another_kind_is_refused(path: Path) -> None:
     added(path, journal.EPOCH, epoch({}, [journal.Entry(1, journal.UNDONE + 1, b"")]))

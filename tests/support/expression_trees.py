@@ -14,6 +14,8 @@ _LEAVES = {
     "binary": ["x_binary", "y_binary", "X'61ff'"],
     "date": ["x_date", "y_date", "date '2013-01-01'"],
     "timestamp": ["x_timestamp", "y_timestamp", "timestamp '2020-02-29 23:59:59.5'"],
+    "span": ["interval 1 day", "make_dt_interval(x_tinyint, y_int)", "interval '-1.5' second"],
+    "months": ["interval 5 months", "make_ym_interval(x_tinyint, y_smallint)", "interval 1 year"],
     "ints": ["array(x_int, y_int)", "array(1, null, 3)", "array(x_smallint, 2, y_int, x_int)"],
     "strings": ["array(x_string, y_string)", "split(x_string, 'a')", "array('b', null, 'a')"],
 }
@@ -56,6 +58,8 @@ _INNER = {
         "greatest({int}, {int})",
         "array_position({ints}, {int})",
         "find_in_set({string}, 'a,b,,é')",
+        "extract(day from {span})",
+        "cast(extract(year from {months}) as int)",
     ],
     "bigint": [
         "({bigint} - {bigint})",
@@ -139,6 +143,8 @@ _INNER = {
         "({ints} = {ints})",
         "({binary} < {binary})",
         "cast({string} as boolean)",
+        "({span} < {span})",
+        "({months} = {months})",
     ],
     "string": [
         "concat({string}, {string})",
@@ -183,6 +189,8 @@ _INNER = {
         "element_at({strings}, 1)",
         "format_string('%s|%d', {string}, {int})",
         "{string} || {string}",
+        "cast({span} as string)",
+        "cast({months} as string)",
     ],
     "binary": [
         "cast({string} as binary)",
@@ -202,6 +210,7 @@ _INNER = {
         "date_from_unix_date({int})",
         "make_date({int}, {int}, 1)",
         "({date} + interval 1 month)",
+        "({date} - {months})",
     ],
     "timestamp": [
         "timestamp_seconds({int})",
@@ -211,6 +220,28 @@ _INNER = {
         "to_timestamp({string})",
         "timestampadd(day, {int}, {timestamp})",
         "try_to_timestamp({string}, 'yyyy-MM-dd')",
+        "({timestamp} + {span})",
+        "({timestamp} - {months})",
+    ],
+    "span": [
+        "({timestamp} - {timestamp})",
+        "({date} - {date})",
+        "({span} + {span})",
+        "({span} - {span})",
+        "({span} * {int})",
+        "({span} * {double})",
+        "({span} / {decimal})",
+        "(- {span})",
+        "abs({span})",
+        "greatest({span}, {span})",
+        "cast({span} as interval hour)",
+    ],
+    "months": [
+        "({months} + {months})",
+        "({months} * {int})",
+        "({months} / {bigint})",
+        "(- {months})",
+        "cast({months} as interval year)",
     ],
     "ints": [
         "array({int}, {int})",
@@ -230,6 +261,8 @@ _INNER = {
         "sort_array({strings}, false)",
     ],
 }
+_WRITTEN = ("span", "months")
+"""Types whose values leave Spark as texts, or within something else."""
 _ANY = [
     "if({boolean}, {same}, {same})",
     "coalesce({same}, {same})",
@@ -241,7 +274,8 @@ _ANY = [
 def expressions(count: int, *, seed: int = 1) -> list[str]:
     """Returns random expressions, the same ones for the same seed."""
     draw = random.Random(seed)
-    return [_grown(draw, draw.choice(list(_LEAVES)), 3) for _ in range(count)]
+    roots = [type_ for type_ in _LEAVES if type_ not in _WRITTEN]
+    return [_grown(draw, draw.choice(roots), 3) for _ in range(count)]
 
 
 def _grown(draw: random.Random, type_: str, depth: int) -> str:

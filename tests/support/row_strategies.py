@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from nosync_nb.rows import arrow_type, from_arrow, objects, to_arrow
 from nosync_nb.rows.ddl import SCALARS
 from nosync_nb.rows.encoding import encode
-from nosync_nb.rows.types import decimal_parts, is_nested, nested_parts
+from nosync_nb.rows.types import UNIT, decimal_parts, is_nested, nested_parts
 
 DECIMALS = ("decimal(5,2)", "decimal(18,0)", "decimal(38,10)")
-scalar_types = st.sampled_from(SCALARS + DECIMALS)
+INTERVALS = ("interval day to second", "interval day", "interval year to month")
+scalar_types = st.sampled_from(SCALARS + DECIMALS + INTERVALS)
 
 
 def _nest(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -48,6 +49,9 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "date": integers(32),
     "timestamp": integers(64),
     "timestamp_ntz": integers(64),
+    "interval day to second": integers(64),
+    "interval day": integers(24).map(lambda days: days * UNIT["interval day"]),
+    "interval year to month": integers(32),
 }
 
 

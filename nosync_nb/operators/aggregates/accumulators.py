@@ -30,6 +30,7 @@ import pyarrow as pa
 from nosync_nb.operators.base import Step
 from nosync_nb.rows import Column, bridge, unscaled
 from nosync_nb.rows.counts import add_at
+from nosync_nb.rows.ddl import DAY_TIMES, YEAR_MONTHS
 from nosync_nb.rows.types import FIXED, FLOATS
 from nosync_nb.rows.unscaled import Wholes
 from nosync_nb.trace import Trace
@@ -50,6 +51,7 @@ SLOTS = {"count": 1, "sum": 100, "doubles": 100, "squares": 150, "bits": 64}
 SLOTS |= {"cubes": 230, "fourths": 300, "products": 160, "doubles 2": 100, "squares 2": 150}
 """How many slots a kind of contribution may use; `2` are those of a second argument."""
 _HALF_BITS = 27
+_SHORT = frozenset(("tinyint", "smallint", "int", *YEAR_MONTHS))
 
 Parts = dict[int, tuple[Ints, Ints]]
 """Slot offset -> (row numbers, contributions)."""
@@ -57,9 +59,9 @@ Parts = dict[int, tuple[Ints, Ints]]
 
 def limbs(type_: str) -> int:
     """How many 32-bit limbs a sum over columns of this type uses."""
-    if type_ in ("tinyint", "smallint", "int"):
+    if type_ in _SHORT:
         return 1
-    return 2 if type_ == "bigint" else 4
+    return 2 if type_ == "bigint" or type_ in DAY_TIMES else 4
 
 
 def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:

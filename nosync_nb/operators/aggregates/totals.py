@@ -32,6 +32,7 @@ from nosync_nb.operators.aggregates.accumulators import (
     limbs,
 )
 from nosync_nb.rows import Column, bridge
+from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import FIXED, decimal_parts
 
 _WIDE = Context(prec=80)
@@ -68,7 +69,7 @@ def means(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list
     """The averages of groups, None where there is no value.
 
     Integers and doubles: the quotient as a double. Decimals: rounded half up to the scale of
-    `result`, as Spark does.
+    `result`, as Spark does; intervals to their last unit.
 
     Raises:
         ExpressionError: if an average does not fit `result`.
@@ -78,6 +79,9 @@ def means(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list
         totals = sums(slots, base, type_, "double", count)
         return [None if s is None else s / c for s, c in zip(totals, counts, strict=True)]
     numbers = _whole(slots, base, type_, count)
+    if result in INTERVALS:
+        near = [_half_up(w, c) if c else None for w, c in zip(numbers, counts, strict=True)]
+        return _fitting(near, f"an average of {type_}", result)
     if not result.startswith("decimal"):
         return [w / c if c else None for w, c in zip(numbers, counts, strict=True)]
     shift = 10 ** (decimal_parts(result)[1] - decimal_parts(type_)[1])
@@ -139,7 +143,8 @@ def _fitting(unscaled: list[int | None], what: str, result: str) -> list[Any]:
     known = [u for u in unscaled if u is not None]
     low, high = min(known, default=0), max(known, default=0)
     if not result.startswith("decimal"):
-        if not -(2**63) <= low <= high < 2**63:
+        least = -(2 ** (8 * FIXED[result].itemsize - 1))
+        if not least <= low <= high < -least:
             raise ExpressionError(
                 f"{what} leaves the range of {result}",
                 hint="sum a wider type: sum(cast(x as decimal(38, 0)))",
