@@ -163,3 +163,30 @@ def test_no_more_owners_are_kept_than_a_checkpoint_can_bear() -> None:
 def test_owners_that_make_no_sense_are_damage(said: object) -> None:
     with pytest.raises(CorruptLogError, match="owners"):
         succession.decoded({"owners": said})
+
+
+@pytest.mark.fault(32, 33)
+def test_frames_that_are_kept_are_compared_whoever_wrote_them_elsewhere(tmp_path: Path) -> None:
+    """What an owner wrote again of whom this log knows nothing is no more than it has."""
+    path = tmp_path / "x.nosync"
+    with open_session(path) as session:
+        committed(session, 3)
+        source = Source(session.path, owners_of(session).publisher.store.log.generation)
+        before = source.look()
+        source.close()
+        assert before is not None
+        committed(session, 1)
+        owners_of(session).upkeep.checkpoint()
+    own = before.extents[0].segment
+    elsewhere = own._replace(generation=9, word=b"stranger", before=None)
+    with open_session(path) as session:
+        committed(session, 1)
+        source = Source(session.path, owners_of(session).publisher.store.log.generation)
+        source.look()
+        assert source.holds(before.end, elsewhere)
+        assert not source.holds(before.end._replace(chain=bytes(16)), elsewhere)
+        (path / own.name).rename(tmp_path / "kept")  # as it is when it is not kept any more
+        assert not source.holds(before.end, elsewhere)
+        assert source.holds(before.end, own)
+        (tmp_path / "kept").rename(path / own.name)
+        source.close()

@@ -207,16 +207,33 @@ class Source:
     def holds(self, mark: Mark, head: Segment | None) -> bool:
         """Whether the log has come to a mark.
 
+        Failure: 1. A log is made anew from a copy that ends at frame 10, and its owner writes these
+        frames a second time to a replica. 2. His disk is lost as well; another replica holds the
+        same frames and more, of an earlier owner, and the log is made anew from it. 3. Nothing here
+        tells of the owner between. The first replica is ahead of this log, and of each that is made
+        anew as that says. Hence frames that are kept behind the checkpoint are looked at first.
+
         Args:
             head: of the segment elsewhere that it is in; None: it is not known. What the log's
-                checkpoint has made useless is told by who wrote it, as far as that is known.
+                checkpoint has made useless, and is not here any more, is told by who wrote it, as
+                far as that is known.
         """
         if not self._chain or mark.offset < self._chain[0].start.offset:
-            return self._state is None or succession.has(self._state.reigns, head, mark.seq)
+            if self._state is None or self._keeps(mark):
+                return True
+            return succession.has(self._state.reigns, head, mark.seq)
         end = self._steps[-1].end if self._steps else self._state.mark if self._state else None
         if end is None or mark.offset >= end.offset:
             return mark == end or (end is None and mark == self._chain[0].start)
         return tail.holds(self._files, self.folder, Chain(self._chain, [], None), mark)
+
+    def _keeps(self, mark: Mark) -> bool:
+        """Whether a mark lies in segments that lead to those which count."""
+        if not self._chain:
+            return False
+        start, before = self._chain[0].start, self._chain[0].before
+        older = Chain(segments.back(self._files, self.folder, before, mark.offset)[0], [], None)
+        return all(tail.holds(self._files, self.folder, older, each) for each in (mark, start))
 
     def mark(self, segment: Segment, size: int) -> Mark:
         """The last mark that is known in the first bytes of a segment."""
