@@ -12,7 +12,7 @@ from typing import NamedTuple
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session.report import listed
 from nosync_nb.store.ledger import Ledger
-from nosync_nb.store.replicas.keeper import Progress
+from nosync_nb.store.replicas.progress import Progress
 
 
 class ReplicaStatus(NamedTuple):

@@ -1,4 +1,4 @@
-"""Footprint: what a log takes on its disk, by what it is for.
+"""Footprint: what a log takes on its disk, by what it is for, and a stage by its layers.
 
 Files are asked for their sizes when somebody wants to know; nothing is counted on the way. One that
 has several names, as a branch and its parent share it, counts where it is live first.
@@ -9,14 +9,19 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from nosync_nb.dataflow.delta import row_bytes
+from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Files
 from nosync_nb.session.publisher import Publisher, files_of
 
 BRANCHES = "branches"
 """The folder in which the logs of branches lie."""
+
+HASH_BYTES = 8
+"""What each row in memory has beside its values: a hash, and a count."""
 
 DEEP = 64
 """How far below it files are looked for: branches have branches."""
@@ -101,3 +106,32 @@ def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat
             yield path, status
         elif depth < DEEP:
             yield from _below(files, path, depth + 1)
+
+
+def layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
+    """The layers of a stage, oldest first; see `Upkeep.layers`.
+
+    Args:
+        disk: the last epoch that is there.
+    """
+    stage, trace = snapshot.stage(name), snapshot.contents(name)
+    width = row_bytes(trace.layout.types) + 2 * HASH_BYTES
+    result = []
+    for layer in trace.layers:
+        where = ["memory"] if not layer.files else []
+        there = layer.files or layer.upper - 1 <= disk or stage.begin > layer.lower
+        if there and not stage.in_memory:
+            where.append("disk")
+        size = sum(ref.size_bytes for ref in layer.files) or layer.rows_count * width
+        result.append(
+            {
+                "lower": layer.lower,
+                "upper": layer.upper,
+                "rows": layer.rows_count,
+                "bytes": int(size),
+                "persistence": "+".join(where),
+                "level": layer.level,
+                "merging": layer.claimed,
+            }
+        )
+    return result

@@ -67,14 +67,14 @@ class Owners:
         self, store: Store, settings: Replicas, opens: Opens, spark: Any, spark_rows: int | None
     ) -> None:
         self.limits = limits = Limits(spark_rows)
-        self.works = Works()
-        self.worker = Worker()
+        self.works, self.worker = Works(), Worker()
         self.gate = gate = Gate(self.worker, store.log.mode)
         self.listeners = listeners = Listeners(gate.tell)
         self.names = names = Names(listeners)
         self.transactions = transactions = Transactions()
         self.publisher = publisher = Publisher(store, gate, self.works, Garbage(), names)
-        self.replication = replication = Replication(publisher, settings, listeners.say, self._look)
+        tell = listeners.say, self._look, self._propose
+        self.replication = replication = Replication(publisher, settings, *tell)
         self.fetching = Fetching(store, lambda: replication.settings.replicas)
         self.frontiers = frontiers = Frontiers(publisher, replication, self.fetching)
         self.repairs = repairs = Repairs(
@@ -91,7 +91,7 @@ class Owners:
         publisher.show(recovered)
         signer.believe(recovered)
         self.report, self.behind = report, opening.behind or opening.lacking
-        self.upkeep = Upkeep(gate, publisher, signer, self.worker, limits)
+        self.upkeep = Upkeep(gate, publisher, signer, self.worker, limits, replication.merges)
         followed = recovered if store.log.mode == "r" else None
         self.follower = follower = Follower(gate, publisher, signer, repairs, followed)
         reader = SnapshotReader(publisher, transactions, names, types, link.evaluate)
@@ -127,6 +127,10 @@ class Owners:
     def _look(self) -> None:
         """Has decided what is owed to replicas, of which something was heard."""
         self.scaling.look()
+
+    def _propose(self) -> None:
+        """Has looked at what the keeper has merged."""
+        self.worker.submit("proposals", self.upkeep.take_proposals)
 
     def _begin(self, opening: Opening, transactions: Transactions) -> None:
         """Makes who goes back; has done before the first write what an opening has left to do."""

@@ -23,12 +23,14 @@ from typing import NamedTuple
 
 from nosync_nb.collections.functions import trust
 from nosync_nb.dataflow.doing import Activity
-from nosync_nb.errors import DurabilityError, FencedError, NosyncError
+from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, NosyncError
 from nosync_nb.session.behind import Backlog, ReplicaStatus, backlog_of, status_of
+from nosync_nb.session.merges import Merges
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.store.replicas import remembered
 from nosync_nb.store.replicas import settings as stored
-from nosync_nb.store.replicas.keeper import Progress, told_in
+from nosync_nb.store.replicas.progress import Progress, Told, told_in
+from nosync_nb.store.replicas.proposals import Proposal
 from nosync_nb.store.replicas.scrubbing import Scrubbed
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.replicas.sites import prepare
@@ -58,9 +60,10 @@ class Replication:
     Args:
         settings: which they are; of none, nothing is started.
         say: tells the user what the keeper has repaired.
-        look: called when a replica's state has changed, without a lock.
+        look, propose: called, without a lock, when there is news of a replica, or of a merge.
 
     Attributes:
+        merges: those that the keeper is asked for.
         scrubbed: what the keeper has said last of its scrubbing.
         heard: notified, with its lock held, of whatever is known anew.
     """
@@ -71,7 +74,9 @@ class Replication:
         settings: Replicas,
         say: Callable[[str], None],
         look: Callable[[], None],
+        propose: Callable[[], None],
     ) -> None:
+        self.merges = Merges(publisher.store, propose, self.ask)
         self._publisher, self._store = publisher, publisher.store
         self._log = publisher.store.log
         self._say, self._look = say, look
@@ -251,13 +256,17 @@ class Replication:
     def _wake(self, _seq: int) -> None:
         """Says that frames have reached the disk; from the thread that syncs."""
         with self.heard:
-            keeper = self._keeper
             if self._thread is None:  # whoever named replicas was interrupted before it began
                 with suppress(RuntimeError):  # there is no thread to be had
                     self._begin()
-            if keeper is not None and keeper.stdin is not None and not keeper.stdin.closed:
-                with suppress(OSError):  # it is full of news, or dead
-                    keeper.stdin.write(b".")
+            self.ask(b".")
+
+    def ask(self, news: bytes) -> bool:
+        """Writes to the keeper; whether there is one, and he can read all of it."""
+        with self.heard, suppress(OSError):  # it is full of news, or dead
+            pipe = None if self._keeper is None else self._keeper.stdin
+            return pipe is not None and not pipe.closed and pipe.write(news) == len(news)
+        return False
 
     def _run(self) -> None:
         """The thread: hears a keeper, and starts another one if it dies."""
@@ -282,10 +291,11 @@ class Replication:
                 assert keeper.stdout is not None
                 with keeper.stdout:
                     for line in keeper.stdout:
-                        with suppress(ValueError, TypeError):  # it died in the middle of a line
+                        with suppress(ValueError, TypeError, CorruptLogError):  # it died in one
                             self._heard_of(told, told_in(line))
                             again = _AGAIN_S
                 code = keeper.wait()
+                self.merges.proposals.lose()
                 with self.heard:
                     self._let_go()
                     self._keeper = None
@@ -299,10 +309,13 @@ class Replication:
         """Whether there are other replicas than when something was begun; with the lock."""
         return self._told is not told
 
-    def _heard_of(self, heard: list[Progress], told: Progress | Scrubbed) -> None:
+    def _heard_of(self, heard: list[Progress], told: Told) -> None:
         """Notes what a keeper says, and tells the user what it has repaired."""
         if isinstance(told, Progress):
             self._hear(heard, told)
+            return
+        if isinstance(told, Proposal):
+            self.merges.proposals.hear(told)
             return
         self.scrubbed = told
         if told.event:

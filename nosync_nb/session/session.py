@@ -352,7 +352,7 @@ class Session:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Counters: epochs, rows touched, rows merged, merges, checkpoints, stalls, executed."""
+        """Counters: epochs, touched, merged, merges, proposals, checkpoints, stalls, executed."""
         return self._owners.works.counters
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from nosync_nb.dataflow.delta import Held, row_bytes
+from nosync_nb.dataflow.delta import Held
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import Snapshot
@@ -20,6 +20,7 @@ from nosync_nb.files.memory import give_back
 from nosync_nb.session import footprint
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.limits import Limits
+from nosync_nb.session.merges import Merges, Merging
 from nosync_nb.session.publisher import Publisher, files_of
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.worker import Worker
@@ -28,16 +29,11 @@ from nosync_nb.store import traces as restoring
 from nosync_nb.store.proven import contents
 from nosync_nb.store.retention import Retention
 from nosync_nb.store.store import SPILL_ROWS
-from nosync_nb.trace import Layer, adopt, glance, plan
-from nosync_nb.trace.batch import Layout
+from nosync_nb.trace import Layer, adopt, glance, place, plan
 from nosync_nb.trace.merging import merge_ranges
-from nosync_nb.trace.parts import FRAME, frame_rows
 from nosync_nb.trace.past.archive import total
 from nosync_nb.trace.past.packing import Packed
 from nosync_nb.trace.past.thinning import Keep
-
-HASH_BYTES = 8
-"""What each row in memory has beside its values: a hash, and a count."""
 
 CLEARING = 3
 """So many checkpoints, the one that names less of the past among them, until files are deleted."""
@@ -57,9 +53,16 @@ class Upkeep:
     """
 
     def __init__(
-        self, gate: Gate, publisher: Publisher, signer: Signer, worker: Worker, limits: Limits
+        self,
+        gate: Gate,
+        publisher: Publisher,
+        signer: Signer,
+        worker: Worker,
+        limits: Limits,
+        merges: Merges,
     ) -> None:
         self.patience = 0
+        self._merges = merges
         self._limits = limits
         self._gate = gate
         self._publisher = publisher
@@ -71,6 +74,7 @@ class Upkeep:
 
     def plan_merges(self, numbers: Iterable[int]) -> None:
         """Queues a merge for each of some traces whose layers are out of proportion."""
+        self._merges.proposals.overdue()
         traces = self._publisher.snapshot.version.traces
         for number in numbers:
             trace = traces.get(number)
@@ -83,7 +87,7 @@ class Upkeep:
         Of each its interval (half open), rows, bytes, in files or about so many in memory, where it
         is kept, its level, and whether it is being merged.
         """
-        return _layers(self._publisher.snapshot, name, self._publisher.durable)
+        return footprint.layers(self._publisher.snapshot, name, self._publisher.durable)
 
     def plan_giving_back(self) -> None:
         """Queues giving the system the memory that a large run has left free."""
@@ -104,7 +108,10 @@ class Upkeep:
             self._worker.submit("checkpoint", self.checkpoint)
 
     def merge(self, number: int) -> None:
-        """Merges the layers of one trace that are planned, until nothing is left to plan."""
+        """Merges the layers of one trace that are planned, until nothing is left to plan.
+
+        Large ones the keeper is asked for: what he has in hand stays claimed until he answers.
+        """
         while True:
             with self._gate.lock:
                 self._gate.finish()
@@ -115,32 +122,90 @@ class Upkeep:
                 inputs = trace.layers[planned.start : planned.stop]
                 for layer in inputs:
                     layer.claim()
-                named = number in contents(self._publisher.snapshot.graph)
+                graph = self._publisher.snapshot.graph
+                named, written = number in contents(graph), number not in graph.unwritten
+            merging, asked = Merging(number, trace.layout, inputs), False
             try:
                 if named:
                     most = LOOKED_UP * sum(layer.rows_count for layer in inputs)
                     with suppress(NosyncError):  # a file of another layer is its readers' business
                         glance.keep_sound(trace, planned.stop, most)
-                if not self._merged(number, trace.layout, inputs):
+                if merging.is_large and written and self._merges.ready:
+                    merging = self._filed(merging)
+                    asked = self._merges.ask(merging)
+                if not asked and not self._merged(merging):
                     return
             finally:
-                for layer in inputs:
-                    layer.release()
+                if not asked:
+                    merging.release()
 
-    def _merged(self, number: int, layout: Layout, inputs: tuple[Layer, ...]) -> bool:
+    def _filed(self, merging: Merging) -> Merging:
+        """A merge of layers that all lie in files; those in memory are written first."""
+        number, layout, inputs = merging
+        layers = []
+        for layer in inputs:
+            filed = layer
+            if not layer.files:
+                stem = f"trace{number}-{layer.lower}-{layer.upper}"
+                held = self._publisher.store.spill(layer.parts, layout, stem)
+                filed = Layer(layer.lower, layer.upper, held.parts, held.refs)
+                self._replaced(number, (layer,), filed)
+            layers.append(filed)
+        for layer in layers:
+            layer.claim()
+        return merging._replace(inputs=tuple(layers))
+
+    def take_proposals(self) -> None:
+        """Takes what the keeper has merged, and merges here what came to nothing."""
+        self._retire(self._merges.proposals.unwanted())
+        while (said := self._merges.proposals.next()) is not None:
+            merging, files = said
+            held = None
+            try:
+                live = self._is_live(merging)
+                held = self._merges.proven(merging, files) if live and files else None
+                if held is not None:
+                    self._publisher.works.count("proposals", self._taken(merging, held))
+                elif live:
+                    self._merged(merging)
+            finally:
+                merging.release()
+                if held is None:
+                    self._retire({ref.path for ref in files})
+            self.merge(merging.number)
+
+    def _is_live(self, merging: Merging) -> bool:
+        with self._gate.lock:
+            self._gate.finish()
+            trace = self._publisher.snapshot.version.traces.get(merging.number)
+            live = trace is not None and place(trace, merging.inputs) is not None
+            return live and not self._publisher.fenced
+
+    def _merged(self, merging: Merging) -> bool:
         """Merges layers of a trace and puts the result in their place, if they are still live."""
+        number, layout, inputs = merging
         parts = merge_ranges(layout, [layer.parts for layer in inputs])
         held = Held(tuple(parts))
         unwritten = self._publisher.snapshot.graph.unwritten
-        if sum(len(p) for p in parts) > SPILL_ROWS and number not in unwritten:
-            stem = f"trace{number}-{inputs[0].lower}-{inputs[-1].upper}"
-            if 2 * sum(frame_rows(layer.files) for layer in inputs) >= sum(len(p) for p in parts):
-                stem = FRAME + stem
-            held = self._publisher.store.spill(parts, layout, stem)
+        count = sum(len(p) for p in parts)
+        if count > SPILL_ROWS and number not in unwritten:
+            held = self._publisher.store.spill(parts, layout, merging.stem(count))
+        return self._taken(merging, held)
+
+    def _taken(self, merging: Merging, held: Held) -> bool:
+        """Puts what layers were merged to in their place, if they are still live."""
+        inputs = merging.inputs
         output = Layer(inputs[0].lower, inputs[-1].upper, held.parts, held.refs)
-        adopted = self._replaced(number, inputs, output)
+        adopted = self._replaced(merging.number, inputs, output)
         self._publisher.works.count("merges", adopted)
         return adopted
+
+    def _retire(self, names: set[str]) -> None:
+        """Notes files that nobody needs."""
+        if names:
+            with self._gate.lock:
+                self._gate.finish()
+                self._publisher.garbage.retire(names)
 
     def _replaced(self, number: int, inputs: tuple[Layer, ...], output: Layer) -> bool:
         """Puts a layer in the place of others, if they are live; files of no use are retired."""
@@ -333,32 +398,3 @@ class Upkeep:
             gone = before - history.files() if adopted else packed.files
             self._publisher.garbage.retire(gone)
             return adopted
-
-
-def _layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
-    """The layers of a stage, oldest first; see `Upkeep.layers`.
-
-    Args:
-        disk: the last epoch that is there.
-    """
-    stage, trace = snapshot.stage(name), snapshot.contents(name)
-    width = row_bytes(trace.layout.types) + 2 * HASH_BYTES
-    result = []
-    for layer in trace.layers:
-        where = ["memory"] if not layer.files else []
-        there = layer.files or layer.upper - 1 <= disk or stage.begin > layer.lower
-        if there and not stage.in_memory:
-            where.append("disk")
-        size = sum(ref.size_bytes for ref in layer.files) or layer.rows_count * width
-        result.append(
-            {
-                "lower": layer.lower,
-                "upper": layer.upper,
-                "rows": layer.rows_count,
-                "bytes": int(size),
-                "persistence": "+".join(where),
-                "level": layer.level,
-                "merging": layer.claimed,
-            }
-        )
-    return result

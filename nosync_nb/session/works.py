@@ -12,15 +12,24 @@ from typing import Any
 from nosync_nb.dataflow.doing import Doing
 from nosync_nb.dataflow.draft import Draft, Work
 
-COUNTERS = ("epochs", "touched", "merged", "merges", "checkpoints", "stalls", "executed")
+COUNTERS = (
+    "epochs",
+    "touched",
+    "merged",
+    "merges",
+    "proposals",
+    "checkpoints",
+    "stalls",
+    "executed",
+)
 
 
 class Works:
     """The counters of a session, and the last work on each of its stages.
 
     Attributes:
-        counters: epochs, rows touched and merged, background merges, checkpoints, stalls, and how
-            often a stage was run.
+        counters: epochs, rows touched and merged, background merges, those of them that the keeper
+            has made, checkpoints, stalls, and how often a stage was run.
         doing: what goes on now that may take long.
     """
 

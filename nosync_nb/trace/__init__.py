@@ -5,7 +5,16 @@ published changes. Owns: nothing that changes but what a layer remembers of itse
 files, errors.
 """
 
-from nosync_nb.trace.compaction import STALL_LAYERS, Merge, adopt, append, is_due, plan, relieve
+from nosync_nb.trace.compaction import (
+    STALL_LAYERS,
+    Merge,
+    adopt,
+    append,
+    is_due,
+    place,
+    plan,
+    relieve,
+)
 from nosync_nb.trace.layers import Found, Layer, Trace, empty_batch, ranges
 from nosync_nb.trace.seen import Seen
 
@@ -20,6 +29,7 @@ __all__ = [
     "append",
     "empty_batch",
     "is_due",
+    "place",
     "plan",
     "ranges",
     "relieve",

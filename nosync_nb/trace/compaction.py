@@ -158,6 +158,7 @@ def plan(trace: Trace) -> Merge | None:
     """The next merge a worker should do: the youngest run of a level that is full.
 
     If more than `LAYERS_MAX` layers wait, those are merged that cost least, whatever their levels.
+    What is claimed is in hand already: none of it is planned, nor what is older than it.
     """
     layers = trace.layers
     stop = len(layers)
@@ -165,16 +166,22 @@ def plan(trace: Trace) -> Merge | None:
         stop -= 1  # the next epoch may be joined to it
     while stop and not _is_old(layers[stop - 1]):
         stop -= 1
+    first = stop
+    while first and not layers[first - 1].claimed:
+        first -= 1
     start = stop
-    while start:
+    while start > first:
         top = layers[start - 1].level
         full = 0
-        while start and layers[start - 1].level <= top:
+        while start > first and layers[start - 1].level <= top:
             start -= 1
             full += layers[start].level == top
         if full >= WIDTH:
             return Merge(start, stop)
-    return _cheapest(layers[:stop]) if stop > LAYERS_MAX else None
+    if stop - first <= LAYERS_MAX:
+        return None
+    cheapest = _cheapest(layers[first:stop])
+    return Merge(first + cheapest.start, first + cheapest.stop)
 
 
 def _cheapest(layers: tuple[Layer, ...]) -> Merge:
@@ -185,13 +192,22 @@ def _cheapest(layers: tuple[Layer, ...]) -> Merge:
     return Merge(start, stop)
 
 
-def adopt(trace: Trace, inputs: tuple[Layer, ...], output: Layer) -> Trace | None:
-    """Puts a merged layer in place of its inputs, or None if they are not live any more."""
+def place(trace: Trace, inputs: tuple[Layer, ...]) -> int | None:
+    """Where layers are in a trace, one after the other; None if they are not live any more."""
     layers = trace.layers
     for start in range(len(layers) - len(inputs) + 1):
         if all(a is b for a, b in zip(inputs, layers[start:], strict=False)):
-            stop = start + len(inputs)
-            if inputs[-1].seen is not None and inputs[-1].seen.sound:
-                output.known().sum_up()  # the collection at its end is the same
-            return Trace(trace.layout, (*layers[:start], output, *layers[stop:]), trace.memos)
+            return start
     return None
+
+
+def adopt(trace: Trace, inputs: tuple[Layer, ...], output: Layer) -> Trace | None:
+    """Puts a merged layer in place of its inputs, or None if they are not live any more."""
+    start = place(trace, inputs)
+    if start is None:
+        return None
+    if inputs[-1].seen is not None and inputs[-1].seen.sound:
+        output.known().sum_up()  # the collection at its end is the same
+    layers = trace.layers
+    stop = start + len(inputs)
+    return Trace(trace.layout, (*layers[:start], output, *layers[stop:]), trace.memos)

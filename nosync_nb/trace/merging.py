@@ -6,7 +6,7 @@ rows besides those that it makes. It is not deciding what is merged: that is `co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -24,20 +24,24 @@ def merge_ranges(layout: Layout, layers: Iterable[Sequence[Batch]]) -> list[Batc
 
     Cost: O(n log n) in all rows, which may be mapped; memory for what is returned and one range.
     """
+    return list(each_range(layout, layers))
+
+
+def each_range(layout: Layout, layers: Iterable[Sequence[Batch]]) -> Iterator[Batch]:
+    """The same, one batch after the other: memory for one range, if who takes it lets go of it."""
     every = [p for parts in layers for p in parts if len(p)]
     total = sum(len(p) for p in every)
     if not every:
-        return []
+        return
     pieces = max(1, -(-total // RANGE_ROWS))
     if pieces == 1:
-        return [merge(layout, every)]
+        yield merge(layout, every)
+        return
     sample = np.concatenate([p.khash[:: max(1, len(p) // 1024)] for p in every])
     sample.sort()
     cuts = [0, *sample[np.arange(1, pieces) * len(sample) // pieces].tolist(), 2**64]
     cuts = sorted(set(cuts))
-    result = []
     for low, high in pairwise(cuts):
         slices = [s for p in every if len(s := p.cut(low, high))]
-        if slices:
-            result.append(merge(layout, slices))
-    return [p for p in result if len(p)]
+        if slices and len(merged := merge(layout, slices)):
+            yield merged

@@ -17,8 +17,7 @@ from nosync.progress import Line, Progress, seen_in
 from nosync_nb import rows
 from nosync_nb.dataflow.doing import Activity, Doing
 from nosync_nb.session import replication
-from nosync_nb.store.replicas import keeper
-from nosync_nb.store.replicas.scrubbing import Scrubbed
+from nosync_nb.store.replicas import progress
 from nosync_widgets.bar import Seen, html
 
 
@@ -156,11 +155,11 @@ def test_a_wait_for_replicas_counts_the_bytes_that_they_lack(
             seen.append((str(seen_in(session, 5)), self.done, self.total))
             counted.set()
 
-    def told(line: bytes) -> keeper.Progress | Scrubbed:
+    def told(line: bytes) -> progress.Told:
         """Holds back that the replica has the rows, until who waits has seen that it lacks them."""
         assert not lacking.is_set() or counted.wait(120)
-        said = keeper.told_in(line)
-        if isinstance(said, keeper.Progress) and said.backlog_bytes > 1 << 19:
+        said = progress.told_in(line)
+        if isinstance(said, progress.Progress) and said.backlog_bytes > 1 << 19:
             lacking.set()
         return said
 

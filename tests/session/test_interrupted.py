@@ -126,7 +126,11 @@ def test_other_replicas_are_those_that_are_written_wherever_a_change_is_interrup
             each.close()
             keepers[-1].kill()
         replication = Replication(
-            owners_of(session).publisher, Replicas(), lambda _: None, lambda: None
+            owners_of(session).publisher,
+            Replicas(),
+            lambda _: None,
+            lambda: None,
+            lambda: None,
         )
         current[:] = [replication]
         replication.change(first)

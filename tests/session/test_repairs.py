@@ -25,7 +25,8 @@ from nosync_nb.store.replicas import asking, mending, scrubbing, settings
 from nosync_nb.store.replicas import keeper as keeper_
 from nosync_nb.store.replicas.comparing import verified
 from nosync_nb.store.replicas.folder import FolderReplica
-from nosync_nb.store.replicas.keeper import Lane, Progress, keep
+from nosync_nb.store.replicas.keeper import Lane, keep
+from nosync_nb.store.replicas.progress import Progress
 from nosync_nb.store.replicas.replica import Name
 from nosync_nb.store.replicas.scrubbing import Scrubbed, Scrubber
 from nosync_nb.store.replicas.shipping import Shipper

@@ -277,3 +277,33 @@ def test_the_committing_thread_leaves_many_layers_just_below_full_alone() -> Non
     assert 0 < merged <= INLINE_ROWS
     assert trace.rows_count == 9000
     assert max(layer.rows_count for layer in trace.layers) == merged
+
+
+def full(lower: int, rows_count: int) -> Layer:
+    """A layer that is for the worker, whatever its size."""
+    layer = Layer(
+        lower, lower + 1, (numbers(LAYOUT, [((x, lower), 1) for x in range(rows_count)]),)
+    )
+    layer.fill()
+    return layer
+
+
+def test_what_is_claimed_is_in_hand_and_what_is_younger_is_planned_without_it() -> None:
+    """A keeper may have layers for long: neither they nor what is older is in a plan."""
+    sizes = [300] * 4 + [80] * 3
+    trace = Trace(LAYOUT, tuple(full(at, size) for at, size in enumerate(sizes)))
+    for layer in trace.layers[:4]:
+        layer.claim()
+    assert plan(trace) is None
+    trace = Trace(LAYOUT, (*trace.layers, full(len(sizes), 80)))
+    assert plan(trace) == compaction.Merge(4, 8)
+    stairs = [size for size in (300, 80, 20, 5, 1) for _ in range(3)]
+    assert len(stairs) > LAYERS_MAX
+    younger = tuple(full(4 + at, size) for at, size in enumerate(stairs))
+    alone = plan(Trace(LAYOUT, younger))
+    assert alone is not None
+    both = plan(Trace(LAYOUT, (*trace.layers[:4], *younger)))
+    assert both == compaction.Merge(4 + alone.start, 4 + alone.stop)
+    for layer in trace.layers[:4]:
+        layer.release()
+    assert plan(Trace(LAYOUT, trace.layers[:7])) == compaction.Merge(0, 7)

@@ -1,6 +1,8 @@
 """Replicas: copies of a log elsewhere, and how they are brought and kept level with it.
 
-    keeper      a process of its own that ships what is on disk, one thread for each replica
+    keeper      a process of its own that ships what is on disk, one thread for each replica;
+                `progress`, what it says to its owner, and `proposals`, large merges that he asks
+                it for
     shipping    what one replica lacks of a log, and in which order it gets it
     voting      what one replica has of a log, and beyond it
     polling     whether an owner lacks nothing of what replicas hold, before he ships; which of

@@ -6,7 +6,8 @@ The owner writes a byte to its standard input when frames have reached the disk,
 standard output a line of JSON whenever a replica's state changes. The end of the input is the end
 of the owner: what he has published is shipped, and the keeper ends. It ends as well when another
 owner has taken over, who has a keeper of his own. It writes nothing in the log's folder but
-a proven copy in the place of a file that is damaged (scrubbing.py).
+a proven copy in the place of a file that is damaged (scrubbing.py), and files of rows that its
+owner has asked for and nobody knows of but him (proposals.py).
 
 Each replica has a thread and reads for itself, so that a slow one, one that is full and one that
 is gone keep nobody waiting, and memory holds a piece of a file for each.
@@ -14,7 +15,6 @@ is gone keep nobody waiting, and memory holds a piece of a file for each.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import sys
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any
 
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError
 from nosync_nb.files.disk import Files
@@ -33,8 +33,10 @@ from nosync_nb.store.replicas import settings as stored
 from nosync_nb.store.replicas.address import Address
 from nosync_nb.store.replicas.asking import SILENT_S
 from nosync_nb.store.replicas.polling import AheadError, Claims, Poll, Vote
+from nosync_nb.store.replicas.progress import Condition, Progress, Tell, Teller
+from nosync_nb.store.replicas.proposals import Merger, Requests
 from nosync_nb.store.replicas.replica import Name, Replica
-from nosync_nb.store.replicas.scrubbing import Scrubbed, Scrubber
+from nosync_nb.store.replicas.scrubbing import Scrubber
 from nosync_nb.store.replicas.shipping import Acknowledged, Shipper
 from nosync_nb.store.replicas.sites import connect
 from nosync_nb.store.replicas.source import Source, log_id
@@ -46,52 +48,6 @@ _GRACE_S = 10.0
 _RETRY_S = 0.1, 5.0
 _NICE = 1
 _LOOK_S = 2.0
-
-Condition = Literal["starting", "level", "failing", "fenced", "ahead"]
-
-
-class Progress(NamedTuple):
-    """What a keeper says of a replica.
-
-    Attributes:
-        replica: its place in the settings.
-        condition: `failing` is tried again, `fenced` and `ahead` are not.
-        seq, epoch: how far the log can be read back from it alone; 0: nothing is known.
-        why: what is wrong, in words, with the remedy and since when (local time).
-        bytes_sent: what it was sent by this keeper.
-        offset: up to where in the stream of frames, in bytes, it was seen what it lacks; -1 before.
-        backlog_bytes: what it lacks of all that is to be shipped, up to there.
-        last_bytes: what it lacks of files of rows that are owed last.
-        obeys: the generation that it has promised itself to, if that is why it refuses.
-        incarnation: of its copy; empty before this keeper has reached it.
-        void: what it has acknowledged before counts no more: it is bad, or of another history.
-    """
-
-    replica: int
-    condition: Condition
-    seq: int = 0
-    epoch: int = 0
-    why: str = ""
-    bytes_sent: int = 0
-    offset: int = -1
-    backlog_bytes: int = 0
-    last_bytes: int = 0
-    obeys: int = 0
-    incarnation: str = ""
-    void: bool = False
-
-
-Tell = Callable[[Progress | Scrubbed], None]
-
-
-def told_in(line: bytes) -> Progress | Scrubbed:
-    """What stands in a line of a keeper.
-
-    Raises:
-        ValueError, TypeError: it is none.
-    """
-    said = json.loads(line)
-    return Progress(**said) if "replica" in said else Scrubbed(**said)
 
 
 class Lane:
@@ -323,11 +279,12 @@ def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
     doubts = [lane.doubt for lane in lanes]
     replicas = list(zip(settings.replicas, doubts, strict=True))
     scrubber = Scrubber(folder, generation, replicas, tell, disk)
+    merger, requests = Merger(folder, generation, tell, disk), Requests()
     for lane in lanes:
         lane.start()
     scrubber.start()
     try:
-        while lives(disk, folder, generation, news, lanes):
+        while lives(disk, folder, generation, news, lanes, lambda r: merger.ask(requests.take(r))):
             scrubber.news()
             for lane in lanes:
                 lane.wake()
@@ -336,16 +293,25 @@ def keep(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
         scrubber.end()
         for lane in lanes:
             lane.end()
+        merger.end(_GRACE_S)
         while lanes:
             lanes = [lane for lane in lanes if lane.works(_LOOK_S)]
 
 
 def lives(
-    files: Files, folder: str, generation: int, news: FileIO, lanes: Sequence[Lane] = ()
+    files: Files,
+    folder: str,
+    generation: int,
+    news: FileIO,
+    lanes: Sequence[Lane] = (),
+    hear: Callable[[bytes], object] = len,
 ) -> bool:
     """Waits for news of an owner, and watches lanes; returns whether he is there to give more.
 
     A child that he forked has the other end of the pipe as well; so it is seen whether he lives.
+
+    Args:
+        hear: is given what he has written.
     """
     while not select.select([news], [], [], _LOOK_S)[0]:
         for lane in lanes:
@@ -355,24 +321,9 @@ def lives(
             return False
         if Machine().alive(said.identity) is False:
             return False
-    return bool(news.read(1 << 12))
-
-
-class Teller:
-    """Writes lines to an owner; what he does not hear any more is dropped."""
-
-    def __init__(self, out: BinaryIO) -> None:
-        self._out = out
-        self._lock = threading.Lock()
-
-    def __call__(self, told: Progress | Scrubbed) -> None:
-        line = json.dumps(told._asdict()).encode() + b"\n"
-        with self._lock:
-            try:
-                self._out.write(line)
-                self._out.flush()
-            except OSError:
-                pass  # he is dead, which the end of the news tells as well
+    told = news.read(1 << 12) or b""
+    hear(told)
+    return bool(told)
 
 
 def main(arguments: Sequence[str]) -> Any:
