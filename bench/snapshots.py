@@ -3,6 +3,8 @@
 python -m bench.snapshots MODE ...    runs R1 or a loop in one mode; one line of JSON
 
     log         as users have it: each epoch is logged, merges and checkpoints go on beside it
+    trouble     likewise, with two replicas, one of which is away for a third of the run; all files
+                are read over and over, and the keeper merges the layers that the base rows are in
     floor       nothing but the epochs: what the machine itself makes long
     aligned     a marker goes through the graph after each so many epochs, behind what is under
                 way; when it has passed, the state is encoded, written and synced, and then goes on
@@ -22,6 +24,7 @@ import shutil
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,8 +32,9 @@ from typing import Any
 import numpy as np
 
 import nosync_nb
-from bench.r1 import IN_PROCESS, edge_table, load, without_log
+from bench.r1 import IN_PROCESS, define, edge_table, load, node_table, without_log
 from bench.report import Goals, Table, percentiles, run
+from bench.trouble import Away, scrubbed, urls
 from bench.workload import Network, Workload
 from nosync_nb.collections.library import graphs
 from nosync_nb.files.disk import Files
@@ -38,7 +42,8 @@ from nosync_nb.rows import columns as rows
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.log import codec
 
-MODES = ("floor", "log", "aligned", "copied", "unaligned")
+SNAPSHOTS = ("aligned", "copied", "unaligned")
+MODES = ("floor", "log", "trouble", *SNAPSHOTS)
 MARKERS = 10
 """How many snapshots are taken in a run, at equal distances."""
 
@@ -108,25 +113,41 @@ def steps(session: Any, options: argparse.Namespace) -> Any:
         session.commit()
         return edges, list(network.epochs(options.epochs))
     workload = Workload(options.edges, seed=1)
-    edges, _ = load(session, workload, strings=False)
+    if options.mode != "trouble":
+        edges, _ = load(session, workload, strings=False)
+        return edges, list(workload.epochs(options.epochs))
+    edges, nodes, _ = define(session, strings=False)
+    nodes.insert(node_table(workload, strings=False))
+    for places in np.array_split(np.arange(len(workload.src)), 4):
+        edges.insert(edge_table(workload.src[places], workload.dst[places], strings=False))
+        session.commit()
     return edges, list(workload.epochs(options.epochs))
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Runs the epochs in one mode."""
-    session = nosync_nb.open(folder / "x.nosync", spark_rows=IN_PROCESS)
+    trouble = options.mode == "trouble"
+    replicas = urls(folder) if trouble else None
+    session = nosync_nb.open(folder / "x.nosync", spark_rows=IN_PROCESS, replicas=replicas)
     edges, changes = steps(session, options)
     session.sync()
-    if options.mode != "log":
+    if options.mode not in ("log", "trouble"):
         without_log(session)
     snapshots = Snapshots(session, folder, inline=options.mode == "aligned")
-    every = max(1, options.epochs // MARKERS) if options.mode in MODES[2:] else 0
-    latencies = []
+    every = max(1, options.epochs // MARKERS) if options.mode in SNAPSHOTS else 0
+    latencies, own = [], []
+    around = ExitStack()
+    if trouble:
+        session.sync("replicas")
+        around.enter_context(scrubbed(session))
+    away = Away(folder, options.epochs)
     for number, change in enumerate(changes):
+        if trouble:
+            away.step(number)
         inserts = edge_table(change.src, change.dst, strings=False)
         removals = edge_table(change.gone_src, change.gone_dst, strings=False)
         marked = every and number % every == every // 2
-        started = time.perf_counter()
+        started, computed = time.perf_counter(), time.thread_time()
         edges.insert(inserts)
         edges.remove(removals)
         if marked and options.mode == "unaligned":
@@ -135,12 +156,16 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         if marked and options.mode != "unaligned":
             snapshots.take()
         latencies.append(1000 * (time.perf_counter() - started))
+        own.append(1000 * (time.thread_time() - computed))
     snapshots.join()
+    around.close()
     session.close()
     return {
         "latencies_ms": latencies,
+        "own_ms": own,
         "stalls_ms": snapshots.stalls_ms,
         "bytes": snapshots.size_bytes,
+        "proposals": session.stats["proposals"],
     }
 
 
@@ -153,11 +178,10 @@ def snapshots(options: argparse.Namespace, goals: Goals) -> None:
     for edges in sizes:
         epochs = 2000 if options.quick else 10_000
         found = compared(table, edges, epochs)
-        for mode in ("log", "floor"):
-            one = percentiles(found[mode]["latencies_ms"])
-            if mode == "log":
-                goals.add(f"p99.9 / median, {edges:,} edges", one["p99.9"] / one["p50"], 20)
-                goals.add(f"longest epoch, {edges:,} edges, ms", one["max"], 20)
+        for mode in ("log", "trouble"):
+            one, what = percentiles(found[mode]["latencies_ms"]), f"{mode}, {edges:,} edges"
+            goals.add(f"p99.9 / median, {what}", one["p99.9"] / one["p50"], 20)
+            goals.add(f"longest epoch, {what}, ms", one["max"], 20)
     table = Table("The same on a loop: distances, one edge in and out", *columns)
     compared(table, 100_000 if options.quick else 500_000, 1000, "--loop")
 

@@ -1,0 +1,78 @@
+"""Trouble beside epochs: a replica goes away and comes back, and all of a log is read meanwhile.
+
+python -m bench.trouble FOLDER GENERATION    scrubs a log and its replicas over and over
+
+The keeper scrubs at its own pace, once in some hours; here it is done without a rest, in a process
+of its own, so that a run of a minute is all in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from bench.report import TOP
+from nosync_nb.errors import NosyncError
+from nosync_nb.files.disk import Files
+from nosync_nb.session.session import owners_of
+from nosync_nb.store.replicas import settings
+from nosync_nb.store.replicas.scrubbing import Scrubber
+from nosync_nb.store.replicas.source import log_id
+
+COUNT = 2
+
+
+def urls(folder: Path) -> list[str]:
+    """Where the replicas are."""
+    return [f"file://{folder}/replica-{number}" for number in range(COUNT)]
+
+
+class Away:
+    """A replica whose disk is not there for the middle third of a run."""
+
+    def __init__(self, folder: Path, epochs: int) -> None:
+        self._folder, self._moves = folder / "replica-1", (epochs // 3, 2 * epochs // 3)
+        self._away = folder / "away"
+
+    def step(self, number: int) -> None:
+        """Takes it away, or brings it back, before an epoch, if it is time."""
+        if number == self._moves[0]:
+            self._folder.rename(self._away)
+        elif number == self._moves[1]:
+            self._away.rename(self._folder)
+
+
+@contextmanager
+def scrubbed(session: Any) -> Iterator[None]:
+    """A block during which the log is scrubbed without a rest."""
+    generation = owners_of(session).publisher.store.log.generation
+    command = [sys.executable, "-m", "bench.trouble", session.path, str(generation)]
+    with subprocess.Popen(command, cwd=TOP, stdout=subprocess.DEVNULL) as child:
+        try:
+            yield
+        finally:
+            child.kill()
+
+
+def main() -> None:
+    """Scrubs until it is killed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("generation", type=int)
+    options = parser.parse_args()
+    files = Files()
+    kept = settings.read(files, options.folder, log_id(files, options.folder))
+    replicas = [(each, list) for each in kept.replicas]
+    scrubber = Scrubber(options.folder, options.generation, replicas, print, files, rate=None)
+    while True:
+        with suppress(NosyncError):  # of a replica that is away
+            scrubber.round()
+
+
+if __name__ == "__main__":
+    main()
