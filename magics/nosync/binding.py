@@ -90,13 +90,18 @@ class Binding:
         return own
 
     def ran(self, *, write: bool = False) -> None:
-        """Notes the cell that runs, or has run, if the log has not seen it; or `write` anyway."""
+        """Notes the cell that runs, or has run, if the log has not seen it; or `write` anyway.
+
+        A kernel is not told that its notebook was renamed; where its file is now is seen here.
+        """
         if self._record is None:
             return
         folder, record = self._record
         cell = self._running()
         if cell and cell not in record.cells:
-            self._record = folder, replace(record, cells=(*record.cells, cell), seen=time.time())
+            notebook, seen = where_is(record) or record.notebook, (*record.cells, cell)
+            record = replace(record, notebook=notebook, cells=seen, seen=time.time())
+            self._record = folder, record
         elif not write:
             return
         write_record(*self._record)

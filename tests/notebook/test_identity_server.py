@@ -107,6 +107,22 @@ def test_a_notebook_that_is_deleted_and_made_anew_begins_anew(
         assert "recovered" not in shown
 
 
+def test_one_that_was_renamed_while_it_ran_is_named_when_another_has_its_name(
+    url: str, home: Path, root: Path
+) -> None:
+    with closing(ServedNotebook(url, home)) as first:
+        loaded(first)
+        first.save(*CELLS)
+        first.rename("quick.ipynb")
+        assert "rows 2" in first.run(COUNT, cell="count")
+        first.delete()
+    nbformat.write(nbformat.v4.new_notebook(), root / "quick.ipynb")
+    with closing(ServedNotebook(url, home, "quick.ipynb")) as anew:
+        shown = anew.run("x = 1", cell="other")
+        assert ".nosync/Untitled is the log of another quick.ipynb" in shown
+        assert "`%dd open .nosync/Untitled` adopts it" in shown
+
+
 def test_of_two_servers_the_second_is_told_whose_the_log_is(
     url: str, home: Path, root: Path, tmp_path: Path
 ) -> None:
