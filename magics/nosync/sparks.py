@@ -57,13 +57,17 @@ class NotebookSpark:
             return
         self._variables.bind_spark(self._eager.awaited())
         own = "spark" not in memo.names or bool(memo.conf)
-        if session is None or not (memo.spark and own and self._variables.lacks_spark(cell)):
+        if session is None or not (own and self._variables.lacks_spark(cell)):
             return
         from nosync_nb.errors import NosyncError
         from nosync_nb.session.session import owners_of
+        from nosync_nb.spark.sessions import conf_of
 
+        link = owners_of(session).link
+        # A memo is lost with its disk; what definitions depend on comes back with the log.
+        if not (memo.spark or conf_of(link.types.recorded())):
+            return
         try:
-            link = owners_of(session).link
             self._variables.bind_spark(link.require("`spark`"))
             link.follow()
         except NosyncError as error:

@@ -34,6 +34,11 @@ ASKED = (
     "                      ' (select n from hours where h = 9)').collect()[0]))"
 )
 VALUES = "(11, 2)"
+EVERY = (
+    "log = nosync.session()\n"
+    "names = [*log.inputs, *log.stages]\n"
+    "print(len(names), all(spark.table(n).count() == log[n].count(at=2) for n in names))"
+)
 WORK = (
     "print(nosync.session().stats['executed'], 'stages',"
     " nosync.session().recovery.recomputed, 'epochs')"
@@ -62,6 +67,7 @@ def test_after_a_kill_and_after_a_lost_disk_spark_answers_over_every_stage(
         assert "spark —" not in shown
         assert "jobs 0" in shown
         assert VALUES in kernel.run(ASKED, timeout=240)
+        assert "3 True" in kernel.run(EVERY, timeout=240)
         set_up = "print([spark.conf.get('spark.sql.' + each) for each in {}])"
         shown = kernel.run(set_up.format("('session.timeZone', 'shuffle.partitions')"))
         assert "['Asia/Tokyo', '3']" in shown
@@ -72,8 +78,11 @@ def test_after_a_kill_and_after_a_lost_disk_spark_answers_over_every_stage(
         kernel.kill(before=lambda: shutil.rmtree(tmp_path / ".nosync"))
         assert "its replicas have it: `%dd recover`" in kernel.run("1 + 1")
         assert "made anew from" in kernel.run("nosync.session().now")
-        assert "4" in kernel.run("counts.to_spark().count()", timeout=240)
+        assert "jobs 0" in kernel.run(JOBS, timeout=240), "the log tells that Spark was there"
+        assert "['Asia/Tokyo']" in kernel.run(set_up.format("('session.timeZone',)"))
         assert VALUES in kernel.run(ASKED, timeout=240)
+        assert "3 True" in kernel.run(EVERY, timeout=240)
+        assert "4" in kernel.run("counts.to_spark().count()", timeout=240)
         assert "0 stages 0 epochs" in kernel.run(WORK)
     finally:
         kernel.close()
