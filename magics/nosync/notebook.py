@@ -321,7 +321,7 @@ class Notebook:
             return
         from IPython.display import display
 
-        style = "opacity:.75;margin:0;word-break:normal"  # JupyterLab breaks lines within words
+        style = f"margin:0;word-break:normal;{formats.LINE}"  # JupyterLab breaks lines within words
         shown = html or f'<pre style="{style}">{formats.html(text)}</pre>'
         display({"text/plain": formats.visible(text), "text/html": shown}, raw=True)
 

@@ -116,7 +116,7 @@ def _show(
         return
     table = Table(
         caption="",
-        columns=("stage", "", "rows", "epoch", "time", "ran", "durable"),
+        columns=("stage", "", "rows", "epoch", "time", "ran", "kept"),
         rows=rows,
         types=("string", "string", "bigint", "bigint", "bigint", "string", "string"),
         notes=notes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -56,6 +57,15 @@ def test_what_to_do_if_a_view_is_gone_is_read_without_opening_what_stands_above_
     summary = formats.folded("rows of <b>", "<table></table>").partition("</summary>")[0]
     assert "rows of &lt;b&gt;" in summary
     assert "run this cell again" in summary
+
+
+def test_a_time_is_the_readers_and_names_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        shown = formats.moment(datetime(2026, 1, 31, 18, tzinfo=UTC))
+    time.tzset()
+    assert shown == "2026-02-01 03:00:00 JST"
 
 
 def test_figures_carry_their_units() -> None:

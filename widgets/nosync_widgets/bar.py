@@ -57,4 +57,4 @@ def html(seen: Seen) -> str:
     if seen.url and seen.url.startswith(("http://", "https://")):
         link = f' <a href="{formats.html(seen.url)}" target="_blank" rel="noopener">Spark UI</a>'
     said = f'<span role="status">{formats.html(seen.text)}</span>'
-    return f'<div style="opacity:.75">{bar} {said}{link}</div>'
+    return f'<div style="{formats.LINE}">{bar} {said}{link}</div>'

@@ -11,6 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, time
 from typing import Any
 
+LINE = (
+    "opacity:.75;padding:0 var(--jp-code-padding,0);font-size:var(--jp-code-font-size,inherit);"
+    "line-height:var(--jp-code-line-height,inherit)"
+)
+"""The style of a line that is no value: as JupyterLab shows what a cell prints, but fainter."""
+
 _LONGEST = 120
 _MIDNIGHT = time()
 _NUMERIC = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
@@ -63,8 +69,8 @@ def size(size_bytes: int) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """Gives a time of day in the reader's zone, or nothing."""
-    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """Gives a time of day in the reader's zone, which it names, or nothing."""
+    return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def value(item: Any) -> str | None:
