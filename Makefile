@@ -37,9 +37,9 @@ format: setup ## Formats the code, drops outputs of notebooks
 reference: setup ## Writes docs/reference.md from the code
 	@$(RUN) python scripts/reference.py
 
-screenshot: ## Takes docs/screenshot.png from JupyterLab
+screenshot: ## Takes the pictures in docs/ from JupyterLab
 	@$(PYTHON) scripts/setup.py --browser
-	@NOSYNC_SCREENSHOT=docs/screenshot.png $(RUN) python -m pytest -q tests/notebook/test_browser.py
+	@NOSYNC_SCREENSHOTS=docs $(RUN) python -m pytest -q tests/notebook/test_browser.py
 
 bench: ## Measures against Spark and Pathway (half an hour; ARGS=--quick: some minutes)
 	@$(PYTHON) scripts/setup.py --bench

@@ -2,7 +2,7 @@
 what-if (branch, edit, follow, compare, drop; rewind and undo), whose view follows the cells, a log
 that follows its notebook (renamed while it runs, a new one of the old name, a copy), a tutorial and
 the day after its server was killed, and the views of layers, graph and panel, which follow commits,
-merges and replicas while a cell runs.
+merges and replicas while a cell runs; an interrupt of a long stage on Spark.
 """
 
 from __future__ import annotations
@@ -94,6 +94,12 @@ _RENAME = """async (name) => {
     await context.rename(name);
 }"""
 _COPY = "name => window.jupyterapp.serviceManager.contents.copy(name, '')"
+_LOOK = """(node) => {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    return [getComputedStyle(node).fontSize, range.getBoundingClientRect().left];
+}"""
+_END = "window.jupyterapp.shell.currentWidget.context.sessionContext.shutdown()"
 _THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', { theme: name })"
 
 
@@ -130,6 +136,11 @@ def notebook_of(opened: tuple[Page, str], folder: Path, name: str, cells: list[s
     """A new notebook, open in the page."""
     write_notebook(folder / "root" / name, cells)
     return _shown(*opened, name)
+
+
+def picture(name: str, folder: Path) -> Path:
+    """Where a picture of the README goes: `make screenshot` says, else a folder of the test."""
+    return Path(os.environ.get("NOSYNC_SCREENSHOTS", folder)) / name
 
 
 def _shown(page: Page, url: str, name: str) -> LabPage:
@@ -260,21 +271,24 @@ def test_the_story_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path
     assert size is not None
     page.set_viewport_size({**size, "height": 1376})  # from the title to the end of the view
     notebook.cell(0).scroll_into_view_if_needed()
-    page.screenshot(path=os.environ.get("NOSYNC_SCREENSHOT", tmp_path / "travel.png"))
+    page.screenshot(path=picture("screenshot.png", tmp_path))
     page.set_viewport_size(size)
 
     _travel_while_a_cell_runs(notebook)
     values = notebook.run(PRINT)
     found = re.search(r"PID (\d+)", notebook.run(PID))
     assert found is not None
+    lines = [notebook.cell(each).locator(".jp-OutputArea-output pre").last for each in (LOAD, PID)]
+    (size, left), (printed, beside) = (each.evaluate(_LOOK) for each in lines)
+    assert size == printed, "lines of NoSync are as large as what a cell prints"
+    assert abs(left - beside) < 5
     assert "restart automatically" in notebook.kill_kernel(int(found.group(1)))
     for cell, line in ((TRAVEL, ".nosync-status"), (GRAPH, ".nosync-error")):
         shown = notebook.cell(cell).locator(line).first
         expect(shown).to_contain_text("its kernel was restarted or has ended")
     assert notebook.page.locator(".jupyter-widgets-disconnected").count() <= 1
     after = notebook.run(PRINT)
-    notebook.cell(PRINT).locator(".jp-OutputArea-output").last.scroll_into_view_if_needed()
-    page.screenshot(path=tmp_path / "recovered.png")
+    notebook.cell(PRINT).screenshot(path=picture("recovered.png", tmp_path))
     assert values.strip() in after
     assert "epoch 12" in after
     assert "table" in after
@@ -387,6 +401,55 @@ def test_a_tutorial_and_the_day_after_its_server_was_killed(
     assert logs == {TUTORIAL.stem, ".gitignore"}
 
 
+SPARK_CELLS = [
+    "import threading\n"
+    'flights = nosync.input("flights", "carrier string, delay int")\n'
+    'flights.insert([("AA", 10), ("UA", 5)])\n'
+    '%config NoSync.spark = "eager"',
+    "%%dd\ndelays = flights.group_by('carrier').agg(worst='max(delay)')",
+    "spark.version",
+    "%%dd --on spark\n"
+    "def slow(row):\n"
+    "    open({pipe!r}, 'w').close()\n"
+    "    open({never!r}).read()\n"
+    "    return (row.delay,)\n"
+    "stuck = flights.map(slow, 'delay int')",
+    # Spark cancels behind the call. A task that nobody cancels would wait at its pipe for ever.
+    "assert spark.range(1).count() == 1\n"
+    "while spark.sparkContext.statusTracker().getActiveJobsIds():\n"
+    "    threading.Event().wait(0.05)",
+    "print([*nosync.session().stages], nosync.session().now, [tuple(r) for r in delays.rows()])",
+]
+STUCK, CANCELLED, LEFT = 3, 4, 5
+
+
+@pytest.mark.browser
+@pytest.mark.spark
+def test_an_interrupt_cancels_spark_and_leaves_everything_as_it_was(
+    folder: Path, opened: tuple[Page, str], tmp_path: Path
+) -> None:
+    # A worker that opens the pipe tells that its task runs; the other pipe nobody writes.
+    pipe, never = tmp_path / "pipe", tmp_path / "never"
+    os.mkfifo(pipe)
+    os.mkfifo(never)
+    cells = [each.replace("{pipe!r}", repr(str(pipe))) for each in SPARK_CELLS]
+    cells = [each.replace("{never!r}", repr(str(never))) for each in cells]
+    notebook = notebook_of(opened, folder, "spark.ipynb", cells)
+    for cell in range(STUCK):
+        notebook.run(cell)
+    notebook.begin(STUCK)
+    said = notebook.cell(STUCK).locator(".jp-Cell-outputArea")
+    with pipe.open():
+        expect(said).to_contain_text(re.compile(r"first run of stuck.*1 Spark job, 0 of \d+ task"))
+        notebook.page.screenshot(path=tmp_path / "spark.png")
+        notebook.interrupt(STUCK)
+    lines = notebook.output(STUCK).strip().splitlines()
+    assert lines == ["KeyboardInterrupt  Cell In[4], line 1: %%dd --on spark"]
+    notebook.run(CANCELLED)
+    assert notebook.run(LEFT).strip() == "['delays'] 1 [('AA', 10), ('UA', 5)]"
+    notebook.page.evaluate(_END)
+
+
 GRID_CELLS = [
     'flights = nosync.input("flights", "carrier string, delay int, origin string")\n'
     'flights.insert([(("UA", "AA", "B6")[i % 3], None if i % 50 == 7 else i % 97, "JFK")'
@@ -426,12 +489,12 @@ def test_a_grid_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: P
     expect(grid.get_by_role("button", name="Next")).to_be_disabled()
     page.keyboard.press("Home")
     expect(status).to_contain_text("rows 1 to 20")
+    notebook.cell(2).screenshot(path=picture("grid.png", tmp_path))
 
     notebook.run(3)
     expect(status).to_contain_text("epoch 2, the latest · rows 1 to 20 of 559")
     assert rows.first.locator("td").all_inner_texts() == ["ZZ", "999", "<b>EWR</b>"]
     expect(summaries.first).to_contain_text("4 different")
-    page.screenshot(path=tmp_path / "grid.png")
     grid.get_by_role("button", name="Freeze").click()
     expect(grid.get_by_role("button", name="Follow")).to_have_attribute("aria-pressed", "true")
     notebook.run(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,49 +171,6 @@ def test_a_second_kernel_of_one_notebook_is_refused_with_the_remedy(
         assert shared.run('flights.remove([("DL", 7)])').status == "ok"
     finally:
         second.close()
-
-
-@pytest.mark.spark
-def test_an_interrupt_cancels_spark_and_leaves_everything_as_it_was(
-    kernel: Kernel, tmp_path: Path
-) -> None:
-    kernel.run('%config NoSync.spark = "eager"')
-    kernel.run(
-        'import threading\n[t.join() for t in threading.enumerate() if t.name == "nosync-spark"]',
-        timeout=120,
-    )
-    assert kernel.run("spark.version").status == "ok"
-    # A worker that opens the pipe tells that its task runs; the other pipe nobody writes.
-    pipe, never = tmp_path / "pipe", tmp_path / "never"
-    os.mkfifo(pipe)
-    os.mkfifo(never)
-    running = kernel.begin(
-        "%%dd --on spark\n"
-        "def slow(row):\n"
-        f"    open({str(pipe)!r}, 'w').close()\n"
-        f"    open({str(never)!r}).read()\n"
-        "    return (row.delay,)\n"
-        'stuck = flights.map(slow, "delay int")\n'
-    )
-    with pipe.open():
-        kernel.interrupt()
-    reply = kernel.finish(running)
-    assert (reply.status, reply.text.split()[0]) == ("error", "KeyboardInterrupt")
-    (shown,) = reply.errors
-    assert len(shown.strip().splitlines()) == 1, shown
-    assert "Traceback" not in reply.text
-    # Spark cancels behind the call. A task that nobody cancels would wait at its pipe for ever.
-    ended = kernel.run(
-        "assert spark.range(1).count() == 1\n"
-        "while spark.sparkContext.statusTracker().getActiveJobsIds():\n"
-        "    threading.Event().wait(0.05)",
-        timeout=120,
-    )
-    assert ended.status == "ok"
-    assert "['delays'] 1" in kernel.run(
-        "print(list(nosync.session().stages), nosync.session().now)"
-    )
-    assert VALUES in kernel.run(PRINT)
 
 
 def test_a_cell_run_from_inside_a_cell_belongs_to_it(kernel: Kernel) -> None:
