@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,10 +40,13 @@ MORE = 10 * WARM
 
 
 class Spent:
-    """What was done meanwhile: ms by the clock, of this thread and of all, and bytes written."""
+    """What was done meanwhile: ms by the clock, of this thread and of all, and bytes written.
+
+    `queued_ms` is how long this thread could have gone on and had no core, as others had them.
+    """
 
     def __init__(self) -> None:
-        self.ms = self.cpu_ms = self.all_ms = 0.0
+        self.ms = self.cpu_ms = self.all_ms = self.queued_ms = 0.0
         self.bytes = 0
 
     def told(self) -> dict[str, float]:
@@ -52,13 +56,19 @@ class Spent:
 @contextmanager
 def spent() -> Iterator[Spent]:
     """Measures what is done in its block."""
-    figures, before = Spent(), _bytes_written()
+    figures, before, queued = Spent(), _bytes_written(), _queued_ms()
     started, worked, every = time.perf_counter(), time.thread_time(), time.process_time()
     yield figures
     figures.ms = 1000 * (time.perf_counter() - started)
     figures.all_ms = 1000 * (time.process_time() - every)
     figures.cpu_ms = 1000 * (time.thread_time() - worked)
+    figures.queued_ms = _queued_ms() - queued
     figures.bytes = _bytes_written() - before
+
+
+def _queued_ms() -> float:
+    place = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+    return int(place.read_text().split()[1]) / 1e6 if place.exists() else 0.0
 
 
 def _bytes_written() -> int:
