@@ -220,6 +220,7 @@ def test_a_checkpoint_that_nobody_goes_back_to_any_more_is_no_damage(
             path.write_bytes(data)
         assert session.verify().damage == ()
     with on(HastyFiles()) as again:
+        assert not [path for path in older if path.exists()]
+        assert len([*log.glob("checkpoint-*")]) == 2
         assert again.verify().damage == ()
         check(again)
-        assert not [path for path in older if path.exists()]

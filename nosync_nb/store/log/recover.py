@@ -109,13 +109,28 @@ def begin(
     file = segments.create(files, where, segment, kept, sync=True)
     head = recovered.tail.end if live else start
     empty = [one.name for one in live if one.start.offset >= head.offset]
-    for name in files.names(where):
-        if name in empty or name.endswith(".tmp"):
+    names = files.names(where)
+    older = _older(names, recovered.checkpoint)
+    for name in names:
+        if name in empty or name in older or name.endswith(".tmp"):
             files.unlink(os.path.join(where, name))
     older = [one for one in live if one.start.offset < start.offset]
     return Writer(
         files, where, lease, [*older, segment], file, head, delay_s=delay_s, background=background
     )
+
+
+def _older(names: Sequence[str], state: Checkpoint | None) -> list[str]:
+    """The checkpoints before the one that is gone back to if this one cannot be read.
+
+    Failure: 1. Who has written a checkpoint dies before he deletes the oldest of three. 2. Whoever
+    opens the log deletes what the other two do not name. 3. The oldest is taken for what can be
+    gone back to: files that it names, and frames after it, are missed.
+    """
+    if state is None:
+        return []
+    own = checkpoint.file_name(state.mark.seq, state.generation)
+    return [name for name in checkpoint.listed(names) if name < own][1:]
 
 
 def _hint(words: Words, names: Sequence[str]) -> int:
