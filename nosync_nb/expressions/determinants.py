@@ -17,14 +17,18 @@ from typing import Any
 import numpy as np
 
 from nosync_nb import rows
-from nosync_nb.expressions import dates
+from nosync_nb.expressions import dates, seeds
 from nosync_nb.expressions.coerce import NotProvedError
 from nosync_nb.expressions.examine import examine
-from nosync_nb.expressions.nodes import ValueNode
+from nosync_nb.expressions.nodes import LiteralNode, ValueNode
 from nosync_nb.expressions.parse import parse
 from nosync_nb.expressions.rules import Rule, count
+from nosync_nb.expressions.typing_rules import VOID
 from nosync_nb.expressions.vectors import Vector, VectorFrame, load
 from nosync_nb.rows import Schema
+
+Seeded = Callable[[int, int], Any]
+"""A seed, and how many values -> the values."""
 
 
 class _Clock(threading.local):
@@ -87,17 +91,23 @@ def _clock(type_: str, *, zoned: bool) -> Rule:
     return rule
 
 
-def _random(type_: str, draw: Callable[[int], Any]) -> Rule:
-    """Without a seed: a seed gives what it gives in the order of Spark's rows."""
+def _random(type_: str, draw: Callable[[int], Any], seeded: Seeded | None = None) -> Rule:
+    """Random values; with a seed those that Spark gives to the rows of one partition."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        count(name, arguments, 0)
-        return RandomNode(type_, draw)
+        if not arguments or seeded is None:
+            count(name, arguments, 0)
+            return RandomNode(type_, draw)
+        count(name, arguments, 1)
+        seed = arguments[0]
+        if not isinstance(seed, LiteralNode) or seed.type not in ("int", "bigint", VOID):
+            raise NotProvedError(f"{name} with a seed that is no whole number")
+        return RandomNode(type_, lambda n: seeded(seed.value or 0, n))
 
     return rule
 
 
-_DRAWN = _random("double", lambda n: np.random.default_rng().random(n))
+_DRAWN = _random("double", lambda n: np.random.default_rng().random(n), seeds.uniform)
 
 FUNCTIONS: dict[str, Rule] = {
     "now": _clock("timestamp", zoned=False),
@@ -107,7 +117,7 @@ FUNCTIONS: dict[str, Rule] = {
     "curdate": _clock("date", zoned=True),
     "rand": _DRAWN,
     "random": _DRAWN,
-    "randn": _random("double", lambda n: np.random.default_rng().standard_normal(n)),
+    "randn": _random("double", lambda n: np.random.default_rng().standard_normal(n), seeds.normal),
     "uuid": _random("string", lambda n: rows.objects([str(uuid.uuid4()) for _ in range(n)])),
 }
 NAMES = ("current_date", "current_timestamp", "localtimestamp")

@@ -79,7 +79,8 @@ def _finished(h: int, length: int) -> int:
     return h ^ (h >> 16)
 
 
-def _murmur(blob: bytes, seed: int) -> int:
+def murmur(blob: bytes, seed: int) -> int:
+    """The hash of bytes that Spark's `hash` makes, as a number without a sign."""
     words, h = len(blob) // 4, seed
     for word in struct.unpack_from(f"<{words}I", blob):
         h = _mixed(h, word)
@@ -150,6 +151,6 @@ FUNCTIONS: dict[str, Function | Rule] = {
     "sha1": _SHA1,
     "sha2": sha2,
     "crc32": of_bytes(zlib.crc32, "bigint"),
-    "hash": hashed("int", 32, _murmur),
+    "hash": hashed("int", 32, murmur),
     "xxhash64": hashed("bigint", 64, xxh64_intdigest),
 }

@@ -1,28 +1,50 @@
-"""`from_json` by a literal schema of numbers, texts, booleans, and arrays and structs of these.
+"""`from_json` by a literal schema of numbers, texts, booleans, times, and arrays and structs.
 
 What does not fit the schema is null: a field alone, an array as a whole, all fields of a text that
-is no JSON. Of fields of one name the last counts. Maps, dates, decimals and options are Spark's.
+is no JSON. Of fields of one name the last counts. Dates and timestamps are texts that can be cast
+to them, days and seconds since 1970. Maps, floats, bytes and options are Spark's.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from nosync_nb.errors import SchemaError
+from nosync_nb.expressions import dates, moments
 from nosync_nb.expressions.coerce import NotProvedError, implicit, literal_value
 from nosync_nb.expressions.jsons import BLANKS, JsonObject, as_text, decoder, first_value
+from nosync_nb.expressions.kernel import InvalidError
 from nosync_nb.expressions.nested import RowwiseNode
 from nosync_nb.expressions.nodes import ValueNode
 from nosync_nb.expressions.numbers import limits
 from nosync_nb.expressions.rules import Rule, count
+from nosync_nb.expressions.typing_rules import DIGITS_MAX, is_decimal
 from nosync_nb.rows import Schema, canonical_type
 from nosync_nb.rows.ddl import quote
-from nosync_nb.rows.types import INTEGERS, nested_parts
+from nosync_nb.rows.types import INTEGERS, decimal_parts, nested_parts
 
 Convert = Callable[[Any], Any]
+
+
+class Written(float):
+    """A double, and the text that it was read of."""
+
+    text = ""
+
+    @classmethod
+    def of(cls, text: str) -> Written:
+        """The double of a text."""
+        value = cls(text)
+        value.text = text
+        return value
+
+
 _DECODER = decoder(float, strict=True)
+_EXACT_DECODER = decoder(float, fraction=Written.of, strict=True)
 _LONE = re.compile(r"[\ud800-\udfff]")
 _NAMED = {"NaN": "nan", "Infinity": "inf", "+INF": "inf", "INF": "inf", "-INF": "-inf"}
 _NAMED |= {"+Infinity": "inf", "-Infinity": "-inf"}
@@ -59,6 +81,85 @@ def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise UnfitValueError
     return value
+
+
+def _decimal(type_: str) -> Convert:
+    precision, scale = decimal_parts(type_)
+    unit, limit = Decimal(1).scaleb(-scale), 10 ** (precision - scale)
+    context = Context(prec=_PLACES, rounding=ROUND_HALF_UP)
+
+    def convert(value: Any) -> Decimal:
+        if isinstance(value, str):
+            text = value.replace(",", "")
+        elif isinstance(value, Written):
+            text = value.text
+        else:
+            text = str(_whole(-_MANY, _MANY)(value))
+        if not _NUMBER.fullmatch(text):
+            raise UnfitValueError
+        exact = Decimal(text)
+        if exact.adjusted() > 2 * DIGITS_MAX:
+            raise UnfitValueError
+        near = exact.quantize(unit, context=context) if exact.adjusted() > -_FINE else 0 * unit
+        if abs(near) >= limit:
+            raise UnfitValueError
+        return near
+
+    return convert
+
+
+_PLACES, _FINE = 2000, 1000
+_MANY = 10**1000
+_DIGIT = r"(?:(?![\U00010000-\U0010ffff])\d)"
+"""As Java has digits: of every script, but of 16 bits."""
+
+_NUMBER = re.compile(rf"[+-]?(?:{_DIGIT}+\.?{_DIGIT}*|\.{_DIGIT}+)(?:[eE][+-]?{_DIGIT}{{1,9}})?")
+_DAYS = re.compile(rf"[+-]?{_DIGIT}{{1,10}}")
+_GREGORIAN = -141_427
+"""The day since 1970 from which on Spark's old calendar is that of today."""
+
+
+def _date(value: Any) -> int:
+    """A text that can be cast, or that is a number of days of Spark's old calendar."""
+    if not isinstance(value, str) or not value:
+        raise UnfitValueError
+    day = dates.parse_date(_without_gmt(value).strip(moments.BLANKS))
+    if day is not None:
+        return day
+    if not _DAYS.fullmatch(value) or not -(2**31) <= int(value) < 2**31:
+        raise UnfitValueError
+    return int(value) if int(value) >= _GREGORIAN else _of_julian(int(value))
+
+
+def _of_julian(day: int) -> int:
+    """The day with the year, month and day that the Julian calendar has for a day."""
+    shifted = day + 2_472_670
+    years = (4 * shifted + 3) // 1461
+    rest = shifted - 1461 * years // 4
+    march = (5 * rest + 2) // 153
+    month = (years - 4800 + march // 10 - 1970) * 12 + march + 2 - 12 * (march // 10)
+    return int(dates.month_start(month)) + rest - (153 * march + 2) // 5
+
+
+def _without_gmt(text: str) -> str:
+    before, gmt, after = text.partition("GMT")
+    return before + after if gmt else text
+
+
+_READ_TIME = moments.reader("timestamp").row
+_WRAP = 1 << 64
+
+
+def _timestamp(value: Any) -> int:
+    """A text that can be cast, or whole seconds, which wrap."""
+    if isinstance(value, str) and value:
+        for text in (value, _without_gmt(value)):
+            with suppress(InvalidError):
+                micros: int = _READ_TIME(text)
+                return micros
+        raise UnfitValueError
+    seconds = _whole(-(2**63), 2**63 - 1)(value)
+    return (seconds * dates.SECOND + _WRAP // 2) % _WRAP - _WRAP // 2
 
 
 def _string(value: Any) -> str:
@@ -100,6 +201,8 @@ _CONVERTS: dict[str, Convert] = {
     "double": _double,
     "boolean": _boolean,
     "string": _string,
+    "date": _date,
+    "timestamp": _timestamp,
 }
 
 
@@ -108,6 +211,8 @@ def _convert(type_: str) -> Convert:
         return _list(_convert(nested_parts(type_)[0][1]))
     if type_.startswith("struct<"):
         return _struct([(name, _convert(own)) for name, own in nested_parts(type_)])
+    if is_decimal(type_):
+        return _decimal(type_)
     if type_ not in _CONVERTS:
         raise NotProvedError(f"from_json of a {type_}")
     return _CONVERTS[type_]
@@ -131,7 +236,10 @@ def _from_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     type_ = _type(literal_value(arguments[1], "a schema"))
     if type_.startswith("array<struct<"):  # also of one object alone, and of parts of one
         raise NotProvedError(f"from_json of a {type_}")
+    if not utc and "timestamp" in type_:
+        raise NotProvedError("timestamps in a time zone other than UTC")
     convert = _convert(type_)
+    reader = _EXACT_DECODER if "decimal" in type_ else _DECODER
     whole = type_.startswith("struct<")
     nothing = (None,) * len(nested_parts(type_)) if whole else None
 
@@ -139,7 +247,7 @@ def _from_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not text.strip(BLANKS):
             return None
         try:
-            return convert(first_value(text, _DECODER))
+            return convert(first_value(text, reader))
         except (ValueError, UnfitValueError):
             return nothing
 

@@ -47,18 +47,23 @@ def _no_number(text: str) -> Any:
 
 
 def decoder(
-    constant: Callable[[str], Any], *, strict: bool = False, short: bool = False
+    constant: Callable[[str], Any],
+    *,
+    fraction: Callable[[str], float] = float,
+    strict: bool = False,
+    short: bool = False,
 ) -> json.JSONDecoder:
     """What reads JSON; `constant` makes a number of `NaN` and `Infinity`, or refuses them.
 
     Args:
+        fraction: makes the double of a number that is not whole.
         strict: whether characters of control are refused in strings.
         short: whether the texts are too short for a number that is refused.
     """
     return json.JSONDecoder(
         object_pairs_hook=JsonObject,
         parse_int=None if short else _limited(int),
-        parse_float=None if short else _limited(float),
+        parse_float=None if short else _limited(fraction),
         parse_constant=constant,
         strict=strict,
     )
