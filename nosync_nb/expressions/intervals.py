@@ -40,8 +40,17 @@ def literal(tree: exp.Interval) -> LiteralNode:
     """The interval of a literal.
 
     Raises:
-        NotProvedError: for an interval that is computed, or written in another way.
+        NotProvedError: for one that is computed, written in another way, or beyond its type.
     """
+    value, type_ = _read(tree)
+    least, greatest = numbers.limits(spans.integer(type_))
+    if not least <= value <= greatest:
+        raise NotProvedError("an interval beyond its type")
+    return LiteralNode(value, type_)
+
+
+def _read(tree: exp.Interval) -> tuple[int, str]:
+    """The value and the type of a literal."""
     value, unit = tree.this, tree.args.get("unit")
     if not isinstance(value, exp.Literal):
         raise NotProvedError("an interval that is not a literal")
@@ -50,26 +59,24 @@ def literal(tree: exp.Interval) -> LiteralNode:
     name = "" if unit is None else unit.name.lower().removesuffix("s")
     text = value.this.strip()
     if name in _MONTHS and name != "quarter" and re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII):
-        return LiteralNode(int(text) * _MONTHS[name], f"interval {name}")
+        return int(text) * _MONTHS[name], f"interval {name}"
     if name == "second" and re.fullmatch(r"[+-]?\d{1,9}\.\d{1,6}", text, re.ASCII):
         whole, fraction = text.lstrip("+-").split(".")
         micros = int(whole) * dates.SECOND + int(fraction.ljust(6, "0"))
-        return LiteralNode(-micros if text[0] == "-" else micros, "interval second")
+        return -micros if text[0] == "-" else micros, "interval second"
     plain = name in _WIDTHS and name not in ("millisecond", "microsecond")
     if plain and re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII):
-        return LiteralNode(
-            int(text) * _WIDTHS[name], f"interval {'day' if name == 'week' else name}"
-        )
+        return int(text) * _WIDTHS[name], f"interval {'day' if name == 'week' else name}"
     raise NotProvedError(f"the interval {value.this!r} {name}")
 
 
-def _span(text: str, first: str, last: str) -> LiteralNode:
+def _span(text: str, first: str, last: str) -> tuple[int, str]:
     """`'1-2' year to month`, `'1 02:03:04.5' day to second`."""
     text = text.strip()
     months = re.fullmatch(r"([+-]?)(\d{1,9})-(\d{1,2})", text, re.ASCII)
     if (first, last) == ("year", "month") and months and int(months[3]) < 12:
         number = int(months[2]) * 12 + int(months[3])
-        return LiteralNode(-number if months[1] == "-" else number, spans.OF_MONTHS)
+        return -number if months[1] == "-" else number, spans.OF_MONTHS
     if first in _PARTS and last in _PARTS:
         names = _PARTS[_PARTS.index(first) : _PARTS.index(last) + 1]
         sign, numbers_ = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
@@ -81,7 +88,7 @@ def _span(text: str, first: str, last: str) -> LiteralNode:
         if len(parts) == len(names) > 1 and signs == wanted and digits and end:
             micros = _clock(names, parts)
             if micros is not None:
-                return LiteralNode(sign * micros, interval_type(first, last))
+                return sign * micros, interval_type(first, last)
     raise NotProvedError(f"the interval {text!r} {first} to {last}")
 
 

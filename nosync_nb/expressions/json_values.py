@@ -30,13 +30,13 @@ from nosync_nb.rows.types import INTEGERS, decimal_parts, nested_parts
 Convert = Callable[[Any], Any]
 
 
-class Written(float):
+class WrittenDouble(float):
     """A double, and the text that it was read of."""
 
     text = ""
 
     @classmethod
-    def of(cls, text: str) -> Written:
+    def of(cls, text: str) -> WrittenDouble:
         """The double of a text."""
         value = cls(text)
         value.text = text
@@ -44,7 +44,7 @@ class Written(float):
 
 
 _DECODER = decoder(float, strict=True)
-_EXACT_DECODER = decoder(float, fraction=Written.of, strict=True)
+_EXACT_DECODER = decoder(float, fraction=WrittenDouble.of, strict=True)
 _LONE = re.compile(r"[\ud800-\udfff]")
 _NAMED = {"NaN": "nan", "Infinity": "inf", "+INF": "inf", "INF": "inf", "-INF": "-inf"}
 _NAMED |= {"+Infinity": "inf", "-Infinity": "-inf"}
@@ -91,7 +91,7 @@ def _decimal(type_: str) -> Convert:
     def convert(value: Any) -> Decimal:
         if isinstance(value, str):
             text = value.replace(",", "")
-        elif isinstance(value, Written):
+        elif isinstance(value, WrittenDouble):
             text = value.text
         else:
             text = str(_whole(-_MANY, _MANY)(value))

@@ -47,6 +47,7 @@ corr(i,d) corr(d,e) covar_pop(d,e) covar_samp(i,d) covar_samp(p,l) corr(distinct
 regr_count(d,e) regr_avgx(d,e) regr_avgy(i,d) regr_sxx(d,i) regr_syy(d,i) regr_sxy(i,d)
 regr_slope(d,i) regr_intercept(d,i) regr_r2(d,i) regr_r2(i,e) regr_slope(e,d)
 corr(d,e)~filter~(where~i>1) covar_pop(i,1) corr(d,d) kurtosis(d)+median(d)
+max_by(s,struct(l,i,s)) min_by(i,struct(d,s,i)) count(distinct~i,s,d) covar_samp(d,i)
 """
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nosync_nb import ExpressionError, SchemaError, Session
-from nosync_nb.expressions import compile_expression
+from nosync_nb.expressions import compile_expression, waits
 from nosync_nb.expressions.settings import Settings
 from nosync_nb.rows import Schema, infer_schema, to_pylist
 from nosync_nb.rows.convert import to_columns
@@ -91,6 +91,13 @@ def test_intervals_are_compared_added_and_taken_apart(
 def test_what_leaves_an_interval_is_an_error_in_either_mode(sql: str, why: str, ansi: bool) -> None:
     with pytest.raises(ExpressionError, match=f"{why} in the row"):
         value(sql, ansi=ansi)
+
+
+@pytest.mark.parametrize(
+    "text", ["999999999 years", "999999999 weeks", "'-199999999-11' year to month"]
+)
+def test_a_literal_beyond_its_type_is_left_to_spark(text: str) -> None:
+    assert waits(f"interval {text}", SCHEMA) == "an interval beyond its type"
 
 
 def test_rows_of_intervals_come_from_everywhere_and_stay_what_they_are() -> None:
