@@ -15,9 +15,9 @@ from soak import tried
 
 import nosync_nb
 from nosync_nb import Collection, Session
-from nosync_nb.errors import ExpressionError, OutOfMemoryError
+from nosync_nb.errors import ExpressionError, NosyncError, OutOfMemoryError
 from nosync_nb.session.session import owners_of
-from nosync_nb.spark import costs, placement, sessions
+from nosync_nb.spark import costs, placement, sessions, starting
 from nosync_nb.spark.link import Link
 from nosync_nb.spark.placement import Placement
 
@@ -250,6 +250,28 @@ def test_with_spark_off_what_needs_it_is_an_error(
             session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x").rows()
         assert "'UPPER(STRING(k))' is computed without" in str(caught.value.hint)
         assert session["rows"].select("upper(cast(k AS string)) AS text").rows()[0].text == "1"
+
+
+def test_what_spark_is_started_for_is_said_before_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+
+    def start(_conf: object) -> None:
+        now = owners_of(session).works.doing.now
+        said.append("" if now is None else now.what)
+        raise NosyncError("there is no Java")
+
+    monkeypatch.setattr(sessions, "find", lambda _user: None)  # other tests have one running
+    monkeypatch.setattr(starting, "start", start)
+    with nosync_nb.open(tmp_path / "log") as session:
+        with_inputs(session)
+        waiting = session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x")
+        with pytest.raises(NosyncError, match="there is no Java"):
+            session.stage("some", waiting)
+    assert len(said) == 1
+    assert "starts Spark for" in said[0]
+    assert "xpath_int" in said[0]
 
 
 def test_rows_that_fit_nowhere_are_refused_before_anything_is_taken(

@@ -24,7 +24,8 @@ from nosync_nb.expressions import Expression, Settings, compile_expression
 from nosync_nb.expressions.parse import Word, tokens
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.unpacked import column_of, unpack
-from nosync_nb.spark.sessions import frame_of
+from nosync_nb.spark import months
+from nosync_nb.spark.sessions import frame_of, spelled
 
 ROWS = 14
 _EXAMPLE = re.compile(r"^\s*> SELECT\s+(.*?);\s*$", re.MULTILINE | re.DOTALL)
@@ -245,8 +246,8 @@ def differences(spark: Any, some: Sequence[Tried]) -> dict[str, str]:
             half = len(asked) // 2
             return found | differences(spark, asked[:half]) | differences(spark, asked[half:])
         return found | {asked[0][0].sql: _told(spark, *asked[0])}
-    for (example, answer), theirs in zip(asked, columns, strict=True):
-        told = _compared(example, answer, theirs)
+    for (example, answer), (type_, theirs) in zip(asked, columns, strict=True):
+        told = _compared(example, answer, type_, theirs)
         if told:
             found[example.sql] = told
     return found
@@ -265,7 +266,7 @@ def _not_raising(spark: Any, example: Example, row: int) -> str | None:
     """What Spark gives for a row that raises here, if it does not raise."""
     one = Example(*example[:3], [[values[row]] for values in example.values])
     try:
-        (theirs,) = _asked(spark, [(one, None)])
+        ((_, theirs),) = _asked(spark, [(one, None)])
     except Exception:
         return None
     return f"of {_row(example, row)} in Spark {theirs}, here an error"
@@ -275,10 +276,10 @@ def _row(example: Example, row: int) -> list[Any]:
     return [values[row] for values in example.values]
 
 
-def _compared(example: Example, answer: Answer, theirs: Any) -> str | None:
+def _compared(example: Example, answer: Answer, there: str, theirs: Any) -> str | None:
     type_ = answer.e.type
-    if rows.spark_type(theirs.type) != type_:
-        return f"in Spark a {rows.spark_type(theirs.type)}, here a {type_}"
+    if there != type_:
+        return f"in Spark a {there}, here a {type_}"
     column = rows.from_arrow(theirs, type_)
     same = rows.equal(column, column_of(list(answer.values), type_), type_).tolist()
     expected = unpack(column, type_)
@@ -304,8 +305,8 @@ def _close(want: Any, got: Any) -> bool:
     return bool(abs(want - got) <= 2 * np.spacing(abs(want)))
 
 
-def _asked(spark: Any, some: Sequence[tuple[Example, Answer | None]]) -> list[Any]:
-    """Spark's values of each, as Arrow; null on rows that raise here."""
+def _asked(spark: Any, some: Sequence[tuple[Example, Answer | None]]) -> list[tuple[str, Any]]:
+    """Spark's type of each and its values, as Arrow; null on rows that raise here."""
     fields, arrays, texts = [("row", "int")], [], []
     size = max(len(example.values[0]) for example, _ in some)
     arrays.append(pa.array(range(size), pa.int32()))
@@ -326,7 +327,10 @@ def _asked(spark: Any, some: Sequence[tuple[Example, Answer | None]]) -> list[An
         texts.append(f"({sql}) as r{k}")
     schema = Schema(fields)
     frame = frame_of(spark, pa.Table.from_arrays(arrays, schema=schema.arrow), schema)
-    table = frame.selectExpr("row", *texts).toArrow().sort_by("row")
+    frame = frame.selectExpr("row", *texts)
+    types = [spelled(field.dataType) for field in frame.schema.fields[1:]]
+    passed = [f"{months.taken(f'r{k}', type_)} AS r{k}" for k, type_ in enumerate(types)]
+    table = frame.selectExpr("row", *passed).toArrow().sort_by("row")
     sizes = [len(example.values[0]) for example, _ in some]
-    found = zip(table.columns[1:], sizes, strict=True)
-    return [column.combine_chunks().slice(0, n) for column, n in found]
+    found = zip(types, table.columns[1:], sizes, strict=True)
+    return [(type_, column.combine_chunks().slice(0, n)) for type_, column, n in found]
