@@ -287,7 +287,9 @@ _TYPE_NAMES = frozenset(CAST_TYPES.values())
 
 
 def _kind(type_: str) -> str:
-    """Types that meet in one way whatever the mode have one kind."""
+    """Types that meet in one way whatever the mode have one kind, an array that of its elements."""
+    while type_.startswith("array<"):
+        type_ = type_[6:-1]
     if type_ in INTEGERS or type_ == "double" or type_.startswith("decimal("):
         return "number"
     return type_

@@ -38,7 +38,7 @@ def _add_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     count(name, arguments, 2)
     day = implicit(arguments[0], "date", utc=utc)
     number = _int(arguments[1], utc=utc)
-    return StrictNode(name, "date", intervals.ADD_MONTHS, (day, number))
+    return StrictNode(f"{intervals.MARK}{name}", "date", intervals.ADD_MONTHS, (day, number))
 
 
 def _split(days: Any) -> tuple[Any, Any, Any]:

@@ -79,6 +79,13 @@ def _fitting(compute: Callable[..., Any], digits: int, *checks: Check, **more: A
     return Kernel(run, checks, beyond=lambda r: wide.beyond(r, digits), **more)
 
 
+def _within(compute: Callable[..., Any], digits: int) -> Kernel:
+    """A kernel of results of so many digits, of which only those beyond 38 can be too many."""
+    if digits > DIGITS_MAX:
+        return _fitting(compute, DIGITS_MAX)
+    return Kernel(lambda *values: wide.narrow(compute(*values)))
+
+
 def _binary(types: Typed, compute: Computed, *checks: Check, right_first: bool = False) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 2)
@@ -216,9 +223,9 @@ def whole(direction: int, other: Rule) -> Rule:
         precision, scale = decimal_parts(arguments[0].type)
         if not scale:
             return arguments[0]
-        digits = min(DIGITS_MAX, precision - scale + 1)
-        kernel = _fitting(lambda a: _directed(a, scale, direction), digits)
-        return StrictNode(name, _named((digits, 0)), kernel, arguments)
+        digits = precision - scale + 1
+        kernel = _within(lambda a: _directed(a, scale, direction), digits)
+        return StrictNode(name, _named((min(DIGITS_MAX, digits), 0)), kernel, arguments)
 
     return _either(rule, other)
 
@@ -253,9 +260,8 @@ def rounded(other: Rule, *, even: bool) -> Rule:
             near = _even(a, gone) if even and gone else wide.lowered(a, gone)
             return wide.raised(near, back)
 
-        digits = min(DIGITS_MAX, digits)
-        kernel = _fitting(compute, digits)
-        return StrictNode(name, _named((digits, kept)), kernel, arguments[:1])
+        kernel = _within(compute, digits)
+        return StrictNode(name, _named((min(DIGITS_MAX, digits), kept)), kernel, arguments[:1])
 
     def chosen(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         return (rule if arguments and is_decimal(arguments[0].type) else other)(

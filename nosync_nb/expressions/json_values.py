@@ -158,7 +158,7 @@ def _timestamp(value: Any) -> int:
                 micros: int = _READ_TIME(text)
                 return micros
         raise UnfitValueError
-    seconds = _whole(-(2**63), 2**63 - 1)(value)
+    seconds: int = _whole(-(2**63), 2**63 - 1)(value)
     return (seconds * dates.SECOND + _WRAP // 2) % _WRAP - _WRAP // 2
 
 

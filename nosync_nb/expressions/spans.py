@@ -87,8 +87,10 @@ def cast(source: str, target: str) -> Kernel | None:
         return _cut(source, target) if widths(source) is widths(target) else None
     of_integer = source in INTEGERS
     interval, whole = (target, source) if of_integer else (source, target)
+    if whole not in INTEGERS or interval not in INTERVALS:
+        return None
     first, last = units(interval)
-    if whole not in INTEGERS or first != last:
+    if first != last:
         return None
     width = widths(interval)[first]
     return _counted(interval, width) if of_integer else _counting(whole, width)

@@ -38,6 +38,8 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 _WRAPPING = frozenset(("+", "-", "*", "neg", "negative", "abs"))
 _DECIMAL = frozenset(("+", "-", "*"))
+_BITS = frozenset(("getbit", "bit_get"))
+"""Calls that refuse a place beyond the last in either mode."""
 _ENDS = {"floor": np.floor, "ceil": np.ceil, "ceiling": np.ceil}
 _NULL_BY_ZERO = frozenset(("/", "%", "mod", "pmod"))
 _BY_ZERO = _NULL_BY_ZERO | {"div"}
@@ -113,7 +115,7 @@ def _kernel(node: StrictNode) -> Kernel | TextKernel:
     if name in _ENDS and types == ["double"]:
         ends, cut = _saturated("bigint"), _ENDS[name]
         return Kernel(lambda a: ends(cut(a)), floats=True)
-    if name in formats.EITHER:
+    if name in formats.EITHER or name in _BITS:
         return kernel
     if name == "read" and isinstance(kernel, TextKernel):
         return kernel.lenient or kernel

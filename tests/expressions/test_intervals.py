@@ -100,6 +100,16 @@ def test_a_literal_beyond_its_type_is_left_to_spark(text: str) -> None:
     assert waits(f"interval {text}", SCHEMA) == "an interval beyond its type"
 
 
+@pytest.mark.parametrize("other", ["string", "boolean", "double", "date", "decimal(5,2)", "binary"])
+def test_what_is_no_interval_is_left_to_spark(other: str) -> None:
+    schema = Schema.parse(f"o {other}, x interval day, m interval month")
+    for sql in ("cast(o as interval day)", "x + m", "x = o", "coalesce(x, m)", "m / x", "-x / o"):
+        if (sql, other) not in (("-x / o", "double"), ("-x / o", "decimal(5,2)")):
+            assert waits(sql, schema), sql
+    if other != "string":
+        assert waits(f"cast(x as {other})", schema)
+
+
 def test_rows_of_intervals_come_from_everywhere_and_stay_what_they_are() -> None:
     given = [timedelta(days=-1, microseconds=1), None]
     for rows in (

@@ -266,9 +266,8 @@ def test_what_spark_is_started_for_is_said_before_it_is(
     monkeypatch.setattr(starting, "start", start)
     with nosync_nb.open(tmp_path / "log") as session:
         with_inputs(session)
-        waiting = session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x")
-        with pytest.raises(NosyncError, match="there is no Java"):
-            session.stage("some", waiting)
+        with pytest.raises(NosyncError, match=r"xpath_int.* needs Spark, but there is no Java"):
+            session["rows"].select("upper(string(k)) = xpath_int(string(k), 'a') AS x")
     assert len(said) == 1
     assert "starts Spark for" in said[0]
     assert "xpath_int" in said[0]
