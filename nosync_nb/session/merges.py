@@ -115,10 +115,10 @@ class Proposals:
         if said.done:
             self._told()
 
-    def lose(self) -> None:
-        """The keeper has ended: nothing comes of what he was asked for."""
+    def lose(self, *, silent: bool = False) -> None:
+        """Nothing comes of what a keeper was asked for: he has ended, or says nothing."""
         with self._lock:
-            self._silent = False
+            self._silent = silent
             self._answers += ((each, ()) for each in self._waiting.values())
             self._waiting.clear()
             some = bool(self._answers)
@@ -129,13 +129,8 @@ class Proposals:
         """Sees whether a keeper has said nothing for long; then he is not asked until he does."""
         if self._answers:  # whoever was to take them has failed
             self._told()
-        if not self._waiting:
-            return
-        with self._lock:
-            if time.monotonic() - self._heard < SILENT_S:
-                return
-            self.lose()
-            self._silent = True
+        if self._waiting and time.monotonic() - self._heard >= SILENT_S:
+            self.lose(silent=True)
 
     @property
     def silent(self) -> bool:

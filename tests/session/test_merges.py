@@ -185,6 +185,29 @@ def test_the_keeper_merges_large_layers_and_what_it_proposes_is_taken(
         assert live(session) == named
 
 
+def test_what_is_small_and_in_memory_goes_with_the_large_layers_around_it(
+    tmp_path: Path, taken: Event
+) -> None:
+    with opened(tmp_path) as session:
+        numbers, expected = session.inputs["numbers"], []
+        for epoch, count in enumerate([ROWS, ROWS, ROWS, SMALL // 4, ROWS]):
+            changed = [(x, epoch) for x in range(count)]
+            numbers.insert(changed)
+            session.commit()
+            expected += changed
+            assert rows(session) == sorted(expected)  # who looks has it put in order, by itself
+        ((number, trace),) = inside(session).traces.items()
+        assert [bool(layer.files) for layer in trace.layers] == [True, True, True, False, True]
+        inside(session).upkeep.merge(number)
+        assert taken.wait(WAIT_S)
+        inside(session).worker.settle()
+        assert (session.stats["merges"], session.stats["proposals"]) == (1, 1)
+        ((layer,),) = (trace.layers for trace in inside(session).traces.values())
+        assert layer.rows_count == len(expected)
+        assert rows(session) == sorted(expected)
+        assert parts(tmp_path) - live(session) <= named(session)
+
+
 @pytest.mark.fault(6, 27)
 def test_a_keeper_that_is_killed_in_a_merge_leaves_it_to_the_worker(
     tmp_path: Path, gate: Gate, taken: Event
