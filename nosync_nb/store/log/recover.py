@@ -110,9 +110,9 @@ def begin(
     head = recovered.tail.end if live else start
     empty = [one.name for one in live if one.start.offset >= head.offset]
     names = files.names(where)
-    older = _older(names, recovered.checkpoint)
+    needless = _older(names, recovered.checkpoint)
     for name in names:
-        if name in empty or name in older or name.endswith(".tmp"):
+        if name in empty or name in needless or name.endswith(".tmp"):
             files.unlink(os.path.join(where, name))
     older = [one for one in live if one.start.offset < start.offset]
     return Writer(
