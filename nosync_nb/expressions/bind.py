@@ -31,7 +31,7 @@ from nosync_nb.expressions.without_ansi import alike
 from nosync_nb.expressions.written import CAST_TYPES, cast_type, number
 from nosync_nb.rows import Schema
 from nosync_nb.rows.ddl import INTERVALS
-from nosync_nb.rows.types import INTEGERS, is_nested
+from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
 
 _BINARY: dict[type[exp.Expression], str] = {
     exp.Add: "+",
@@ -137,7 +137,14 @@ class Binder:
         lower = name.lower()
         if lower not in _PLAIN:
             types = [node.type for node in (nodes[1:] if lower in _CHOICES else nodes)]
-            self._meet([*types, lower] if lower in _TYPE_NAMES else types)
+            if lower in _TYPE_NAMES:
+                for type_ in types:
+                    self._turn(type_, lower)
+            elif lower == "map":
+                self._meet(types[::2])
+                self._meet(types[1::2])
+            else:
+                self._meet(types)
         if lower == "nullif":
             self._ask_first(arguments[0].parent, arguments[0])
         return entry(lower, nodes, self.utc)
@@ -278,7 +285,8 @@ class Binder:
 _APART = """
 and or not trunc date_trunc round bround shiftleft shiftright shiftrightunsigned getbit bit_get
 << >> >>> sha2 format_number hash xxhash64 substring substr left right lpad rpad repeat
-substring_index split_part locate position overlay levenshtein
+substring_index split_part locate position overlay levenshtein struct named_struct array_repeat
+format_string printf regexp_extract
 """
 _PLAIN = frozenset((*_APART.split(), "is true", "is false", *calendar.FUNCTIONS))
 """Calls of values of different types on purpose."""
@@ -287,9 +295,12 @@ _TYPE_NAMES = frozenset(CAST_TYPES.values())
 
 
 def _kind(type_: str) -> str:
-    """Types that meet in one way whatever the mode have one kind, an array that of its elements."""
-    while type_.startswith("array<"):
-        type_ = type_[6:-1]
+    """Types that meet in one way whatever the mode have one kind.
+
+    An array has that of its elements, and a map that of its keys, beside which it is asked for.
+    """
+    while type_.startswith(("array<", "map<")):
+        type_ = nested_parts(type_)[0][1]
     if type_ in INTEGERS or type_ == "double" or type_.startswith("decimal("):
         return "number"
     return type_

@@ -38,8 +38,9 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 _WRAPPING = frozenset(("+", "-", "*", "neg", "negative", "abs"))
 _DECIMAL = frozenset(("+", "-", "*"))
-_BITS = frozenset(("getbit", "bit_get"))
-"""Calls that refuse a place beyond the last in either mode."""
+_EITHER = frozenset(("getbit", "bit_get", "timestamp_millis", "timestamp_seconds", "split_part"))
+_EITHER_BY_ROW = frozenset(("slice", "sequence", "try_element_at"))
+"""Calls that refuse in either mode what they refuse."""
 _ENDS = {"floor": np.floor, "ceil": np.ceil, "ceiling": np.ceil}
 _NULL_BY_ZERO = frozenset(("/", "%", "mod", "pmod"))
 _BY_ZERO = _NULL_BY_ZERO | {"div"}
@@ -115,7 +116,7 @@ def _kernel(node: StrictNode) -> Kernel | TextKernel:
     if name in _ENDS and types == ["double"]:
         ends, cut = _saturated("bigint"), _ENDS[name]
         return Kernel(lambda a: ends(cut(a)), floats=True)
-    if name in formats.EITHER or name in _BITS:
+    if name in formats.EITHER or name in _EITHER:
         return kernel
     if name == "read" and isinstance(kernel, TextKernel):
         return kernel.lenient or kernel
@@ -160,6 +161,10 @@ def _saturated(target: str) -> Any:
 
 def _rowwise(node: RowwiseNode) -> ValueNode:
     """Elements that are not there are null."""
+    if node.name in _EITHER_BY_ROW:
+        inner = [relaxed(argument) for argument in node.arguments]
+        more = {"raises": True, "strict": node.strict}
+        return RowwiseNode(node.name, node.type, node.function, inner, **more)
     function = {"[]": arrays.get, "element_at": arrays.try_element_at}.get(node.name)
     if function is None or not node.arguments[0].type.startswith("array<"):
         raise NotProvedError(f"{node.name} without ANSI mode")
