@@ -41,7 +41,7 @@ from_json(s, 'x timestamp')
 MODE = """
 i + 1;i - l;i * i;i / l;i % 2;-i;abs(i);cast(s as int);cast(d as int);int(s);i = '1';i in ('1', '2')
 coalesce(s, i);f > i;f = l;case when b then s else i end;cast(l as int);s || i;d > '1'
-floor(d);s > 5;to_date(s);element_at(array(i), 1);p + 1;p / p;cast(s as decimal(3,1));mask(s)
+floor(d);s > 5;to_date(s);array(i)[1];p + 1;p / p;cast(s as decimal(3,1));mask(s)
 nullif(s, i);cast(i as boolean);if(b, i, s);a[0];size(a)
 """.replace("\n", ";")
 

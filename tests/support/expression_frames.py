@@ -6,6 +6,7 @@ test_expressions_proof.py, which holds the same values against Spark, has passed
 
 from __future__ import annotations
 
+import copy
 import json
 from functools import cache
 from hashlib import blake2b
@@ -34,6 +35,15 @@ class Values:
         typed = zip(self.columns, self.schema.types, strict=True)
         self.arrays = [rows.to_arrow(column, type_) for column, type_ in typed]
         self.table = pa.Table.from_arrays(self.arrays, schema=self.schema.arrow)
+
+    def drawn(self, count: int, seed: int) -> Values:
+        """So many of the rows, the same ones for the same seed."""
+        at = np.sort(np.random.default_rng(seed).choice(self.n, count, replace=False))
+        part = copy.copy(self)
+        part.n, part.columns = count, [rows.take(column, at) for column in self.columns]
+        part.arrays = [array.take(pa.array(at)) for array in self.arrays]
+        part.table = self.table.take(pa.array(at))
+        return part
 
     def row(self, e: Expression, i: int) -> dict[str, Any]:
         """Returns the values that an expression reads in a row, for messages."""
