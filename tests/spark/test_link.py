@@ -27,7 +27,7 @@ class SlowViews:
     def taken(self, name: str) -> None:
         return None
 
-    def create(self, name: str) -> bool:
+    def create(self, name: str, schema: object) -> bool:
         self.entered += 1
         self.most = max(self.most, self.entered)
         self.begun.set()

@@ -61,7 +61,7 @@ odd = compile_expression("hash(k)", schema, types=types)
 assert len(values) == len(parts[0])
 
 made = views.Views(spark, folder, lambda stage, at: StageSnapshot(0, counts, trace, folder))
-assert made.create("counts")
+assert made.create("counts", counts)
 assert spark.sql("select sum(n) t from counts").collect()[0].t == 1000
 made.close()
 assert not spark.catalog.tableExists("counts")

@@ -89,23 +89,23 @@ def test_executors_read_the_files_of_many_rows(spark: Any, tmp_path: Path) -> No
 
 
 def test_a_view_follows_the_session(spark: Any, session: Session, made: Views) -> None:
-    assert made.create("slow")
+    assert made.create("slow", SCHEMA)
     assert found(spark.table("slow")) == Counter({1: 1, 2: 2})
     session.batches.append(batch([1, 9], [-1, 1]))
     assert found(spark.sql("select k from slow")) == Counter({2: 2, 9: 1})
     joined = spark.sql("select a.k from slow a join slow b on a.k = b.k")
     assert found(joined) == Counter({2: 4, 9: 1})
-    assert made.create("slow")
+    assert made.create("slow", SCHEMA)
     assert made.drop("slow")
     assert not spark.catalog.tableExists("slow")
 
 
 def test_a_view_of_the_user_is_never_replaced(spark: Any, made: Views) -> None:
     spark.range(3).createOrReplaceTempView("mine")
-    assert not made.create("mine")
-    assert made.create("slow")
+    assert not made.create("mine", SCHEMA)
+    assert made.create("slow", SCHEMA)
     spark.range(5).createOrReplaceTempView("slow")
-    assert not made.create("slow")
+    assert not made.create("slow", SCHEMA)
     assert made.drop("slow")
     assert spark.table("mine").count() + spark.table("slow").count() == 8
     for name in ("mine", "slow"):
