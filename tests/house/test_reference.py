@@ -44,3 +44,11 @@ def test_everything_has_its_row() -> None:
 def test_no_more_expressions_wait_for_spark() -> None:
     """Each that is computed in process spares a user the start of a JVM."""
     assert len(reference().waiting()) <= 10
+
+
+def test_of_the_ordinary_expressions_few_wait_and_each_has_its_reason() -> None:
+    module = reference()
+    still = module.waiting()
+    assert len(module.ORDINARY.read_text().splitlines()) == 239
+    assert len(still) <= 31
+    assert all(still.values())
