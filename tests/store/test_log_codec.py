@@ -17,14 +17,12 @@ from nosync_nb.rows import arrow_type, objects, to_pylist
 from nosync_nb.rows.types import FIXED
 from nosync_nb.store.log import codec
 
-INTS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "date": 32, "timestamp": 64}
 TYPES = [*FIXED, "string", "binary", "decimal(20,3)", "array<int>", "struct<a:string,b:bigint>"]
 DECIMALS = decimal.Context(prec=38)
 
 
 def values_of(type_: str) -> st.SearchStrategy[Any]:
     """Values as columns keep them in object form."""
-    bits = INTS.get(type_, 64)
     if type_ == "string":
         return st.text(max_size=8)
     if type_ == "binary":
@@ -40,6 +38,7 @@ def values_of(type_: str) -> st.SearchStrategy[Any]:
         return st.lists(st.integers(-9, 9) | st.none(), max_size=3)
     if type_.startswith("struct"):
         return st.fixed_dictionaries({"a": st.text(max_size=3), "b": st.integers(-9, 9)})
+    bits = 8 * FIXED[type_].itemsize
     return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 

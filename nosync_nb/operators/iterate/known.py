@@ -151,12 +151,12 @@ class KnownKeys(Generic[Place]):
             khash = rows.hash_columns(columns, self._types, len(missing))
             found = self.trace.lookup(khash, columns)
             if found is not None:
-                if len(found.diff) > ROWS_MAX:
+                diffs = found.diff.tolist()
+                if len(diffs) > ROWS_MAX:
                     raise ManyError
-                self._looked += len(found.diff)
+                self._looked += len(diffs)
                 if self._looked > max(SPREAD_ROWS, self.trace.rows_count // 2):
                     raise AbandonedError
-                diffs = found.diff.tolist()
                 places = self._places(_values(found.columns), len(diffs))
                 for probe, place, diff in zip(found.probe.tolist(), places, diffs, strict=True):
                     counts = held[probe]
