@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import FaultyFiles, HastyFiles, Step, on_disk
+from faults import FaultyFiles, HastyFiles, Step, opener
 from inside import inside
 from samples import everything, people, state
 from soak import tried
@@ -31,7 +31,6 @@ from nosync_nb.session import upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log import checkpoint, generation, owner, segments
-from nosync_nb.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("own_key")
 
@@ -54,14 +53,7 @@ class Disk(FaultyFiles):
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Any], Session]:
     """Opens the log of the test on another disk."""
-    opened = Store.open
-
-    def open_(disk: Any, **options: Any) -> Session:
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "open", on_disk(opened, disk))
-            return nosync_nb.open(tmp_path / "log", **options)
-
-    return open_
+    return opener(monkeypatch, tmp_path / "log")
 
 
 @pytest.mark.fault(20)

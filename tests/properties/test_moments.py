@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import FakeMachine, HastyFiles, PickyFiles, on_disk
+from faults import FakeMachine, HastyFiles, PickyFiles, opener
 from inside import inside, lose_file
 
-import nosync_nb
 from nosync_nb import FencedError, NosyncError, Session
 from nosync_nb.files.disk import Files
 from nosync_nb.files.refusal import fail
 from nosync_nb.session import upkeep
 from nosync_nb.store import store
 from nosync_nb.store.log import Log, checkpoint
-from nosync_nb.store.store import Store
 
 CODES = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENOMEM]
 
@@ -41,14 +39,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Session]:
     """Opens the log of the test on another disk."""
-    opened = Store.open
-
-    def open_(disk: Files, **options: Any) -> Session:
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "open", on_disk(opened, disk))
-            return nosync_nb.open(tmp_path / "log", **options)
-
-    return open_
+    return opener(monkeypatch, tmp_path / "log")
 
 
 def one_more(session: Session) -> None:

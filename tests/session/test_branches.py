@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Crash, FaultyFiles, HastyFiles, Phase, on_disk
+from faults import Crash, FaultyFiles, HastyFiles, Phase, opener
 from inside import inside
 
 import nosync_nb
@@ -34,7 +34,6 @@ from nosync_nb.session import upkeep
 from nosync_nb.session.worker import Worker
 from nosync_nb.store import branches, recent, store
 from nosync_nb.store.log import Log, writer
-from nosync_nb.store.store import Store
 
 Rows = list[tuple[Any, ...]]
 
@@ -539,14 +538,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Files], Session]:
     """Opens the log of the test on another disk."""
-    opened = Store.open
-
-    def open_(disk: Files) -> Session:
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "open", on_disk(opened, disk))
-            return nosync_nb.open(tmp_path / "log")
-
-    return open_
+    return opener(monkeypatch, tmp_path / "log")
 
 
 def prepared(session: Session) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Crash, FaultyFiles, HastyFiles, Phase, on_disk
+from faults import Crash, FaultyFiles, HastyFiles, Phase, opener
 from inside import inside
 
 import nosync_nb
@@ -21,7 +20,6 @@ from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.session.worker import Worker
 from nosync_nb.store.log import Log
-from nosync_nb.store.store import Store
 
 NAMES = ("edges", "counts", "pairs")
 
@@ -42,16 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Files], Session]:
     """Opens the log of the test on another disk, from whoever had it."""
-    opened = Store.open
-
-    def open_(disk: Files) -> Session:
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "open", on_disk(opened, disk))
-            session = nosync_nb.open(tmp_path / "log", takeover=True)
-        atexit.unregister(session.close)
-        return session
-
-    return open_
+    return opener(monkeypatch, tmp_path / "log", left=True)
 
 
 def commit(session: Session) -> None:

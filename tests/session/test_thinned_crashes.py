@@ -7,7 +7,6 @@ between, and no file stays that nothing names.
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
 import shutil
@@ -16,11 +15,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from faults import Crash, FaultyFiles, HastyFiles, Phase, on_disk
+from faults import Crash, FaultyFiles, HastyFiles, Phase, opener
 from inside import inside
 from soak import tried
 
-import nosync_nb
 from nosync_nb import Session, TimeError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import FOLDERS
@@ -28,7 +26,6 @@ from nosync_nb.session.worker import Worker
 from nosync_nb.store import store
 from nosync_nb.store.log import Log, writer
 from nosync_nb.store.log.machine import Machine
-from nosync_nb.store.store import Store
 
 EPOCHS, PINNED = 60, 7
 
@@ -58,16 +55,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opens:
     """Opens the log of the test on another disk, from whoever had it."""
-    opened = Store.open
-
-    def open_(disk: Files) -> Session:
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "open", on_disk(opened, disk))
-            session = nosync_nb.open(tmp_path / "log", takeover=True)
-        atexit.unregister(session.close)
-        return session
-
-    return open_
+    return opener(monkeypatch, tmp_path / "log", left=True)
 
 
 def commit(session: Session) -> None:
@@ -158,6 +146,18 @@ def steps_of(on: Opens, kept: Path, log: Path) -> tuple[int, set[str]]:
     return len(steps), {f"{step.action} {step.name.partition('-')[0]}" for step in steps}
 
 
+def cut_short(on: Opens, kept: Path, log: Path, at: int, phase: Phase) -> FaultyFiles:
+    """The disk of a log that is thinned until one of its steps; its process goes no further."""
+    shutil.copytree(kept, log)
+    disk = FaultyFiles(seed=at)
+    session = on(disk)
+    disk.crash_in(at, phase)
+    with pytest.raises(Crash):
+        for _ in thinned(session):
+            pass
+    return disk
+
+
 @pytest.mark.fault(6)
 @pytest.mark.parametrize("phase", ["before", "inside", "after"])
 def test_a_process_that_dies_while_the_past_is_thinned_and_deleted(
@@ -169,13 +169,7 @@ def test_a_process_that_dies_while_the_past_is_thinned_and_deleted(
     deleted = [kind for kind in kinds if kind.startswith("unlink") and "segment" not in kind]
     assert deleted
     for at in range(1, steps + 1, tried(7, 1)):
-        shutil.copytree(kept, log)
-        disk = FaultyFiles(seed=at)
-        session = on(disk)
-        disk.crash_in(at, phase)
-        with pytest.raises(Crash):
-            for _ in thinned(session):
-                pass
+        disk = cut_short(on, kept, log, at, phase)
         disk.go_on()
         with on(HastyFiles()) as again:
             check(again)
@@ -190,13 +184,7 @@ def test_power_that_fails_while_the_past_is_thinned_and_deleted(
     log = tmp_path / "log"
     steps, _ = steps_of(on, kept, log)
     for at in range(1, steps + 1, tried(7, 1)):
-        shutil.copytree(kept, log)
-        disk = FaultyFiles(seed=at)
-        session = on(disk)
-        disk.crash_in(at, phase)
-        with pytest.raises(Crash):
-            for _ in thinned(session):
-                pass
+        disk = cut_short(on, kept, log, at, phase)
         disk.lose_power(str(log))
         with on(HastyFiles()) as again:
             check(again)

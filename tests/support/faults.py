@@ -8,17 +8,24 @@ test can crash before, inside or after each of them.
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import pytest
+
+import nosync_nb
+from nosync_nb import Session
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Buffer, File, Files
 from nosync_nb.files.refusal import fail
 from nosync_nb.store.log.machine import Machine, Process
+from nosync_nb.store.store import Store
 
 Phase = Literal["before", "inside", "after"]
 SECTOR_BYTES = 512
@@ -368,6 +375,27 @@ def on_disk(open_: Callable[..., Any], disk: Files) -> Callable[..., Any]:
         return open_(*arguments, **{**named, "files": disk})
 
     return opened
+
+
+def opener(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *, left: bool = False
+) -> Callable[..., Session]:
+    """Opens a log on another disk.
+
+    Args:
+        left: from whoever had it; he, and who has it then, may be left as they are.
+    """
+    opened = Store.open
+
+    def open_(disk: Files, **options: Any) -> Session:
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "open", on_disk(opened, disk))
+            session = nosync_nb.open(folder, **({"takeover": True} if left else {}), **options)
+        if left:
+            atexit.unregister(session.close)
+        return session
+
+    return open_
 
 
 def _folders_in(folder: str) -> set[str]:
