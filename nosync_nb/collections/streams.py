@@ -1,6 +1,7 @@
 """Streams: how libraries that know nothing of NoSync take a collection as it is.
 
     polars.DataFrame(late); pyarrow.table(late); duckdb.sql("from late"); altair.Chart(late)
+    late.hvplot.bar(x="carrier", y="delay")
 
 Each library asks by a method of its protocol, at the time when it reads, and gets the rows of then.
 Nothing is shared with it that it could change.
@@ -49,3 +50,17 @@ class ArrowStream(ABC):
 
         # What its protocol wants is held by its own wrapper alone; a test with Altair holds this.
         return vars(narwhals.from_native(self.to_arrow(), eager_only=True))["_compliant_frame"]
+
+    @property
+    def hvplot(self) -> Any:
+        """Charts of the rows as of now, by hvPlot, which takes no stream but has its own property.
+
+        `late.hvplot.bar(x="carrier", y="delay")`: the rows are read when the property is. As
+        others', a notebook draws them after `hvplot.extension("bokeh")`.
+
+        Raises:
+            ImportError: hvPlot is not installed.
+        """
+        from hvplot import hvPlotTabular
+
+        return hvPlotTabular(self.to_arrow().to_pandas())

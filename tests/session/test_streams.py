@@ -61,7 +61,16 @@ def by_altair(late: Any) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in rows]
 
 
-@pytest.mark.parametrize("taken", [by_pyarrow, by_polars, by_duckdb, by_pandas, by_altair])
+def by_hvplot(late: Any) -> list[tuple[Any, ...]]:
+    bars = late.hvplot.bar(x="carrier", y="delay")
+    assert (type(bars).__name__, bars.kdims, bars.vdims) == ("Bars", ["carrier"], ["delay"])
+    return [tuple(row) for row in bars.dframe().itertuples(index=False)]
+
+
+TAKEN = [by_pyarrow, by_polars, by_duckdb, by_pandas, by_altair, by_hvplot]
+
+
+@pytest.mark.parametrize("taken", TAKEN)
 def test_a_library_takes_a_stage_an_input_and_a_dated_view_as_they_are(
     session: Session, taken: Any
 ) -> None:
