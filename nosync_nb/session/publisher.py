@@ -43,6 +43,7 @@ from nosync_nb.store.retention import Retention
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
 from nosync_nb.trace.past.history import History
+from nosync_nb.trace.past.tails import Encoded
 
 Catalog = Mapping[str, Stage]
 
@@ -362,7 +363,7 @@ def remember(history: History, logs: Container[int], draft: Draft, *, again: boo
         elif batch.layout == layout:
             history.append(number, draft.epoch, batch)
         else:
-            history.append_encoded(number, layout, [(draft.epoch, batch)], updates_of)
+            history.append(number, draft.epoch, Encoded(layout, batch, updates_of))
 
 
 def _emptied(version: Version, numbers: Iterable[int]) -> frozenset[str]:

@@ -53,14 +53,17 @@ def append(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     merged = 0
     if layers and layer.is_young:
         last = layers[-1]
-        layer.watch(WARY if last.is_watched else max(0, last.wary - 1))
-        near = last.rows_count <= YOUNG_ROWS and last.level <= layer.level + 1
-        if last.is_young and not layer.wary and (near or last.pieces_count > 1):
-            fits = last.rows_count + layer.rows_count <= INLINE_ROWS
-            if fits and last.pieces_count < JOINED_MAX:
-                layer.join(trace.layout, last)
-                return Trace(trace.layout, (*layers[:-1], layer)), 0
-            last.fill()
+        wary = WARY if last.is_watched else last.wary - 1
+        if wary > 0:
+            layer.watch(wary)
+        elif last.is_young:
+            joined = last.pieces_count
+            near = last.rows_count <= YOUNG_ROWS and last.level <= layer.level + 1
+            if near or joined > 1:
+                if joined < JOINED_MAX and last.rows_count + layer.rows_count <= INLINE_ROWS:
+                    layer.join(trace.layout, last)
+                    return Trace(trace.layout, (*layers[:-1], layer)), 0
+                last.fill()
     n = len(layers)
     if n >= WIDTH and layers[-WIDTH].level <= layers[-1].level and not layers[-1].is_young:
         layers, merged = _settled(trace.layout, layers, 0)  # in order since it came, by a reader

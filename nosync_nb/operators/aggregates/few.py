@@ -12,14 +12,13 @@ from operator import add
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from nosync_nb import rows
 from nosync_nb.operators.aggregates import accumulators
 from nosync_nb.operators.base import Step
 from nosync_nb.rows import Column
 from nosync_nb.rows.counts import CountError
-from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Updates
+from nosync_nb.trace.batch import NO_HASHES, UNORDERED, Batch, Diffs, Updates
 
 _LIMIT = 2**63
 
@@ -45,7 +44,7 @@ class FewCounts:
         self,
         values: Sequence[object],
         keys: list[Column],
-        diff: npt.NDArray[np.int64],
+        diff: Diffs,
         step: Step,
     ) -> Updates | None:
         """The change of the output.
@@ -67,8 +66,15 @@ class FewCounts:
         if max(after) >= _LIMIT or min(after) < -_LIMIT:
             raise CountError
         step.memo.hold(change, after)
-        step.emitted[0] = self._accumulated(keys, first, added)
-        return self._output(keys, first, before, after)
+        if 0 in added:  # these groups are as they were
+            kept = [group for group, count in enumerate(added) if count]
+            if not kept:
+                return None
+            first, added = [first[group] for group in kept], [added[group] for group in kept]
+            before, after = [before[group] for group in kept], [after[group] for group in kept]
+        groups = _taken(keys, first)
+        step.emitted[0] = self._accumulated(groups, added)
+        return self._output(groups, before, after)
 
     def _looked(
         self, keys: list[Column], first: list[int], step: Step, groups: Sequence[int]
@@ -81,24 +87,19 @@ class FewCounts:
         counts: list[int] = slots[0].tolist() if slots else [0] * len(at)
         return counts
 
-    def _accumulated(self, keys: list[Column], first: list[int], added: list[int]) -> Batch | None:
+    def _accumulated(self, groups: list[Column], added: list[int]) -> Batch:
         """The change of the accumulator trace: no two rows are equal, so they need no order."""
-        if 0 in added:
-            first = [at for at, count in zip(first, added, strict=True) if count]
-            added = [count for count in added if count]
-            if not added:
-                return None
-        columns = _taken(keys, first)
-        columns.append(np.zeros(len(added), self.slot_type))
+        columns = [*groups, np.zeros(len(added), self.slot_type)]
         return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, _numbers(added))
 
-    def _output(
-        self, keys: list[Column], first: list[int], before: list[int], after: list[int]
-    ) -> Updates | None:
+    def _output(self, groups: list[Column], before: list[int], after: list[int]) -> Updates | None:
         """Retracts the rows before and inserts the rows after, without those that are the same."""
+        if self.counted and min(before) > 0 and min(after) > 0:  # as most are, without a loop
+            own = [np.concatenate((each, each)) for each in groups]
+            return self._rows(own, before + after, _signs(len(before), len(after)))
         at_old, old_counts, at_new, new_counts = [], [], [], []
-        for at, old, new in zip(first, before, after, strict=True):
-            if old > 0 and new > 0 and (old == new or not self.counted):
+        for at, (old, new) in enumerate(zip(before, after, strict=True)):
+            if old > 0 and new > 0 and not self.counted:
                 continue
             if old > 0:
                 at_old.append(at)
@@ -108,10 +109,14 @@ class FewCounts:
                 new_counts.append(new)
         if not at_old and not at_new:
             return None
-        own = _taken(keys, at_old + at_new)
-        counts = _numbers(old_counts + new_counts)
+        own = _taken(groups, at_old + at_new)
+        return self._rows(own, old_counts + new_counts, _signs(len(at_old), len(at_new)))
+
+    def _rows(self, own: list[Column], numbers: list[int], signs: Diffs) -> Updates:
+        """Rows of the output, of their keys and counts."""
+        counts = _numbers(numbers)
         values = [own[i] if i < len(own) else counts for i in self.picked]
-        return Updates([*own, *values], _signs(len(at_old), len(at_new)))
+        return Updates([*own, *values], signs)
 
 
 def _taken(keys: list[Column], at: list[int]) -> list[Column]:
@@ -120,7 +125,7 @@ def _taken(keys: list[Column], at: list[int]) -> list[Column]:
     return [key[index] for key in keys]
 
 
-def _numbers(values: list[int]) -> npt.NDArray[np.int64]:
+def _numbers(values: list[int]) -> Diffs:
     """Counts as an array.
 
     Raises:
@@ -133,7 +138,7 @@ def _numbers(values: list[int]) -> npt.NDArray[np.int64]:
 
 
 @lru_cache(maxsize=1024)
-def _signs(gone: int, come: int) -> npt.NDArray[np.int64]:
+def _signs(gone: int, come: int) -> Diffs:
     """-1 for each row that goes, then +1 for each that comes."""
     signs = np.repeat(np.array([-1, 1]), (gone, come))
     signs.setflags(write=False)

@@ -39,6 +39,7 @@ _SIZE = struct.Struct("<I")
 _PLAIN, _NULLABLE, _TEXT, _BYTES, _ARROW = range(5)
 _ALL_ONE, _INT8, _INT64 = range(3)
 _NULL = 0xFFFF_FFFF
+_WORD = 8
 _SIZED = ("string", "binary")
 _REPEATED = 16
 _MANY = 16
@@ -82,16 +83,21 @@ def encode_small(
     tags: bytearray | None = None  # all columns are plain, so far
     others: list[tuple[pa.Array, str]] = []
     # For each batch of each epoch: what is asked of all of them comes first.
-    for index, (column, type_) in enumerate(zip(columns, types, strict=True)):
+    try:
+        wide = [column.dtype for column in columns] == _wide(tuple(types))
+    except AttributeError:  # one is Arrow's
+        wide = False
+    if wide:
+        parts.append(b"".join([column.tobytes() for column in columns]))
+        assert len(parts[-1]) == _WORD * rows * len(columns)
+    for index, (column, type_) in () if wide else enumerate(zip(columns, types, strict=True)):
         assert len(column) == rows
-        if type(column) is np.ndarray and column.dtype is FIXED.get(type_):
-            data = column.tobytes()
-        elif not isinstance(column, np.ndarray):
+        if not isinstance(column, np.ndarray):
             tags = tags or bytearray(len(columns))
             tags[index] = _ARROW
             others.append((column, type_))
             continue
-        elif column.dtype.hasobject:
+        if column.dtype.hasobject:
             values = column.tolist()
             if type_ in _SIZED and _size(values) > most:
                 return None
@@ -110,6 +116,14 @@ def encode_small(
     head = _HEADER.pack(FORMAT, form, len(columns), rows) + (tags or bytes(len(columns)))
     data = b"".join((head, _PADDING[len(head) & 7], *parts))
     return data if len(data) <= most else None
+
+
+@lru_cache(maxsize=1024)
+def _wide(types: tuple[str, ...]) -> list[np.dtype[Any]] | None:
+    """The dtypes of columns that need no padding between them; None if some do, or have none."""
+    dtypes = [FIXED[type_] for type_ in types if type_ in FIXED]
+    full = len(dtypes) == len(types) and all(dtype.itemsize == _WORD for dtype in dtypes)
+    return dtypes if full else None
 
 
 def rows_count(data: bytes | memoryview) -> int:

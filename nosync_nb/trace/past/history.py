@@ -122,12 +122,12 @@ class History:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def append(self, trace: int, epoch: int, batch: Batch) -> None:
+    def append(self, trace: int, epoch: int, change: Batch | Encoded) -> None:
         """Adds the change of a trace at an epoch, not below its last one. Cost: below 1 us."""
         tail = self._view.tails.get(trace)
         if tail is None:
             tail = self._view.tails[trace] = []
-        tail.append((epoch, batch))
+        tail.append((epoch, change))
 
     def last(self, trace: int) -> int:
         """The last epoch of a trace that was appended and not packed yet, -1 if there is none."""
