@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from hashlib import md5, sha1, sha224, sha256, sha384, sha512
+from hashlib import sha1, sha224, sha256, sha384, sha512
 from typing import Any
 
 from xxhash import xxh64_intdigest
@@ -22,6 +22,11 @@ from nosync_nb.expressions.rules import Rule, count
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows.ddl import DAY_TIMES, YEAR_MONTHS
 from nosync_nb.rows.types import decimal_parts
+
+try:
+    from _md5 import md5  # half the time of OpenSSL's, which may be forbidden by the machine
+except ImportError:
+    from hashlib import md5
 
 _SEED = 42
 _WORD = 0xFFFFFFFF
@@ -42,8 +47,11 @@ def of_bytes(row: Callable[[bytes], Any], result: str = "string") -> Rule:
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         count(name, arguments, 1)
-        kernel = TextKernel(lambda value: row(raw(value)))
-        return StrictNode(name, result, kernel, (as_bytes(arguments[0], utc),))
+        given = as_bytes(arguments[0], utc)
+        of_text = TextKernel(lambda value: row(value.encode()))
+        return StrictNode(
+            name, result, TextKernel(row) if given.type == "binary" else of_text, (given,)
+        )
 
     return rule
 
