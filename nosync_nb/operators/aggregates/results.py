@@ -8,10 +8,13 @@ import numpy as np
 
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import PAIRS
-from nosync_nb.operators.aggregates import moments, totals
+from nosync_nb.operators.aggregates import many, moments, totals
 from nosync_nb.operators.aggregates.accumulators import Ints, Slots
 from nosync_nb.operators.aggregates.plans import SPREADS, CallPlan, sum_kind
 from nosync_nb.rows import Column
+
+_TOTALS = {"sum": "sum", "try_sum": "sum", "avg": "avg", "try_avg": "avg"}
+"""What is had of many groups at once, as what it is."""
 
 
 def result(plan: CallPlan, slots: Slots, type_: str, n: int, stage: str) -> Column:
@@ -30,6 +33,12 @@ def result(plan: CallPlan, slots: Slots, type_: str, n: int, stage: str) -> Colu
     count = np.zeros(n, np.int64) if count is None else count
     if function == "count":
         return count
+    if function in _TOTALS:
+        at_once = many.total(
+            _TOTALS[function], slots, plan.slots.get("sum", 0), type_, plan.call.type, count
+        )
+        if at_once is not None:
+            return at_once
     try:
         values = _values(plan, slots, type_, count)
     except ExpressionError as error:
