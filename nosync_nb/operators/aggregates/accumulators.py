@@ -203,8 +203,13 @@ def _chunk(result: Parts, numbers: Ints, sign: Ints, whole: Ints, lowest: Ints) 
     )
     for offset, chunk in enumerate(chunks):
         used = chunk.nonzero()[0]
-        for bin_ in np.unique(place[used]).tolist():
-            index = used[place[used] == bin_]
+        if not len(used):
+            continue
+        places = place[used]
+        least = int(places.min())
+        bins = (np.bincount(places - least).nonzero()[0] + least).tolist()
+        for bin_ in bins:
+            index = used if len(bins) == 1 else used[places == bin_]
             part = (numbers[index], sign[index] * chunk[index])
             slot = bin_ + offset
             if slot in result:

@@ -18,6 +18,7 @@ from nosync_nb import rows
 from nosync_nb.expressions import AggregateCall, Expression
 from nosync_nb.operators.aggregates import accumulators, results
 from nosync_nb.operators.aggregates.accumulators import Slots
+from nosync_nb.operators.aggregates.adding import added
 from nosync_nb.operators.aggregates.few import FewCounts
 from nosync_nb.operators.aggregates.looks import looked
 from nosync_nb.operators.aggregates.memo import CountMemo, SlotMemo
@@ -29,7 +30,7 @@ from nosync_nb.operators.keys import Groups, group, group_few, key_values
 from nosync_nb.operators.linear import evaluate
 from nosync_nb.rows import Column, Schema
 from nosync_nb.rows.arrays import all_true, any_zero
-from nosync_nb.rows.counts import add_at, add_runs, products, sums
+from nosync_nb.rows.counts import add_at, add_runs, sums
 from nosync_nb.rows.types import FIXED
 from nosync_nb.trace.batch import (
     NO_HASHES,
@@ -148,6 +149,7 @@ class Aggregate(Operator):
         number[starts[1:]] = 1
         number = number.cumsum()
         for feed in self.by_rows:
+            type_ = self.arguments[feed.argument].type
             columns = [rows.take(arguments[i], order) for i in feed.arguments]
             null = _either(map(rows.null_mask, columns))
             counted = diff if null is None else np.where(null, 0, diff)
@@ -155,33 +157,10 @@ class Aggregate(Operator):
             if len(feed.slots) > 1 and null is not None:
                 some = (~null).nonzero()[0]
                 columns = [rows.take(column, some) for column in columns]
-                self._add(feed, columns, diff[some], number[some], len(starts), changes)
+                changes |= added(feed, columns, type_, diff[some], number[some], len(starts))
             elif len(feed.slots) > 1:
-                self._add(feed, columns, diff, number, len(starts), changes)
+                changes |= added(feed, columns, type_, diff, number, len(starts))
         return changes
-
-    def _add(
-        self,
-        feed: Feed,
-        columns: list[Column],
-        diff: npt.NDArray[np.int64],
-        number: npt.NDArray[np.int64],
-        groups_count: int,
-        changes: Slots,
-    ) -> None:
-        """Adds the contributions of non-null values, but for their count, to `changes`."""
-        type_ = self.arguments[feed.argument].type
-        for kind, base in feed.slots.items():
-            if kind == "count":
-                continue
-            if len(columns) == 2:
-                parts = accumulators.pair_contributions(kind, *columns)
-            else:
-                parts = accumulators.contributions(kind, columns[0], type_, len(diff))
-            for offset, (index, values) in parts.items():
-                added = np.zeros(groups_count, np.int64)
-                add_at(added, number[index], products(values, diff[index]))
-                changes[base + offset] = added
 
     def _looks(self, groups: Groups, changes: Slots, step: Step) -> Looks:
         """What the held traces tell: results before and after, and contributions to `changes`."""
@@ -220,7 +199,8 @@ class Aggregate(Operator):
         if len(feed.slots) > 1:
             places = [self.held[feed.held - 1].arguments.index(i) for i in feed.arguments]
             columns = [rows.take(batch.columns[len(self.keys) + place], index) for place in places]
-            self._add(feed, columns, diff, number, len(count), changes)
+            type_ = self.arguments[feed.argument].type
+            changes |= added(feed, columns, type_, diff, number, len(count))
 
     def _accumulated(self, groups: Groups, changes: Slots) -> Batch | None:
         """The change of the accumulator trace: a row (key, slot) with the number as its diff."""

@@ -1,0 +1,76 @@
+"""What many values contribute is added up some at a time, to the same slots as at once."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nosync_nb.operators.aggregates import adding
+from nosync_nb.operators.aggregates.accumulators import Slots
+from nosync_nb.operators.aggregates.adding import AT_ONCE, added
+from nosync_nb.operators.aggregates.plans import Feed
+from nosync_nb.rows.counts import CountError
+
+GROUPS = 4
+
+values = {"double": st.floats(width=64), "bigint": st.integers(-(2**63), 2**63 - 1)}
+counts = st.one_of(st.integers(-2, 2), st.sampled_from([2**32, -(2**32), 2**33]))
+
+
+def of(type_: str, drawn: list[tuple[Any, int, int]]) -> Slots | str:
+    """The slots of (value, count, group); what counts more than 64 bits is told."""
+    dtype = np.float64 if type_ == "double" else np.int64
+    column = np.array([value for value, _, _ in drawn], dtype)
+    diff = np.array([count for _, count, _ in drawn], np.int64)
+    number = np.array([group for _, _, group in drawn], np.int64)
+    feed = Feed(0, -1, -1, {"count": 1, "sum": 100})
+    try:
+        return added(feed, [column], type_, diff, number, GROUPS)
+    except CountError:
+        return "too many"
+
+
+def plain(slots: Slots | str) -> Any:
+    """Slots without those of zeros alone: what counts is what a group's numbers are."""
+    if isinstance(slots, str):
+        return slots
+    return {slot: numbers.tolist() for slot, numbers in slots.items() if numbers.any()}
+
+
+@pytest.mark.parametrize("type_", [*values])
+@given(data=st.data())
+def test_some_at_a_time_are_those_at_once(type_: str, data: st.DataObject) -> None:
+    drawn = data.draw(
+        st.lists(st.tuples(values[type_], counts, st.integers(0, GROUPS - 1)), max_size=12)
+    )
+    drawn.sort(key=lambda each: each[2])
+    at_once = of(type_, drawn)
+    with mock.patch.object(adding, "AT_ONCE", 3):
+        assert plain(of(type_, drawn)) == plain(at_once)
+
+
+def test_what_fits_in_the_end_may_be_too_much_in_between() -> None:
+    drawn = [(1.0, 2**34, 0)] * 4 + [(1.0, -(2**34), 0)] * 4
+    whole = of("double", drawn)
+    assert not isinstance(whole, str)
+    with mock.patch.object(adding, "AT_ONCE", 4):
+        assert plain(of("double", drawn)) == plain(whole) == {}
+
+
+def test_what_is_made_on_the_way_does_not_grow_with_the_values() -> None:
+    n = 8 * AT_ONCE
+    column, diff = np.arange(n) / 8, np.ones(n, np.int64)
+    number = np.arange(n) * GROUPS // n
+    feed = Feed(0, -1, -1, {"count": 1, "sum": 100})
+    tracemalloc.start()
+    try:
+        added(feed, [column], "double", diff, number, GROUPS)
+        assert tracemalloc.get_traced_memory()[1] < 4 * column.nbytes
+    finally:
+        tracemalloc.stop()
