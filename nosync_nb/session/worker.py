@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from nosync_nb.errors import DurabilityError, FencedError, NosyncError, OutOfMemoryError
+from nosync_nb.rows import cores
 
 SWITCH_S = 0.00005
 """After how long a thread that waits for the interpreter is given it, while a task runs. A loop
@@ -145,6 +146,7 @@ class Worker:
             self._thread = None
 
     def _run(self) -> None:
+        cores.alone()  # the other ones are for who commits
         while True:
             with self._lock:
                 self._news.wait_for(lambda: self._tasks or self._closed)

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.disk import Files
+from nosync_nb.rows import cores
 from nosync_nb.spark.failures import explained
 from nosync_nb.spark.sessions import is_local
 from nosync_nb.spark.starting import Spark
@@ -119,6 +120,7 @@ def settled(work: Work) -> Work:
 @cache
 def _settle() -> None:
     """Sets apart for good what is there when a worker begins its first task of ours."""
+    cores.alone()
     gc.collect()
     gc.freeze()
 

@@ -25,8 +25,10 @@ import numpy.typing as npt
 from nosync_nb import rows
 from nosync_nb.rows import Column
 from nosync_nb.rows.arrays import all_true, any_true, any_zero, sorted_by
+from nosync_nb.rows.cores import MANY
 from nosync_nb.rows.counts import CountError, add_runs
 from nosync_nb.rows.encoding import encode_column
+from nosync_nb.trace.sorting import put_in_order
 
 Hashes = npt.NDArray[np.uint64]
 Diffs = npt.NDArray[np.int64]
@@ -279,7 +281,9 @@ def _sorted(
         hashes, diffs = khash.tolist(), diff.tolist()
         if 0 not in diffs and all(map(lt, hashes, hashes[1:])):
             return Batch(layout, columns, khash, rhash, diff, code)
-    if len(diff) > 1:
+    if len(diff) >= MANY:
+        khash, rhash, diff, code = put_in_order(columns, khash, rhash, diff, code)
+    elif len(diff) > 1:
         if code is not None:
             index = np.lexsort((rhash, code, khash))
         elif rhash is khash:

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.disk import Files
 from nosync_nb.files.names import FOLDERS, PART, plain, within
+from nosync_nb.rows import cores
 from nosync_nb.store.replicas.source import Source
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.merging import each_range
@@ -151,6 +152,7 @@ class Merger:
             self._thread.join(wait_s)
 
     def _run(self) -> None:
+        cores.alone()  # the other ones are for who commits
         while True:
             with self._news:
                 self._news.wait_for(lambda: self._asked or self._ended)

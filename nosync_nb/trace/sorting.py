@@ -1,0 +1,75 @@
+"""Sorting many rows, by the cores of the machine together.
+
+Each core finds the order of a range of key hashes, and then fetches one column after another. The
+order is the same as that of few rows: equal hashes aside, which are told apart later, it is the
+only one there is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from nosync_nb import rows
+from nosync_nb.rows import Column, cores
+from nosync_nb.rows.arrays import sorted_by
+
+Numbers = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
+
+
+def put_in_order(
+    columns: list[Column], khash: Numbers, rhash: Numbers, diff: Counts, code: Numbers | None
+) -> tuple[Numbers, Numbers, Counts, Numbers | None]:
+    """Brings rows into the order of (khash, code, rhash).
+
+    Args:
+        columns: each is replaced as soon as it is fetched: as many as there are cores are there
+            twice at a time.
+        rhash: may be `khash` itself, and is then in what is returned.
+    """
+    index = order(khash, rhash, code)
+    apart = rhash is not khash
+    numbers: list[npt.NDArray[np.uint64]] = [khash]
+    if apart:
+        numbers.append(rhash)
+    if code is not None:
+        numbers.append(code)
+    counts = [diff]
+
+    def fetch(at: int) -> None:
+        if at < len(columns):
+            columns[at] = rows.take(columns[at], index)
+        elif at == len(columns):
+            counts[0] = counts[0][index]
+        else:
+            numbers[at - len(columns) - 1] = numbers[at - len(columns) - 1][index]
+
+    cores.each(fetch, len(columns) + 1 + len(numbers), cores.count(len(diff)))
+    code = None if code is None else numbers[-1]
+    return numbers[0], numbers[1] if apart else numbers[0], counts[0], code
+
+
+def order(khash: Numbers, rhash: Numbers, code: Numbers | None = None) -> Positions:
+    """Positions that sort by `khash`, then `code`, then `rhash`; equal ones stand in any order."""
+    parts = cores.count(len(khash))
+    if parts < 2:
+        return _order(khash, rhash, code)
+    share = ((khash >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)).astype(np.uint8)
+    ranges: list[Positions] = [np.zeros(0, np.int64)] * parts
+
+    def sort(part: int) -> None:
+        at = (share == part).nonzero()[0]
+        own = khash[at]
+        other = own if rhash is khash else rhash[at]
+        ranges[part] = at[_order(own, other, None if code is None else code[at])]
+
+    cores.each(sort, parts, parts)
+    return np.concatenate(ranges)
+
+
+def _order(khash: Numbers, rhash: Numbers, code: Numbers | None) -> Positions:
+    if code is not None:
+        return np.lexsort((rhash, code, khash))
+    return khash.argsort() if rhash is khash else sorted_by(khash, rhash)
