@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from nosync_nb.operators import Linear, Step
 from nosync_nb.rows.types import FIXED
 from nosync_nb.trace import Layer
@@ -212,6 +214,10 @@ class Delta:
         if other is not None and len(other.parts) == 1:
             known = other.parts[0]
             batch = arrange(layout, known.updates, rhash=known.rhash)
+        elif other is not None and len(self) > SMALL_ROWS:
+            columns, diff = concat_updates([part.updates for part in other.parts], self.types)
+            rhash = np.concatenate([part.rhash for part in other.parts])
+            batch = arrange(layout, Updates(columns, diff), rhash=rhash, consumed=True)
         elif len(self.updates.diff) <= SMALL_ROWS:
             batch = self._marked().arranged(layout)
         else:
