@@ -17,6 +17,9 @@ A join takes in the one on its left side, and the columns that are chosen or ren
    be wider ones, as those of named collections have all columns. A star of facts with two others,
    and nobody else who reads it, held half as much again on the disk, and took twice as long for
    7500 rows.
+
+Where named collections hold rows already it is weighed instead of 2 and 5 what would be kept by
+either plan (`dataflow/sizes.py`): what is less then counts as kept by others.
 """
 
 from __future__ import annotations

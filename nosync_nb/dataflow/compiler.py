@@ -26,6 +26,7 @@ from nosync_nb.dataflow.graph import Graph, Made, MadeBy, Node, Wiring, others
 from nosync_nb.dataflow.loops import check_stable, compile_loop
 from nosync_nb.dataflow.planning import Plans, planned
 from nosync_nb.dataflow.sharing import asks, kept_by_others, running
+from nosync_nb.dataflow.sizes import Tables, chosen
 from nosync_nb.dataflow.stage import MEMORY, Frozen, Stage, separate
 from nosync_nb.errors import ExpressionError
 from nosync_nb.expressions import Types
@@ -69,6 +70,7 @@ class Compiler:
         extended: stages whose nodes are reused although they have missed epochs.
         refused: nodes that are not reused.
         bare: nodes with a name that have lost what they remember, and have their log and rows.
+        tables: what is known of the sizes of named collections.
     """
 
     def __init__(
@@ -80,8 +82,10 @@ class Compiler:
         extended: AbstractSet[str] = frozenset(),
         refused: AbstractSet[int] = frozenset(),
         bare: AbstractSet[int] = frozenset(),
+        tables: Tables | None = None,
     ) -> None:
         self.types = types
+        self.tables = tables
         self.now = now
         self.extended = extended
         self.old = old
@@ -196,7 +200,10 @@ class Compiler:
             runs = running(plans, stage, prints, building, self.old)
             if runs is not None:
                 return runs
-        return plans.wishes & kept_by_others(self.catalog, stage.name, self.types)
+        granted = plans.wishes & kept_by_others(self.catalog, stage.name, self.types)
+        if self.tables is None or not self.now:
+            return granted
+        return chosen(plans, granted, self.tables)
 
     def _sub(self, tree: Definition, purpose: Purpose) -> Call[Node]:
         """The node of an unnamed part, shared with equal ones."""

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from nosync_nb.operators import Linear, Step
-from nosync_nb.rows.types import FIXED
+from nosync_nb.rows.types import OBJECT_BYTES
 from nosync_nb.trace import Layer
 from nosync_nb.trace.batch import (
     UNORDERED,
@@ -27,9 +27,6 @@ from nosync_nb.trace.batch import (
 )
 from nosync_nb.trace.hashed import Hashed
 from nosync_nb.trace.parts import PartRef, frame_rows
-
-OBJECT_BYTES = 50
-"""What one value takes that is an object of Python, such as a short text."""
 
 SMALL_ROWS = 4096
 """A change of at most so many rows is small: it stays in this process, in the log's frame."""
@@ -260,11 +257,6 @@ class Delta:
         if held is None or not held.refs:
             held = Held((self.batch(layout),))
         return layer_of(held, layout, epoch)
-
-
-def row_bytes(types: Sequence[str]) -> int:
-    """About how many bytes a row of some types takes in memory; of Python's own values a guess."""
-    return sum(FIXED[t].itemsize if t in FIXED else OBJECT_BYTES for t in types)
 
 
 def _size_bytes(part: Updates | Batch) -> int:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.identity import definition_fingerprint
-from nosync_nb.dataflow.delta import row_bytes
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage, separate
+from nosync_nb.rows.types import row_bytes
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
 

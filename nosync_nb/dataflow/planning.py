@@ -16,7 +16,8 @@ are stages that are not deterministic: what their functions gave is kept by the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain, combinations
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,9 @@ from nosync_nb.dataflow.chaining import NOBODYS, Lookup, chained, looked_up
 from nosync_nb.dataflow.demand import pruned
 from nosync_nb.dataflow.pushing import pushed
 from nosync_nb.expressions import Types
+
+WISHES_MAX = 4
+"""Of more wishes it is not tried which were fulfilled, unless all or none were."""
 
 PLANNED_MAX = 1000
 """Definitions of more operators are run as they are written: to plan them would take seconds."""
@@ -48,10 +52,18 @@ class Plans:
         """The definition by which it is run if others keep some of what it wishes for."""
         made, tree = self._made, self._tree
         if others not in made.plans:
-            chain = chained(tree if made.narrow is None else made.narrow, others)
-            made.plans[others] = None if chain is tree else chain
+            joined = chained(tree if made.narrow is None else made.narrow, others)
+            made.plans[others] = None if joined is tree else joined
         plan = made.plans[others]
         return tree if plan is None else plan
+
+    def subsets(self) -> Iterable[frozenset[Lookup]]:
+        """Some of the wishes or all, the most first; of many all alone."""
+        count = len(self.wishes)
+        sizes = range(count, 0, -1) if count <= WISHES_MAX else [count]
+        return map(
+            frozenset, chain.from_iterable(combinations(sorted(self.wishes), n) for n in sizes)
+        )
 
 
 class _Made(NamedTuple):

@@ -6,14 +6,14 @@ plans look up whatever anybody else does, and collections by their own key: what
 for is no reason for another's choice.
 
 What was chosen stays, so that no definition and no opening takes away what another stage remembers:
-the nodes that the log names tell by what a stage runs. It is chosen anew if there are none of them;
-and before the first epoch, as nothing is remembered then: the order of definitions tells nothing.
+the nodes that the log names tell by what a stage runs, be it by sizes. It is chosen anew if there
+are none of them; and before the first epoch, as nothing is remembered then: the order of
+definitions tells nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from itertools import chain, combinations
+from collections.abc import Container, Mapping
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.chaining import NOBODYS, Lookup
@@ -22,9 +22,6 @@ from nosync_nb.dataflow.planning import Plans, plans_of
 from nosync_nb.dataflow.stage import Stage, separate
 from nosync_nb.expressions import Types
 from nosync_nb.operators.specs import is_linear
-
-WISHES_MAX = 4
-"""Of more wishes it is not tried which were fulfilled, unless all or none were."""
 
 
 def running(
@@ -40,7 +37,7 @@ def running(
     node = graph.named.get(stage.name)
     inputs = _inputs(graph, node)
     tried = {}
-    for lookups in (NOBODYS, *_subsets(plans.wishes)):
+    for lookups in (NOBODYS, *plans.subsets()):
         plan = plans.by(lookups)
         known = _prints(plan, prints, stage.apart)
         if not inputs or inputs == _reads(plan, known):
@@ -72,12 +69,6 @@ def asks(stage: Stage, types: Types | None) -> frozenset[Lookup]:
     if stage.definition is None or not stage.live or stage.options.nondeterministic:
         return own
     return own | plans_of(stage.definition, types).asks
-
-
-def _subsets(wishes: frozenset[Lookup]) -> Iterable[frozenset[Lookup]]:
-    """Some of the wishes or all, the most first."""
-    sizes = range(len(wishes), 0, -1) if len(wishes) <= WISHES_MAX else [len(wishes)]
-    return map(frozenset, chain.from_iterable(combinations(sorted(wishes), n) for n in sizes))
 
 
 def _prints(plan: Definition, prints: Mapping[str, str], apart: int) -> Mapping[int, str]:

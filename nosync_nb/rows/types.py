@@ -7,6 +7,7 @@ words stand in backticks. This module knows nothing of columns or values.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +19,9 @@ from nosync_nb.rows.ddl import DAY_TIMES, INTERVALS, YEAR_MONTHS, TypeReader, qu
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 FLOATS = ("float", "double")
+
+OBJECT_BYTES = 50
+"""What one value takes that is an object of Python, such as a short text."""
 
 FIXED: dict[str, np.dtype[Any]] = {
     "boolean": np.dtype(np.bool_),
@@ -204,3 +208,8 @@ _FROM_ARROW: dict[int, str] = {
     pa.date64().id: "date",
     pa.duration("us").id: "interval day to second",
 }
+
+
+def row_bytes(types: Sequence[str]) -> int:
+    """About how many bytes a row of some types takes in memory; of Python's own values a guess."""
+    return sum(FIXED[t].itemsize if t in FIXED else OBJECT_BYTES for t in types)

@@ -18,7 +18,8 @@ from nosync_nb.dataflow.draft import Work
 from nosync_nb.dataflow.lookups import Arrangement, Lookups
 from nosync_nb.dataflow.moves import columns_read, moved, pruned
 from nosync_nb.dataflow.planning import PLANNED_MAX, Plans, plans_of
-from nosync_nb.dataflow.sharing import running
+from nosync_nb.dataflow.sharing import kept_by_others, running
+from nosync_nb.dataflow.sizes import Tables, between
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.operators.specs import waiting
@@ -49,12 +50,18 @@ class Subject(NamedTuple):
         plan: as it is run.
         stage: the stage that it is; None if it has no name.
         others: what it looks up since others keep it.
+        instead: what it looks up since that is less than what it would keep.
+        spared: about how many rows that would be.
+        possible: what it might look up besides.
     """
 
     written: Definition
     plan: Definition
     stage: Stage | None
     others: frozenset[Lookup]
+    instead: frozenset[Lookup] = NOBODYS
+    spared: int = 0
+    possible: frozenset[Lookup] = NOBODYS
 
 
 def explained(
@@ -68,17 +75,29 @@ def explained(
     stage = seen.stage(definition.name) if definition.is_ref else seen.catalog.get(name or "")
     written = definition if stage is None or stage.definition is None else stage.definition
     as_written = stage is not None and (stage.frozen or stage.options.nondeterministic)
-    plan, others = written, NOBODYS
+    told = Subject(written, written, stage, NOBODYS)
     if not as_written:
         plans = plans_of(written, types)
-        others = _kept_by_others(seen, stage, plans) if plans.wishes else NOBODYS
-        plan = plans.by(others)
-    told = Subject(written, plan, stage, others)
+        told = told._replace(plan=plans.by(NOBODYS))
+        if plans.wishes:
+            told = _chosen(told, seen, plans, types)
     return _Telling(told, seen, works, types).explained(name or "collection")
 
 
-def _kept_by_others(seen: Snapshot, stage: Stage | None, plans: Plans) -> frozenset[Lookup]:
-    """What a stage is run by that others keep."""
+def _chosen(told: Subject, seen: Snapshot, plans: Plans, types: SparkTypes) -> Subject:
+    """With the plan by which it runs, and why by that."""
+    runs, stage = _runs_by(seen, told.stage, plans), told.stage
+    others = NOBODYS if stage is None else kept_by_others(seen.catalog, stage.name, types)
+    told = told._replace(plan=plans.by(runs), others=runs & others, instead=runs - others)
+    if told.instead:
+        usual = plans.by(told.others)
+        spared = between(usual, Tables(seen.graph, seen.version.traces))
+        return told._replace(spared=spared)
+    return told._replace(possible=plans.wishes - runs)
+
+
+def _runs_by(seen: Snapshot, stage: Stage | None, plans: Plans) -> frozenset[Lookup]:
+    """What of its wishes a stage is run by."""
     graph = seen.graph
     if stage is None or stage.name not in graph.named:
         return NOBODYS
@@ -99,6 +118,7 @@ class _Telling:
         self.works = works
         plan = told.plan
         self.lookups = Lookups(seen, plan, told.stage)
+        self.tables = Tables(seen.graph, seen.version.traces)
         self.moved = moved(told.written, plan)
         self.pruned = pruned(told.written, plan)
         self.unchained = unchained(plan)
@@ -198,16 +218,29 @@ class _Telling:
             yield f"moved below {' and '.join(WORDS.get(op, op) for op in below)}"
         if gone := self.pruned.get(id(part)):
             yield f"not carried, as nobody reads it: {listed(gone)}"
-        if theirs := [*self._of_others(part)]:
+        if theirs := [*self._among(part, self.told.others)]:
             yield f"looked up as others keep it: {listed(theirs)}"
+        if less := [*self._among(part, self.told.instead)]:
+            spared = f"about {_rows(self.told.spared)} between"
+            yield f"looked up instead of {spared}, which would be more: {listed(less)}"
         if why := self.unchained.get(id(part)):
             yield f"keeps the rows of the join below ({_rows(self._rows_below(part))}): {why}"
+            if more := [*self._possible()]:
+                yield f"to keep none it would look up {listed(more)}"
 
-    def _of_others(self, part: Definition) -> Iterator[str]:
-        """What a join of many looks up that it would not need if others did not keep it."""
+    def _among(self, part: Definition, lookups: frozenset[Lookup]) -> Iterator[str]:
+        """Which of some lookups a join of many does."""
         for each, key in zip(part.inputs, part.params.get("keys", ()), strict=False):
-            if part.op == "joins" and each.is_ref and (each.name, tuple(key)) in self.told.others:
+            if part.op == "joins" and each.is_ref and (each.name, tuple(key)) in lookups:
                 yield f"{each.name} by {listed([each.schema.names[place] for place in key])}"
+
+    def _possible(self) -> Iterator[str]:
+        """What it would look up if it kept no rows between, and how many rows that has."""
+        for name, key in sorted(self.told.possible):
+            names = self.seen.catalog[name].schema.names
+            trace = self.tables.trace(name)
+            rows = _rows(0 if trace is None else trace.rows_count)
+            yield f"{name} by {listed([names[place] for place in key])} ({rows})"
 
     def _rows_below(self, join: Definition) -> int:
         """How many rows a join looks up in its first input."""

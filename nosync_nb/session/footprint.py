@@ -11,10 +11,10 @@ import stat
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from nosync_nb.dataflow.delta import row_bytes
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Files
+from nosync_nb.rows.types import row_bytes
 from nosync_nb.session.publisher import Publisher, files_of
 
 BRANCHES = "branches"

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from nosync_nb import rows
-from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, row_bytes
+from nosync_nb.dataflow.delta import SMALL_ROWS, Delta
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import CorruptLogError, OutOfMemoryError, StageError
 from nosync_nb.rows import Schema
 from nosync_nb.rows.arrays import ones
+from nosync_nb.rows.types import row_bytes
 from nosync_nb.session.calls import Change, InputChanges
 from nosync_nb.session.digests import load_of
 from nosync_nb.session.gate import Gate

@@ -16,6 +16,7 @@ from nosync_nb.dataflow.draft import Draft, Version, Work
 from nosync_nb.dataflow.graph import Difference, Graph
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Runner
+from nosync_nb.dataflow.sizes import Tables
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session import lag, replay
@@ -224,7 +225,7 @@ class Installation:
         self, decision: Decision, catalog: Mapping[str, Stage], old: Graph, afresh: Afresh
     ) -> tuple[Graph, Runner]:
         """The graph before, and what runs a catalog; under its new numbers nothing was written."""
-        old = self._publisher.numbered(old)
+        old, now = self._publisher.numbered(old), self._publisher.snapshot
         graph = replay.compiled(
             catalog,
             old,
@@ -233,6 +234,7 @@ class Installation:
             extended=decision.extended,
             refused=afresh.refused,
             bare=afresh.bare,
+            tables=Tables(now.graph, now.version.traces),
         )
         self._publisher.take_numbers(graph.numbers)
         bulk, before = self._link.bulk(), self._publisher.runner

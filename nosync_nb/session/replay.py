@@ -24,6 +24,7 @@ from nosync_nb.dataflow.draft import Draft, Version
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Runner
+from nosync_nb.dataflow.sizes import Tables
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import TimeError
@@ -107,6 +108,7 @@ def compiled(
     extended: AbstractSet[str],
     refused: AbstractSet[int] = frozenset(),
     bare: AbstractSet[int] = frozenset(),
+    tables: Tables | None = None,
 ) -> Graph:
     """The graph of a new catalog; see `Compiler`.
 
@@ -115,7 +117,9 @@ def compiled(
     in memory alone, if it is to be written from now on.
     """
     while True:
-        compiler = Compiler(old, types, now=now, extended=extended, refused=refused, bare=bare)
+        compiler = Compiler(
+            old, types, now=now, extended=extended, refused=refused, bare=bare, tables=tables
+        )
         graph = compiler.compile(catalog)
         lacking = _hollow(graph, old) | _risen(graph, old)
         if not lacking:

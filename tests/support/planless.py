@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from nosync_nb.collections.definition import Definition
-from nosync_nb.dataflow import compiler
+from nosync_nb.dataflow import compiler, sizes
 from nosync_nb.dataflow.chaining import Lookup
 
 
@@ -39,4 +39,17 @@ def granted(*, off: bool = False) -> Iterator[None]:
         yield
         return
     with mock.patch.object(compiler, "kept_by_others", return_value=Everything()):
+        yield
+
+
+@contextmanager
+def weighed(*, off: bool = False) -> Iterator[None]:
+    """Compiles definitions as if what they might look up were always less, once there are rows."""
+    if off:
+        yield
+        return
+    with (
+        mock.patch.object(sizes, "LEAST_BYTES", 0),
+        mock.patch.object(sizes, "CLEARLY", float("inf")),
+    ):
         yield
