@@ -2,7 +2,8 @@
 
 What looks into many traces by many keys cannot be cut by one key. Each of its legs is a change that
 is looked up in one trace after another: a join for each hop, which is cut by its own key; what it
-gives lies in files for the next one, and goes through no other process than theirs.
+gives lies in files for the next one, and goes through no other process than theirs. What the last
+one gives is for whoever reads the node, who may do that join on the way.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def run_legs(
     Args:
         fuse: to leave the last of it to the only one that reads it.
 
-    Cost: a Spark query for each hop, and one for the output.
+    Cost: a Spark query for each hop but the last of each leg, which is done by whoever reads it.
     """
     runs = _Runs(bulk, node, step)
     parts = [part for leg in legs if (part := runs.leg(leg, deltas[leg.port])) is not None]
@@ -61,7 +62,9 @@ class _Runs:
             given = delta if row is None else self._later(delta, row)
             join, number, stage = hop.operator, self.node.id, self.node.stage
             node = Node(number, "", join.types, stage, operator=join, inputs=(0, 1))
-            delta = self._run(node, [given, None], [None, hop.trace]).delta
+            # What looks into the next trace has to know how much that is; what adds up has not.
+            ends = at == len(leg.hops) - 1
+            delta = self._run(node, [given, None], [None, hop.trace], fuse=ends).delta
         if delta is None:
             return None
         last = leg.hops[-1].sieve

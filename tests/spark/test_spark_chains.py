@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,5 @@ def test_a_chain_gives_the_same_rows_on_executors(tmp_path: Path, spark: Any) ->
     assert there == here
     assert all("Spark job" in each for each in away)
     assert not any("Spark job" in each for each in at_home)
+    # The second lookup of the stage that counts is done on the way to counting.
+    assert len(re.findall(r"Spark job", away[1])) == 2
