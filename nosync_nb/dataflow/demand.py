@@ -9,7 +9,10 @@ What is as before:
 - Named collections have all their columns; one arrangement of them by a key serves all readers.
 - The rows of the result, and its definition: this is a plan, which has no part in fingerprints of
   stages, and may be another in the next release.
-- What raises. An expression that may raise is computed for the same rows, wanted or not.
+- What raises. An expression that may raise is computed for the same rows, wanted or not. Of rows
+  that are there fewer than 0 times some may cancel others once the columns are gone by which they
+  differ: as they are in no collection that is read, nothing is computed for them, and so nothing
+  raises that would not raise as it is written.
 - Loops, with all they read.
 """
 
