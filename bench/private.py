@@ -1,6 +1,7 @@
 """What a query of TPC-H keeps for itself, as it is written and as it is planned; a line of JSON.
 
-Private are the rows of its parts, of what its operators remember and of its result. Shared are
+Private are the rows of its parts, of what its operators remember and of its result; an aggregate
+remembers several numbers of each group as so many rows, which `by groups` counts as one. Shared are
 those of the inputs, by every key that they are looked up by: other queries look them up, too. They
 are told of each query in a session of its own, and of all in one session, where a query looks up
 what others keep.
@@ -16,6 +17,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import numpy as np
 
 import nosync_nb
 from bench.r1 import IN_PROCESS
@@ -33,15 +36,19 @@ def as_written(tree: Definition, *_: object) -> Definition:
 
 
 def kept(session: Any, name: str) -> dict[str, int]:
-    """The rows that are private to a query, and that inputs share."""
+    """The rows that are private to a query, also by groups, and those that inputs share."""
     snapshot = owners_of(session).publisher.snapshot
-    own, rows = snapshot.graph.only_of({name}), {"private": 0, "shared": 0}
+    own, rows = snapshot.graph.only_of({name}), {"private": 0, "by groups": 0, "shared": 0}
     for node in snapshot.graph:
         for number, _ in node.layouts():
             trace = snapshot.version.traces.get(number)
-            count = 0 if trace is None else len(trace.consolidated())
+            held = None if trace is None else trace.consolidated()
+            count = 0 if held is None else len(held)
             rows["private"] += count if number in own else 0
             rows["shared"] += count if node.operator is None else 0
+            if held is not None and number in node.state:
+                count = len(np.unique(held.khash))
+            rows["by groups"] += count if number in own else 0
     return rows
 
 
