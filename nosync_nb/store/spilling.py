@@ -57,8 +57,8 @@ class RunFiles:
     ) -> dict[Layout, Held]:
         """Rows in each of some orders, in files; in memory those that the disk refuses.
 
-        Whatever their number is, rows are in memory once, and one column of them twice, if one
-        order is asked for; if there are more, once more.
+        Whatever their number is, rows are in memory once, and a column of them for each core
+        twice, if one order is asked for; if there are more, once more.
 
         Args:
             traces: the orders, with the number of the trace of each.

@@ -183,7 +183,7 @@ def arrange(
     Args:
         khash, rhash: the hashes of key and row, where the caller has them already.
         consumed: the updates are not needed any more: their list of columns becomes the batch's,
-            and there are never two copies of more than one column.
+            and there are never two copies of more columns than there are cores.
 
     Cost: O(n log n) in the rows of `updates`.
     """
