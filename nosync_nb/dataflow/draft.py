@@ -125,6 +125,10 @@ class Draft:
         """The traces that are other than in a version."""
         return others(self.traces, version.traces)
 
+    def over(self, version: Version, before: Version) -> None:
+        """Has what it changed of a version in the place of that in another one."""
+        self.traces = {**version.traces, **self.since(before)}
+
     def version(self) -> Version:
         """The version this draft becomes."""
         return Version(self.epoch, self.traces)

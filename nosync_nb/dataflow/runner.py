@@ -8,7 +8,7 @@ is one assignment by the caller, and failure drops the draft.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, layer_of
@@ -79,25 +79,32 @@ class Runner:
                     self._let_go(node, changed)
         return draft
 
-    def first_run(self, version: Version, old: Graph, held: Graph | None = None) -> Draft:
+    def first_run(
+        self,
+        version: Version,
+        old: Graph,
+        held: Graph | None = None,
+        *,
+        step: Callable[[], None] | None = None,
+    ) -> Draft:
         """Runs the nodes that `old` has not over everything their inputs hold now.
 
         The epoch does not advance. Traces that nodes of `old` were newly asked for are arranged
         from what they hold. A new node with a log of `old` has its rows, and gets its state.
+        Before each `step` is called, which may end the run.
         """
         new = self.graph.nodes.keys() - old.nodes.keys()
-        there = held or old
+        there, draft = held or old, Draft(version, version.epoch)
         nodes = there.nodes
-        draft = Draft(version, version.epoch)
         whole: dict[int, Delta] = {}
         for node in self.graph.since(there).fresh:
             before = nodes.get(node.id) if node.id not in new else _logged(node, old)
             if before is not None:
                 self._rearrange(node, before, draft)
-            if node.id not in new:
+            if node.id not in new or node.operator is None or node.frozen:
                 continue
-            if node.operator is None or node.frozen:
-                continue
+            if step is not None:
+                step()
             deltas = [self._whole(i, draft, whole, new, nodes) for i in node.inputs]
             first = node.operator.global_row
             if first or any(d is not None for d in deltas):

@@ -94,7 +94,7 @@ class Branching:
                 hint="'now' takes the stages of now, 'then' those that there were at the epoch",
             )
         with self._gate.lock:
-            self._gate.turn("branch")
+            self._gate.turn("branch", rebuilt=False)
             replicas = self._replicas(name)
             beginning = self.beginning(at, then=definitions == THEN)._replace(replicas=replicas)
             return branches.make(self._publisher.store, name, beginning)
@@ -206,7 +206,7 @@ class Branching:
         store = self._publisher.store
         copies, generation = distant.copies_of(store.files, store.path, name), None
         with self._gate.lock:
-            self._gate.turn("dropping a branch")
+            self._gate.turn("dropping a branch", rebuilt=False)
             if copies.here or not copies.replicas:
                 generation = branches.drop(store, name)
         distant.drop(store.files, copies, generation)

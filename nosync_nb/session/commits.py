@@ -148,6 +148,7 @@ class Commits:
             before = publisher.now
             try:
                 gate.writable("commit")
+                before = publisher.now  # others may have gone on while it waited
                 draft, meta = self._computed(transaction, label)
                 transaction.log()
                 removing = []

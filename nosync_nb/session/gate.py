@@ -34,9 +34,20 @@ class Unfinished(Protocol):
         """Assigns all of it, or nothing; may be called twice."""
 
 
-class _Thread(threading.local):
-    """What a thread does: whether it tells users' functions of an epoch."""
+class Rebuild(Protocol):
+    """What operators lack of what they remember, which is made before the next write."""
 
+    def finish(self) -> None:
+        """Makes it, or waits a while for who does, without the lock; with the lock."""
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more; with the lock."""
+
+
+class _Thread(threading.local):
+    """What a thread does: whether it runs stages, or tells users' functions of an epoch."""
+
+    running = False
     telling = False
 
 
@@ -63,17 +74,21 @@ class Gate:
         self.closed = False
         self._mode = mode
         self._worker = worker
-        self._running: int | None = None  # the thread that runs stages
         self._thread = _Thread()
         self._unready: Callable[[], None] | None = None  # what the first write has to do before
+        self._rebuild: Rebuild | None = None  # and what may go on behind its back
         self._unfinished: Unfinished | None = None
 
     # -- with the lock -----------------------------------------------------------------------
 
-    def turn(self, what: str) -> None:
-        """Begins a change: finishes the one before, and refuses it if it may not be made."""
+    def turn(self, what: str, *, rebuilt: bool = True) -> None:
+        """Begins a change: finishes the one before, and refuses it if it may not be made.
+
+        Args:
+            rebuilt: it needs what operators remember, and waits for that.
+        """
         self.finish()
-        self.writable(what)
+        self.writable(what, rebuilt=rebuilt)
 
     def finish(self) -> None:
         """Assigns what a written frame has left to assign; before anything else."""
@@ -86,35 +101,46 @@ class Gate:
         self._unfinished = unfinished
 
     def run(self, run: Callable[[], Result], cleanup: Callable[..., None]) -> Result:
-        """Runs stages; inside, the session refuses to be changed.
+        """Runs stages; inside, the session refuses to be changed. Needs no lock.
 
         Args:
             cleanup: called when they have run, with `failed`.
         """
-        failed = True
+        thread, failed = self._thread, True
         try:
             try:
-                self._running = threading.get_ident()
+                thread.running = True
                 result = run()
                 failed = False
             finally:
-                self._running = None
+                thread.running = False
                 cleanup(failed=failed)
         except BaseException:  # also one that came on the way out
-            self._running = None
+            thread.running = False
             raise
         return result
 
-    def first(self, task: Callable[[], None]) -> None:
-        """Has something done before the first write."""
-        self._unready = task
+    def first(self, task: Callable[[], None] | None) -> None:
+        """Has something done before the first write, and nothing of what was to be done so far."""
+        if self._rebuild is not None:
+            self._rebuild.cancel()
+        self._unready, self._rebuild = task, None
+
+    def lack(self, rebuild: Rebuild | None) -> None:
+        """Has something made before the first write that needs it; None: it is there."""
+        self._rebuild = rebuild
+
+    @property
+    def lacking(self) -> bool:
+        """Whether operators lack something of what they remember."""
+        return self._rebuild is not None
 
     # -- by anybody --------------------------------------------------------------------------
 
-    def writable(self, what: str) -> None:
-        """Raises if nothing may be changed here and now; sees to it that it can be."""
+    def writable(self, what: str, *, rebuilt: bool = True) -> None:
+        """Raises if nothing may be changed here and now; sees to it that it can be; see `turn`."""
         loops.refuse_inside(what)
-        if self._running == threading.get_ident():
+        if self._thread.running:
             raise StageError(
                 f"{what} inside a stage's function is not possible",
                 hint="a function computes from its rows alone; change inputs and commit outside",
@@ -124,26 +150,41 @@ class Gate:
                 f"{what} inside a function that hears of an epoch is not possible",
                 hint="keep what it hears in a list, and insert that later",
             )
-        if self.closing:
-            raise DurabilityError(
-                "the session is closed",
-                hint="open it again: nosync.open(path), in a notebook nosync.session()",
-            )
+        self._refuse_closed()
         if self._mode == "r":
             raise FencedError(
                 f"{what}: the session is open for reading", hint='open it without mode="r"'
             )
         self._worker.raise_error()
-        if self._unready is not None:
-            self.ready()
+        if self._unready is not None or self._rebuild is not None:
+            self.ready(rebuilt=rebuilt)
 
-    def ready(self) -> None:
-        """Does what is to be done before the first write, once."""
+    def _refuse_closed(self) -> None:
+        if self.closing:
+            raise DurabilityError(
+                "the session is closed",
+                hint="open it again: nosync.open(path), in a notebook nosync.session()",
+            )
+
+    def ready(self, *, rebuilt: bool = True) -> None:
+        """Does what is to be done before the first write, once.
+
+        While it waits for what another thread makes others have the lock, who may go back or close:
+        hence it is called before anything is looked at that they change.
+
+        Args:
+            rebuilt: what operators lack is to be there too.
+        """
         with self.lock:
-            self.finish()
-            if self._unready is not None:
-                self._unready()
-                self._unready = None
+            while True:
+                self.finish()
+                if self._unready is not None:
+                    self._unready()
+                    self._unready = None
+                if not rebuilt or self._rebuild is None:
+                    return
+                self._rebuild.finish()
+                self._refuse_closed()
 
     def tell(self, tell: Callable[..., None], *what: Any) -> None:
         """Calls functions of users, which must not change the session.
@@ -174,11 +215,13 @@ class Gate:
         """Refuses to write from now on; whether there is anything left to give back."""
         with self.lock:
             self.finish()
-            if self._running == threading.get_ident() and not self.closed:
+            if self._thread.running and not self.closed:
                 raise StageError(
                     "close inside a stage's function is not possible", hint="close it outside"
                 )
             self.closing = True
+            if self._rebuild is not None:
+                self._rebuild.cancel()
         return not self.closed
 
     def end(self) -> None:

@@ -172,7 +172,7 @@ class Inputs:
         return waits or self._publisher.ledger.loaded(mark)
 
     def _writable(self, name: str) -> Stage:
-        self._gate.writable("insert")
+        self._gate.writable("insert", rebuilt=False)
         stage = self._publisher.snapshot.catalog.get(name)
         if stage is None or not stage.is_input:
             raise StageError(f"there is no input '{name}' any more", hint="define it again")

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.draft import Draft, Version, Work
 from nosync_nb.dataflow.graph import Difference, Graph
-from nosync_nb.dataflow.past import Past
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.sizes import Tables
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session import lag, replay
+from nosync_nb.session.ahead import Ahead, Computed, listed
 from nosync_nb.session.gate import Gate, Outcome
 from nosync_nb.session.limits import Limits
 from nosync_nb.session.publisher import Publisher, UnfinishedDefinition, files_of, remember
@@ -29,6 +28,7 @@ from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.versions import Decision
 from nosync_nb.spark.link import Link
 from nosync_nb.spark.meaning import SparkTypes
+from nosync_nb.spark.placement import Placement
 from nosync_nb.store.retention import Retention
 from nosync_nb.trace import Trace
 from nosync_nb.trace.past.history import History
@@ -69,24 +69,24 @@ class Installation:
         outcome: Outcome | None = None,
         afresh: Afresh = NOTHING,
         retention: Retention | None = None,
+        ahead: Ahead | None = None,
     ) -> list[Draft]:
         """Compiles a catalog, computes what is new, writes the definition and makes it visible.
 
         Args:
             work: what stages did last, as it is to be after a rename, or a drop.
             names: what descriptions are called after it; `outcome` is told that it stands.
-            afresh: what of a stage that lacks something is computed anew; `retention`: of the past.
+            afresh: what of a stage that lacks something is computed anew, if not `ahead`.
 
         Returns:
             past epochs of stages that had missed them, or were lost.
         """
         publisher = self._publisher
         before, catalog = publisher.snapshot, dict(decision.catalog)
-        old, runner = self._compiled(decision, catalog, renamed or before.graph, afresh)
-        graph, change = runner.graph, runner.graph.since(old)
-        missed, drafts, draft, over, written = self._computed(
-            runner, old, catalog, replay_from, decision.status, afresh
+        old, runner, (missed, drafts, draft, over, written) = self._run(
+            decision, catalog, renamed or before.graph, replay_from, afresh, ahead
         )
+        graph, change = runner.graph, runner.graph.since(old)
         lag.with_gaps(catalog, graph, over)
         _let_go(draft, graph, change)
         sealed = self._signer.sealed(catalog, graph, draft.epoch, retention or publisher.retention)
@@ -118,6 +118,34 @@ class Installation:
         publisher.definition(record, payload)
         self._after(draft)
         return missed if afresh is NOTHING else [*drafts, draft]
+
+    def ahead(self, decision: Decision) -> Ahead:
+        """What a decision that changes no stage has to run, to be computed without the lock."""
+        seen, bulk = self._publisher.snapshot, self._link.bulk().apart()
+        old, runner = self._compiled(decision, decision.catalog, seen.graph, NOTHING)
+        runner, rows_max = self._runner(runner, bulk), self._limits.replay_rows
+        return Ahead(self._gate, seen, decision, old, runner, bulk.files, rows_max)
+
+    def _run(
+        self,
+        decision: Decision,
+        catalog: dict[str, Stage],
+        old: Graph,
+        asked: int | None,
+        afresh: Afresh,
+        ahead: Ahead | None,
+    ) -> tuple[Graph, Runner, Computed]:
+        """The graph before, what runs a catalog from now on, and what it gave of what is new."""
+        if ahead is not None:
+            return ahead.old, self._runner(ahead.runner), ahead.over(self._publisher.snapshot)
+        old, runner = self._compiled(decision, catalog, old, afresh)
+        computed = self._computed(runner, old, catalog, asked, decision.status, afresh)
+        return old, runner, computed
+
+    def _runner(self, runner: Runner, bulk: Placement | None = None) -> Runner:
+        """One of the same graph, with files that are the session's, or others."""
+        bulk = bulk or self._link.bulk()
+        return Runner(runner.graph, self._link.evaluate, bulk, spill=bulk.files, before=runner)
 
     def _after(self, draft: Draft) -> None:
         """Plans background work after a definition."""
@@ -273,22 +301,6 @@ def _without(version: Version, traces: Mapping[int, Trace]) -> Version:
     return Version(version.epoch, kept)
 
 
-class Computed(NamedTuple):
-    """Past epochs that stages had missed, those of new versions, already written, and now.
-
-    Attributes:
-        over: the past that it was computed over.
-        written: how many of `drafts` are written; none says anything of what is in memory alone.
-    """
-
-    missed: list[Draft]
-    drafts: list[Draft]
-    draft: Draft
-    over: Past
-    written: int
-
-
 def _first_run(graph: Graph, new: Container[int]) -> str:
     """What runs for the first time, by the names of its stages."""
-    names = [node.name for node in graph if node.id in new and node.name]
-    return f"first run of {', '.join(names[:4])}{' and others' if len(names) > 4 else ''}"
+    return f"first run of {listed([n.name for n in graph if n.id in new and n.name])}"

@@ -18,7 +18,7 @@ from nosync_nb.files.disk import Files
 from nosync_nb.session import distant
 from nosync_nb.session.regaining import OnLoss, Policy, tell
 from nosync_nb.session.session import Session, owners_of
-from nosync_nb.store import listing, retention
+from nosync_nb.store import branches, listing, retention
 from nosync_nb.store.log import Log
 from nosync_nb.store.replicas import catching, remembered, restoring, settings
 from nosync_nb.store.replicas.fetching import Elsewhere
@@ -178,6 +178,8 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
         owners.replication.start()
         owners.fetching.start()
         owners.link.follow()
+        if mode == "w" and branches.fork_of(store.meta) is not None:
+            owners.rebuilding.begin()  # before somebody waits for it
         return session
     except BaseException:
         (session or store).close()

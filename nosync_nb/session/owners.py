@@ -37,6 +37,7 @@ from nosync_nb.session.names import Names
 from nosync_nb.session.paging import Paging
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.session.reader import SnapshotReader
+from nosync_nb.session.rebuilding import Rebuilding
 from nosync_nb.session.recovery import Opening
 from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replication import Replication
@@ -122,7 +123,7 @@ class Owners:
         self.loads = Loads(self.repeats, publisher, transactions, listeners, link.is_frame)
         self.blocks = Blocks(transactions, self.commits, self.loads)
         self.watches = Watches(gate, publisher, listeners, self.blocks, inputs, self.loads)
-        self._begin(opening, transactions)
+        self._begin(opening, transactions, installation)
 
     def _look(self) -> None:
         """Has decided what is owed to replicas, of which something was heard."""
@@ -132,12 +133,17 @@ class Owners:
         """Has looked at what the keeper has merged."""
         self.worker.submit("proposals", self.upkeep.take_proposals)
 
-    def _begin(self, opening: Opening, transactions: Transactions) -> None:
+    def _begin(
+        self, opening: Opening, transactions: Transactions, installation: Installation
+    ) -> None:
         """Makes who goes back; has done before the first write what an opening has left to do."""
         report, publisher, repeats = opening.report, self.publisher, self.repeats
+        self.rebuilding = Rebuilding(
+            self.gate, publisher, installation, self.upkeep, self.worker, self.link.types, report
+        )
         self.rewinding = Rewinding(
             self.gate, publisher, transactions, self.link, self.signer, self.upkeep,
-            self.listeners, repeats, self.branching, self.definitions.resume,
+            self.listeners, repeats, self.branching, self.rebuilding,
         )  # fmt: skip
         if publisher.store.log.mode == "r":
             return
@@ -148,9 +154,9 @@ class Owners:
                 self.branching.settle()
             publisher.garbage.expire(publisher.store.retired)
         if opening.recovered.said is not None:
-            heal, resume = self.healing.heal, self.definitions.resume
+            heal, resume, lack = self.healing.heal, self.definitions.resume, self.rebuilding.plan
             completion = recovery.Completion(
-                self.gate, publisher, self.upkeep, self.link, heal, report, resume
+                self.gate, publisher, self.upkeep, self.link, heal, report, resume, lack
             )
             completion.begin(opening)
 

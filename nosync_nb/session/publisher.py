@@ -201,8 +201,7 @@ class Publisher:
         self.ledger.rewind(record.rewound)
         self.store.log.note(noted(record.rewound.incarnation, record.rewound.epoch))
         self.assign_definition(record.definition)
-        if record.before_next is not None:
-            self._gate.first(record.before_next)
+        self._gate.first(record.before_next)
 
     # -- being defined -----------------------------------------------------------------------
 

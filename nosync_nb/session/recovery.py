@@ -13,7 +13,7 @@ reader runs nothing, and judges nobody.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -232,6 +232,7 @@ class Completion:
         heal: has again what lies in files that are not there.
         report: told what could not be had.
         resume: writes which stages go on.
+        lack: has what they lack of what they remember made before the next write that needs it.
     """
 
     def __init__(
@@ -243,6 +244,7 @@ class Completion:
         heal: Heal,
         report: RecoveryReport,
         resume: Resume,
+        lack: Callable[[], None],
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -251,6 +253,7 @@ class Completion:
         self._heal = heal
         self._report = report
         self._resumes = resume
+        self._lack = lack
 
     def begin(self, opening: Opening) -> None:
         """Has it done before the first write."""
@@ -282,7 +285,7 @@ class Completion:
         traces.update((n, t) for n, t in version.traces.items() if n in traces)
         self._publisher.compiled(runner, Version(version.epoch, traces), graph, catalog)
         self._gate.first(lambda: self._resume(opening, differs=differs))
-        self._gate.ready()
+        self._gate.ready(rebuilt=False)
 
     def _resume(self, opening: Opening, *, differs: bool) -> None:
         """Lets stages go on that have what they need; again, if it was interrupted.
@@ -300,11 +303,13 @@ class Completion:
             self._heal(opening.missing, opening.anew)
         traces = self._publisher.snapshot.version.traces
         self._upkeep.plan_merges(n for n, t in traces.items() if not needs(t) & opening.missing)
+        if not behind:
+            if differs:
+                self._lack()
+            return
         try:
-            self._resumes(extend=behind, differs=differs)
+            self._resumes(extend=True, differs=differs)
         except NosyncError as error:
-            if not behind:
-                raise
             self._report.note(f"a stage has missed epochs and stays stale: {error}")
             self._resumes(extend=False, differs=differs)
 

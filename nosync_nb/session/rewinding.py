@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.draft import Draft, Version
-from nosync_nb.dataflow.graph import Graph
+from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runner import Runner
 from nosync_nb.dataflow.snapshot import Snapshot, hide, named_logs, seen
 from nosync_nb.dataflow.stage import Stage
@@ -39,7 +39,7 @@ from nosync_nb.session.publisher import (
     files_of,
     remember,
 )
-from nosync_nb.session.recovery import Resume
+from nosync_nb.session.rebuilding import Rebuilding
 from nosync_nb.session.sealing import Signer
 from nosync_nb.session.transactions import Transactions
 from nosync_nb.session.upkeep import Upkeep
@@ -106,7 +106,7 @@ class Rewinding:
     """Goes back; owns nothing. Everything is done with the gate's lock.
 
     Args:
-        resume: writes which stages go on, and runs what operators lack.
+        rebuilding: runs what operators lack.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Rewinding:
         listeners: Listeners,
         repeats: Repeats,
         keeps: Keeps,
-        resume: Resume,
+        rebuilding: Rebuilding,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -131,7 +131,7 @@ class Rewinding:
         self._listeners = listeners
         self._repeats = repeats
         self._keeps = keeps
-        self._resume = resume
+        self._rebuilding = rebuilding
 
     def rewind(self, to: Any) -> RewindReport:
         """Goes on from an earlier epoch: data go back, definitions stay those of now.
@@ -154,14 +154,14 @@ class Rewinding:
 
         Cost: some ms, whatever is held: nothing is read, copied or written of what is cut. What
             operators remember is taken back to one of the newest epochs by what was changed since,
-            some us an epoch; of an older one it is computed before the next epoch. The branch takes
-            a hard link for each file, and what is in memory alone is written to it. It is shown
-            when the frame is on the disk, which is waited for.
+            some us an epoch; of an older one it is computed in the background, and the next epoch
+            waits for it. The branch takes a hard link for each file, and what is in memory alone is
+            written to it. It is shown when the frame is on the disk, which is waited for.
         """
         outcome = Outcome()
         try:
             with self._gate.lock:
-                self._gate.turn("rewind")
+                self._gate.turn("rewind", rebuilt=False)
                 self._refuse_pending()
                 was = self._publisher.snapshot
                 before = was.epoch
@@ -171,6 +171,7 @@ class Rewinding:
                 report = self._gone_back(self._earlier(was, epoch), outcome)
                 self._repeats.back(epoch)
                 self._keeps.settle()
+            self._rebuilding.begin()
             self._upkeep.plan_checkpoint()
             self._link.follow()
             if self._listeners.heard:
@@ -219,9 +220,10 @@ class Rewinding:
         point = _Point(earlier.epoch, catalog, there, _of(there, earlier.traces))
         draft = Draft(Version(point.epoch, point.traces), point.epoch)
         graph, runner = there, publisher.runner
+        lacking = not computed and (self._gate.lacking or not earlier.whole)
         if computed:
             graph, runner, draft = self._computed(point)
-        elif there.nodes is not now.graph.nodes and earlier.whole:
+        elif there.nodes is not now.graph.nodes and not lacking:
             bulk = self._link.bulk()
             runner = Runner(graph, self._link.evaluate, bulk, spill=bulk.files)
         taken = undone.entries(earlier.epoch, earlier.taken)
@@ -230,7 +232,6 @@ class Rewinding:
         publisher.store.log.check()
         self._keeps.settle()
         branch = self._keeps.leave(rewinds.incarnation)
-        lacking = not (computed or earlier.whole)
         again: Callable[[], None] | None = self._remake if lacking else None
         publisher.rewind(UnfinishedRewind(publisher, record, rewinds, again), payload)
         path = os.path.join(publisher.store.path, branches.FOLDER, branch)
@@ -310,7 +311,7 @@ class Rewinding:
         return history
 
     def _remake(self) -> None:
-        """Runs operators over what their inputs hold now, for what they remember of that.
+        """Has operators run over what their inputs hold now, for what they remember of that.
 
         A stage that cannot be run again, as its functions may give something else, stops.
         """
@@ -320,7 +321,7 @@ class Rewinding:
         graph = Compiler(now.graph, self._link.types, now=now.epoch).compile(catalog)
         if recovery.hold(catalog, graph, now.graph, now.epoch, LOST):
             publisher.compiled(None, now.version, now.graph, catalog)
-        self._resume(extend=False, differs=True)
+        self._rebuilding.plan()
 
 
 def _of(graph: Graph, traces: Mapping[int, Trace]) -> dict[int, Trace]:
@@ -328,12 +329,21 @@ def _of(graph: Graph, traces: Mapping[int, Trace]) -> dict[int, Trace]:
     return {n: traces[n] for n, _ in graph.layouts() if n in traces and traces[n].layers}
 
 
+def _lacking(node: Node, now: Snapshot, earlier: Earlier) -> str | None:
+    """The stage of a node that has to be run, after this rewind or already before it."""
+    name = node.stage or node.name
+    stage = None if name is None else now.catalog.get(name)
+    if stage is None or stage.definition is None or not stage.live:
+        return None
+    lost = node.id in earlier.bare or node.id in earlier.refused or node.operator is None
+    return name if lost or not now.graph.nodes.keys() >= {*node.inputs} else None
+
+
 def _report(
     now: Snapshot, earlier: Earlier, catalog: Mapping[str, Stage], *, remade: bool
 ) -> RewindReport:
     """What going back did, told by stages."""
-    lacking = earlier.bare | earlier.refused
-    again = {node.stage for node in now.graph if node.id in lacking} if remade else set()
+    again = {name for node in now.graph if (name := _lacking(node, now, earlier)) and remade}
     return RewindReport(
         now.epoch,
         earlier.epoch,

@@ -114,7 +114,9 @@ class Scaling:
             backlog = self._replication.backlog()
             if self._gate.closing or backlog is None or self._promoted(backlog):
                 return
-            self._gate.ready()
+            self._gate.ready(rebuilt=False)
+            if self._gate.lacking:  # a definition would make it here, with the lock
+                return
             wanted = self._wanted(backlog)
             if wanted > 0:
                 self._scale_back()

@@ -226,11 +226,11 @@ class Upkeep:
         """Writes the state of now, so that the next opening reads only what follows it.
 
         IMPORTANT: the log's position, the version and the plan of what is packed are taken under
-        one lock, so that what follows the position is exactly what is in none of them; and a
-        session that only read until now gets its operators' state first, or the checkpoint would be
-        without it. If the session goes back meanwhile, the past of that position is not there any
-        more, and it is done anew: without the frame of the rewind, which may be lost with the
-        power, a checkpoint without it would be damage.
+        one lock, so that what follows the position is exactly what is in none of them; there is
+        none while operators lack what they remember, which it would be without. If the session goes
+        back meanwhile, the past of that position is not there any more, and it is done anew:
+        without the frame of the rewind, which may be lost with the power, a checkpoint without it
+        would be damage.
 
         Failure: two plan packs of the same past, up to two epochs. That of the earlier one is put
         in place, the other one is not, and its checkpoint says that all is packed. So they are
@@ -258,10 +258,10 @@ class Upkeep:
         publisher, store = self._publisher, self._publisher.store
         with self._gate.lock:
             self._gate.finish()
-            self._gate.ready()
+            self._gate.ready(rebuilt=False)
             snapshot, position = publisher.snapshot, publisher.position
             version, graph = snapshot.version, snapshot.graph
-            if position is None:
+            if position is None or self._gate.lacking:
                 return None
             recorded, times = publisher.ledger.saved()
             meta = {

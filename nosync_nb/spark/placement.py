@@ -7,6 +7,7 @@ done. A few rows, which is what most epochs are made of, are not even weighed.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 from collections.abc import Sequence
@@ -65,6 +66,12 @@ class Placement:
         self._installed = importlib.util.find_spec("pyspark") is not None
         self._rates = Rates()
         self.files = RunFiles(store)
+
+    def apart(self) -> Placement:
+        """The same with files of its own, for a run beside those with the gate's lock."""
+        other = copy.copy(self)
+        other.files = RunFiles(self._store)
+        return other
 
     def choose(self, node: Node, deltas: Sequence[Delta | None]) -> Choice:
         """Where an operator's run over these changes goes, and why.

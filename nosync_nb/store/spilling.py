@@ -20,7 +20,7 @@ from nosync_nb.trace.parts import PartRef
 
 
 class RunFiles:
-    """The files that one run at a time writes; with the gate's lock.
+    """The files that one run at a time writes; with the gate's lock, but for one that goes apart.
 
     Args:
         store: whose folder they are in.

@@ -278,9 +278,9 @@ def test_a_key_that_others_may_read_holds_all_stages_and_says_so(victim: Victim)
     session = victim.opened()
     assert all("has mode 0644" in reason for reason in session.stale.values())
     assert values(session["counts"], 2) == [(1, 1), (2, 1)]
+    session.inputs["numbers"].insert([(7,)])
     with pytest.warns(UserWarning, match="has mode 0644"):
-        session.inputs["numbers"].insert([(7,)])
-    session.commit()
+        session.commit()
     assert victim.untouched
 
 
