@@ -229,6 +229,11 @@ def rewind(options: argparse.Namespace) -> dict[str, Any]:
             report = session.rewind(to=at)
         figures = {"at": at, "forked": forked.told(), **gone_on(session, next(changes))}
         assert seen(session, [at]) == [before], "it did not go back to what there was"
+        session.sync()
+        session.rewind(to=at)
+        with spent() as again:
+            session.rewind(to=at - 1)
+        figures["again"] = again.told()
         with nosync_nb.open(report.path, spark_rows=IN_PROCESS) as left:
             assert left.now == report.left
             assert seen(left, [at]) == [before], "what was left is not what it was"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from inside import inside
+from inside import inside, rebuild
 from soak import SOAK
 
 import nosync_nb
@@ -220,6 +220,10 @@ class World:
         inside(self.session).upkeep.checkpoint()
         self.unknown = self.session.now  # frames before it are trimmed some time
 
+    def rebuild(self) -> None:
+        """What the worker does after a rewind, before somebody else needs it."""
+        rebuild(self.session)
+
     def then(self) -> None:
         """A branch with the stages of an epoch, which goes on as the session did then."""
         epoch = self.chance.choice([*self.readable("data")])
@@ -308,6 +312,7 @@ STEPS: dict[str, Callable[[World], None]] = {
     "drop": World.drop,
     "then": World.then,
     "rewind": World.rewind,
+    "rebuild": World.rebuild,
     "retain": World.retain,
     "budget": World.budget,
     "pin": World.pin,
@@ -317,7 +322,8 @@ STEPS: dict[str, Callable[[World], None]] = {
     "kill": World.kill,
 }
 
-WEIGHED = ["commit"] * 8 + ["define"] * 2 + ["rewind"] * 3 + ["checkpoint"] * 3 + [*STEPS]
+OFTEN = {"commit": 9, "define": 3, "rewind": 4, "rebuild": 3, "checkpoint": 4}
+WEIGHED = [step for step in STEPS for _ in range(OFTEN.get(step, 1))]
 
 
 @pytest.fixture

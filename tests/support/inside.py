@@ -162,6 +162,11 @@ def lose_patience(session: Session) -> None:
     inside(session).upkeep.patience = 0
 
 
+def rebuild(session: Session) -> None:
+    """Has made what operators lack, as the worker does, in this thread."""
+    owners_of(session).rebuilding._behind()
+
+
 def repeats_of(session: Session) -> object:
     """What a session still knows of loads from before it was opened."""
     return inside(session).loads.repeats._state
