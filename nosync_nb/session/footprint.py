@@ -16,6 +16,7 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Files
 from nosync_nb.rows.types import row_bytes
 from nosync_nb.session.publisher import Publisher, files_of
+from nosync_nb.trace import Trace, plan
 
 BRANCHES = "branches"
 """The folder in which the logs of branches lie."""
@@ -108,21 +109,37 @@ def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat
             yield from _below(files, path, depth + 1)
 
 
+def gain(trace: Trace | None) -> float:
+    """The layers that the next merge of a trace saves, for each byte that it writes."""
+    planned = None if trace is None else plan(trace)
+    if trace is None or planned is None:
+        return 0.0
+    inputs = trace.layers[planned.start : planned.stop]
+    rows_count = sum(layer.rows_count for layer in inputs)
+    return (len(inputs) - 1) / max(1, rows_count * _width(trace))
+
+
+def _width(trace: Trace) -> int:
+    return row_bytes(trace.layout.types) + 2 * HASH_BYTES
+
+
 def layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
-    """The layers of a stage, oldest first; see `Upkeep.layers`.
+    """The layers of a stage, oldest first; nothing is put in order to tell it.
+
+    Of each its interval (half open), rows, bytes, in files or about so many in memory, where it is
+    kept, its level, and whether it is being merged.
 
     Args:
         disk: the last epoch that is there.
     """
     stage, trace = snapshot.stage(name), snapshot.contents(name)
-    width = row_bytes(trace.layout.types) + 2 * HASH_BYTES
     result = []
     for layer in trace.layers:
         where = ["memory"] if not layer.files else []
         there = layer.files or layer.upper - 1 <= disk or stage.begin > layer.lower
         if there and not stage.in_memory:
             where.append("disk")
-        size = sum(ref.size_bytes for ref in layer.files) or layer.rows_count * width
+        size = sum(ref.size_bytes for ref in layer.files) or layer.rows_count * _width(trace)
         result.append(
             {
                 "lower": layer.lower,

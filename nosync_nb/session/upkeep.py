@@ -68,6 +68,7 @@ class Upkeep:
         self._publisher = publisher
         self._signer = signer
         self._worker = worker
+        self._due: set[int] = set()  # traces that are to be merged
         self._checkpointing = threading.Lock()
         self._clearing = 0  # with `_checkpointing`, as what follows
         self._fitted: Retention | None = None
@@ -77,16 +78,20 @@ class Upkeep:
         self._merges.proposals.overdue()
         traces = self._publisher.snapshot.version.traces
         for number in numbers:
-            trace = traces.get(number)
-            if trace is not None and len(trace.layers) > 1 and plan(trace) is not None:
-                self._worker.submit(("merge", number), lambda n=number: self.merge(n))  # type: ignore[misc]
+            if footprint.gain(traces.get(number)):
+                self._due.add(number)
+                self._worker.submit(("merge", number), self._merge_best)
+
+    def _merge_best(self) -> None:
+        """Merges the trace, of those that are due, that saves most layers for what it writes."""
+        due, traces = tuple(self._due), self._publisher.snapshot.version.traces
+        best = max(due, key=lambda number: footprint.gain(traces.get(number)), default=None)
+        if best is not None:
+            self._due.discard(best)
+            self.merge(best)
 
     def layers(self, name: str) -> list[dict[str, Any]]:
-        """The layers of a stage, oldest first; nothing is put in order to tell it.
-
-        Of each its interval (half open), rows, bytes, in files or about so many in memory, where it
-        is kept, its level, and whether it is being merged.
-        """
+        """The layers of a stage, oldest first; see `footprint.layers`."""
         return footprint.layers(self._publisher.snapshot, name, self._publisher.durable)
 
     def plan_giving_back(self) -> None:
@@ -326,18 +331,13 @@ class Upkeep:
         for name, stage in seen.catalog.items():
             log = seen.graph.named[name].log if stage.in_memory and stage.live else None
             epoch = None if log is None else seen.history.excess(log, self._limits.replay_rows)
-            if log is None or epoch is None or self._stopped(seen, epoch):
+            if log is None or epoch is None or min(self._held(seen), default=epoch) < epoch:
                 continue
             batch = total(seen.history.state(log, epoch))
             with self._gate.lock:
                 self._gate.finish()
                 self._publisher.store.history.shorten(log, epoch, batch, seen.history)
                 self._publisher.repacked()
-
-    def _stopped(self, seen: Snapshot, epoch: int) -> bool:
-        """Whether a stage has stopped before an epoch."""
-        catalog = seen.catalog.values()
-        return any(s.reason is not None and s.last(seen.epoch) < epoch for s in catalog)
 
     def _kept(self, seen: Snapshot) -> Keep | None:
         """Which epochs are to be told apart as they are; None: all of them."""
@@ -347,9 +347,9 @@ class Upkeep:
     def _least(self, seen: Snapshot) -> Keep | None:
         """Which epochs are to be told apart whatever the log takes; None: it has no budget."""
         said, keep = self._publisher.retention, self._kept(seen)
-        if said.budget is None or keep is not None:
-            return None if said.budget is None else keep
-        return Keep(seen.epoch + 1, said.pinned(self._held(seen)))
+        if said.budget is None:
+            return None
+        return keep or Keep(seen.epoch + 1, said.pinned(self._held(seen)))
 
     def _held(self, seen: Snapshot) -> list[int]:
         """Where stages have stopped: what they read stays readable, as they go on from there."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from inside import inside
 
 import nosync_nb
 from nosync_nb.session.footprint import Footprint, measured
+from nosync_nb.session.worker import Worker
 
 
 def below(folder: Path) -> dict[str, int]:
@@ -51,3 +54,26 @@ def test_an_empty_log_takes_little(tmp_path: Path) -> None:
         found = measured(inside(session).publisher)
     assert found == Footprint(log=found.log, files=found.files)
     assert found.log > 0
+
+
+def test_of_the_merges_that_are_due_that_comes_first_which_saves_most_for_what_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged: list[int] = []
+    waiting: list[Callable[[], None]] = []
+    monkeypatch.setattr(Worker, "submit", lambda _, key, task: waiting.append(task))
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = {}
+        for name, rows in (("large", 40_000), ("small", 2000), ("middle", 9000)):
+            each = session.input(name, "x bigint")
+            for epoch in range(4):
+                each.insert(pa.table({"x": range(rows * epoch, rows * (epoch + 1))}))
+                session.commit()
+            numbers[name] = next(iter(inside(session).graph.named[name].traces.values()))
+        monkeypatch.setattr(type(inside(session).upkeep), "merge", lambda _, n: merged.append(n))
+        waiting.clear()
+        inside(session).upkeep.plan_merges(numbers.values())
+        assert len(waiting) == 3
+        for task in waiting:
+            task()
+        assert merged == [numbers[name] for name in ("small", "middle", "large")]
