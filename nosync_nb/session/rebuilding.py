@@ -89,7 +89,7 @@ class Rebuilding:
         try:
             with suppress(Exception):  # who needs it makes it himself, and is told why that fails
                 ahead.compute(self._publisher.works.doing)
-                self._adopt(ahead)
+            self._adopt(ahead)
         finally:
             ahead.end()
             with self._gate.lock:

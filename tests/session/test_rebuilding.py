@@ -261,6 +261,28 @@ def test_what_fails_behind_is_made_by_who_needs_it(
     gone_on(session, was)
 
 
+def test_a_disk_that_fails_while_it_is_adopted_is_told_and_it_is_made_again(
+    session: Session,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+    was: dict[int, dict[str, list[Any]]],
+) -> None:
+    def full(*_: Any) -> None:
+        raise nosync_nb.DurabilityError("the disk is full")
+
+    kernels.hold()
+    session.rewind(to=OLD)
+    assert kernels.reached.wait(SECONDS)
+    with monkeypatch.context() as patch:
+        patch.setattr(inside(session).store, "write_definition", full)
+        kernels.go_on()
+        inside(session).worker.drain()
+    assert rows(session) == was[OLD]
+    with pytest.raises(nosync_nb.DurabilityError, match="full"):
+        session.commit()
+    gone_on(session, was)
+
+
 def test_a_process_that_dies_meanwhile_has_gone_back(
     session: Session, kernels: Kernels, folder: Path, was: dict[int, dict[str, list[Any]]]
 ) -> None:
