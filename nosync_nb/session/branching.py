@@ -81,7 +81,8 @@ class Branching:
             TrustError: another key, or none, has signed what this log computes.
             DurabilityError: the disk refuses, or has no hard links.
 
-        Cost: a hard link for each file; rows in memory alone are written.
+        Cost: a hard link for each file; rows in memory alone are written. Of an old epoch what
+            operators remember is computed in the background, and the first epoch there waits.
         """
         self.make(check_name(name, "branch"), at, definitions=definitions)
         return self.open(name)
