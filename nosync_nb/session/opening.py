@@ -26,6 +26,7 @@ from nosync_nb.store.replicas.restoring import MissingError
 from nosync_nb.store.replicas.settings import Replicas
 from nosync_nb.store.replicas.sites import prepare, prepared
 from nosync_nb.store.store import Store
+from nosync_nb.store.telling import rewinds_to
 
 _open: WeakValueDictionary[str, Session] = WeakValueDictionary()
 _opening = threading.Lock()
@@ -165,7 +166,7 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
         for note in (unfit, ready):
             if note is not None:
                 session.recovery.note(note)
-        owners = owners_of(session)
+        owners, lacks = owners_of(session), mode == "w" and _may_lack(store)
         if owners.behind:
             owners.gate.ready()
         verified, restored = store.verified, time.perf_counter()
@@ -178,12 +179,20 @@ def _begun(wish: _Wish, *, gap: bool) -> Session:
         owners.replication.start()
         owners.fetching.start()
         owners.link.follow()
-        if mode == "w" and branches.fork_of(store.meta) is not None:
+        if lacks:
             owners.rebuilding.begin()  # before somebody waits for it
         return session
     except BaseException:
         (session or store).close()
         raise
+
+
+def _may_lack(store: Store) -> bool:
+    """Whether operators may lack what they remember: of a branch, or after a rewind.
+
+    There is no checkpoint after a rewind before they have it.
+    """
+    return branches.fork_of(store.meta) is not None or rewinds_to(store.tail) is not None
 
 
 def _replicas(store: Store, wish: _Wish) -> tuple[Replicas, str | None]:

@@ -292,9 +292,14 @@ def test_a_process_that_dies_meanwhile_has_gone_back(
     kernels.inside = lambda: shutil.copytree(folder, folder.parent / "copy", dirs_exist_ok=True)
     kernels.go_on()
     inside(session).worker.drain()
+    kernels.inside = lambda: None
+    kernels.hold()
     with nosync_nb.open(folder.parent / "copy", takeover=True) as opened:
+        assert kernels.reached.wait(SECONDS), "it is begun with before somebody writes"
         assert rows(opened) == was[OLD]
+        kernels.go_on()
         gone_on(opened, was)
+    assert len(kernels.ran) == 3
 
 
 def test_a_function_that_would_change_the_session_is_refused_though_somebody_waits(
