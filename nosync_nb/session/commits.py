@@ -145,10 +145,10 @@ class Commits:
         gate, publisher = self._gate, self._publisher
         with gate.lock:
             gate.finish()
-            before = publisher.now
+            before: int | None = None
             try:
-                gate.writable("commit")
-                before = publisher.now  # others may have gone on while it waited
+                gate.writable("commit")  # others may commit while it waits
+                before = publisher.now
                 draft, meta = self._computed(transaction, label)
                 transaction.log()
                 removing = []
@@ -163,7 +163,7 @@ class Commits:
                 return draft, seq, unused, looked
             except BaseException as error:
                 gate.finish()
-                if publisher.now > before:
+                if before is not None and publisher.now > before:
                     _stands(error, publisher.now)
                 raise
 

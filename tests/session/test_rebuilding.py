@@ -349,6 +349,37 @@ def test_who_is_interrupted_while_he_waits_has_committed_nothing(
     gone_on(session, was)
 
 
+def test_who_is_interrupted_while_he_waits_is_not_told_of_the_epoch_of_another_thread(
+    session: Session, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other() -> None:
+        with session.epoch():
+            session.inputs["edges"].insert([(5000, 1)])
+
+    kernels.hold()
+    session.rewind(to=OLD)
+    assert kernels.reached.wait(SECONDS)
+    wait, another = threading.Condition.wait, threading.Thread(target=other)
+
+    def interrupted(condition: threading.Condition, timeout: float | None = None) -> bool:
+        if threading.current_thread() is not threading.main_thread():
+            return wait(condition, timeout)
+        threading.Condition.wait = wait  # type: ignore[method-assign]
+        another.start()
+        kernels.go_on()
+        while another.is_alive():
+            wait(condition, 0.1)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Condition, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt) as raised:
+            commit(session)
+    assert session.now == OLD + 1
+    assert not getattr(raised.value, "__notes__", [])
+    assert session.pending
+
+
 # -- wherever it is struck -------------------------------------------------------------------------
 
 
