@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 MANY = 1 << 18
 """Fewer rows are done before a thread has begun."""
@@ -61,17 +61,30 @@ def each(work: Callable[[int], None], parts: int, cores: int) -> None:
             work(part)
         return
     ahead = iter(range(parts))
+    failed: list[BaseException] = []
 
     def run() -> None:
         for part in ahead:
             work(part)
 
-    with ThreadPoolExecutor(cores - 1, thread_name_prefix="nosync-cores") as pool:
-        others = [pool.submit(run) for _ in range(cores - 1)]
+    def beside() -> None:
         try:
             run()
-        finally:
-            for _ in ahead:  # nobody begins another one
-                pass
-    for other in others:
-        other.result()
+        except BaseException as error:
+            failed.append(error)
+
+    others: list[threading.Thread] = []
+    try:
+        with suppress(RuntimeError):  # no more threads are to be had: fewer do the same
+            for _ in range(cores - 1):
+                others.append(threading.Thread(target=beside, name="nosync-cores", daemon=True))
+                others[-1].start()
+        run()
+    finally:
+        for _ in ahead:  # nobody begins another one
+            pass
+        for other in others:
+            if other.ident is not None:
+                other.join()
+    if failed:
+        raise failed[0]

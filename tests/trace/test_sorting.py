@@ -104,6 +104,14 @@ def test_an_error_ends_it_and_leaves_no_thread(error: type[BaseException]) -> No
     assert threading.active_count() == before
 
 
+def test_where_no_thread_is_to_be_had_one_core_does_all_of_it() -> None:
+    done: list[int] = []
+    no = RuntimeError("can't start new thread")
+    with mock.patch.object(threading.Thread, "start", side_effect=no):
+        cores.each(done.append, 10, 3)
+    assert done == [*range(10)]
+
+
 def test_what_runs_in_the_background_shares_nothing() -> None:
     seen = []
 
