@@ -62,12 +62,8 @@ class Upkeep:
         merges: Merges,
     ) -> None:
         self.patience = 0
-        self._merges = merges
-        self._limits = limits
-        self._gate = gate
-        self._publisher = publisher
-        self._signer = signer
-        self._worker = worker
+        self._gate, self._publisher, self._signer = gate, publisher, signer
+        self._worker, self._limits, self._merges = worker, limits, merges
         self._due: set[int] = set()  # traces that are to be merged
         self._checkpointing = threading.Lock()
         self._clearing = 0  # with `_checkpointing`, as what follows
@@ -86,9 +82,13 @@ class Upkeep:
         """Merges the trace, of those that are due, that saves most layers for what it writes."""
         due, traces = tuple(self._due), self._publisher.snapshot.version.traces
         best = max(due, key=lambda number: footprint.gain(traces.get(number)), default=None)
-        if best is not None:
-            self._due.discard(best)
-            self.merge(best)
+        try:
+            if best is not None:
+                self._due.discard(best)
+                self.merge(best)
+        finally:
+            if self._due:  # the task of one may have merged another, which then was due again
+                self._worker.submit(object(), self._merge_best)
 
     def layers(self, name: str) -> list[dict[str, Any]]:
         """The layers of a stage, oldest first; see `footprint.layers`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from inside import inside
 
 import nosync_nb
+from nosync_nb.session import footprint
 from nosync_nb.session.footprint import Footprint, measured
 from nosync_nb.session.worker import Worker
 
@@ -77,3 +79,33 @@ def test_of_the_merges_that_are_due_that_comes_first_which_saves_most_for_what_i
         for task in waiting:
             task()
         assert merged == [numbers[name] for name in ("small", "middle", "large")]
+
+
+def test_what_is_due_is_merged_although_another_trace_was_due_again_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged: list[int] = []
+    with nosync_nb.open(tmp_path / "log") as session:
+        numbers = {}
+        for name, rows in (("large", 40_000), ("small", 2000)):
+            each = session.input(name, "x bigint")
+            for epoch in range(4):
+                each.insert(pa.table({"x": range(rows * epoch, rows * (epoch + 1))}))
+                session.commit()
+            numbers[name] = next(iter(inside(session).graph.named[name].traces.values()))
+        upkeep, worker = inside(session).upkeep, inside(session).worker
+        worker.drain()
+
+        def merge(_: object, number: int) -> None:
+            merged.append(number)
+            if len(merged) == 1:  # a commit meanwhile, whose merge waits already
+                upkeep.plan_merges([number])
+
+        monkeypatch.setattr(type(upkeep), "merge", merge)
+        monkeypatch.setattr(footprint, "gain", lambda trace: 1 / trace.rows_count)
+        begun = threading.Event()
+        worker.submit(object(), begun.wait)
+        upkeep.plan_merges(numbers.values())
+        begun.set()
+        worker.drain()
+        assert merged == [numbers["small"], numbers["small"], numbers["large"]]
