@@ -46,6 +46,7 @@ ELSEWHERE = {
     "isin": "join(other, how='semi', on=[...])",
     "crossJoin": "join(other, how='cross')",
     "merge": "join(other, on=[...])",
+    "hvplot": "it once it is installed: pip install hvplot",
     "toPandas": "to_pandas()",
     "toArrow": "to_arrow()",
     "show": "head(n)",

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from nosync_nb.errors import MisuseError
 from nosync_nb.rows import Schema
 
 
@@ -59,8 +60,10 @@ class ArrowStream(ABC):
         others', a notebook draws them after `hvplot.extension("bokeh")`.
 
         Raises:
-            ImportError: hvPlot is not installed.
+            MisuseError: hvPlot is not installed; for who asks whether there is one it is not.
         """
-        from hvplot import hvPlotTabular
-
+        try:
+            from hvplot import hvPlotTabular
+        except ImportError as error:
+            raise MisuseError("hvPlot is not installed", hint="pip install hvplot") from error
         return hvPlotTabular(self.to_arrow().to_pandas())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import nosync_nb
 from nosync_nb import Session, StageError, TimeError
+from nosync_nb.errors import MisuseError
 from nosync_widgets.tables import Table
 
 THEN = [("AA", 70), ("UA", 90)]
@@ -79,6 +81,17 @@ def test_a_library_takes_a_stage_an_input_and_a_dated_view_as_they_are(
     assert sorted(taken(late.at(1))) == sorted(taken(late.at("monday"))) == THEN
     assert sorted(taken(session["flights"])) == sorted([*NOW, ("UA", 3)])
     assert sorted(taken(late.filter("delay > 80"))) == [("UA", 90)]
+
+
+def test_without_hvplot_a_stage_has_none_and_says_how_to_get_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "hvplot", None)
+    for each in (session["late"], session["late"].at(1)):
+        assert not hasattr(each, "hvplot")
+        with pytest.raises(MisuseError) as raised:
+            _ = each.hvplot
+        assert "pip install hvplot" in "".join(raised.value.__notes__)
 
 
 def test_a_stage_is_read_anew_by_every_query(session: Session) -> None:
