@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from inside import words_of
 from logs import everything
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, TrustError
-from nosync_nb.files.disk import Files
+from nosync_nb.files.disk import File, Files
 from nosync_nb.store.log import Log, Position, checkpoint, frames, log, recover, segments, writer
 from nosync_nb.store.log import kept as keeping
 from nosync_nb.store.log.generation import SILENT_S
@@ -371,6 +372,36 @@ def test_of_small_frames_no_more_are_kept_than_two_checkpoints_and_who_goes_back
             made.trim()
             assert near < len(keeping.kept(Files(), path, made.head)) <= 3 * near, round_
         assert made.verify() == made.head.seq
+
+
+def test_who_reads_what_is_kept_while_segments_are_trimmed_asks_for_none_that_is_gone(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is trimmed between any two calls to the disk; what is left comes whole."""
+
+    class Trimming(Files):
+        calls = 0
+        """So many files are opened before."""
+
+        def open(self, path: str, *, write: bool = False) -> File:
+            self.calls -= 1
+            if self.calls == 0:
+                made.trim()
+            return super().open(path, write=write)
+
+    looks, disk = 0, Trimming()
+    while disk.calls <= 0:
+        looks += 1
+        shutil.rmtree(path, ignore_errors=True)
+        made, _ = filled(path, monkeypatch)
+        before = keeping.kept(Files(), path, made.head)
+        disk.calls = looks
+        read = keeping.kept(disk, path, made.head)
+        after = keeping.kept(Files(), path, made.head)
+        assert read == before[-len(read) :]
+        assert len(read) >= len(after) > 0
+        made.close()
+    assert looks > 20
 
 
 def test_segments_before_both_checkpoints_are_deleted_and_nothing_else(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from nosync_nb.errors import CorruptLogError
+from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import checkpoint, segments, tail
 from nosync_nb.store.log.checkpoint import HEADER_BYTES
@@ -35,8 +35,11 @@ def kept(
 ) -> list[Frame]:
     """Every frame that is kept, up to a mark, in order.
 
+    Failure: 1. Someone goes back an epoch, and lists the segments. 2. The worker trims the oldest.
+    3. It is to be read, and is gone. Hence what went meanwhile is not asked for again.
+
     Args:
-        head: as far as frames were written, by who asks; nobody trims segments meanwhile.
+        head: as far as frames were written, by who asks; segments may be trimmed meanwhile.
         enough: told of the frames of a segment, whether those before are needed as well.
 
     Raises:
@@ -44,7 +47,23 @@ def kept(
 
     Cost: some us a frame; at most what follows two checkpoints, and two segments of short frames.
     """
-    names = files.names(folder)
+    while True:
+        names = files.names(folder)
+        try:
+            return _read(files, folder, names, head, enough)
+        except (CorruptLogError, DurabilityError):
+            if set(names) <= set(files.names(folder)):
+                raise
+
+
+def _read(
+    files: Files,
+    folder: str,
+    names: Sequence[str],
+    head: Mark,
+    enough: Callable[[Sequence[Frame]], bool],
+) -> list[Frame]:
+    """See `kept`; of the files of a listing."""
     since = 0
     for name in reversed(checkpoint.listed(names)):
         file = files.open(os.path.join(folder, name))
@@ -56,6 +75,8 @@ def kept(
             since = mark.offset
             break
     chain = segments.linked(files, folder, names, since=since)
+    if chain.missing is not None and not chain.live:
+        raise CorruptLogError(f"'{os.path.join(folder, chain.missing)}' is missing")
     if not chain.live or chain.live[0].start.offset > head.offset:
         return []
     older, _ = segments.back(files, folder, chain.live[0].before, 0)
