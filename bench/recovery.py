@@ -111,11 +111,12 @@ def promised(session: Any, urls: Sequence[str], started: float) -> float:
 
 
 def again(options: argparse.Namespace) -> None:
-    """Computes from the inputs: what recovery saves. The inputs are in memory already."""
+    """Computes all stages from the inputs: what recovery saves. They are in memory already."""
     workload = Workload(options.edges, seed=options.seed)
     session = nosync_nb.open(options.folder, spark_rows=IN_PROCESS)
     started, computed = time.perf_counter(), time.process_time()
-    _, stage = load(session, workload, strings=False)
+    edges, stage = load(session, workload, strings=False)
+    add_stages(session, edges, options.stages)
     stage.rows()
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - computed
     tell({"seconds": seconds, "cpu_seconds": cpu_seconds})

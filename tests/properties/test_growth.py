@@ -296,7 +296,7 @@ GROWS = {  # by design: a number for each epoch, and the packs that hold them
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints, packs, merges, segments and files of few rows; few files are kept open."""
-    monkeypatch.setattr("nosync_nb.store.log.log.CHECKPOINT_FRAMES", 48)
+    monkeypatch.setattr("nosync_nb.store.log.checkpoint.FRAMES_MAX", 48)
     monkeypatch.setattr("nosync_nb.store.log.segments.SEGMENT_BYTES_MAX", 32 << 10)
     monkeypatch.setattr("nosync_nb.store.log.writer.SEGMENT_BYTES_MAX", 32 << 10)
     monkeypatch.setattr("nosync_nb.trace.past.archive.OPEN_MAX", 4)

@@ -137,7 +137,7 @@ def test_closing_waits_for_what_runs_behind(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nosync_nb.trace.compaction.YOUNG_ROWS", 2)
-    monkeypatch.setattr("nosync_nb.store.log.log.CHECKPOINT_FRAMES", 2)
+    monkeypatch.setattr("nosync_nb.store.log.checkpoint.FRAMES_MAX", 2)
     session = opened()
     numbers = session.input("numbers", "x int")
     for start in range(0, 200, 10):
@@ -468,7 +468,7 @@ def test_a_session_that_cannot_be_recovered_leaves_the_log_free(
 def test_definitions_alone_lead_to_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nosync_nb.store.log.log.CHECKPOINT_FRAMES", 4)
+    monkeypatch.setattr("nosync_nb.store.log.checkpoint.FRAMES_MAX", 4)
     with nosync_nb.open(tmp_path / "log") as session:
         numbers = session.input("numbers", "x int")
         for n in range(8):

@@ -16,7 +16,7 @@ from logs import everything
 
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, TrustError
 from nosync_nb.files.disk import File, Files
-from nosync_nb.store.log import Log, Position, checkpoint, frames, log, recover, segments, writer
+from nosync_nb.store.log import Log, Position, checkpoint, frames, recover, segments, writer
 from nosync_nb.store.log import kept as keeping
 from nosync_nb.store.log.generation import SILENT_S
 from nosync_nb.store.log.machine import Machine, Process, _started
@@ -130,7 +130,7 @@ def test_a_payload_beyond_the_limit_is_refused_before_anything_is_written(
 def test_a_checkpoint_is_due_after_many_frames_or_bytes(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "CHECKPOINT_FRAMES", 3)
+    monkeypatch.setattr(checkpoint, "FRAMES_MAX", 3)
     with open_log(path) as first:
         first.append(1, b"")
         first.append(1, b"")
@@ -139,8 +139,26 @@ def test_a_checkpoint_is_due_after_many_frames_or_bytes(
         assert first.checkpoint_due
         first.write_checkpoint(b"")
         assert not first.checkpoint_due
-        first.append(1, bytes(log.CHECKPOINT_BYTES))
+        first.append(1, bytes(checkpoint.BYTES_MAX))
         assert first.checkpoint_due
+
+
+def test_a_checkpoint_is_due_once_what_follows_takes_as_much(path: str) -> None:
+    """So that no more is written than twice; and not after few frames, however small it is."""
+    few, size_bytes = checkpoint.FRAMES_MIN, 40_000
+    with open_log(path) as first:
+        first.write_checkpoint(bytes(size_bytes), first.append(1, b""))
+        frames_bytes = [0]
+        while not first.checkpoint_due:
+            frames_bytes.append(first.append(1, b"some row").offset)
+        assert few < len(frames_bytes) < checkpoint.FRAMES_MAX
+        assert size_bytes <= first.head.offset - frames_bytes[1] < size_bytes + 100
+        first.write_checkpoint(b"")
+    with open_log(path) as again:
+        for _ in range(few):
+            assert not again.checkpoint_due
+            again.append(1, b"some row")
+        assert again.checkpoint_due
 
 
 def test_everything_is_private_to_the_user(path: str) -> None:

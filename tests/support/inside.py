@@ -48,8 +48,7 @@ from nosync_nb.spark.placement import Placement
 from nosync_nb.store import journal, store
 from nosync_nb.store.deferred import needs
 from nosync_nb.store.frontier import Failure
-from nosync_nb.store.log import log as logs
-from nosync_nb.store.log import writer
+from nosync_nb.store.log import checkpoint, writer
 from nosync_nb.store.log.generation import Lease, Words
 from nosync_nb.store.log.log import Log
 from nosync_nb.store.log.writer import Writer
@@ -381,7 +380,7 @@ def lower_thresholds() -> None:
     store.SPILL_ROWS = upkeep.SPILL_ROWS = 36
     store.SPILL_BYTES, store.SETTLED_BYTES = 800, 200
     merging.RANGE_ROWS = 200
-    logs.CHECKPOINT_FRAMES = 40
+    checkpoint.FRAMES_MAX = 40
     writer.SEGMENT_BYTES_MAX = 64 << 10
     compaction.INLINE_ROWS, compaction.YOUNG_ROWS = 32, 8
     sections.LARGE = 30

@@ -35,6 +35,10 @@ _NAME = re.compile(r"checkpoint-(\d{16})-(\d{8})\.state\Z")
 
 HEADER_BYTES = _HEADER.size + _CRC.size
 
+FRAMES_MIN, FRAMES_MAX = 256, 1024
+"""So many frames are between two, for their number alone."""
+BYTES_MAX = 8 << 20
+
 
 class Checkpoint(NamedTuple):
     """A state and the mark it holds for; `generation` wrote it."""
@@ -42,6 +46,20 @@ class Checkpoint(NamedTuple):
     mark: Mark
     generation: int
     payload: bytes
+
+
+def due(frames: int, size_bytes: int, before_bytes: int) -> bool:
+    """Whether so many frames after the last checkpoint are enough for another one.
+
+    They are once they take as much as that did: so no more is written than twice the frames, and
+    who opens the log reads some hundred.
+
+    Args:
+        frames, size_bytes: that followed it.
+        before_bytes: what it takes.
+    """
+    paid = frames >= FRAMES_MIN and size_bytes >= before_bytes
+    return paid or frames >= FRAMES_MAX or size_bytes >= BYTES_MAX
 
 
 def file_name(seq: int, generation: int) -> str:

@@ -33,8 +33,6 @@ from nosync_nb.store.log.owner import Owner
 from nosync_nb.store.log.recover import RecoveredLog
 from nosync_nb.store.log.writer import Writer
 
-CHECKPOINT_FRAMES = 1024
-CHECKPOINT_BYTES = 8 << 20
 _NO_MARK = Mark(0, 0, b"")
 
 SYNC_DELAY_S = 0.002
@@ -63,6 +61,7 @@ class Log:
         self.notes, self.noted, self.unread = recovered.notes, recovered.noted, recovered.unread
         self.heads = [*recovered.heads, *(writer.segments[-1:] if writer else ())]
         self._checkpoint = recovered.checkpoint
+        self._checkpoint_bytes = len(self.checkpoint or b"")
         self._before: Mark | None = None  # that of the checkpoint before the newest one
         self._tail = recovered.tail.frames
         self._end = recovered.tail.end
@@ -178,12 +177,9 @@ class Log:
     @property
     def checkpoint_due(self) -> bool:
         """Whether the tail has grown so long that a checkpoint pays."""
-        last = self._checkpoint.mark if self._checkpoint else _NO_MARK
-        head = self.head
-        return (
-            head.seq - last.seq >= CHECKPOINT_FRAMES
-            or head.offset - last.offset >= CHECKPOINT_BYTES
-        )
+        last, head = self._checkpoint.mark if self._checkpoint else _NO_MARK, self.head
+        followed = head.seq - last.seq, head.offset - last.offset
+        return checkpoint.due(*followed, self._checkpoint_bytes)
 
     @property
     def head(self) -> Mark:
@@ -280,6 +276,7 @@ class Log:
         state = checkpoint.Checkpoint(mark, self.generation, payload)
         checkpoint.write_owned(self._files, self.path, state, writer.check)
         before, self._checkpoint = self._checkpoint, state._replace(payload=b"")
+        self._checkpoint_bytes = len(payload)
         self._before = before.mark if before else None
         writer.turn()
         checkpoint.prune(self._files, self.path, self._checkpoint, before)
