@@ -3,12 +3,13 @@
 python -m bench.trouble FOLDER GENERATION    scrubs a log and its replicas over and over
 
 The keeper scrubs at its own pace, once in some hours; here it is done without a rest, in a process
-of its own, so that a run of a minute is all in it.
+of its own as nice as a keeper, so that a run of a minute is all in it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.replicas import settings
+from nosync_nb.store.replicas.keeper import NICE
 from nosync_nb.store.replicas.scrubbing import Scrubber
 from nosync_nb.store.replicas.source import log_id
 
@@ -65,6 +67,7 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("generation", type=int)
     options = parser.parse_args()
+    os.nice(NICE)
     files = Files()
     kept = settings.read(files, options.folder, log_id(files, options.folder))
     replicas = [(each, list) for each in kept.replicas]

@@ -8,6 +8,7 @@ raised, and the error says so. What was written survives the death of this proce
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -29,11 +30,12 @@ from nosync_nb.session.calls import InputChanges
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.listeners import Listeners
 from nosync_nb.session.publisher import Publisher
-from nosync_nb.session.removals import Removals, Taken, tell_absent
+from nosync_nb.session.removals import Removals, Taken, absent, tell
 from nosync_nb.session.repairs import Repairs
 from nosync_nb.session.replication import Replication
 from nosync_nb.session.transactions import Transaction, Transactions
 from nosync_nb.session.upkeep import Upkeep
+from nosync_nb.session.worker import Worker
 from nosync_nb.spark.costs import FEW_ROWS
 from nosync_nb.spark.link import Link
 
@@ -41,7 +43,8 @@ from nosync_nb.spark.link import Link
 class Commits:
     """Makes epochs of transactions, one at a time.
 
-    Owns the rows that were taken away and not looked for, which the gate's lock guards.
+    Owns the rows that were taken away and not looked for, which the gate's lock guards. A lock of
+    its own is held by who looks for many of them, and by who waits for that.
 
     Args:
         upkeep, audits: what is to be done after an epoch.
@@ -58,6 +61,7 @@ class Commits:
         audits: Audits,
         replication: Replication,
         repairs: Repairs,
+        worker: Worker,
     ) -> None:
         self._gate = gate
         self._publisher = publisher
@@ -69,7 +73,9 @@ class Commits:
         self._audits = audits
         self._replication = replication
         self._repairs = repairs
+        self._worker = worker
         self._removals = Removals()
+        self._looking = threading.Lock()
 
     @property
     def now(self) -> int:
@@ -131,7 +137,9 @@ class Commits:
         if wait is not None:
             self._waited(wait, seq, draft.epoch, timeout)
         if looked:
-            tell_absent(looked, self._publisher.snapshot)
+            tell(absent(looked, self._publisher.snapshot))
+        if self._removals.lacking:
+            self._tell()
         epoch, large = draft.epoch, draft.largest == ENDLESS
         del draft  # it holds what is given back
         if large:
@@ -233,6 +241,8 @@ class Commits:
             self._upkeep.plan_merges(draft.due)
         self._audits.after(draft.epoch)
         self._upkeep.plan_due()
+        if self._removals.many:
+            self._worker.submit("removals", self._look)
 
     def begin(self, label: str | None = None) -> Transaction:
         """Starts a transaction that becomes the current one until it commits or is discarded.
@@ -265,12 +275,26 @@ class Commits:
         return count
 
     def tell_absent(self) -> None:
-        """Warns of all rows that were taken away, were not there, and were not looked for yet."""
+        """Warns of all rows that were taken away, were not there, and were not told of yet."""
+        self._look()
+        self._tell()
+
+    def _look(self) -> None:
+        """Looks for all rows that wait for it, after who looks for some now."""
+        with self._looking:
+            with self._gate.lock:
+                self._gate.finish()
+                waiting = self._removals.waiting()
+            lacking = absent(waiting, self._publisher.snapshot)
+            if lacking:
+                with self._gate.lock:
+                    self._removals.lack(lacking)
+
+    def _tell(self) -> None:
+        """Warns of the rows that were not there, once."""
         with self._gate.lock:
-            self._gate.finish()
-            waiting = self._removals.waiting()
-        if waiting:
-            tell_absent(waiting, self._publisher.snapshot)
+            untold = self._removals.tellable()
+        tell(untold)
 
     def sync(self, level: str, timeout: float | None = None) -> None:
         """Waits until all epochs have reached a level; see `Session.sync`."""

@@ -115,7 +115,7 @@ class Owners:
         self.audits = Audits(publisher, self.definitions, link)
         self.commits = Commits(
             gate, publisher, transactions, link, listeners, self.upkeep, self.audits, replication,
-            repairs,
+            repairs, self.worker,
         )  # fmt: skip
         self.inputs = inputs = Inputs(gate, publisher, transactions, link, repairs)
         self.following = Pursuit(gate, publisher, transactions, inputs, self.commits)

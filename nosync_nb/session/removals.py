@@ -1,9 +1,9 @@
 """Removals: whether rows that were taken away were there.
 
 To look costs as much as a small epoch. So the first epochs after a pause are looked at at once,
-those of a long loop many together: a row that was not there is below 0 until it comes. What waits
-when a loop ends is looked at when its cell ends, or the session is closed; until then reading the
-input tells.
+those of a long loop many together, by the worker, and what it finds is told with the next epoch: a
+row that was not there is below 0 until it comes. What waits when a loop ends is looked at when its
+cell ends, or the session is closed; until then reading the input tells.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from nosync_nb.trace.batch import Updates, row_of
 REMOVALS_FREE, REMOVALS_WAITING, REMOVALS_PAUSE_S = 32, 2048, 0.5
 """Epochs that are looked at at once, changes that wait then, and the pause after which anew."""
 
+REMOVALS_BEHIND = 4
+"""So many times as many changes wait until they are looked at at once: the worker is not free."""
+
 _WHOLE = 1024
 
 Taken = tuple[Stage, list[Updates]]
@@ -30,12 +33,32 @@ Taken = tuple[Stage, list[Updates]]
 class Removals:
     """Rows that were taken away, until somebody looks. All of it is done with the gate's lock."""
 
-    __slots__ = ("_free", "_last", "_waiting")
+    __slots__ = ("_free", "_last", "_untold", "_waiting")
 
     def __init__(self) -> None:
+        self._untold: list[str] = []
         self._waiting: list[Taken] = []
         self._free = REMOVALS_FREE
         self._last = 0.0
+
+    @property
+    def many(self) -> bool:
+        """Whether enough wait to be looked at together."""
+        return len(self._waiting) >= REMOVALS_WAITING
+
+    @property
+    def lacking(self) -> bool:
+        """Whether there is something to be told of rows that were not there."""
+        return bool(self._untold)
+
+    def lack(self, untold: Sequence[str]) -> None:
+        """Something is to be told of rows that were not there."""
+        self._untold += untold
+
+    def tellable(self) -> list[str]:
+        """All that is to be told; nothing is then."""
+        untold, self._untold = self._untold, []
+        return untold
 
     def due(self, removing: list[InputChanges]) -> list[Taken]:
         """What is to be looked at now: nothing, or all that waited and what an epoch changed."""
@@ -50,7 +73,7 @@ class Removals:
             self._waiting.append((changes.stage, parts))
         if self._free:
             self._free -= 1
-        elif len(self._waiting) < REMOVALS_WAITING:
+        elif len(self._waiting) < REMOVALS_BEHIND * REMOVALS_WAITING:
             return []
         return self.waiting()
 
@@ -60,29 +83,34 @@ class Removals:
         return waiting
 
 
-def tell_absent(removals: Sequence[Taken], snapshot: Snapshot) -> None:
-    """Warns of rows that were taken away and were not there."""
+def absent(removals: Sequence[Taken], snapshot: Snapshot) -> list[str]:
+    """What is to be told of rows that were taken away and were not there, by input."""
     due: dict[str, Taken] = {}
     for stage, parts in removals:
         due.setdefault(stage.name, (stage, []))[1].extend(parts)
-    for stage, parts in due.values():
-        _tell_absent_of(stage, parts, snapshot)
+    every = (_absent_of(stage, parts, snapshot) for stage, parts in due.values())
+    return [each for each in every if each is not None]
 
 
-def _tell_absent_of(stage: Stage, parts: list[Updates], snapshot: Snapshot) -> None:
-    """Warns of rows that were taken away and were not there: reading the input will raise."""
+def tell(lacking: Sequence[str]) -> None:
+    """Warns of rows that were not there."""
+    for each in lacking:
+        warn(each, stacklevel=None)
+
+
+def _absent_of(stage: Stage, parts: list[Updates], snapshot: Snapshot) -> str | None:
+    """Names a row that was taken away and was not there: reading the input will raise."""
     name, types = stage.name, stage.schema.types
     if name not in snapshot.catalog or snapshot.stage(name).schema.types != types:
-        return  # dropped meanwhile, or it has other columns
+        return None  # dropped meanwhile, or it has other columns
     lacking = glance.lacking(snapshot.contents(name), taken(parts, types))
     if lacking is None:
-        return
+        return None
     row = row_of(lacking.columns, types)
     more = len(lacking.diff) - 1
     others = f", and {more} more row{'' if more == 1 else 's'} below 0" if more else ""
-    warn(
+    return (
         f"input '{name}': row {row!r} was removed and was not there: it is there now"
         f" {int(lacking.diff[0])} times{others}\n"
-        f"Hint: reading '{name}' raises until {name}.insert([...]) brings it; its stages go on",
-        stacklevel=None,
+        f"Hint: reading '{name}' raises until {name}.insert([...]) brings it; its stages go on"
     )

@@ -46,7 +46,8 @@ LINGER_S = 600.0
 
 _GRACE_S = 10.0
 _RETRY_S = 0.1, 5.0
-_NICE = 1
+NICE = 1
+"""What an owner does comes before."""
 _LOOK_S = 2.0
 
 
@@ -329,7 +330,7 @@ def lives(
 def main(arguments: Sequence[str]) -> Any:
     """Runs a keeper; returns what the process exits with."""
     folder, generation = arguments
-    os.nice(_NICE)
+    os.nice(NICE)
     keep(
         folder,
         int(generation),
