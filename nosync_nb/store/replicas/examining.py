@@ -150,7 +150,7 @@ def examined_in(
         chain = Chain(path, [], None)
         stretch = Stretch(url, replica, folder, held, there, chain.live, beat)
         for name, state in states if path else ():
-            if _fits(files, folder, chain, state, there):
+            if _fits(files, folder, chain, state, there) and _ends(chain, held, state.mark):
                 return _cut(files, stretch, name, state)
         if missing is None:
             return _cut(files, stretch, None, None)
@@ -184,6 +184,16 @@ def _fits(
     if not tail.holds(files, folder, chain, state.mark):
         return False
     return _Named(there, state).had
+
+
+def _ends(chain: Chain, held: Mapping[str, int], mark: Mark) -> bool:
+    """Whether a copy has all bytes up to a mark of a chain.
+
+    Failure: 1. A replica's copy is cut short in the end of a frame, after its digest. 2. It has the
+    checkpoint of that frame. 3. The disk is lost, and as that frame cannot be copied, nothing can.
+    """
+    last = [one for one in chain.live if one.start.offset < mark.offset][-1:]
+    return all(held[one.name] >= one.local(mark.offset) for one in last)
 
 
 class _Named:
