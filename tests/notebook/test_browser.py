@@ -103,6 +103,14 @@ _END = "window.jupyterapp.shell.currentWidget.context.sessionContext.shutdown()"
 _THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', { theme: name })"
 
 
+def wear(page: Page, theme: str) -> None:
+    """Puts JupyterLab into a theme, and waits until what covers it meanwhile is gone."""
+    page.evaluate(_THEME, f"JupyterLab {theme}")
+    light = str(theme == "Light").lower()
+    page.locator(f'body[data-jp-theme-light="{light}"]').wait_for(state="attached")
+    page.locator("#jupyterlab-splash").wait_for(state="detached")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where JupyterLab runs; its notebooks are in `root`."""
@@ -213,9 +221,7 @@ def _several_under_one_slider(view: Locator, page: Page, folder: Path) -> None:
     line.select_option("line: sum of n")
     expect(view.locator("figcaption")).to_contain_text("sum of n over epochs: 0 at epoch 0")
     for theme, name in (("Dark", "travel-dark.png"), ("Light", "travel-light.png")):
-        page.evaluate(_THEME, f"JupyterLab {theme}")
-        light = str(theme == "Light").lower()
-        page.locator(f'body[data-jp-theme-light="{light}"]').wait_for(state="attached")
+        wear(page, theme)
         page.screenshot(path=folder / name)
     view.get_by_role("button", name="Latest").click()
     expect(beside).to_contain_text("late at epoch 4")
@@ -243,10 +249,9 @@ def test_a_log_follows_its_notebook_in_a_browser(
     assert "6 2" in shown
     notebook.cell(COUNTS).scroll_into_view_if_needed()
     page.screenshot(path=tmp_path / "report.png")
-    page.evaluate(_THEME, "JupyterLab Dark")
-    page.locator('body[data-jp-theme-light="false"]').wait_for(state="attached")
+    wear(page, "Dark")
     page.screenshot(path=tmp_path / "report-dark.png")
-    page.evaluate(_THEME, "JupyterLab Light")
+    wear(page, "Light")
 
     page.evaluate(_RENAME, "quick.ipynb")
     fresh = notebook_of(opened, folder, "Untitled.ipynb", ["x = 1"])
@@ -518,15 +523,10 @@ def test_a_grid_in_a_browser(folder: Path, opened: tuple[Page, str], tmp_path: P
     folded = notebook.cell(2).locator("details")
     assert "late at epoch 1: rows 1 to 20 of 558" in folded.inner_text()
     page.emulate_media(color_scheme="dark")
-    page.evaluate(
-        "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
-    )
-    expect(page.locator("body[data-jp-theme-light=false]")).to_have_count(1)
+    wear(page, "Dark")
     page.screenshot(path=tmp_path / "grid-dark.png")
     page.emulate_media(color_scheme="light")
-    page.evaluate(
-        "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Light'})"
-    )
+    wear(page, "Light")
 
 
 @pytest.mark.browser
