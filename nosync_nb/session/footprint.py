@@ -16,6 +16,7 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import Files
 from nosync_nb.rows.types import row_bytes
 from nosync_nb.session.publisher import Publisher, files_of
+from nosync_nb.store.retention import Bounds
 from nosync_nb.trace import Trace, plan
 
 BRANCHES = "branches"
@@ -23,6 +24,8 @@ BRANCHES = "branches"
 
 HASH_BYTES = 8
 """What each row in memory has beside its values: a hash, and a count."""
+
+_OWN = frozenset(("live", "history", "log"))
 
 DEEP = 64
 """How far below it files are looked for: branches have branches."""
@@ -38,6 +41,7 @@ class Footprint(NamedTuple):
         branches: of files that branches have, and this log has not.
         garbage: of files that nobody needs any more, until they are deleted.
         files: how many there are.
+        needed: how many of them the log itself needs.
     """
 
     live: int = 0
@@ -46,6 +50,7 @@ class Footprint(NamedTuple):
     branches: int = 0
     garbage: int = 0
     files: int = 0
+    needed: int = 0
 
     @property
     def total(self) -> int:
@@ -76,19 +81,25 @@ def measured(publisher: Publisher) -> Footprint:
             purpose = "live" if name in live else "history" if name in past else "garbage"
         sizes[purpose] += status.st_size
         sizes["files"] += 1
+        sizes["needed"] += purpose in _OWN
     return Footprint(**sizes)
 
 
-def least(publisher: Publisher) -> int:
-    """The bytes that a log needs though its past were gone: the state of now, and its tail."""
+def least(publisher: Publisher) -> Bounds:
+    """What a log needs though its past were gone: the state of now, and its tail."""
+    past, taken = publisher.store.history.files(), measured(publisher)
+    old = len(past - files_of(publisher.snapshot.version))
+    return Bounds(taken.live + taken.log, taken.needed - old)
+
+
+def is_beyond(publisher: Publisher) -> bool:
+    """Whether a log needs more bytes or files than it may."""
+    said = publisher.retention
+    if not said.bounded:
+        return False
     taken = measured(publisher)
-    return taken.live + taken.log
-
-
-def excess(publisher: Publisher) -> int:
-    """How many bytes a log needs beyond its budget; 0 if it has none."""
-    budget = publisher.retention.budget
-    return 0 if budget is None else max(0, measured(publisher).own - budget)
+    sizes = (taken.own, said.budget), (taken.needed, said.files)
+    return any(most is not None and size > most for size, most in sizes)
 
 
 def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat_result]]:

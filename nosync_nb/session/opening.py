@@ -252,7 +252,7 @@ def _register(where: str, session: Session) -> None:
 def _refuse_kept(mode: str, retain: int | str | None, budget: int | str | None) -> None:
     """Raises if what is to be kept of the past is nothing known, or said by who only reads."""
     retention.parsed(retain)
-    retention.parsed_size(budget)
+    retention.parsed_bounds(budget)
     for name, said in (("retain", retain), ("budget", budget)):
         if said is not None and mode == "r":
             raise SchemaError(f"{name} is said by who writes", hint='leave out mode="r"')

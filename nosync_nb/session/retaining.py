@@ -19,7 +19,7 @@ from nosync_nb.session.upkeep import Upkeep
 from nosync_nb.session.versions import kept
 from nosync_nb.store import retention
 from nosync_nb.store.ledger import Epochs
-from nosync_nb.store.retention import Retention
+from nosync_nb.store.retention import Bounds, Retention
 from nosync_nb.trace.past import grid
 
 
@@ -67,20 +67,21 @@ class Retaining:
         self._say(lambda before: before._replace(epochs=epochs, seconds=seconds), said)
 
     def bound(self, asked: Any) -> None:
-        """Bounds the bytes that the log takes on its disk; the past gives way, in the background.
+        """Bounds what the log takes on its disk; the past gives way, in the background.
 
-        A size or a number of bytes, None: as many as it takes. Counted is what the log needs, not
-        what its branches have for themselves. Where it is not enough the epochs that are longest
-        ago become coarser first; pins stay. If the state of now grows beyond it commits go on.
+        A number of bytes, a size, a number of files, or both as `"2 GB, 500 files"`; None: as much
+        as it takes. Counted is what the log needs, not what its branches have for themselves. Where
+        it is not enough the epochs that are longest ago become coarser first; pins stay. If the
+        state of now grows beyond it commits go on.
 
         Raises:
-            SchemaError: it is no size, or the state of now and the log's tail take more; then all
+            SchemaError: it is no bound, or the state of now and the log's tail take more; then all
                 is as it was.
 
         Cost: a checkpoint.
         """
-        size = retention.parsed_size(asked)
-        if size is not None:
+        bounds = retention.parsed_bounds(asked)
+        if any(each is not None for each in bounds):
             with self._gate.lock:
                 self._gate.turn("budget")
                 log = self._publisher.store.log
@@ -89,14 +90,9 @@ class Retaining:
                 self._upkeep.checkpoint()
 
         def bounded(before: Retention) -> Retention:
-            if size is not None and size < (least := footprint.least(self._publisher)):
-                own, need = retention.said_size(size), retention.said_size(least)
-                raise SchemaError(
-                    f"budget={asked!r}, {own}, is less than the state of now and the log's tail"
-                    f" take: {need}",
-                    hint=f"give at least {need} and some for the past, or drop stages",
-                )
-            return before._replace(budget=size)
+            if bounds != Bounds():
+                _refuse_less(bounds, footprint.least(self._publisher), asked)
+            return before._replace(**bounds._asdict())
 
         self._say(bounded, f"budget is {asked!r} from now on")
 
@@ -163,3 +159,21 @@ class Retaining:
         except BaseException as error:
             self._gate.settle(error, outcome, done)
             raise
+
+
+def _refuse_less(bounds: Bounds, least: Bounds, asked: Any) -> None:
+    """Raises if a log may not take what it needs though its past were gone."""
+    for (own, need), said in zip(zip(bounds, least, strict=True), _SAID, strict=True):
+        if own is not None and need is not None and own < need:
+            raise SchemaError(
+                f"budget={asked!r}, {said(own)}, is less than the state of now and the log's tail"
+                f" take: {said(need)}",
+                hint=f"give at least {said(need)} and some for the past, or drop stages",
+            )
+
+
+def _said_files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"
+
+
+_SAID = retention.said_size, _said_files

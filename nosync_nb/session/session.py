@@ -254,9 +254,9 @@ class Session:
         doc='For how long single epochs are kept, as `"30 days"`; None: all; see `Retaining.set`.',
     )
     budget = property(
-        lambda session: owners_of(session).retaining.retention.budget,
+        lambda session: owners_of(session).retaining.retention.bounds,
         lambda session, asked: owners_of(session).retaining.bound(asked),
-        doc='The bytes on disk, set as `"2 GB"`, beyond which less of the past is kept; None: all.',
+        doc='What the log may take, as `"2 GB, 500 files"`; None: all; see `Retaining.bound`.',
     )
 
     def pin(self, at: Any, name: str) -> int:

@@ -309,10 +309,10 @@ class Upkeep:
         """
         publisher, history = self._publisher, self._publisher.store.history
         said = publisher.retention
-        if said.budget is None or (self._clearing and said == self._fitted):
-            return said.budget is not None
+        if not said.bounded or (self._clearing and said == self._fitted):
+            return said.bounded
         fitted = False
-        while footprint.excess(publisher):
+        while footprint.is_beyond(publisher):
             keep = self._least(publisher.snapshot)
             plan = None if keep is None else history.tidy(keep, needed, more=True)
             if plan is None or not self._adopt(plan.perform(), bounded=True):
@@ -347,7 +347,7 @@ class Upkeep:
     def _least(self, seen: Snapshot) -> Keep | None:
         """Which epochs are to be told apart whatever the log takes; None: it has no budget."""
         said, keep = self._publisher.retention, self._kept(seen)
-        if said.budget is None:
+        if not said.bounded:
             return None
         return keep or Keep(seen.epoch + 1, said.pinned(self._held(seen)))
 

@@ -285,13 +285,14 @@ def catalog_json(
 
     Args:
         pieces: of the catalog before, and of this one afterwards.
-        kept: which past is, if not all of it; see `Retention.to_json`.
+        kept: which past is, if not all of it, by key; see `Retention.to_json`.
 
     Cost: in proportion to what is other than in the one before, and O(its text), once.
     """
     stages, nodes = pieces.of(catalog, graph)
-    rest = {retention.KEY: kept} if kept else {}
-    return encoded.Catalog({"stages": stages, "nodes": nodes, "numbers": graph.numbers, **rest})
+    return encoded.Catalog(
+        {"stages": stages, "nodes": nodes, "numbers": graph.numbers, **(kept or {})}
+    )
 
 
 _NODE = ("id", "fingerprint", "name", "log", "log_layout", "traces", "state", "plan", "stopped")
@@ -338,8 +339,7 @@ def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
             own["signer"] = signer
         stages.append(own)
     nodes = [{**node, "state": []} for node in data["nodes"] if node["name"] is not None]
-    rest = {key: value for key, value in data.items() if key != retention.KEY}
-    return {**rest, "stages": stages, "nodes": nodes}
+    return {**retention.without(data), "stages": stages, "nodes": nodes}
 
 
 def catalog_from_json(

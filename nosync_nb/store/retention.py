@@ -16,7 +16,10 @@ from nosync_nb.errors import SchemaError
 from nosync_nb.trace.past.thinning import Keep
 
 KEY = "retention"
-"""Under which a catalog has it."""
+"""Under which a catalog has it, but for its bound of files."""
+
+BOUNDS = "bounds"
+"""Under which a catalog has that: releases that know none pass it over."""
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _LONGEST = 2**40
@@ -31,12 +34,26 @@ class Retention(NamedTuple):
     Attributes:
         pins: epochs that stay as they are, by name.
         budget: the bytes on disk from which on less is kept; None: as many as it takes.
+        files: likewise how many files.
     """
 
     epochs: int | None = None
     seconds: int | None = None
     pins: Mapping[str, int] = {}
     budget: int | None = None
+    files: int | None = None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether less of the past is kept if the log takes more than it may."""
+        return self.budget is not None or self.files is not None
+
+    @property
+    def bounds(self) -> int | str | None:
+        """As a user says them: a number of bytes, `"500 B, 100 files"`, or None for none."""
+        if self.files is None:
+            return self.budget
+        return ("" if self.budget is None else f"{self.budget} B, ") + f"{self.files} files"
 
     @property
     def asked(self) -> int | str | None:
@@ -49,12 +66,14 @@ class Retention(NamedTuple):
         many = self.seconds // size
         return f"{many} {unit}{'' if many == 1 else 's'}"
 
-    def to_json(self) -> dict[str, Any] | None:
-        """As a catalog has it; None if all is kept and nothing pinned."""
+    def to_json(self) -> dict[str, Any]:
+        """As a catalog has it, by key; nothing of what was not said."""
         data = self._asdict()
+        del data["files"]
+        bounds = {} if self.files is None else {BOUNDS: {"files": self.files}}
         if self.budget is None:  # as releases had it that knew no budget
             del data["budget"]
-        return data if self != Retention() else None
+        return {**({KEY: data} if self._replace(files=None) != Retention() else {}), **bounds}
 
     def upto(self, epoch: int) -> Retention:
         """The same without pins of later epochs."""
@@ -82,14 +101,24 @@ class Retention(NamedTuple):
 
 def of(catalog: Mapping[str, Any]) -> Retention:
     """That of a catalog that was checked."""
-    data = catalog.get(KEY)
-    return Retention(**data) if data else Retention()
+    return Retention(**(catalog.get(KEY) or {}), **(catalog.get(BOUNDS) or {}))
+
+
+def without(catalog: Mapping[str, Any]) -> dict[str, Any]:
+    """A catalog that says nothing of it."""
+    return {key: value for key, value in catalog.items() if key not in (KEY, BOUNDS)}
+
+
+def bounds_well_formed(data: Any) -> bool:
+    """Whether what a catalog has as bounds can be what `to_json` gave."""
+    files = data.get("files") if type(data) is dict and len(data) == 1 else None
+    return type(files) is int and 1 <= files <= _LONGEST
 
 
 def well_formed(data: Any, epoch: int) -> bool:
     """Whether what a catalog of an epoch has can be what `to_json` gave."""
     try:
-        said = Retention(**data)
+        said = Retention(**data, files=None)
         whole = type(said.pins) is dict and all(isinstance(name, str) for name in said.pins)
         numbers = [*said.pins.values(), said.epochs or 1, said.seconds or 1, said.budget or 1]
     except (TypeError, AttributeError):
@@ -124,25 +153,50 @@ def parsed(asked: Any) -> tuple[int | None, int | None]:
     )
 
 
-def parsed_size(asked: Any) -> int | None:
-    """Bytes, as a user says them; None: as many as it takes.
+class Bounds(NamedTuple):
+    """What a log may take on its disk: bytes, and files; None: as many as it takes."""
+
+    budget: int | None = None
+    files: int | None = None
+
+
+def parsed_bounds(asked: Any) -> Bounds:
+    """Bounds as a user says them: a number of bytes, a size, a number of files, or the last two.
 
     Raises:
-        SchemaError: it is neither a number of bytes nor a size; says how it is written.
+        SchemaError: something is none of these, or is said twice; says how it is written.
     """
     if asked is None or asked == "none":
-        return None
-    size = asked if type(asked) is int else 0
-    if isinstance(asked, str):
-        written = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*", asked)
-        if written and written[2].lower() in _SIZES:
-            size = int(Decimal(written[1]) * _SIZES[written[2].lower()])
-    if 1 <= size <= _LARGEST:
-        return size
-    raise SchemaError(
-        f"budget={asked!r} is neither a number of bytes, from 1 on, nor a size",
-        hint='write budget="2 GB" (B, kB, MB, GB, TB, or KiB to TiB), or budget="none"',
-    )
+        return Bounds()
+    said: dict[str, Any] = {}
+    for part in asked.split(",") if isinstance(asked, str) else [asked]:
+        name, value = _bound(part)
+        if value is None or name in said:
+            raise SchemaError(
+                f"budget={asked!r}: {part!r} is "
+                + ("said twice" if value is not None else "neither a size nor a number of files"),
+                hint='write budget="2 GB" (B, kB, MB, GB, TB, or KiB to TiB), "500 files",'
+                ' "2 GB, 500 files", or budget="none"',
+            )
+        said[name] = value
+    return Bounds(**said)
+
+
+def _bound(part: Any) -> tuple[str, Any]:
+    """Which bound a part says, and how much; None: it says none."""
+    if type(part) is int:
+        return "budget", part if 1 <= part <= _LARGEST else None
+    pattern = r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*"
+    written = re.fullmatch(pattern, part) if isinstance(part, str) else None
+    if written is None:
+        return "", None
+    number, unit = Decimal(written[1]), written[2].lower()
+    if unit in _SIZES:
+        size = int(number * _SIZES[unit])
+        return "budget", size if 1 <= size <= _LARGEST else None
+    if unit in ("file", "files"):
+        return "files", int(number) if number == int(number) and 1 <= number <= _LONGEST else None
+    return "", None
 
 
 def said_size(size_bytes: int) -> str:

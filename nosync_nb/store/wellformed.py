@@ -46,6 +46,8 @@ def check_catalog(data: Any, epoch: int) -> None:
             raise _wrong("two inputs are one")
         if retention.KEY in data and not retention.well_formed(data[retention.KEY], epoch):
             raise _wrong("which past it keeps makes no sense")
+        if retention.BOUNDS in data and not retention.bounds_well_formed(data[retention.BOUNDS]):
+            raise _wrong("what it may take makes no sense")
         nodes: dict[str, Any] = {}
         known: set[int] = set()
         for node in _list(data["nodes"]):

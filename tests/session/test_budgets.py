@@ -18,6 +18,7 @@ from nosync_nb.session.footprint import Footprint
 from nosync_nb.session.publisher import Publisher
 from nosync_nb.store import retention
 from nosync_nb.store.log import writer
+from nosync_nb.store.retention import Bounds
 from nosync_nb.trace.past.packing import RecutPlan
 
 
@@ -120,9 +121,11 @@ def test_a_budget_below_the_state_of_now_is_refused_and_nothing_is_let_go(
     session.budget = "1 GB"
     measured: list[int] = []  # merges go on meanwhile: what counts is what was measured then
 
-    def least(publisher: Publisher) -> int:
-        measured.append(was(publisher))
-        return measured[-1]
+    def least(publisher: Publisher) -> Bounds:
+        need = was(publisher)
+        assert need.budget is not None
+        measured.append(need.budget)
+        return need
 
     was = footprint.least
     monkeypatch.setattr(footprint, "least", least)
@@ -149,13 +152,73 @@ def test_what_is_no_size_is_refused(opened: Callable[..., Session], asked: Any) 
 
 def test_a_size_is_read_as_it_is_written() -> None:
     for asked, size in (("2 GB", 2 * 10**9), ("1.5 MiB", 3 << 19), ("7", 7), (12, 12)):
-        assert retention.parsed_size(asked) == size
+        assert retention.parsed_bounds(asked) == (size, None)
     assert [retention.said_size(n) for n in (999, 1000, 1001, 10**9)] == [
         "999 B",
         "1.0 kB",
         "1.1 kB",
         "1.0 GB",
     ]
+
+
+@pytest.mark.parametrize(
+    "asked", ["0 files", "1.5 files", "5 files, 6 files", "2 MB, 3 MB", "5 f", "5 files, much", ","]
+)
+def test_what_is_no_number_of_files_is_refused(opened: Callable[..., Session], asked: str) -> None:
+    session = opened(budget="100 files")
+    with pytest.raises(SchemaError, match="budget=") as error:
+        session.budget = asked
+    assert "500 files" in str(error.value.hint)
+    assert session.budget == "100 files"
+
+
+def test_files_are_said_as_they_were_asked_for(opened: Callable[..., Session]) -> None:
+    session = opened(budget="2 GB, 500 files")
+    assert session.budget == "2000000000 B, 500 files"
+    session.budget = session.budget
+    assert session.budget == "2000000000 B, 500 files"
+    session.budget = "40 files"
+    assert session.budget == "40 files"
+    session.close()
+    again = opened()
+    assert again.budget == "40 files"
+    again.budget = "3 GB"
+    assert again.budget == 3 * 10**9
+
+
+def test_a_log_with_more_files_than_it_may_have_keeps_less_of_its_past(
+    opened: Callable[..., Session],
+) -> None:
+    session = filled(opened(), 3000, every=30)
+    session.pin(123, "mine")
+    before = taken(session)
+    need = footprint.least(inside(session).publisher).files
+    assert need is not None
+    assert before.needed > need + 60
+    session.budget = f"{need + 30} files"
+    after = taken(session)
+    assert after.needed <= need + 30
+    assert {123, 3000} <= {*readable(session)}
+    for epoch in range(3001, 3006):  # two checkpoints later they are gone from the disk
+        filled(session, epoch)
+        inside(session).worker.drain()
+    after = taken(session)
+    assert after.garbage == 0
+    assert len([*Path(session.path).rglob("*")]) < before.needed
+    session.close()
+    again = opened()
+    assert {123, 3000} <= {*readable(again)}
+    assert again.verify().whole
+
+
+def test_fewer_files_than_the_state_of_now_takes_are_refused(
+    opened: Callable[..., Session],
+) -> None:
+    session = filled(opened(), 300)
+    with pytest.raises(SchemaError, match=r"'3 files', 3 files, is less .* take: \d+ files"):
+        session.budget = "3 files"
+    assert session.budget is None
+    assert readable(session) == list(range(301))
 
 
 def test_a_budget_is_said_when_a_log_is_opened_by_who_writes(

@@ -75,3 +75,13 @@ def _datetime(text: int | str) -> datetime | None:
         return datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
         return None
+
+
+def bounds_of(session: Session) -> list[str]:
+    """What a log may take on its disk, for people; nothing: as much as it takes."""
+    from nosync_nb.session.session import owners_of
+    from nosync_widgets import formats
+
+    said = owners_of(session).retaining.retention
+    bytes_ = [] if said.budget is None else [formats.size(said.budget)]
+    return bytes_ + ([] if said.files is None else [formats.count(said.files, "file")])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
-from nosync.commands.form import Subcommand, epoch_of, moment
+from nosync.commands.form import Subcommand, bounds_of, epoch_of, moment
 from nosync_widgets import formats
 from nosync_widgets.tables import Table
 
@@ -32,8 +32,9 @@ def _kept(session: Session) -> str:
     """What is kept, for people."""
     asked, pins = session.retain, len(session.pins)
     pinned = f"; {formats.count(pins, 'epoch')} pinned" if pins else ""
-    if session.budget is not None:
-        pinned += f"; less, if the log takes more than {formats.size(session.budget)}"
+    bounds = bounds_of(session)
+    if bounds:
+        pinned += f"; less, if the log takes more than {' or '.join(bounds)}"
     if asked is None:
         return f"every epoch of the past is kept{pinned}"
     long = asked if isinstance(asked, str) else formats.count(asked, "epoch")
@@ -69,7 +70,10 @@ COMMANDS = (
         _retain,
         [
             (["asked"], {"nargs": "*", "help": "a number of epochs, `30 days`, or `all`"}),
-            (["--budget"], {"nargs": "+", "metavar": "SIZE", "help": "`2 GB` on disk, or `none`"}),
+            (
+                ["--budget"],
+                {"nargs": "+", "metavar": "SIZE", "help": "`2 GB`, `500 files`, both, or `none`"},
+            ),
         ],
     ),
     Subcommand(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
-from nosync.commands.form import Subcommand, epoch_of, limit, moment
+from nosync.commands.form import Subcommand, bounds_of, epoch_of, limit, moment
 from nosync_widgets import formats
 from nosync_widgets.differences import comparison_table
 from nosync_widgets.pages import changed_rows
@@ -75,22 +75,25 @@ def _not_here(session: Session) -> list[str]:
 
 def _taken(session: Session) -> str:
     """What the log takes on this disk, by what it is for."""
-    from nosync_nb.session.footprint import measured
+    from nosync_nb.session.footprint import is_beyond, measured
     from nosync_nb.session.session import owners_of
 
-    taken = measured(owners_of(session).publisher)
+    publisher = owners_of(session).publisher
+    taken = measured(publisher)
     purposes = ("live", "history", "log", "branches", "garbage")
     parts = [
         f"{formats.size(getattr(taken, name))} {name}" for name in purposes if getattr(taken, name)
     ]
     kept = formats.count(taken.files, "file")
     bound = ""
-    if session.budget is not None:
+    bounds = bounds_of(session)
+    if bounds:
+        said = publisher.retention
+        counted = [] if said.budget is None else [formats.size(taken.own)]
+        counted += [] if said.files is None else [formats.count(taken.needed, "file")]
         over = ": from the next checkpoint on less of the past is kept, if there is some"
-        bound = (
-            f"; {formats.size(taken.own)} count for the budget of {formats.size(session.budget)}"
-        )
-        bound += over if taken.own > session.budget else ""
+        bound = f"; {' and '.join(counted)} count for the budget of {' and '.join(bounds)}"
+        bound += over if is_beyond(publisher) else ""
     return f"on this disk {formats.size(taken.total)} in {kept}: {', '.join(parts)}{bound}"
 
 
