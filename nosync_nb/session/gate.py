@@ -3,9 +3,9 @@
     with gate.lock:
         gate.turn("commit")
 
-Lock order: `ending`, the follower or who writes a checkpoint, the gate, then one leaf, which is
-what else has a lock of its own here or below (ledger, names, listeners, works, worker, link, log).
-A leaf calls nobody who takes the gate.
+Lock order: `ending`, the follower or who writes a checkpoint or looks for removed rows, the gate,
+then one leaf, which is what else has a lock of its own here or below (ledger, names, listeners,
+works, worker, link, log). A leaf calls nobody who takes the gate.
 
 IMPORTANT: `with` is on the lock itself. An error may come between any two steps of what is written
 in Python; a method that took the lock could be left before the block is entered that gives it back.

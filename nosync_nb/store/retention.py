@@ -101,7 +101,7 @@ class Retention(NamedTuple):
 
 def of(catalog: Mapping[str, Any]) -> Retention:
     """That of a catalog that was checked."""
-    return Retention(**(catalog.get(KEY) or {}), **(catalog.get(BOUNDS) or {}))
+    return Retention(**(catalog.get(KEY) or {}), files=(catalog.get(BOUNDS) or {}).get("files"))
 
 
 def without(catalog: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,8 +110,8 @@ def without(catalog: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounds_well_formed(data: Any) -> bool:
-    """Whether what a catalog has as bounds can be what `to_json` gave."""
-    files = data.get("files") if type(data) is dict and len(data) == 1 else None
+    """Whether what a catalog has as bounds can be what `to_json` gave; later ones may be there."""
+    files = data.get("files", 1) if type(data) is dict else None
     return type(files) is int and 1 <= files <= _LONGEST
 
 

@@ -31,7 +31,7 @@ from nosync_nb.expressions import compile_expression, refusal
 from nosync_nb.files.disk import Files
 from nosync_nb.operators.iterate.effort import Effort
 from nosync_nb.rows import Schema
-from nosync_nb.store import journal, store
+from nosync_nb.store import journal, retention, store
 from nosync_nb.store.log import Log, checkpoint, codec
 from nosync_nb.store.wellformed import check_catalog
 from nosync_nb.trace.batch import Layout
@@ -294,6 +294,16 @@ def test_a_retention_that_makes_no_sense_is_refused(corpus: Corpus, value: objec
     check_catalog({**catalog, "retention": {"epochs": 7, "pins": {"a": 4}}}, 4)
     with pytest.raises(CorruptLogError, match="which past"):
         check_catalog({**catalog, "retention": value}, 4)
+
+
+@pytest.mark.parametrize("value", [7, None, [], {"files": 0}, {"files": "7"}, {"files": True}])
+def test_bounds_that_make_no_sense_are_refused(corpus: Corpus, value: object) -> None:
+    catalog = meta_of(corpus.checkpoint.payload)["catalog"]
+    known = {**catalog, "bounds": {"files": 7, "later": [1]}}  # what a later release bounds as well
+    check_catalog(known, 4)
+    assert retention.of(known).files == 7
+    with pytest.raises(CorruptLogError, match="what it may take"):
+        check_catalog({**catalog, "bounds": value}, 4)
 
 
 @pytest.mark.parametrize("place", range(1, 8))
