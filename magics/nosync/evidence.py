@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nosync.identity import TEXT, Evidence, FileId, KnownLog, Record, may_be
+from nosync.identity import TEXT, Evidence, FileId, KnownLog, Record, drawn, may_be
 from nosync.place import RECORD, Place
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CELL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _COUNTED = re.compile(r"[A-Za-z]?[a-z_-]*[0-9]{1,6}")
-_RANDOM = re.compile(r"[0-9a-f]{8}")
 _NOTEBOOK_BYTES_MAX = 64 << 20
 _RECORD_BYTES_MAX = 1 << 17
 _CELLS_MAX = 1000
@@ -83,7 +82,7 @@ def telling(known: str, text: str) -> str:
     Tools that keep notebooks under version control number their cells: every notebook has a cell
     "0" then. Empty: nothing tells it, as it has no text either.
     """
-    if _RANDOM.fullmatch(known) or not _COUNTED.fullmatch(known):
+    if drawn(known) or not _COUNTED.fullmatch(known):
         return known
     return f"{TEXT}{hashlib.sha256(text.encode()).hexdigest()[:16]}" if text else ""
 

@@ -10,7 +10,8 @@ Design
     3. the notebook's file, told by its number on the disk, which saving and renaming keep, together
        with a cell that the log has seen: a number that became free goes to the next file;
     4. such a cell alone, unless the notebook that the log knows is still there: then this one is a
-       copy of it, and gets a log of its own;
+       copy of it, and gets a log of its own. Ids that were written by hand, like "setup", stand in
+       many notebooks: they count only with the path, or with the file if they are several;
     5. the path, unless anything contradicts it.
 
     Else the log is new. A log that nearly was this notebook's is named in a line, and how to open
@@ -23,6 +24,7 @@ else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -34,6 +36,11 @@ COPY, OTHER, GONE, MAYBE = "copy", "other", "gone", "maybe"
 
 TEXT = "text-"
 """Begins what stands for the text of a cell whose id says nothing: one of many cells "0"."""
+
+_RANDOM = re.compile(
+    r"[0-9a-f]{8,64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=.*[a-z])(?=.*[A-Z])[\w-]{12}"
+)
+"""Ids as nbformat, JupyterLab, VS Code and Colab draw them."""
 
 FileId = tuple[int, int]
 """Device and number of a file."""
@@ -126,10 +133,15 @@ def decide(here: Evidence, logs: Sequence[KnownLog]) -> Verdict:
     if here.natural is None:
         return Verdict(None, NEW)
     seen = [each for each, r in told if _shared(here, r)]
-    same = [each for each in seen if here.file and each.record and each.record.file == here.file]
+    same = [
+        each
+        for each, r in told
+        if here.file and r.file == here.file and _shared(here, r, words=False)
+    ]
     if same:
         return Verdict(max(same, key=_latest).path, FILE)
-    moved = [each for each in seen if not each.lives]
+    gone = [each for each in seen if not each.lives]
+    moved = [each for each in gone if _alone(here, each)]
     if moved:
         return Verdict(max(moved, key=lambda each: _nearest(here, each)).path, CELLS)
     named = [each for each in logs if _has_path(here, each)]
@@ -137,12 +149,13 @@ def decide(here: Evidence, logs: Sequence[KnownLog]) -> Verdict:
     if agreeing:
         return Verdict(max(agreeing, key=lambda each: _nearest(here, each)).path, PATH)
     new = _free(here.natural, {each.path for each in logs})
-    if seen:
-        return Verdict(new, NEW, max(seen, key=_latest), COPY)
+    copied = [each for each, r in told if each.lives and _shared(here, r, words=False)]
+    if copied:
+        return Verdict(new, NEW, max(copied, key=_latest), COPY)
     if named:
         other = max(named, key=lambda each: _nearest(here, each))
         return Verdict(new, NEW, other, OTHER if other.lives else GONE)
-    doubtful = [each for each, r in told if _maybe(here, r)]
+    doubtful = gone or [each for each, r in told if _maybe(here, r)]
     if doubtful:
         return Verdict(new, NEW, max(doubtful, key=_latest), MAYBE)
     return Verdict(new, NEW)
@@ -164,16 +177,30 @@ def may_be(here: Evidence, log: Path, record: Record) -> bool:
     return bool(named or found or log == here.natural or _shared(here, record))
 
 
-def _shared(here: Evidence, record: Record) -> int:
+def drawn(known: str) -> bool:
+    """Whether a cell's id was drawn at random, so that no other notebook has it."""
+    return _RANDOM.fullmatch(known) is not None
+
+
+def _shared(here: Evidence, record: Record, *, words: bool = True) -> int:
     """How many cells of the notebook the log has seen.
 
     Texts count if they are several, and half of what either has: one line stands in many notebooks.
+
+    Args:
+        words: False: ids that were written by hand count no more than texts.
     """
     both = (here.cells or frozenset()).intersection(record.cells)
-    if not both or _ids(both):
+    if not both or (_ids(both) if words else any(map(drawn, both))):
         return len(both)
     fewer = min(len(here.cells or ()), len(record.cells))
     return len(both) if len(both) > 1 and 2 * len(both) >= fewer else 0
+
+
+def _alone(here: Evidence, known: KnownLog) -> bool:
+    """Whether the cells tell that a log is the notebook's, its file being another one."""
+    both = (here.cells or frozenset()).intersection(known.record.cells if known.record else ())
+    return not _ids(both) or any(map(drawn, both)) or _has_path(here, known)
 
 
 def _ids(cells: Iterable[str]) -> bool:

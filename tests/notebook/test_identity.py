@@ -21,15 +21,20 @@ FILE, OTHER_FILE = (1, 10), (1, 11)
 K1, K2 = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "2b4e28ba-2fa1-11d2-883f-0016d3cca427"
 
 
+def ids(letters: str) -> frozenset[str]:
+    """Ids of cells as Jupyter draws them."""
+    return frozenset(f"{ord(each):08x}" for each in letters)
+
+
 def here(name: str = "flights", **known: Any) -> Evidence:
     """A notebook that was saved with the cells `a` and `b`; what a case says differs."""
-    usual = {"file": FILE, "cells": frozenset("ab"), "kernel": K1}
+    usual = {"file": FILE, "cells": ids("ab"), "kernel": K1}
     return Evidence(natural=LOGS / name, notebook=f"/w/{name}.ipynb", **{**usual, **known})
 
 
 def log(name: str = "flights", *, lives: str = "", brought: bool = False, **known: Any) -> KnownLog:
     """A log that has seen cell `a` of the notebook of its name, in an earlier kernel."""
-    usual = {"notebook": f"/w/{name}.ipynb", "file": FILE, "cells": ("a",), "kernel": K2}
+    usual = {"notebook": f"/w/{name}.ipynb", "file": FILE, "cells": ids("a"), "kernel": K2}
     record = Record(**{**usual, "log": str(LOGS / name), "seen": 1.0, **known})
     return KnownLog(LOGS / name, record, lives, brought)
 
@@ -38,6 +43,9 @@ def texts(letters: str) -> frozenset[str]:
     """What stands for the texts of numbered cells."""
     return frozenset(telling("0", each) for each in letters)
 
+
+SETUP = frozenset({"setup", "load-data"})
+"""Ids that somebody wrote, as they stand in many notebooks."""
 
 UNKNOWN = KnownLog(LOGS / "flights")
 UNTITLED = "Untitled"
@@ -56,23 +64,23 @@ CASES = {
     ),
     "first save of Untitled, the next day": (
         here("quick"),
-        [log(UNTITLED), log("other", cells=("x",), file=OTHER_FILE)],
+        [log(UNTITLED), log("other", cells=ids("x"), file=OTHER_FILE)],
         UNTITLED,
         "file",
         "",
     ),
     "the next Untitled, in its first cell": (
-        here(UNTITLED, file=OTHER_FILE, cells=frozenset("n")),
+        here(UNTITLED, file=OTHER_FILE, cells=ids("n")),
         [log(UNTITLED, lives="/w/quick.ipynb")],
         "Untitled-2",
         "new",
         "other",
     ),
     "the next Untitled of many": (
-        here(UNTITLED, file=(1, 12), cells=frozenset("n")),
+        here(UNTITLED, file=(1, 12), cells=ids("n")),
         [
             log(UNTITLED, lives="/w/quick.ipynb"),
-            KnownLog(LOGS / "Untitled-2", Record(cells=("z",), notebook="/w/b.ipynb")),
+            KnownLog(LOGS / "Untitled-2", Record(cells=ids("z"), notebook="/w/b.ipynb")),
         ],
         "Untitled-3",
         "new",
@@ -86,7 +94,7 @@ CASES = {
         "other",
     ),
     "deleted and made anew, with the number of the old file": (
-        here(cells=frozenset("n")),
+        here(cells=ids("n")),
         [log()],
         "flights-2",
         "new",
@@ -100,7 +108,7 @@ CASES = {
         "gone",
     ),
     "the number of a file that is gone went to one of another name": (
-        here("fresh", cells=frozenset("n")),
+        here("fresh", cells=ids("n")),
         [log()],
         "fresh",
         "new",
@@ -114,6 +122,55 @@ CASES = {
         "",
     ),
     "checked out of git": (here(file=OTHER_FILE), [log()], "flights", "cells", ""),
+    "ids written by hand, checked out of git": (
+        here(file=OTHER_FILE, cells=SETUP),
+        [log(cells=SETUP)],
+        "flights",
+        "cells",
+        "",
+    ),
+    "ids written by hand, renamed": (
+        here("renamed", cells=SETUP),
+        [log(cells=SETUP)],
+        "flights",
+        "file",
+        "",
+    ),
+    "one of them, in the number of a file that is gone": (
+        here("other", cells=frozenset({"setup", "plot"})),
+        [log(cells=SETUP)],
+        "other",
+        "new",
+        "maybe",
+    ),
+    "ids written by hand, and those of a notebook that is gone": (
+        here("other", file=OTHER_FILE, cells=SETUP),
+        [log(cells=SETUP)],
+        "other",
+        "new",
+        "maybe",
+    ),
+    "one of them, before the notebook was saved": (
+        here("other", file=None, cells=frozenset({"setup"})),
+        [log(cells=SETUP)],
+        "other",
+        "new",
+        "maybe",
+    ),
+    "ids written by hand, a copy": (
+        here("copy", file=OTHER_FILE, cells=SETUP),
+        [log(cells=SETUP, lives="/w/flights.ipynb")],
+        "copy",
+        "new",
+        "copy",
+    ),
+    "one of them, of a notebook that is there": (
+        here("other", file=OTHER_FILE, cells=frozenset({"setup", "plot", "fit"})),
+        [log(cells=SETUP, lives="/w/flights.ipynb")],
+        "other",
+        "new",
+        "",
+    ),
     "a copy, its original there": (
         here("copy", file=OTHER_FILE),
         [log(lives="/w/flights.ipynb")],
@@ -266,9 +323,9 @@ def test_what_is_known_of_another_notebook_is_not_kept_when_its_log_is_adopted()
     known = log().record
     assert known is not None
     assert same(here("copy"), known)
-    assert same(here("moved", cells=frozenset("z"), kernel=K2), known)
+    assert same(here("moved", cells=ids("z"), kernel=K2), known)
     assert same(here(cells=None, file=OTHER_FILE), known)
-    assert not same(here(cells=frozenset("z")), known)
+    assert not same(here(cells=ids("z")), known)
     assert not same(here("other", cells=None), known)
 
 

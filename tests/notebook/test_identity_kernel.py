@@ -38,7 +38,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-CELLS = (("input", FLIGHTS), ("load", LOAD))
+INPUT, LOADED = "1e0b1b6a", "70f4c7d2"
+CELLS = ((INPUT, FLIGHTS), (LOADED, LOAD))
 
 
 def test_a_log_follows_its_notebook(folder: Path) -> None:
@@ -71,11 +72,11 @@ def test_a_log_follows_its_notebook(folder: Path) -> None:
 
         shutil.copy(quick, folder / "copy.ipynb")
         kernel.renew("copy.ipynb")
-        shown = kernel.run("x = 1", cell="input")
+        shown = kernel.run("x = 1", cell=INPUT)
         assert "a copy of quick.ipynb" in shown
         typed = "%dd open .nosync/Untitled --branch mine"
         assert f"`{typed.replace('mine', 'NAME')}`" in shown
-        assert "rows 2" in kernel.run(f"{typed}\n{COUNT}", cell="input")
+        assert "rows 2" in kernel.run(f"{typed}\n{COUNT}", cell=INPUT)
         kernel.run('flights.insert([("B6", 1)])', cell="more")
         assert "rows 3" in kernel.run(COUNT, cell="more")
 
@@ -130,6 +131,21 @@ def test_notebooks_whose_cells_are_numbered_are_no_copies_of_each_other(folder: 
         assert "[]" in shown
 
 
+def test_an_id_written_by_hand_leads_into_no_log_of_another_folder(folder: Path) -> None:
+    """Nothing of a notebook is known before it is saved but the id of the cell that runs."""
+    with started(folder, "first.ipynb") as kernel:
+        assert kernel.run(FLIGHTS, cell="setup").status == "ok"
+        assert kernel.run(LOAD, cell="load-data").status == "ok"
+        (folder / "sub").mkdir()
+        kernel.renew("sub/second.ipynb", folder="sub")
+        shown = kernel.run("x = 1", cell="setup").text
+        assert "first.ipynb, may be this notebook's: `%dd open" in shown
+        assert "recovered" not in shown
+        assert "[]" in kernel.run("print(sorted(nosync.session().inputs))", cell="setup").text
+        kernel.renew("first.ipynb", folder=".")
+        assert "rows 2" in kernel.run(COUNT, cell="setup")
+
+
 def test_vscode_tells_the_name_in_a_cell_of_its_own_which_is_not_the_first(folder: Path) -> None:
     save(folder / "t.ipynb", *CELLS)
     told = f"__vsc_ipynb_file__ = {str(folder / 't.ipynb')!r}"
@@ -138,7 +154,7 @@ def test_vscode_tells_the_name_in_a_cell_of_its_own_which_is_not_the_first(folde
         for _, source in CELLS:
             assert kernel.run(source, cell="vscode-notebook-cell:/t.ipynb#W0sZ").status == "ok"
         record = json.loads((folder / ".nosync" / "t" / "identity.json").read_text())
-        assert record["cells"] == ["input", "load"]
+        assert record["cells"] == [INPUT, LOADED]
         kernel.kill()
         assert "recovered" not in kernel.run(told, hidden=True)
         shown = kernel.run(COUNT, cell="vscode-notebook-cell:/t.ipynb#W1sZ")
@@ -152,7 +168,7 @@ def test_a_second_server_finds_the_log_in_use_and_touches_nothing(folder: Path) 
         for cell, source in CELLS:
             first.run(source, cell=cell)
         before = (folder / ".nosync" / "flights" / "identity.json").read_bytes()
-        shown = second.run("1 + 1", cell="input")
+        shown = second.run("1 + 1", cell=INPUT)
         assert shown.status == "ok"
         assert "FencedError" in shown
         assert before == (folder / ".nosync" / "flights" / "identity.json").read_bytes()
