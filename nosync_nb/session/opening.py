@@ -76,6 +76,7 @@ def open(
         CorruptLogError: something that was on disk is damaged.
     """
     _refuse_kept(mode, retain, budget)
+    _refuse_spark(spark)
     _refuse(bulk, mode, named=replicas is not None or quorum is not None)
     where = os.path.realpath(plain_path(path, "open"))
     asked = None if replicas is None else settings.checked(replicas, quorum, log=where)
@@ -256,6 +257,20 @@ def _refuse_kept(mode: str, retain: int | str | None, budget: int | str | None) 
     for name, said in (("retain", retain), ("budget", budget)):
         if said is not None and mode == "r":
             raise SchemaError(f"{name} is said by who writes", hint='leave out mode="r"')
+
+
+def _refuse_spark(spark: Any) -> None:
+    """Raises if what is to be the Spark session is none, nor gives one."""
+    if spark is None or callable(spark):
+        return
+    from nosync_nb.spark.sessions import is_session
+
+    if not is_session(spark):
+        raise SchemaError(
+            f"spark={spark!r:.80} is neither a Spark session nor a function that gives one",
+            hint="leave it out to use yours, or one that is started when it is needed; spark_rows"
+            ' says from how many rows on it runs stages, `%config NoSync.spark = "off"` none at all',
+        )
 
 
 def _refuse(bulk: str | None, mode: str, *, named: bool) -> None:

@@ -157,6 +157,10 @@ CASES: dict[str, tuple[type[NosyncError], str, str, Act]] = {
         SchemaError, "epoch: once={'a'} is no key: type set is not known again", "a text, a number",
         lambda s: s.epoch(once={"a"}).__enter__(),
     ),
+    "a Spark session that is none": (
+        SchemaError, "spark='off' is neither a Spark session nor", "leave it out to use yours",
+        lambda s: nosync_nb.open(f"{s.path}-other", spark="off"),
+    ),
     "a mode that is none": (
         SchemaError, "mode='x' is not known", 'mode="r" only reads',
         lambda s: nosync_nb.open(s.path, mode="x"),  # type: ignore[arg-type]
