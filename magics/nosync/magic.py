@@ -15,6 +15,7 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
+from nosync.limits import bound
 from nosync.notebook import Notebook
 from nosync.shown import shown
 from nosync.stages import define_cell
@@ -38,6 +39,11 @@ class NoSync(Magics):
         256 << 20,
         allow_none=True,
         help="While replicas lack more bytes, stages that can be computed again are sent last.",
+    ).tag(config=True)
+    budget = traitlets.Unicode(
+        "",
+        help="What the log may take on its disk, and write: as `%dd retain --budget` says it, also"
+        " of logs that are opened later. Default: as it was said of each.",
     ).tag(config=True)
     spark_conf = traitlets.Dict(
         value_trait=traitlets.Unicode(), help="Settings of a Spark session that NoSync starts."
@@ -67,8 +73,21 @@ class NoSync(Magics):
         super().__init__(shell)
         self.notebook = Notebook(shell, self)
         self.observe(
-            self._reconfigured, names=["replay_rows", "backlog_bytes", "spark_conf", "spark"]
+            self._reconfigured,
+            names=["replay_rows", "backlog_bytes", "budget", "spark_conf", "spark"],
         )
+
+    @traitlets.validate("budget")
+    def _bounded(self, proposal: Any) -> str:
+        """A budget that holds for the log that is open, before it is set."""
+        from nosync_nb import NosyncError
+
+        budget, notebook = str(proposal["value"]), getattr(self, "notebook", None)
+        try:
+            bound(budget, None if notebook is None else notebook.opened)
+        except NosyncError as error:
+            raise traitlets.TraitError(f"{error}; {error.hint}") from None
+        return budget
 
     def _reconfigured(self, _change: Any) -> None:
         self.notebook.configure()

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nosync import limits
 from nosync.binding import Binding, whose
 from nosync.cells import Cells
 from nosync.commits import pending_rows
@@ -355,8 +356,7 @@ class Notebook:
         """Hands the settings that concern the engine to the session."""
         self.spark.configure(self.settings, self.recollection.memo, self.opened)
         if self.opened is not None:
-            self.opened.replay_rows = self.settings.replay_rows
-            self.opened.backlog_bytes = self.settings.backlog_bytes
+            limits.hand(self.settings, self.opened, self.say)
 
     def _named(self) -> list[str]:
         """The names of the log's inputs and stages."""

@@ -16,6 +16,7 @@ class Settings(Protocol):
     autocommit: bool
     replay_rows: int
     backlog_bytes: int | None
+    budget: str
     spark_conf: dict[str, str]
     spark: str
     progress: str

@@ -18,6 +18,7 @@ from nosync_nb.rows.types import row_bytes
 from nosync_nb.session.publisher import Publisher, files_of
 from nosync_nb.store.retention import Bounds
 from nosync_nb.trace import Trace, plan
+from nosync_nb.trace.past.packing import Less
 
 BRANCHES = "branches"
 """The folder in which the logs of branches lie."""
@@ -92,14 +93,42 @@ def least(publisher: Publisher) -> Bounds:
     return Bounds(taken.live + taken.log, taken.needed - old)
 
 
-def is_beyond(publisher: Publisher) -> bool:
-    """Whether a log needs more bytes or files than it may."""
+def beyond(publisher: Publisher) -> tuple[Less, ...]:
+    """Of what a log needs more than it may: bytes, files, or both."""
     said = publisher.retention
     if not said.bounded:
-        return False
+        return ()
     taken = measured(publisher)
-    sizes = (taken.own, said.budget), (taken.needed, said.files)
-    return any(most is not None and size > most for size, most in sizes)
+    sizes: dict[Less, tuple[int, int | None]] = {
+        "bytes": (taken.own, said.budget),
+        "files": (taken.needed, said.files),
+    }
+    return tuple(what for what, (size, most) in sizes.items() if most is not None and size > most)
+
+
+class Amplification(NamedTuple):
+    """The bytes that a log has written since it was opened: what came in, and what once more."""
+
+    came: int
+    again: int
+
+    @property
+    def times(self) -> float:
+        """The write amplification: how often what came in was written."""
+        return (self.came + self.again) / max(1, self.came)
+
+
+def written(publisher: Publisher) -> Amplification:
+    """What a log has written since it was opened."""
+    store = publisher.store
+    writes, past = store.writes, store.history.written
+    return Amplification(writes.came + store.log.head.offset - writes.begun, writes.again + past)
+
+
+def spares(publisher: Publisher) -> bool:
+    """Whether what can wait is not to be written again, as more was than may be."""
+    most = publisher.retention.writes
+    return most is not None and written(publisher).times > most
 
 
 def _below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, os.stat_result]]:

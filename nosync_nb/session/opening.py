@@ -269,7 +269,7 @@ def _refuse_spark(spark: Any) -> None:
         raise SchemaError(
             f"spark={spark!r:.80} is neither a Spark session nor a function that gives one",
             hint="leave it out to use yours, or one that is started when it is needed; spark_rows"
-            ' says from how many rows on it runs stages, `%config NoSync.spark = "off"` none at all',
+            ' says what runs there, and `%config NoSync.spark = "off"` that nothing does',
         )
 
 

@@ -74,6 +74,10 @@ class Retaining:
         it is not enough the epochs that are longest ago become coarser first; pins stay. If the
         state of now grows beyond it commits go on.
 
+        `"3x"` says how often what comes in may be written, since the log was opened: if merges,
+        packs and checkpoints have written more, merges in files wait, and who reads looks into more
+        layers, 12 that wait at most. What cannot wait is written anyhow.
+
         Raises:
             SchemaError: it is no bound, or the state of now and the log's tail take more; then all
                 is as it was.
@@ -81,7 +85,8 @@ class Retaining:
         Cost: a checkpoint.
         """
         bounds = retention.parsed_bounds(asked)
-        if any(each is not None for each in bounds):
+        taking = bounds._replace(writes=None)
+        if taking != Bounds():
             with self._gate.lock:
                 self._gate.turn("budget")
                 log = self._publisher.store.log
@@ -90,11 +95,12 @@ class Retaining:
                 self._upkeep.checkpoint()
 
         def bounded(before: Retention) -> Retention:
-            if bounds != Bounds():
-                _refuse_less(bounds, footprint.least(self._publisher), asked)
+            if taking != Bounds():
+                _refuse_less(taking, footprint.least(self._publisher), asked)
             return before._replace(**bounds._asdict())
 
         self._say(bounded, f"budget is {asked!r} from now on")
+        self._upkeep.plan_merges(())
 
     def pin(self, at: Any, name: str) -> int:
         """Keeps an epoch as it is; see `Session.pin`."""
@@ -163,7 +169,8 @@ class Retaining:
 
 def _refuse_less(bounds: Bounds, least: Bounds, asked: Any) -> None:
     """Raises if a log may not take what it needs though its past were gone."""
-    for (own, need), said in zip(zip(bounds, least, strict=True), _SAID, strict=True):
+    pairs = (bounds.budget, least.budget), (bounds.files, least.files)
+    for (own, need), said in zip(pairs, _SAID, strict=True):
         if own is not None and need is not None and own < need:
             raise SchemaError(
                 f"budget={asked!r}, {said(own)}, is less than the state of now and the log's tail"

@@ -14,10 +14,10 @@ from typing import Any
 from nosync_nb.dataflow.delta import Held
 from nosync_nb.dataflow.draft import Version
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.errors import NosyncError
 from nosync_nb.files.memory import give_back
 from nosync_nb.session import footprint
+from nosync_nb.session.aging import Aging
 from nosync_nb.session.gate import Gate
 from nosync_nb.session.limits import Limits
 from nosync_nb.session.merges import Merges, Merging
@@ -27,13 +27,9 @@ from nosync_nb.session.worker import Worker
 from nosync_nb.store import owed
 from nosync_nb.store import traces as restoring
 from nosync_nb.store.proven import contents
-from nosync_nb.store.retention import Retention
 from nosync_nb.store.store import SPILL_ROWS
-from nosync_nb.trace import Layer, adopt, glance, place, plan
+from nosync_nb.trace import Layer, Merge, Trace, adopt, glance, place, plan
 from nosync_nb.trace.merging import merge_ranges
-from nosync_nb.trace.past.archive import total
-from nosync_nb.trace.past.packing import Packed
-from nosync_nb.trace.past.thinning import Keep
 
 CLEARING = 3
 """So many checkpoints, the one that names less of the past among them, until files are deleted."""
@@ -63,17 +59,23 @@ class Upkeep:
     ) -> None:
         self.patience = 0
         self._gate, self._publisher, self._signer = gate, publisher, signer
-        self._worker, self._limits, self._merges = worker, limits, merges
+        self._worker, self._merges = worker, merges
+        self._aging = Aging(gate, publisher, limits)
         self._due: set[int] = set()  # traces that are to be merged
+        self._spared: set[int] = set()  # those that wait, as enough was written
         self._checkpointing = threading.Lock()
         self._clearing = 0  # with `_checkpointing`, as what follows
-        self._fitted: Retention | None = None
 
     def plan_merges(self, numbers: Iterable[int]) -> None:
-        """Queues a merge for each of some traces whose layers are out of proportion."""
+        """Queues a merge for each of some traces whose layers are out of proportion.
+
+        Those that have waited, as enough was written, are among them when more may be.
+        """
         self._merges.proposals.overdue()
-        traces = self._publisher.snapshot.version.traces
-        for number in numbers:
+        traces, due = self._publisher.snapshot.version.traces, [*numbers]
+        if self._spared and not footprint.spares(self._publisher):
+            due += [self._spared.pop() for _ in range(len(self._spared))]
+        for number in due:
             if footprint.gain(traces.get(number)):
                 self._due.add(number)
                 self._worker.submit(("merge", number), self._merge_best)
@@ -121,7 +123,7 @@ class Upkeep:
             with self._gate.lock:
                 self._gate.finish()
                 trace = self._publisher.snapshot.version.traces.get(number)
-                planned = None if trace is None else plan(trace)
+                planned = None if trace is None else self._planned(number, trace)
                 if trace is None or planned is None:
                     return
                 inputs = trace.layers[planned.start : planned.stop]
@@ -144,6 +146,19 @@ class Upkeep:
                 if not asked:
                     merging.release()
 
+    def _planned(self, number: int, trace: Trace) -> Merge | None:
+        """The next merge of a trace; one that writes files waits if enough was written."""
+        planned, seen = plan(trace), self._publisher.snapshot
+        if planned is None or number in seen.graph.unwritten:
+            return planned
+        inputs = trace.layers[planned.start : planned.stop]
+        large = sum(layer.rows_count for layer in inputs) > SPILL_ROWS
+        if large and footprint.spares(self._publisher):
+            planned = plan(trace, spare=True)
+            if planned is None:
+                self._spared.add(number)
+        return planned
+
     def _filed(self, merging: Merging) -> Merging:
         """A merge of layers that all lie in files; those in memory are written first."""
         number, layout, inputs = merging
@@ -153,6 +168,7 @@ class Upkeep:
             if not layer.files:
                 stem = f"trace{number}-{layer.lower}-{layer.upper}"
                 held = self._publisher.store.spill(layer.parts, layout, stem)
+                self._publisher.store.writes.repeat(held.refs)
                 filed = Layer(layer.lower, layer.upper, held.parts, held.refs)
                 self._replaced(number, (layer,), filed)
             layers.append(filed)
@@ -200,6 +216,7 @@ class Upkeep:
     def _taken(self, merging: Merging, held: Held) -> bool:
         """Puts what layers were merged to in their place, if they are still live."""
         inputs = merging.inputs
+        self._publisher.store.writes.repeat(held.refs)
         output = Layer(inputs[0].lower, inputs[-1].upper, held.parts, held.refs)
         adopted = self._replaced(merging.number, inputs, output)
         self._publisher.works.count("merges", adopted)
@@ -279,81 +296,25 @@ class Upkeep:
             }
             plan = store.history.pack(version.epoch, graph.unwritten)
             incarnation = publisher.ledger.incarnation
-        if plan is not None:
-            self._adopt(plan.perform())
-        self._shorten()
-        before, keep = store.history.files(), self._kept(snapshot)
-        needed = files_of(version)
-        while (tidy := store.history.tidy(keep, needed)) and self._adopt(tidy.perform()):
-            keep = self._kept(publisher.snapshot)
-        bounded = self._fit(needed)
+        self._aging.pack(plan)
+        before, needed = store.history.files(), files_of(version)
+        bounded = publisher.retention.bounded
+        thinned = self._aging.thin(needed)
+        fitted = self._aging.fit(needed, again=self._clearing > 0) if bounded else None
+        if fitted is not None:
+            self._clearing = CLEARING if fitted else 0
         # Packs that are thinned out now: the checkpoint before this one names them still.
         meta["retired"] = sorted({*meta["retired"], *(before - store.history.files())})
-        version = self._settled(version, graph, thinned=keep is not None or bounded)
+        version = self._settled(version, graph, thinned=thinned or bounded)
         past = self._past(incarnation)
         if past is None:
             return self._checkpointed()
         meta.update(owed.noted(owed.local(snapshot.catalog, graph), store.history))
         payload = store.checkpoint_payload(version, graph, meta, times, past)
         store.log.write_checkpoint(payload, position)
+        store.writes.count(len(payload), again=True)
         store.log.trim()
         return version
-
-    def _fit(self, needed: set[str]) -> bool:
-        """Thins out the past as long as the log takes more than its budget; whether it has one.
-
-        It is looked at once for a checkpoint that is due: those that follow only to have files
-        deleted let it be.
-
-        Cost: a pack is written at most twice for each factor of 16 that it becomes coarser.
-        """
-        publisher, history = self._publisher, self._publisher.store.history
-        said = publisher.retention
-        if not said.bounded or (self._clearing and said == self._fitted):
-            return said.bounded
-        fitted = False
-        while footprint.is_beyond(publisher):
-            keep = self._least(publisher.snapshot)
-            plan = None if keep is None else history.tidy(keep, needed, more=True)
-            if plan is None or not self._adopt(plan.perform(), bounded=True):
-                break
-            fitted = True
-        self._fitted = said
-        self._clearing = CLEARING if fitted else 0
-        return True
-
-    def _shorten(self) -> None:
-        """Lets go of the past of stages in memory that is more than a restart would bring back.
-
-        Where a stage has stopped what it reads stays readable: it goes on from there.
-        """
-        seen = self._publisher.snapshot
-        for name, stage in seen.catalog.items():
-            log = seen.graph.named[name].log if stage.in_memory and stage.live else None
-            epoch = None if log is None else seen.history.excess(log, self._limits.replay_rows)
-            if log is None or epoch is None or min(self._held(seen), default=epoch) < epoch:
-                continue
-            batch = total(seen.history.state(log, epoch))
-            with self._gate.lock:
-                self._gate.finish()
-                self._publisher.store.history.shorten(log, epoch, batch, seen.history)
-                self._publisher.repacked()
-
-    def _kept(self, seen: Snapshot) -> Keep | None:
-        """Which epochs are to be told apart as they are; None: all of them."""
-        said, ledger = self._publisher.retention, self._publisher.ledger
-        return said.keep(seen.epoch, ledger.since, self._held(seen))
-
-    def _least(self, seen: Snapshot) -> Keep | None:
-        """Which epochs are to be told apart whatever the log takes; None: it has no budget."""
-        said, keep = self._publisher.retention, self._kept(seen)
-        if not said.bounded:
-            return None
-        return keep or Keep(seen.epoch + 1, said.pinned(self._held(seen)))
-
-    def _held(self, seen: Snapshot) -> list[int]:
-        """Where stages have stopped: what they read stays readable, as they go on from there."""
-        return [s.last(seen.epoch) for s in seen.catalog.values() if s.reason is not None]
 
     def _past(self, incarnation: int) -> Mapping[str, Any] | None:
         """What a checkpoint says of the history; None if the session has gone back since."""
@@ -370,31 +331,9 @@ class Upkeep:
             for layer, filed in self._publisher.store.settled(
                 number, traces[number], thinned=thinned
             ):
+                self._publisher.store.writes.repeat(filed.files)
                 made = adopt(traces[number], (layer,), filed)
                 assert made is not None
                 traces[number] = made
                 self._replaced(number, (layer,), filed)
         return Version(version.epoch, traces)
-
-    def _adopt(self, packed: Packed, *, bounded: bool = False) -> bool:
-        """Puts a pack in place; the files of what it replaces are retired.
-
-        One that was thinned out while somebody said to keep more is not taken.
-
-        Args:
-            bounded: it was thinned out for the budget, whatever its age.
-        """
-        with self._gate.lock:
-            self._gate.finish()
-            seen, history = self._publisher.snapshot, self._publisher.store.history
-            least = self._least(seen) if bounded else None
-            keep = self._kept(seen) if least is None else least._replace(single=1)
-            if history.loses(packed, keep):
-                self._publisher.garbage.retire(packed.files)
-                return True
-            before = history.files()
-            adopted = history.adopt(packed)
-            self._publisher.repacked()
-            gone = before - history.files() if adopted else packed.files
-            self._publisher.garbage.retire(gone)
-            return adopted

@@ -21,6 +21,9 @@ KEY = "retention"
 BOUNDS = "bounds"
 """Under which a catalog has that: releases that know none pass it over."""
 
+_NAMED = ("files", "writes")
+"""What a catalog has as bounds."""
+
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _LONGEST = 2**40
 _SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -35,6 +38,8 @@ class Retention(NamedTuple):
         pins: epochs that stay as they are, by name.
         budget: the bytes on disk from which on less is kept; None: as many as it takes.
         files: likewise how many files.
+        writes: how often what comes in may be written, from where on merges wait; None: as often
+            as merges pay.
     """
 
     epochs: int | None = None
@@ -42,6 +47,7 @@ class Retention(NamedTuple):
     pins: Mapping[str, int] = {}
     budget: int | None = None
     files: int | None = None
+    writes: float | None = None
 
     @property
     def bounded(self) -> bool:
@@ -50,10 +56,13 @@ class Retention(NamedTuple):
 
     @property
     def bounds(self) -> int | str | None:
-        """As a user says them: a number of bytes, `"500 B, 100 files"`, or None for none."""
-        if self.files is None:
+        """As a user says them: a number of bytes, `"500 B, 100 files, 3x"`, or None for none."""
+        if self.files is self.writes is None:
             return self.budget
-        return ("" if self.budget is None else f"{self.budget} B, ") + f"{self.files} files"
+        said = [] if self.budget is None else [f"{self.budget} B"]
+        said += [] if self.files is None else [f"{self.files} file{'' if self.files == 1 else 's'}"]
+        said += [] if self.writes is None else [f"{self.writes:.15g}x"]
+        return ", ".join(said)
 
     @property
     def asked(self) -> int | str | None:
@@ -69,11 +78,13 @@ class Retention(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """As a catalog has it, by key; nothing of what was not said."""
         data = self._asdict()
-        del data["files"]
-        bounds = {} if self.files is None else {BOUNDS: {"files": self.files}}
+        named = {name: data.pop(name) for name in _NAMED}
+        said = {name: most for name, most in named.items() if most is not None}
+        bounds = {BOUNDS: said} if said else {}
         if self.budget is None:  # as releases had it that knew no budget
             del data["budget"]
-        return {**({KEY: data} if self._replace(files=None) != Retention() else {}), **bounds}
+        plain = self._replace(files=None, writes=None)
+        return {**({KEY: data} if plain != Retention() else {}), **bounds}
 
     def upto(self, epoch: int) -> Retention:
         """The same without pins of later epochs."""
@@ -101,7 +112,9 @@ class Retention(NamedTuple):
 
 def of(catalog: Mapping[str, Any]) -> Retention:
     """That of a catalog that was checked."""
-    return Retention(**(catalog.get(KEY) or {}), files=(catalog.get(BOUNDS) or {}).get("files"))
+    bounds = catalog.get(BOUNDS) or {}
+    named: dict[str, Any] = {name: bounds.get(name) for name in _NAMED}
+    return Retention(**(catalog.get(KEY) or {}), **named)
 
 
 def without(catalog: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,14 +124,18 @@ def without(catalog: Mapping[str, Any]) -> dict[str, Any]:
 
 def bounds_well_formed(data: Any) -> bool:
     """Whether what a catalog has as bounds can be what `to_json` gave; later ones may be there."""
-    files = data.get("files", 1) if type(data) is dict else None
-    return type(files) is int and 1 <= files <= _LONGEST
+    if type(data) is not dict:
+        return False
+    files, writes = data.get("files", 1), data.get("writes", 1)
+    if type(files) is not int or type(writes) not in (int, float):
+        return False
+    return 1 <= files <= _LONGEST and 1 <= writes <= _LONGEST
 
 
 def well_formed(data: Any, epoch: int) -> bool:
     """Whether what a catalog of an epoch has can be what `to_json` gave."""
     try:
-        said = Retention(**data, files=None)
+        said = Retention(**data, files=None, writes=None)
         whole = type(said.pins) is dict and all(isinstance(name, str) for name in said.pins)
         numbers = [*said.pins.values(), said.epochs or 1, said.seconds or 1, said.budget or 1]
     except (TypeError, AttributeError):
@@ -154,14 +171,15 @@ def parsed(asked: Any) -> tuple[int | None, int | None]:
 
 
 class Bounds(NamedTuple):
-    """What a log may take on its disk: bytes, and files; None: as many as it takes."""
+    """What a log may take on its disk, and how often write what comes in; see `Retention`."""
 
     budget: int | None = None
     files: int | None = None
+    writes: float | None = None
 
 
 def parsed_bounds(asked: Any) -> Bounds:
-    """Bounds as a user says them: a number of bytes, a size, a number of files, or the last two.
+    """Bounds as a user says them: a number of bytes, or a size, a number of files, `"3x"`.
 
     Raises:
         SchemaError: something is none of these, or is said twice; says how it is written.
@@ -174,9 +192,10 @@ def parsed_bounds(asked: Any) -> Bounds:
         if value is None or name in said:
             raise SchemaError(
                 f"budget={asked!r}: {part!r} is "
-                + ("said twice" if value is not None else "neither a size nor a number of files"),
-                hint='write budget="2 GB" (B, kB, MB, GB, TB, or KiB to TiB), "500 files",'
-                ' "2 GB, 500 files", or budget="none"',
+                + ("said twice" if value is not None else "no size, number of files, or how often"),
+                hint='write budget="2 GB" (B, kB, MB, GB, TB, or KiB to TiB), "500 files", "3x" for'
+                " what comes in to be written three times at most (1x: once, as it comes),"
+                ' "2 GB, 500 files, 3x", or budget="none"',
             )
         said[name] = value
     return Bounds(**said)
@@ -196,6 +215,8 @@ def _bound(part: Any) -> tuple[str, Any]:
         return "budget", size if 1 <= size <= _LARGEST else None
     if unit in ("file", "files"):
         return "files", int(number) if number == int(number) and 1 <= number <= _LONGEST else None
+    if unit == "x":
+        return "writes", float(number) if 1 <= number <= _LONGEST else None
     return "", None
 
 

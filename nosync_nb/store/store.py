@@ -29,6 +29,7 @@ from nosync_nb.store.log import Frame, Log, Position, folder
 from nosync_nb.store.succession import Succession
 from nosync_nb.store.telling import Telling, Told, rewinds_to
 from nosync_nb.store.traces import Changes
+from nosync_nb.store.writes import Writes
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, size_bytes
 from nosync_nb.trace.parts import PartRef, open_part, write_part, write_parts
@@ -61,6 +62,7 @@ class Store:
         tail: the recovered frames after the checkpoint, until `release`.
         changes: what they hold, by log or trace.
         verified: when the log was open and its tail verified, by the performance counter.
+        writes: what was written since.
         meta: the checkpoint's JSON, empty if there was none.
         position, clocks: the last recovered frame after the checkpoint, if any; last batches.
         succession: who wrote the log.
@@ -77,6 +79,7 @@ class Store:
         self.log = log
         self.files = files
         self.packs = os.path.join(path, "history")
+        self.writes = Writes(log.head.offset)
         for inner in (self.parts, self.packs):
             folder.inside(files, inner, write=log.mode == "w")
         self.meta: dict[str, Any] = {}
@@ -235,11 +238,8 @@ class Store:
                 continue
             if not last.files:
                 known = spilled.get(id(last.parts[0])) if len(last.parts) == 1 else None
-                if known is not None:
-                    held = known[1]
-                else:
-                    stem = f"trace{number}-{last.lower}-{last.upper}"
-                    held = self.spill(last.parts, trace.layout, stem)
+                stem = f"trace{number}-{last.lower}-{last.upper}"
+                held = known[1] if known else self.spill(last.parts, trace.layout, stem)
                 last = Layer(last.lower, last.upper, held.parts, held.refs)
                 layers = (*trace.layers[:-1], last)
                 draft.traces[number] = Trace(trace.layout, layers, trace.memos)
@@ -248,6 +248,7 @@ class Store:
             if last.lower == draft.epoch and (before is None or len(trace.layers) == 1):
                 kind = journal.TRACE if before is None else journal.RESET
                 entries.append(journal.layer(kind, number, last))
+        self.writes.take(draft)
         return entries
 
     def spill(self, parts: Iterable[Batch], layout: Layout, stem: str) -> Held:

@@ -14,7 +14,7 @@ thread merges the smallest that the worker has not in hand (`relieve`), and coun
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -157,11 +157,14 @@ def _is_old(layer: Layer) -> bool:
     return layer.full or bool(layer.files) or layer.rows_count > YOUNG_ROWS
 
 
-def plan(trace: Trace) -> Merge | None:
+def plan(trace: Trace, *, spare: bool = False) -> Merge | None:
     """The next merge a worker should do: the youngest run of a level that is full.
 
-    If more than `LAYERS_MAX` layers wait, those are merged that cost least, whatever their levels.
+    If more than `LAYERS_MAX` layers wait, those are merged that are most alike.
     What is claimed is in hand already: none of it is planned, nor what is older than it.
+
+    Args:
+        spare: full levels wait as well, so that less is written and more layers are looked into.
     """
     layers = trace.layers
     stop = len(layers)
@@ -172,7 +175,7 @@ def plan(trace: Trace) -> Merge | None:
     first = stop
     while first and not layers[first - 1].claimed:
         first -= 1
-    start = stop
+    start = first if spare else stop
     while start > first:
         top = layers[start - 1].level
         full = 0
@@ -183,16 +186,27 @@ def plan(trace: Trace) -> Merge | None:
             return Merge(start, stop)
     if stop - first <= LAYERS_MAX:
         return None
-    cheapest = _cheapest(layers[first:stop])
-    return Merge(first + cheapest.start, first + cheapest.stop)
+    likest = _likest([max(1, layer.rows_count) for layer in layers[first:stop]])
+    return Merge(first + likest.start, first + likest.stop)
 
 
-def _cheapest(layers: tuple[Layer, ...]) -> Merge:
-    """The merge that copies fewest rows for each layer which it saves."""
-    ends = [0, *itertools.accumulate(layer.rows_count for layer in layers)]
-    runs = itertools.combinations(range(len(ends)), 2)
-    _, start, stop = min(((ends[b] - ends[a]) / (b - a - 1), a, b) for a, b in runs if b - a > 1)
-    return Merge(start, stop)
+def _likest(sizes: Sequence[int]) -> Merge:
+    """The merge by which layers grow most for each row that is written: of those most alike.
+
+    A row pays for being written by the factor by which its layer grows, in logarithms: the mean of
+    that is the entropy of the sizes. So many layers of one size go before few, and a small one is
+    no reason to write a large one again; that which saves most layers for its rows was another one
+    each time, and wrote ten times as much in the long run.
+    """
+    best, most = Merge(0, 2), -1.0
+    for start in range(len(sizes) - 1):
+        total, weighed = 0, 0.0
+        for stop, size in enumerate(sizes[start:], start + 1):
+            total, weighed = total + size, weighed + size * math.log(size)
+            grown = math.log(total) - weighed / total
+            if grown > most and stop - start > 1:
+                best, most = Merge(start, stop), grown
+    return best
 
 
 def place(trace: Trace, inputs: tuple[Layer, ...]) -> int | None:

@@ -614,7 +614,9 @@ def test_show_and_diff_take_every_name_of_an_epoch(notebook: Notebook) -> None:
     assert "epochs 0 to 3 are" in notebook.fails("%dd diff delays 1 9")
 
 
-def test_the_past_is_kept_as_it_is_said(notebook: Notebook) -> None:
+def test_the_past_is_kept_as_it_is_said(
+    notebook: Notebook, caplog: pytest.LogCaptureFixture
+) -> None:
     assert "every epoch of the past is kept" in notebook.ok("%dd retain")
     assert "kept for 7 epochs, intervals of 16" in notebook.ok("%dd retain 7")
     assert "kept for 30 days" in notebook.ok("%dd retain 30 days")
@@ -626,6 +628,20 @@ def test_the_past_is_kept_as_it_is_said(notebook: Notebook) -> None:
     assert "budget of 1.9 GiB" in notebook.ok("%dd status")
     assert "is less than the state of now" in notebook.fails("%dd retain --budget 10 B")
     assert "budget" not in notebook.ok("%dd retain --budget none")
+    kept = notebook.ok("%dd retain --budget 1.5x, 900 files")
+    assert "takes more than 900 files; merges wait while more than 1.5x" in kept
+    shown = notebook.ok("%dd status")
+    assert "for the budget of 900 files" in shown
+    assert "what came in, for a budget of 1.5x" in shown
+    notebook.ok('%config NoSync.budget = "3 GB, 2x"')
+    assert "takes more than 2.8 GiB; merges wait while more than 2x" in notebook.ok("%dd retain")
+    for wrong, why in (("little", "no size, number"), ("10 B", "than the state of now")):
+        caplog.clear()
+        notebook.ok(f'%config NoSync.budget = "{wrong}"')  # IPython says what it raises as a log
+        assert why in caplog.text
+    assert "3 GB, 2x" in notebook.ok("%config NoSync.budget")
+    notebook.ok('%config NoSync.budget = "none"')
+    assert "takes more" not in notebook.ok("%dd retain")
     assert "not pinned any more" in notebook.ok("%dd pin --drop 'first load'")
     assert "pinned are: none" in notebook.fails("%dd pin --drop 'first load'")
     assert "30 days" in notebook.fails("%dd retain soon")

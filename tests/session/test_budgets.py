@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from inside import inside
 import nosync_nb
 from nosync_nb import SchemaError, Session
 from nosync_nb.files.disk import Files
-from nosync_nb.session import footprint
+from nosync_nb.session import footprint, upkeep
 from nosync_nb.session.footprint import Footprint
 from nosync_nb.session.publisher import Publisher
-from nosync_nb.store import retention
+from nosync_nb.store import retention, store
 from nosync_nb.store.log import writer
 from nosync_nb.store.retention import Bounds
+from nosync_nb.trace import compaction
+from nosync_nb.trace.compaction import LAYERS_MAX, WIDTH
 from nosync_nb.trace.past.packing import RecutPlan
 
 
@@ -152,7 +154,7 @@ def test_what_is_no_size_is_refused(opened: Callable[..., Session], asked: Any) 
 
 def test_a_size_is_read_as_it_is_written() -> None:
     for asked, size in (("2 GB", 2 * 10**9), ("1.5 MiB", 3 << 19), ("7", 7), (12, 12)):
-        assert retention.parsed_bounds(asked) == (size, None)
+        assert retention.parsed_bounds(asked) == (size, None, None)
     assert [retention.said_size(n) for n in (999, 1000, 1001, 10**9)] == [
         "999 B",
         "1.0 kB",
@@ -209,6 +211,103 @@ def test_a_log_with_more_files_than_it_may_have_keeps_less_of_its_past(
     again = opened()
     assert {123, 3000} <= {*readable(again)}
     assert again.verify().whole
+
+
+def test_epochs_stay_that_would_go_without_a_file_less(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pack that becomes coarser is a pack as before: of fewer bytes, which nobody asked for."""
+    session = filled(opened(), 300, every=300)
+    session.budget = f"{taken(session).needed} files"
+    monkeypatch.setattr(store, "SPILL_ROWS", 4)
+    session.input("more", "x bigint").insert([(each,) for each in range(9)])
+    session.commit()  # a file that the state of now needs
+    for _ in range(3):
+        session["more"].insert([(1,)])
+        session.commit()
+        checkpoint(session)
+    assert footprint.beyond(inside(session).publisher) == ("files",)
+    told = [e for each in session["numbers"].history() for e in each]
+    assert told[:301] == list(range(301))
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight rows are many: such batches lie in files, and merging them writes others."""
+    for place in (store, upkeep):
+        monkeypatch.setattr(place, "SPILL_ROWS", 8)
+    monkeypatch.setattr(compaction, "YOUNG_ROWS", 4)
+
+
+def grown(session: Session, epochs: int) -> int:
+    """Each epoch brings twenty rows; how many layers its input has when all is done."""
+    rows = session.input("rows", "x bigint")
+    for _ in range(epochs):
+        rows.insert([(session.now * 20 + each,) for each in range(20)])
+        session.commit()
+        inside(session).worker.drain()
+    return len(session_layers(session))
+
+
+def session_layers(session: Session) -> Sequence[Any]:
+    return inside(session).upkeep.layers("rows")
+
+
+@pytest.mark.usefixtures("large")
+def test_merges_wait_if_more_was_written_than_may_be(opened: Callable[..., Session]) -> None:
+    session = opened(budget="1x")
+    counts = [grown(session, 1) for _ in range(60)]
+    assert max(counts) > WIDTH + 2  # a full level waits,
+    assert max(counts) <= LAYERS_MAX + 1  # but never more of them than who reads may meet
+    merges, spared = session.stats["merges"], footprint.written(inside(session).publisher)
+    assert 0 < merges < 40
+    session.budget = None
+    inside(session).worker.drain()
+    assert len(session_layers(session)) <= 2 * WIDTH < max(counts)
+    assert session.stats["merges"] > merges
+    assert session["rows"].count() == 60 * 20
+    assert footprint.written(inside(session).publisher).again > spared.again
+
+
+@pytest.mark.usefixtures("large")
+def test_less_is_written_again_with_a_budget_and_after_a_restart(tmp_path: Path) -> None:
+    found = {}
+    for budget in ("none", "1.1x"):
+        session = nosync_nb.open(tmp_path / budget, budget=budget)
+        grown(session, 100)
+        session.close()
+        session = nosync_nb.open(tmp_path / budget)
+        assert (session.budget or "none") == budget
+        grown(session, 300)
+        assert len(session_layers(session)) <= LAYERS_MAX + 1
+        assert session["rows"].count() == 400 * 20
+        found[budget] = footprint.written(inside(session).publisher)
+        session.close()
+    assert 1.1 < found["1.1x"].times < found["none"].times
+    assert found["1.1x"].again < 0.8 * found["none"].again
+
+
+@pytest.mark.parametrize("asked", ["0x", "0.5x", "3x, 4x", "x", "3 y", "-1x"])
+def test_what_is_no_number_of_writes_is_refused(opened: Callable[..., Session], asked: str) -> None:
+    session = opened(budget="3x")
+    with pytest.raises(SchemaError, match="budget=") as error:
+        session.budget = asked
+    assert '"3x" for what comes in to be written three times' in str(error.value.hint)
+    assert session.budget == "3x"
+    session.budget = "2.5 x, 2 GB"
+    assert session.budget == "2000000000 B, 2.5x"
+
+
+def test_a_release_that_knows_no_writes_reads_the_log() -> None:
+    said = retention.Retention(budget=5, writes=2.5)
+    assert said.to_json() == {
+        retention.KEY: {"epochs": None, "seconds": None, "pins": {}, "budget": 5},
+        retention.BOUNDS: {"writes": 2.5},
+    }
+    assert retention.of(said.to_json()) == said
+    assert retention.bounds_well_formed({"writes": 2.5})
+    for wrong in ({"writes": "2"}, {"writes": 0.5}, {"writes": True}, {"writes": float("nan")}):
+        assert not retention.bounds_well_formed(wrong)
 
 
 def test_fewer_files_than_the_state_of_now_takes_are_refused(

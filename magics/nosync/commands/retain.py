@@ -30,11 +30,16 @@ def _retain(notebook: Notebook, arguments: Namespace) -> None:
 
 def _kept(session: Session) -> str:
     """What is kept, for people."""
+    from nosync_nb.session.session import owners_of
+
     asked, pins = session.retain, len(session.pins)
     pinned = f"; {formats.count(pins, 'epoch')} pinned" if pins else ""
     bounds = bounds_of(session)
     if bounds:
         pinned += f"; less, if the log takes more than {' or '.join(bounds)}"
+    writes = owners_of(session).retaining.retention.writes
+    if writes is not None:
+        pinned += f"; merges wait while more than {writes:.15g}x what comes in is written"
     if asked is None:
         return f"every epoch of the past is kept{pinned}"
     long = asked if isinstance(asked, str) else formats.count(asked, "epoch")
@@ -72,7 +77,7 @@ COMMANDS = (
             (["asked"], {"nargs": "*", "help": "a number of epochs, `30 days`, or `all`"}),
             (
                 ["--budget"],
-                {"nargs": "+", "metavar": "SIZE", "help": "`2 GB`, `500 files`, both, or `none`"},
+                {"nargs": "+", "metavar": "SIZE", "help": "`2 GB`, `500 files`, `3x`, or `none`"},
             ),
         ],
     ),

@@ -21,6 +21,7 @@ MAIN = "main"
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
     from nosync_nb import Collection, Session
+    from nosync_nb.session.footprint import Amplification
     from nosync_nb.store.frontier import FailureName
 
 
@@ -75,7 +76,7 @@ def _not_here(session: Session) -> list[str]:
 
 def _taken(session: Session) -> str:
     """What the log takes on this disk, by what it is for."""
-    from nosync_nb.session.footprint import is_beyond, measured
+    from nosync_nb.session.footprint import beyond, measured, written
     from nosync_nb.session.session import owners_of
 
     publisher = owners_of(session).publisher
@@ -93,8 +94,22 @@ def _taken(session: Session) -> str:
         counted += [] if said.files is None else [formats.count(taken.needed, "file")]
         over = ": from the next checkpoint on less of the past is kept, if there is some"
         bound = f"; {' and '.join(counted)} count for the budget of {' and '.join(bounds)}"
-        bound += over if is_beyond(publisher) else ""
-    return f"on this disk {formats.size(taken.total)} in {kept}: {', '.join(parts)}{bound}"
+        bound += over if beyond(publisher) else ""
+    return (
+        f"on this disk {formats.size(taken.total)} in {kept}: {', '.join(parts)}{bound}"
+        f"{_rewritten(written(publisher), publisher.retention.writes)}"
+    )
+
+
+def _rewritten(written: Amplification, most: float | None) -> str:
+    """How often what came in was written since the log was opened; empty: nothing came."""
+    if not written.came:
+        return ""
+    said = f"; written {written.times:.1f}x what came in"
+    if most is None:
+        return said
+    waits = ": merges wait that save little" if written.times > most else ""
+    return f"{said}, for a budget of {most:.15g}x{waits}"
 
 
 def _failures(session: Session) -> str:

@@ -16,8 +16,8 @@ from nosync_nb.errors import CorruptLogError
 from nosync_nb.files.disk import Files
 from nosync_nb.trace.arrow_file import DISK
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
-from nosync_nb.trace.parts import PartRef, open_part
-from nosync_nb.trace.past.packs import Pack
+from nosync_nb.trace.parts import PartRef, open_part, write_parts
+from nosync_nb.trace.past.packs import Pack, write_pack
 from nosync_nb.trace.past.sections import Large, Section
 from nosync_nb.trace.past.tree import PackNode
 
@@ -51,6 +51,7 @@ class Archive:
 
     Attributes:
         thorough: looks at every value of a file, as this user has not signed the log.
+        written: bytes of what was written; the worker's.
     """
 
     def __init__(self, folder: str, parts: str, *, files: Files = DISK) -> None:
@@ -58,12 +59,27 @@ class Archive:
         self.parts = parts
         self.files = files
         self.thorough = False
+        self.written = 0
         self._open: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def look_through(self) -> None:
         """Looks at every value of a file from now on before it is used."""
         self.thorough = True
+
+    def write_parts(self, batches: Sequence[Batch], stem: str) -> list[PartRef]:
+        """Writes part files for packs."""
+        refs = write_parts(self.parts, batches, stem, files=self.files)
+        self.written += sum(ref.size_bytes for ref in refs)
+        return refs
+
+    def write_pack(
+        self, sections: Sequence[tuple[int, Section]], stem: str
+    ) -> tuple[str, int, str]:
+        """Writes a pack; see `packs.write_pack`."""
+        name, size_bytes, digest = write_pack(self.folder, sections, stem, files=self.files)
+        self.written += size_bytes
+        return name, size_bytes, digest
 
     def pack(self, node: PackNode) -> Pack:
         """The opened pack of a node."""

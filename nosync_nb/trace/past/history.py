@@ -37,7 +37,7 @@ from nosync_nb.trace.past import tree as nodes
 from nosync_nb.trace.past.apart import Apart, apart
 from nosync_nb.trace.past.archive import Archive, Weight
 from nosync_nb.trace.past.lost import Unread
-from nosync_nb.trace.past.packing import Packed, PackPlan, RecutPlan, SumPlan, tidying
+from nosync_nb.trace.past.packing import Less, Packed, PackPlan, RecutPlan, SumPlan, tidying
 from nosync_nb.trace.past.pieces import Parted, pieces, weight
 from nosync_nb.trace.past.tails import Decode, Encoded, Entry, Filed, end_of, excess
 from nosync_nb.trace.past.thinning import Keep
@@ -333,15 +333,15 @@ class History:
         return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, view.cuts)
 
     def tidy(
-        self, keep: Keep | None = None, needed: Iterable[str] = (), *, more: bool = False
+        self, keep: Keep | None = None, needed: Iterable[str] = (), less: Less | None = None
     ) -> SumPlan | RecutPlan | None:
         """Plans the next sum over packs, or to thin some out as `keep` lets; None: all is done.
 
         Args:
-            needed: of others; `more`: what frees most, also if `keep` lets it stay, but for pins.
+            needed: of others; `less`: what frees most of that, whatever `keep` lets stay but pins.
         """
         view = self._view
-        return tidying(self._archive, view.tree, view.packed - 1, keep, {*needed}, more=more)
+        return tidying(self._archive, view.tree, view.packed - 1, keep, {*needed}, less)
 
     def adopt(self, packed: Packed) -> bool:
         """Puts a written file in place; False if what it replaces is not there any more."""
@@ -376,6 +376,11 @@ class History:
         hidden = {**view.hidden, trace: ((0, epoch), *later)}
         tails = {**view.tails, trace: [(epoch, batch), *tail[end_of(tail, epoch) :]]}
         self._view = view._replace(tails=tails, hidden=hidden)
+
+    @property
+    def written(self) -> int:
+        """The bytes that were written for packs since it was opened."""
+        return self._archive.written
 
     def files(self) -> set[str]:
         """Names of all files it needs: packs, and part files that they or the tail refer to."""

@@ -9,13 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from nosync_nb.trace.batch import Layout, concat_updates
 from nosync_nb.trace.merging import merge_ranges
-from nosync_nb.trace.parts import write_parts
 from nosync_nb.trace.past.archive import Archive, added
-from nosync_nb.trace.past.packs import write_pack
 from nosync_nb.trace.past.sections import (
     LARGE,
     Large,
@@ -29,6 +27,9 @@ from nosync_nb.trace.past.sections import (
 from nosync_nb.trace.past.tails import Entry, Pause, sections_of
 from nosync_nb.trace.past.thinning import Fragment, Keep, Recut, elsewhere, leaves, relief, to_recut
 from nosync_nb.trace.past.tree import PackNode, to_sum
+
+Less = Literal["bytes", "files"]
+"""What the past is to take less of."""
 
 _REST_S = 0.0002
 _WORK_S = 0.0005
@@ -137,7 +138,7 @@ class SumPlan(NamedTuple):
             batch = added(layout, sums.updates[layout]) if layout in sums.updates else None
             if batch is not None and len(batch) > LARGE:
                 stem = f"sum{trace}-{start}-{stop}"
-                refs = write_parts(archive.parts, [batch], stem, files=archive.files)
+                refs = archive.write_parts([batch], stem)
                 large = [*large, (start, tuple(refs))]
                 batch = None
             if large or (batch is not None and len(batch)):
@@ -218,7 +219,7 @@ class RecutPlan(NamedTuple):
             parts = merge_ranges(layout, [(archive.part(ref, layout),) for ref in refs])
             if sum(map(len, parts)) > LARGE:
                 stem = f"sum{trace}-{epoch}-{some[-1][0] + 1}"
-                made = write_parts(archive.parts, parts, stem, files=archive.files)
+                made = archive.write_parts(parts, stem)
                 kept.append((epoch, tuple(made)))
             elif parts:
                 updates = [part.updates for part in parts]
@@ -233,16 +234,16 @@ def tidying(
     now: int,
     keep: Keep | None,
     needed: AbstractSet[str],
-    *,
-    more: bool,
+    less: Less | None,
 ) -> SumPlan | RecutPlan | None:
     """The next sum over packs, or the next to be thinned out; see `History.tidy`."""
     children = to_sum(tree)
     if children is not None:
         return SumPlan(archive, children)
     coarser = None
-    if keep is not None and more:
-        coarser = relief(tree, now, keep, lambda recut: _gain(archive, tree, recut, needed))
+    if keep is not None and less is not None:
+        gain = _gain if less == "bytes" else _fewer
+        coarser = relief(tree, now, keep, lambda recut: gain(archive, tree, recut, needed))
     elif keep is not None:
         coarser = to_recut(tree, now, keep)
     if coarser is None:
@@ -289,6 +290,33 @@ def _gain(
     return (before + sum(freed.values()) - after) / after
 
 
+def _fewer(
+    archive: Archive, tree: Sequence[PackNode], recut: Recut, needed: AbstractSet[str]
+) -> float:
+    """The files that are freed by writing a part of the past anew, by those that are written.
+
+    Cost: as of `_gain`.
+    """
+    if recut.as_it_is:
+        return 0.0
+    others = needed | elsewhere(tree, recut.old)
+    shift = max(piece.grain for piece in recut.pieces).bit_length() - 1
+    before, after = {node.name for node in recut.old.walk()}, len(recut.pieces)
+    kept: set[str] = set()
+    for leaf in leaves(recut.old):
+        pack = archive.pack(leaf)
+        for section in (each for trace in pack.numbers for each in pack.sections(trace)):
+            for some in _groups(section.large, shift):
+                paths = {ref.path for _, own in some for ref in own}
+                if len(some) > 1 and others.isdisjoint(paths):
+                    after += 1
+                else:
+                    kept |= paths
+    named = {name for node in recut.old.walk() for name in node.parts}
+    gone = len(before) + len(named - others - kept)
+    return (gone - after) / after
+
+
 def _groups(large: Iterable[Large], shift: int) -> Iterable[list[Large]]:
     """Large changes by groups of `2**shift` epochs."""
     groups: dict[int, list[Large]] = {}
@@ -306,7 +334,7 @@ def _written(
     level: int = 0,
 ) -> PackNode:
     """Writes sections as a pack and makes its node."""
-    name, size, digest = write_pack(archive.folder, sections, stem, files=archive.files)
+    name, size, digest = archive.write_pack(sections, stem)
     refs = [ref for _, s in sections for _, refs in s.large for ref in refs]
     parts = tuple(ref.path for ref in refs)
     return PackNode(name, size, digest, lower, upper, upper, level, parts=parts)
