@@ -210,6 +210,18 @@ def test_what_is_written_by_thinning_is_in_proportion_to_the_past(tmp_path: Path
     assert tidied(model.history, Keep(20)) == 0
 
 
+def test_packs_are_as_many_as_epochs_that_can_be_told_apart_ask_for(tmp_path: Path) -> None:
+    """A pack of 300 epochs of which one group was left stayed a file, for each of them."""
+    model = ThinnedPast(tmp_path, 1)
+    for _ in range(240):
+        model.advance(16)
+        packed(model.history, model.now)
+        tidied(model.history, Keep(64))
+    nodes = [node for top in tree_of(model.history) for node in top.walk()]
+    assert 3 * len(nodes) < len(readable(model.history, 1, model.now))
+    model.check()
+
+
 def test_what_is_to_be_kept_since_is_not_lost() -> None:
     leaf = PackNode("a", 1, "", 0, 100, 100)
     (found,) = thinning.recuts([leaf], 200, Keep(10, frozenset([50])))

@@ -4,8 +4,10 @@ Epochs become coarser with their age, as `Keep` says: groups of 16, of 256, and 
 which a part is old is cut there; a pinned epoch keeps an interval of its own, whatever becomes of
 its neighbours; a sum whose packs have few groups left takes their place. Pure functions.
 
-Design: a pack is written anew only if that leaves at most half of its groups. So what is written
-by thinning is bounded by twice what was packed, for each factor of 16, however often it is asked.
+Design: a leaf is written anew only if that leaves at most half of its groups, and a sum becomes a
+leaf once for a grain. So what is written by thinning is bounded by three times what was packed, for
+each factor of 16, however often it is asked; and what has to be known of packs to open a log by how
+much of the past can be told apart, not by how many there were.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from nosync_nb.trace.past.tree import PackNode
 FACTOR = 16
 WORTH = 0.1
 """So much of what is written has to be freed by it."""
+PER_FILE = 2
+"""Packs below a sum that have no more groups each than these become one."""
 GRAIN_MAX = FACTOR**10
 
 
@@ -77,6 +81,12 @@ class Recut(NamedTuple):
         """Whether nothing has to be written: a leaf of one group has one of any grain."""
         return not self.old.children and self.groups == self.left == 1
 
+    @property
+    def pays(self) -> bool:
+        """Whether few enough groups are left: half of a leaf's, or some for each file of a sum."""
+        most = PER_FILE * self.groups if self.old.children else self.groups // 2
+        return self.as_it_is or self.left <= most
+
 
 def leaves(node: PackNode) -> list[PackNode]:
     """The leaves of a node, which is one itself if nothing is below it."""
@@ -92,7 +102,7 @@ def recuts(nodes: Iterable[PackNode], now: int, keep: Keep) -> Iterator[Recut]:
     """The leaves and sums of which few enough groups are to be left, sums before what they have."""
     for node in nodes:
         recut = Recut(node, wanted(node, now, keep))
-        if recut.pieces and (recut.as_it_is or 2 * recut.left <= recut.groups):
+        if recut.pieces and recut.pays:
             yield recut
         else:
             yield from recuts(node.children, now, keep)
