@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from inside import inside, rebuild
-from soak import SOAK
+from soak import tried
 
 import nosync_nb
 from nosync_nb import SchemaError, Session, StageError, TimeError
@@ -344,7 +344,7 @@ TWICE = ["commit"] * 3 + ["define"] * 2 + ["checkpoint", "burst"] + ["checkpoint
 TWICE += ["rewind"] * 2
 
 
-@settings(max_examples=400 if SOAK else 25)
+@settings(max_examples=tried(25, 10_000))
 @given(
     seed=st.integers(0, 2**32 - 1),
     steps=st.lists(st.sampled_from(WEIGHED), min_size=3, max_size=40),
