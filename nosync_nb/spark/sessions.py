@@ -329,7 +329,7 @@ def estimated_bytes(frame: Any) -> int | None:
     """
     try:
         if not is_connect(frame.sparkSession):
-            plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
+            plan = frame._jdf.queryExecution().optimizedPlan()
             return int(plan.stats().sizeInBytes().toString())
         plan = frame.sparkSession.sql("EXPLAIN COST SELECT * FROM {frame}", frame=frame).collect()
     except Exception:  # it is not needed; what is wrong with a DataFrame shows when it is executed
