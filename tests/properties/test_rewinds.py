@@ -195,6 +195,7 @@ class World:
         assert count is not None
         files = f"{count + self.chance.randrange(5)} files"
         bounds = [None, 1, size + self.chance.randrange(40_000), "1 file", files, "1x", "1.5x"]
+        self.unknown = self.session.now  # a checkpoint is written to know what the log's tail takes
         with suppress(SchemaError):
             self.session.budget = self.chance.choice(bounds)
         assert self.session.budget not in (1, "1 file")
