@@ -9,7 +9,6 @@ of its own as nice as a keeper, so that a run of a minute is all in it.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.files.disk import Files
 from nosync_nb.session.session import owners_of
 from nosync_nb.store.replicas import settings
-from nosync_nb.store.replicas.keeper import NICE
+from nosync_nb.store.replicas.keeper import step_back
 from nosync_nb.store.replicas.scrubbing import Scrubber
 from nosync_nb.store.replicas.source import log_id
 
@@ -54,7 +53,9 @@ def scrubbed(session: Any) -> Iterator[None]:
     """A block during which the log is scrubbed without a rest."""
     generation = owners_of(session).publisher.store.log.generation
     command = [sys.executable, "-m", "bench.trouble", session.path, str(generation)]
-    with subprocess.Popen(command, cwd=TOP, stdout=subprocess.DEVNULL) as child:
+    with subprocess.Popen(
+        command, cwd=TOP, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as child:
         try:
             yield
         finally:
@@ -67,7 +68,7 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("generation", type=int)
     options = parser.parse_args()
-    os.nice(NICE)
+    step_back()
     files = Files()
     kept = settings.read(files, options.folder, log_id(files, options.folder))
     replicas = [(each, list) for each in kept.replicas]

@@ -328,9 +328,9 @@ def estimated_bytes(frame: Any) -> int | None:
     Cost: some ms. On Connect Spark tells it in a text for people alone, which takes ten times that.
     """
     try:
-        if not is_connect(frame.sparkSession):
-            plan = frame._jdf.queryExecution().optimizedPlan()
-            return int(plan.stats().sizeInBytes().toString())
+        classic = getattr(frame, "_jdf", None)
+        if classic is not None:
+            return int(str(classic.queryExecution().optimizedPlan().stats().sizeInBytes()))
         plan = frame.sparkSession.sql("EXPLAIN COST SELECT * FROM {frame}", frame=frame).collect()
     except Exception:  # it is not needed; what is wrong with a DataFrame shows when it is executed
         return None

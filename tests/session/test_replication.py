@@ -27,6 +27,7 @@ from nosync_nb.session.session import owners_of
 from nosync_nb.store import store
 from nosync_nb.store.log.segments import HEADER_BYTES
 from nosync_nb.store.replicas.folder import FolderReplica, read_promise
+from nosync_nb.store.replicas.keeper import NICE
 from nosync_nb.store.replicas.replica import Name, Term
 from nosync_nb.store.replicas.settings import checked, read
 
@@ -185,6 +186,16 @@ def test_a_keeper_that_dies_is_started_again(tmp_path: Path, urls: list[str]) ->
         session.inputs["edges"].insert([(2, 2)])
         assert session.commit(wait="replicas", timeout=WAIT_S) == 2
         assert pid not in keepers(path)
+
+
+def test_a_keeper_leaves_the_processors_to_who_commits(tmp_path: Path, urls: list[str]) -> None:
+    """Linux may share them among sessions, of which it has one, before it asks who is nice."""
+    with begun(tmp_path / "x.nosync", urls) as session:
+        (pid,) = keepers(Path(session.path))
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.nice(0) + NICE, 19)
+        group = Path(f"/proc/{pid}/autogroup")
+        if group.exists() and "autogroup-0 " not in group.read_text():
+            assert group.read_text().endswith(f"nice {NICE}\n")
 
 
 def test_a_sync_waits_for_definitions_as_well(tmp_path: Path, urls: list[str]) -> None:

@@ -46,7 +46,7 @@ LINGER_S = 600.0
 
 _GRACE_S = 10.0
 _RETRY_S = 0.1, 5.0
-NICE = 1
+NICE = 10
 """What an owner does comes before."""
 _LOOK_S = 2.0
 
@@ -327,10 +327,26 @@ def lives(
     return bool(told)
 
 
+def step_back() -> None:
+    """Lets an owner go before this process, which is in a session of its own.
+
+    Linux may share its processors among sessions first and among their processes then
+    (`autogroup`): how nice a process is counts for nothing beyond its session, whose own weight is
+    set here as well.
+    """
+    os.nice(NICE)
+    with suppress(DurabilityError):  # where there is none
+        group = Files().open(f"/proc/{os.getpid()}/autogroup", write=True)
+        try:
+            group.append(str(NICE).encode())
+        finally:
+            group.close()
+
+
 def main(arguments: Sequence[str]) -> Any:
     """Runs a keeper; returns what the process exits with."""
     folder, generation = arguments
-    os.nice(NICE)
+    step_back()
     keep(
         folder,
         int(generation),
