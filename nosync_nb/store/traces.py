@@ -213,8 +213,12 @@ def known_at(
             continue
         layers: list[Layer] = [each for each in trace.layers if each.upper <= epoch + 1]
         lower = layers[-1].upper if layers else 0
-        if layers and not any(lower - 1 in each for each in past.epochs(log, epoch)):
-            layers, lower = [], 0  # it had stopped there, and went on in one step
+        told_apart = log not in named or any(lower - 1 in each for each in past.epochs(log, epoch))
+        if layers and not told_apart:
+            layers, lower = (
+                [],
+                0,
+            )  # it had stopped there, and went on in one step, or is thinned out
         whole = len(layers) == len(trace.layers)
         if not whole and log in named and number != log and lower <= epoch:
             span, after = Interval(lower, epoch + 1), lower - 1 if layers else None
