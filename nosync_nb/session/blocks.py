@@ -19,6 +19,10 @@ class EpochBlock:
         self._transaction = transaction
         self.skipped = skipped
 
+    def skip(self) -> None:
+        """All that it would load is there already."""
+        self.skipped = True
+
     @property
     def number(self) -> int | None:
         """The epoch that it has become, whatever was raised then; None: none."""
@@ -43,6 +47,8 @@ class Blocks:
                 yield block
                 if mark is not None and block.skipped:
                     self._loads.skip("epoch", once, mark, loaded(transaction), stacklevel=5)
+                elif transaction.skipped and not transaction:  # nor would it when it is run again
+                    block.skip()
                 else:
                     if mark is not None:
                         transaction.record({mark: loaded(transaction)})

@@ -239,6 +239,7 @@ class Loads:
 
     def skip(self, what: str, once: Any, mark: str, load: str, *, stacklevel: int) -> None:
         """Says that a load is there, or warns if what it would load now is something else."""
+        self._transactions.current.skip()
         before = self._publisher.ledger.load(mark) or self._transactions.current.once.get(mark, "")
         if _differ(before, load):
             warn(

@@ -104,7 +104,7 @@ class Session:
 
         Args:
             once: a key; if this history has recorded it, nothing in the block takes effect
-                (`e.skipped`).
+                (`e.skipped`), nor if it has only loads with keys, all of which are there.
         """
         return self._owners.blocks.epoch(once, label)
 

@@ -20,7 +20,8 @@ class Transaction:
     """Pending changes that will be one epoch, all or none.
 
     `keyed` says that all of it is a repeatable load; `logged` that a frame of the log may name its
-    files, even if its commit failed; `epoch` is what it became last, whatever its commit raised.
+    files, even if its commit failed; `epoch` is what it became last, whatever its commit raised;
+    `skipped` that a load of it was there already.
     """
 
     label: str | None = None
@@ -28,6 +29,7 @@ class Transaction:
     keyed: bool = False
     logged: bool = False
     epoch: int | None = None
+    skipped: bool = False
     ender: Callable[[Transaction, bool, Any, Any], Any] | None = None
     _whole: Mapping[str, str] = field(default_factory=dict)  # keys of which it is a load
 
@@ -81,6 +83,10 @@ class Transaction:
         self.inputs.clear()
         self._whole = {}
         self.logged = False
+
+    def skip(self) -> None:
+        """A load is there already, and was left out."""
+        self.skipped = True
 
     def log(self) -> None:
         """A frame may name its files from now on."""

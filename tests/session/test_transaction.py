@@ -354,6 +354,30 @@ def test_a_key_may_be_a_number_a_date_or_made_of_them(session: Session) -> None:
     assert session.pending["numbers"].rows == len(days)
 
 
+def test_a_block_of_which_every_load_is_there_is_no_epoch(session: Session) -> None:
+    """A notebook that is run again has as many epochs as before."""
+    numbers = session.inputs["numbers"]
+    for _ in range(2):
+        with session.epoch(label="days") as block:
+            for day in range(3):
+                numbers.insert([(day,)], once=f"day {day}")
+    assert block.skipped
+    assert block.number is None
+    assert session.now == 1
+    with session.epoch() as block:  # some of it is new
+        numbers.insert([(2,)], once="day 2")
+        numbers.insert([(3,)], once="day 3")
+    assert (block.skipped, block.number) == (False, 2)
+    with session.epoch() as block:
+        numbers.insert([(3,)], once="day 3")
+        numbers.remove([(0,)])
+    assert (block.skipped, block.number) == (False, 3)
+    with session.epoch() as block:  # an empty one was asked for
+        pass
+    assert (block.skipped, block.number) == (False, 4)
+    assert values(numbers) == [1, 2, 3]
+
+
 def test_a_block_with_a_key_happens_once(session: Session) -> None:
     numbers = session.inputs["numbers"]
     for _ in range(2):
