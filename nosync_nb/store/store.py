@@ -84,9 +84,8 @@ class Store:
             folder.inside(files, inner, write=log.mode == "w")
         self.meta: dict[str, Any] = {}
         self.retired: tuple[str, ...] = ()
-        self.foreign = False
+        self.foreign, self.epoch = False, 0
         self._catalog: tuple[object, bytes] | None = None  # as the last checkpoint has it
-        self.epoch = 0
         self._inline: dict[int, list[Entry]] = {}
         if (payload := log.checkpoint) is not None:
             checkpoint = journal.unpack(payload)
@@ -243,12 +242,13 @@ class Store:
                 last = Layer(last.lower, last.upper, held.parts, held.refs)
                 layers = (*trace.layers[:-1], last)
                 draft.traces[number] = Trace(trace.layout, layers, trace.memos)
+            self.writes.add(last.files)
             if before is not None and number in before.traces:
                 continue
             if last.lower == draft.epoch and (before is None or len(trace.layers) == 1):
                 kind = journal.TRACE if before is None else journal.RESET
                 entries.append(journal.layer(kind, number, last))
-        self.writes.take(draft)
+        self.writes.come(ref for _, _, held in draft.logged for ref in held.refs)
         return entries
 
     def spill(self, parts: Iterable[Batch], layout: Layout, stem: str) -> Held:

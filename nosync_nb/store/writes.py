@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from nosync_nb.dataflow.draft import Draft
 from nosync_nb.trace.parts import PartRef
 
 
@@ -27,25 +26,24 @@ class Writes:
         self._lock = threading.Lock()
         self.begun = begun
         self.came = self.again = 0
+        self._coming: dict[str, int] = {}  # who commits, one after the other
 
-    def take(self, draft: Draft) -> None:
-        """Counts the files of an epoch or a definition."""
-        refs = [ref for _, _, held in draft.logged for ref in held.refs]
-        lasts = (trace.layers[-1] for trace in draft.traces.values() if trace.layers)
-        refs += [ref for last in lasts if last.upper > draft.epoch for ref in last.files]
-        self.count(_size(refs), again=False)
+    def add(self, refs: Iterable[PartRef]) -> None:
+        """Notes files of an epoch or a definition; several things may name one."""
+        self._coming.update((ref.path, ref.size_bytes) for ref in refs)
+
+    def come(self, refs: Iterable[PartRef]) -> None:
+        """Counts files, and those that were noted, each once."""
+        self.add(refs)
+        self.count(sum(self._coming.values()), again=False)
+        self._coming = {}
 
     def repeat(self, refs: Iterable[PartRef]) -> None:
         """Counts files of what was there."""
-        self.count(_size(refs), again=True)
+        self.count(sum({ref.path: ref.size_bytes for ref in refs}.values()), again=True)
 
     def count(self, size_bytes: int, *, again: bool) -> None:
         """Counts bytes."""
         with self._lock:
             self.came += 0 if again else size_bytes
             self.again += size_bytes if again else 0
-
-
-def _size(refs: Iterable[PartRef]) -> int:
-    """The bytes of part files, each once whatever names it."""
-    return sum({ref.path: ref.size_bytes for ref in refs}.values())
