@@ -37,8 +37,8 @@ from nosync_nb.errors import TimeError
 from nosync_nb.store.deferred import Remembered
 from nosync_nb.store.log import Frame
 from nosync_nb.store.recent import Recent
-from nosync_nb.store.undone import Since, without
-from nosync_nb.trace import Layer, Trace
+from nosync_nb.store.undone import Since, ended, without
+from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
 from nosync_nb.trace.epochs import Interval, Ranges, check_readable
 
@@ -163,7 +163,7 @@ class _Backward:
 
     def _remembered(self, log: int, trace: Trace, at: int, readable: Ranges) -> Trace:
         """A trace out of the log that feeds it: the layers that were there, and what followed."""
-        layers: list[Layer] = [each for each in trace.layers if each.upper <= at + 1]
+        layers = ended(trace, at)
         lower = layers[-1].upper if layers else 0
         if layers and lower - 1 not in readable:
             layers, lower = [], 0

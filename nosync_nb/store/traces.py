@@ -19,7 +19,7 @@ from nosync_nb.store import journal, proven
 from nosync_nb.store.deferred import Deferred, Remembered, needs
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import codec
-from nosync_nb.store.undone import Gone, without
+from nosync_nb.store.undone import Gone, ended, without
 from nosync_nb.trace import Layer, Trace, empty_batch
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.epochs import Interval
@@ -211,7 +211,7 @@ def known_at(
         if cut is not None:
             made[number] = Known(log, cut)
             continue
-        layers: list[Layer] = [each for each in trace.layers if each.upper <= epoch + 1]
+        layers = ended(trace, epoch)
         lower = layers[-1].upper if layers else 0
         told_apart = log not in named or any(lower - 1 in each for each in past.epochs(log, epoch))
         if layers and not told_apart:

@@ -77,6 +77,20 @@ def without(trace: Trace, epoch: int, since: Since, last: int | None = None) -> 
     return Trace(trace.layout, tuple(layers))
 
 
+def ended(trace: Trace, epoch: int) -> list[Layer]:
+    """The first layers of a trace, as far as they add up to what it was at an epoch at most.
+
+    Failure: 1. A session goes back: of a layer something is taken by one that begins before it ends
+    (see `without`). 2. That one is merged with later ones. 3. Who goes back to an epoch in between
+    keeps the first and not what is taken of it. Hence a layer counts with what overlaps it.
+    """
+    layers = [each for each in trace.layers if each.upper <= epoch + 1]
+    later = min((each.lower for each in trace.layers[len(layers) :]), default=epoch + 1)
+    while layers and later < layers[-1].upper:
+        later = min(later, layers.pop().lower)
+    return layers
+
+
 def _shortened(layer: Layer, epoch: int, layout: Layout) -> Deferred:
     """The rows of a layer, as one that ends at an epoch.
 

@@ -344,6 +344,9 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
 TWICE = ["commit"] * 3 + ["define"] * 2 + ["checkpoint", "burst"] + ["checkpoint"] * 3
 TWICE += ["rewind"] * 2
 
+COPIED = ["burst", "then", "checkpoint", "rewind", "commit", "commit", "burst", "checkpoint"]
+COPIED += ["copy", "rewind"]
+
 THINNED = ["define"] * 2 + ["commit", "checkpoint", "checkpoint", "retain"] + ["commit"] * 3
 THINNED += ["checkpoint", "rewind", "commit", "commit"]
 
@@ -355,6 +358,7 @@ THINNED += ["checkpoint", "rewind", "commit", "commit"]
 )
 @example(seed=18046, steps=TWICE)  # of two rewinds one alone tells of a trace
 @example(seed=1662, steps=TWICE)  # a layer without rows
+@example(seed=1012245, steps=COPIED)  # what a rewind takes of a layer was merged with later ones
 @example(seed=2128, steps=THINNED)  # an operator's state has no past that could be thinned out
 @example(seed=1, steps=["commit", "budget", "reopen", "then"])  # all frames before the checkpoint
 @pytest.mark.usefixtures("small")
