@@ -214,11 +214,8 @@ def known_at(
         layers = ended(trace, epoch)
         lower = layers[-1].upper if layers else 0
         told_apart = log not in named or any(lower - 1 in each for each in past.epochs(log, epoch))
-        if layers and not told_apart:
-            layers, lower = (
-                [],
-                0,
-            )  # it had stopped there, and went on in one step, or is thinned out
+        if layers and not told_apart:  # it went on in one step from there, or is thinned out
+            layers, lower = [], 0
         whole = len(layers) == len(trace.layers)
         if not whole and log in named and number != log and lower <= epoch:
             span, after = Interval(lower, epoch + 1), lower - 1 if layers else None

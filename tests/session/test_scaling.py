@@ -241,7 +241,7 @@ def test_a_backlog_scales_back_what_is_had_again_by_the_fewest_rows_until_it_has
     replicated.sync("replicas", timeout=WAIT_S)
     until(replicated, lambda: not fallen() and not scaled_now(replicated))
     replicated.sync("replicas", timeout=WAIT_S)
-    # Of a stage that was scaled back the keeper tells once it has shipped what promotes it.
+    # What is owed again is a backlog, too: a stage may be scaled back once more before it is there.
     now = {replicated.now}
     until(replicated, lambda: {each.replicas for each in replicated.frontiers.values()} == now)
     (copy,) = owners_of(replicated).replication.status()
