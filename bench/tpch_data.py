@@ -92,7 +92,7 @@ class Refreshes:
         kept = keys[: len(keys) - count]
         self._coming = keys[len(keys) - count :]
         self._going = np.random.default_rng(seed).choice(kept, count, replace=False)
-        self._tables = tables
+        self._refreshed = _of_orders(tables, np.concatenate([self._coming, self._going]))
         self.load = {**tables, **_of_orders(tables, kept)}
 
     def __iter__(self) -> Iterator[Refresh]:
@@ -100,7 +100,7 @@ class Refreshes:
         for size, orders in self._sizes:
             part = slice(start, start + orders)
             inserts, removals = (
-                _of_orders(self._tables, keys[part]) for keys in (self._coming, self._going)
+                _of_orders(self._refreshed, keys[part]) for keys in (self._coming, self._going)
             )
             yield Refresh(size, inserts, removals)
             start += orders

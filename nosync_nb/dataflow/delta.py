@@ -7,12 +7,16 @@ and what nobody looks into can be sorted together with the epochs that follow (s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
 
+from nosync_nb import rows
 from nosync_nb.operators import Linear, Step
+from nosync_nb.rows import Column
 from nosync_nb.rows.types import OBJECT_BYTES
 from nosync_nb.trace import Layer
 from nosync_nb.trace.batch import (
@@ -202,6 +206,23 @@ class Delta:
                 self._updates = concat_updates([p.updates for p in held.parts], self.types)
         return self._updates
 
+    def narrowed(self, wanted: AbstractSet[int] | None) -> Updates:
+        """The updates; of several parts nothing in place of the columns that nobody looks at.
+
+        Args:
+            wanted: the columns that somebody looks at; None: all.
+        """
+        if wanted is None or self._updates is not None or not self.is_apart:
+            return self.updates
+        parts = next(held.parts for held in self.held.values() if len(held.parts) > 1)
+        columns: list[Column] = [
+            rows.concat([part.columns[i] for part in parts], type_)
+            if i in wanted
+            else pa.nulls(sum(map(len, parts)))
+            for i, type_ in enumerate(self.types)
+        ]
+        return Updates(columns, np.concatenate([part.diff for part in parts]))
+
     def batch(self, layout: Layout) -> Batch:
         """The change arranged; consolidated even if the updates are not."""
         held = self.held.get(layout)
@@ -257,6 +278,11 @@ class Delta:
         if held is None or not held.refs:
             held = Held((self.batch(layout),))
         return layer_of(held, layout, epoch)
+
+
+def file_bytes(deltas: Iterable[Delta | None]) -> int:
+    """About how many bytes of some changes lie in files."""
+    return sum(each.size_bytes for each in deltas if each is not None and each.in_files)
 
 
 def _size_bytes(part: Updates | Batch) -> int:

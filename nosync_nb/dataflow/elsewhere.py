@@ -72,3 +72,6 @@ class Spills(Protocol):
 
     def spilled(self, number: int, held: Held, epoch: int) -> Held:
         """The batch of a log or a trace: in files if it is large, else as it is."""
+
+    def rest(self, size_bytes: int) -> None:
+        """Is told that so many bytes of files were read; it may let go of their pages."""

@@ -6,10 +6,12 @@ change adds up get them one after the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nosync_nb.dataflow.delta import Delta, Held
 from nosync_nb.dataflow.elsewhere import Done
 from nosync_nb.dataflow.graph import Node
-from nosync_nb.operators import Operator, Step
+from nosync_nb.operators import Leg, Operator, Step
 from nosync_nb.trace.batch import Batch, Updates, concat_updates
 
 
@@ -17,7 +19,11 @@ def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
     """Runs an operator's kernel here."""
     operator = node.operator
     assert operator is not None
-    if operator.additive and any(delta is not None and delta.is_apart for delta in deltas):
+    apart = any(delta is not None and delta.is_apart for delta in deltas)
+    legs = operator.legs(deltas, step) if apart else None
+    if legs is not None:
+        output = _along(legs, operator, deltas, step)
+    elif apart and operator.additive:
         output = _piecewise(operator, deltas, step)
     else:
         output = _at_once(operator, deltas, step)
@@ -33,11 +39,11 @@ def in_process(node: Node, deltas: list[Delta | None], step: Step) -> Done:
 def _at_once(operator: Operator, deltas: list[Delta | None], step: Step) -> Updates | None:
     """Runs a kernel over all that has changed."""
     given: list[Updates | Batch | None] = []
-    for layout, delta in zip(operator.layouts, deltas, strict=True):
+    for port, (layout, delta) in enumerate(zip(operator.layouts, deltas, strict=True)):
         if delta is None:
             given.append(None)
         elif layout is None or operator.loose:
-            given.append(delta.updates)
+            given.append(delta.narrowed(operator.used(port)))
         else:
             given.append(delta.batch(layout) if operator.sorts else delta.hashed(layout))
     step.give(given)
@@ -51,6 +57,22 @@ def _piecewise(operator: Operator, deltas: list[Delta | None], step: Step) -> Up
         for piece in delta.pieces(layout) if delta is not None else ():
             step.give([piece if at == port else None for at in range(len(deltas))])
             output = operator.step(step)
+            if output:
+                outputs.append(output)
+    return concat_updates(outputs, operator.types) if outputs else None
+
+
+def _along(
+    legs: Sequence[Leg], operator: Operator, deltas: list[Delta | None], step: Step
+) -> Updates | None:
+    """The same leg by leg; of an input with several orders only that is read which a leg asks."""
+    outputs = []
+    for leg in legs:
+        delta = deltas[leg.port]
+        assert delta is not None
+        for piece in delta.pieces(operator.layouts[leg.port]):
+            step.give([piece if at == leg.port else None for at in range(len(deltas))])
+            output = operator.walk(leg, step)
             if output:
                 outputs.append(output)
     return concat_updates(outputs, operator.types) if outputs else None

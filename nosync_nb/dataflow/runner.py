@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, layer_of
+from nosync_nb.dataflow.delta import SMALL_ROWS, Delta, Held, file_bytes, layer_of
 from nosync_nb.dataflow.draft import ENDLESS, Draft, Version, Work
 from nosync_nb.dataflow.elsewhere import Bulk, Chosen, Done, Spills
 from nosync_nb.dataflow.graph import Graph, Node
@@ -76,7 +76,7 @@ class Runner:
                 except CountError as error:
                     raise of_stage(error, node.stage, node.operator.name) from None
                 if draft.largest > SMALL_ROWS:
-                    self._let_go(node, changed)
+                    self._let_go(node, changed, deltas)
         return draft
 
     def first_run(
@@ -112,13 +112,15 @@ class Runner:
                     self._run(node, deltas, {}, draft, first=True, there=before is not None)
                 except CountError as error:
                     raise of_stage(error, node.stage, node.operator.name) from None
-            self._let_go(node, draft.deltas)
+            self._let_go(node, draft.deltas, deltas)
             for number in self.ports.last.get(node.id, ()):
                 whole.pop(number, None)
         return draft
 
-    def _let_go(self, node: Node, changed: dict[int, Delta]) -> None:
+    def _let_go(self, node: Node, changed: dict[int, Delta], read: Sequence[Delta | None]) -> None:
         """Forgets the changes that no node after this one reads; of named ones others are told."""
+        if self.spill is not None:
+            self.spill.rest(file_bytes(read))
         for number in self.ports.last.get(node.id, ()):
             if self.graph.nodes[number].name is None:
                 changed.pop(number, None)
@@ -172,8 +174,7 @@ class Runner:
         Args:
             there: its output is published already.
         """
-        start = time.perf_counter()
-        operator = node.operator
+        start, operator = time.perf_counter(), node.operator
         assert operator is not None
         step = self._step(node, operator, before, draft, first=first)
         bulk = self.bulk

@@ -20,6 +20,21 @@ _mmap = ctypes.CFUNCTYPE(
     _address, _address, _size, _int, _int, _int, ctypes.c_ssize_t, use_errno=True
 )(("mmap", ctypes.CDLL(None)))
 _munmap = ctypes.CFUNCTYPE(_int, _address, _size)(("munmap", ctypes.CDLL(None)))
+_madvise = ctypes.CFUNCTYPE(_int, _address, _size, _int)(("madvise", ctypes.CDLL(None)))
+_held: dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
+"""What is mapped for reading, by its address; each step of a dict is whole, whoever does it."""
+
+
+def rest() -> None:
+    """Counts no page of files that are mapped for reading as this process's memory any more.
+
+    They stay in that of the system as long as it has room, and are there again where they are
+    touched. Cost: a call of the system for each file.
+    """
+    for reference in list(_held.values()):
+        held = reference()  # while somebody has it, nothing else is at its address
+        if held is not None:
+            _madvise(ctypes.addressof(held), ctypes.sizeof(held), mmap.MADV_DONTNEED)
 
 
 class MappedFile:
@@ -60,5 +75,11 @@ def _read_only(fd: int, size_bytes: int) -> memoryview:
     held = (ctypes.c_char * size_bytes).from_address(address)
     # Views hold `held`, and it is let go with the last of them. At the end of the process threads
     # may still read: there the system unmaps.
-    weakref.finalize(held, _munmap, address, size_bytes).atexit = False
+    weakref.finalize(held, _unmap, address, size_bytes).atexit = False
+    _held[address] = weakref.ref(held)
     return memoryview(held).toreadonly().cast("B")
+
+
+def _unmap(address: int, size_bytes: int) -> None:
+    _held.pop(address, None)  # before the next map may have the address
+    _munmap(address, size_bytes)

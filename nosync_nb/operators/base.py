@@ -222,10 +222,16 @@ class Operator:
     def legs(self, changed: Sequence[object | None], step: Step) -> Sequence[Leg] | None:
         """The step as what others do, which executors run in its stead; None: it is run itself.
 
+        What the legs give adds up, and so does what one gives for pieces of its change.
+
         Args:
             changed: for each port something if its input has changed.
         """
         return None
+
+    def walk(self, leg: Leg, step: Step) -> Updates | None:
+        """What a leg gives for the change at its port, or a piece of it; None: nothing."""
+        raise AssertionError("an operator with legs implements walk")
 
     def visited(self, port: int, sizes: Sequence[int]) -> Sequence[int] | None:
         """The ports whose traces a change at a port is looked up in, in order; None: all.

@@ -153,7 +153,7 @@ class Joins(Operator):
         parts = [
             part
             for leg in self.legs(step.deltas, step)
-            if (part := self._walked(leg, step)) is not None
+            if (part := self.walk(leg, step)) is not None
         ]
         return concat_updates(parts, self.types) if parts else None
 
@@ -179,7 +179,7 @@ class Joins(Operator):
             legs.append(Leg(port, route.start, tuple(hops), route.outputs))
         return legs
 
-    def _walked(self, leg: Leg, step: Step) -> Updates | None:
+    def walk(self, leg: Leg, step: Step) -> Updates | None:
         """The combinations of what has changed in one input; None if there are none."""
         delta = step.deltas[leg.port]
         assert isinstance(delta, Batch)

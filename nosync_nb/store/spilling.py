@@ -14,9 +14,13 @@ from collections.abc import Iterable, Mapping
 
 from nosync_nb.dataflow.delta import Held
 from nosync_nb.errors import DurabilityError
+from nosync_nb.files import mapping
 from nosync_nb.store.store import Store
 from nosync_nb.trace.batch import UNORDERED, Layout, Updates, arrange
 from nosync_nb.trace.parts import PartRef
+
+REST_BYTES = 1 << 26
+"""An operator that has read more of files than this leaves none of their pages in memory."""
 
 
 class RunFiles:
@@ -51,6 +55,11 @@ class RunFiles:
         held = store.spill([batch], batch.layout, f"run{number}-{epoch}")
         self.keep(held.refs)
         return held
+
+    def rest(self, size_bytes: int) -> None:
+        """Is told that so many bytes of files were read; of many the system has the pages again."""
+        if size_bytes > REST_BYTES:
+            mapping.rest()
 
     def arranged(
         self, traces: Mapping[Layout, int], updates: Updates, epoch: int

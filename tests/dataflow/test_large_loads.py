@@ -1,0 +1,113 @@
+"""A large load: what lies in files is read piece by piece, and nothing of what nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from inside import inside
+
+from nosync_nb import Session
+from nosync_nb.session import inputs
+from nosync_nb.store import spilling
+from nosync_nb.trace import parts
+
+ROWS = 80_000
+WIDTH = 250
+NOTES = ROWS * WIDTH
+"""The bytes of a column that no stage reads."""
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is large lies in several files, as a load of a gigabyte does."""
+    monkeypatch.setattr(inputs, "LOAD_BYTES", 1 << 20)
+    whole = parts.split
+    monkeypatch.setattr(parts, "split", lambda batch, *most: whole(batch, 1 << 13, *most[1:]))
+
+
+@contextmanager
+def counted() -> Iterator[pa.MemoryPool]:
+    """A block in which Arrow's values come from a pool that begins with none."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    try:
+        yield pool
+    finally:
+        pa.set_memory_pool(before)
+
+
+def waiting(session: Session, *, joined: bool) -> dict[tuple[int, ...], int]:
+    """Three inputs, of which one is large, with rows that wait for a commit; what comes of them."""
+    orders = session.input("orders", "item bigint, client bigint, amount bigint, note string")
+    items = session.input("items", "item bigint, kind bigint")
+    lands = session.input("lands", "item bigint, land bigint")
+    if joined:
+        every = orders.join(items, on="item").join(lands, on="item")
+        session.stage("sums", every.group_by("kind", "land").agg(total="sum(amount)"))
+    else:
+        session.stage("sums", orders.group_by("client").agg(total="sum(amount)"))
+    places = np.arange(ROWS)
+    item, client, amount = places % 1000, places % 317, places % 10
+    notes = pa.array([f"{place:0{WIDTH}}" for place in places.tolist()])
+    items.insert([(number, number % 7) for number in range(1000)])
+    lands.insert([(number, number % 3) for number in range(1000)])
+    orders.insert(pa.table({"item": item, "client": client, "amount": amount, "note": notes}))
+    keys = zip(item % 7, item % 3, strict=True) if joined else zip(client, strict=True)
+    expected = dict[tuple[int, ...], int]()
+    for key, n in zip(keys, amount.tolist(), strict=True):
+        own = tuple(map(int, key))
+        expected[own] = expected.get(own, 0) + n
+    return expected
+
+
+def files_of(session: Session, name: str) -> list[Any]:
+    """The files of each trace of a collection."""
+    numbers = inside(session).graph.named[name].traces.values()
+    traces = (inside(session).traces[number] for number in numbers)
+    return [[ref for layer in trace.layers for ref in layer.files] for trace in traces]
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_load_copies_no_column_that_nobody_reads(session: Session, *, joined: bool) -> None:
+    expected = waiting(session, joined=joined)
+    with counted() as pool:
+        session.commit()
+    assert pool.max_memory() < NOTES // 4
+    assert all(len(files) >= ROWS >> 13 for files in files_of(session, "orders"))
+    rows = session["sums"].rows()
+    assert {tuple(row[:-1]): row[-1] for row in rows} == expected
+
+
+def resident(folder: Path) -> int:
+    """The bytes of a log's layers that count as memory of this process."""
+    size, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if "-" in first and len(rest) > 3:
+            ours = rest[-1].startswith(f"{folder}/layers")
+        elif ours and first == "Rss:":
+            size += 1024 * int(rest[0])
+    return size
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_what_was_read_of_files_stays_in_memory_if_it_is_little(
+    session: Session, monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
+    monkeypatch.setattr(spilling, "REST_BYTES", 1 << 20 if large else 1 << 40)
+    expected = waiting(session, joined=True)
+    session.commit()
+    left = resident(Path(session.path))
+    assert left < 1 << 20 if large else left > 1 << 21
+    rows = session["sums"].rows()  # its files are read again
+    assert {tuple(row[:-1]): row[-1] for row in rows} == expected
+    session["orders"].remove([session["orders"].head(1)[0]])  # type: ignore[attr-defined]
+    session.commit()
+    assert sum(row.total for row in session["sums"].rows()) < sum(expected.values()) + 1
