@@ -161,7 +161,8 @@ class Branching:
         had = named_logs(seen.graph)
         if then:
             seen = with_catalog(seen, catalog_at(store, epoch, seen.epoch), store.log.id)
-        frames = [] if reads else recent.frames(store, epoch, seen.epoch)
+        rewinds = publisher.ledger.rewinds
+        frames = [] if reads else recent.frames(store, epoch, seen.epoch, rewinds)
         made = asof(seen, epoch, frames=frames, moved=then)
         catalog, graph = cut(seen, made)
         past = store.history.copied(())

@@ -206,7 +206,8 @@ class Rewinding:
 
     def _earlier(self, was: Snapshot, epoch: int) -> Earlier:
         """All that there is, as of an epoch; by what was changed since if that is little."""
-        frames = recent.frames(self._publisher.store, epoch, was.epoch)
+        store, rewinds = self._publisher.store, self._publisher.ledger.rewinds
+        frames = recent.frames(store, epoch, was.epoch, rewinds)
         earlier = asof(was, epoch, frames=frames)
         sizes = (len(entry.data) for own in earlier.taken.values() for _, entry in own)
         return earlier if sum(sizes) <= UNDONE_BYTES else asof(was, epoch)

@@ -211,14 +211,13 @@ class Ledger:
             self._enter()
             last = self._last if upto is None else upto
             once = {mark: epoch for mark, epoch in self._once.items() if epoch <= last}
-            meta = {
+            return {
                 "labels": {label: epoch for label, epoch in self._labels.items() if epoch <= last},
                 "once": once,
                 "loads": {mark: load for mark, load in self._loads.items() if mark in once},
                 "incarnation": self._incarnation,
                 "rewinds": self._rewinds if upto is None else (),
-            }
-            return meta, self._times[:last].tobytes()
+            }, self._times[:last].tobytes()
 
     # -- recording -------------------------------------------------------------------------------
 
@@ -226,9 +225,8 @@ class Ledger:
         """Records epochs, each the one after the last; again, it changes nothing. Cost: some us."""
         with self._mutex:
             self._enter()
-            last = self._last
-            fresh = [record for record in records if record.epoch > last]
-            for place, record in enumerate(fresh, last + 1):
+            fresh = [record for record in records if record.epoch > self._last]
+            for place, record in enumerate(fresh, self._last + 1):
                 assert record.epoch == place, f"{record.epoch} follows {place - 1}"
             if fresh:
                 self._newest = fresh
@@ -289,8 +287,14 @@ class Ledger:
     def numbering(self) -> Numbering:
         """What the numbers of epochs mean now."""
         with self._mutex:
+            return Numbering(self.incarnation, tuple(last for _, last in self.rewinds))
+
+    @property
+    def rewinds(self) -> tuple[tuple[int, int], ...]:
+        """The newest rewinds, oldest first: the frame of each, and the last epoch that it left."""
+        with self._mutex:
             self._enter()
-            return Numbering(self._incarnation, tuple(last for _, last in self._rewinds))
+            return self._rewinds
 
     @property
     def incarnation(self) -> int:

@@ -14,7 +14,7 @@ from nosync_nb.files.disk import Files
 from nosync_nb.store import journal
 from nosync_nb.store.journal import Entry
 from nosync_nb.store.log import Frame, Log
-from nosync_nb.store.log.kept import kept
+from nosync_nb.store.log.kept import first, kept
 from nosync_nb.store.undone import Since
 
 EPOCHS_MAX = 2048
@@ -28,10 +28,16 @@ class KeepsFrames(Protocol):
     log: Log
 
 
-def frames(store: KeepsFrames, epoch: int, now: int) -> list[Frame]:
+def frames(
+    store: KeepsFrames, epoch: int, now: int, rewinds: Iterable[tuple[int, int]]
+) -> list[Frame]:
     """The frames after an epoch, and some before it, as far as they are kept, if it is recent.
 
-    None if one is damaged: they only make cheap what can be had without them.
+    None if the first of them is not kept, or one is damaged: they only make cheap what can be had
+    without them.
+
+    Args:
+        rewinds: the frame of each that is known, and the last epoch that it left.
     """
     if now - epoch > EPOCHS_MAX:
         return []
@@ -44,6 +50,13 @@ def frames(store: KeepsFrames, epoch: int, now: int) -> list[Frame]:
         )
 
     try:
+        oldest = first(store.files, store.log.path, store.log.head)
+        if oldest is None:
+            return []
+        seq = oldest.position.seq
+        begun = journal.epoch_of(oldest.payload) <= epoch + 1
+        if not begun and not any(seq <= frame and last <= epoch for frame, last in rewinds):
+            return []  # epochs only count up from there
         return kept(store.files, store.log.path, store.log.head, enough)
     except CorruptLogError:
         return []

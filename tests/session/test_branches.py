@@ -915,8 +915,8 @@ def test_frames_before_the_epoch_of_a_branch_are_not_read(
         committed(session, 150)
         ats = (session.now - 5, session.now - 60)
         was = {at: contents(session, at) for at in ats}
-        every = len(recent.frames(inside(session).store, 0, session.now))
-        read = {at: len(recent.frames(inside(session).store, at, session.now)) for at in ats}
+        every = len(recent.frames(inside(session).store, 0, session.now, ()))
+        read = {at: len(recent.frames(inside(session).store, at, session.now, ())) for at in ats}
         for at in ats:
             with session.branch(f"at_{at}", at=at) as branch:
                 assert contents(branch) == was[at]

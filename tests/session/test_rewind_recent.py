@@ -19,8 +19,9 @@ from nosync_nb import Session
 from nosync_nb.files.disk import Files
 from nosync_nb.session import rewinding
 from nosync_nb.session.worker import Worker
-from nosync_nb.store import store
+from nosync_nb.store import recent, store
 from nosync_nb.store.log import Log, checkpoint, segments, writer
+from nosync_nb.store.log.kept import kept
 from nosync_nb.store.store import Store
 
 NAMES = ("edges", "counts", "pairs", "named")
@@ -319,3 +320,39 @@ def test_epochs_that_cancel_out_are_gone_back_to_behind_a_checkpoint(
         session.inputs["names"].upsert([(1, "z")])
         session.commit()
         assert sorted(session["some"].rows()) == [(0, "a"), (1, "z"), (2, "a")]
+
+
+def test_frames_that_say_nothing_of_an_epoch_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: dict[int, dict[str, list[Any]]]
+) -> None:
+    """Those that a rewind has left count up from where they begin, as far as they are kept."""
+    monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 1 << 10)
+    monkeypatch.setattr(writer, "NEAR_FRAMES", 4)
+    monkeypatch.setattr(segments, "NEAR_FRAMES", 4)
+    read: list[int] = []
+
+    def counted(*args: Any) -> Any:
+        frames = kept(*args)
+        read.append(len(frames))
+        return frames
+
+    with defined(tmp_path / "log") as session:
+        while session.now < 32:
+            was[session.now] = contents(session)
+            if session.now in (10, 20, 30):
+                settled(session)
+            commit(session)
+        was[session.now] = contents(session)
+        monkeypatch.setattr(recent, "kept", counted)
+        for to, told in ((31, True), (8, False), (8, False), (7, False), (6, False)):
+            read.clear()
+            session.rewind(to=to)
+            assert bool(read) == told, to
+            assert contents(session) == was[to]
+        commit(session)
+        commit(session)
+        read.clear()
+        session.rewind(to=7)  # these frames are kept, although older ones are of later epochs
+        assert read
+        assert contents(session) == was[7]
+        gone_on(session, was)

@@ -14,7 +14,10 @@ from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.disk import Files
 from nosync_nb.store.log import checkpoint, segments, tail
 from nosync_nb.store.log.checkpoint import HEADER_BYTES
-from nosync_nb.store.log.frames import Frame, Mark
+from nosync_nb.store.log.frames import Frame, Mark, Position, check_one
+from nosync_nb.store.log.segments import Chain, Segment
+
+FIRST_BYTES = 1 << 12
 
 
 def states(files: Files, folder: str) -> list[tuple[int, bytes]]:
@@ -56,14 +59,40 @@ def kept(
                 raise
 
 
-def _read(
-    files: Files,
-    folder: str,
-    names: Sequence[str],
-    head: Mark,
-    enough: Callable[[Sequence[Frame]], bool],
-) -> list[Frame]:
-    """See `kept`; of the files of a listing."""
+def first(files: Files, folder: str, head: Mark) -> Frame | None:
+    """The first frame that is kept; None if none is, or all were trimmed meanwhile.
+
+    Raises:
+        CorruptLogError: it is damaged.
+
+    Cost: one read of a few kB, whatever follows.
+    """
+    try:
+        kept, _ = _segments(files, folder, files.names(folder), head)
+        if not kept or kept[0].start.offset >= head.offset:
+            return None
+        start = kept[0].start
+        position, at = Position(start.seq + 1, start.offset), kept[0].local(start.offset)
+        file = files.open(os.path.join(folder, kept[0].name))
+        try:
+            frame = check_one(file.read_at(at, FIRST_BYTES), position)
+            if isinstance(frame, int):
+                frame = check_one(file.read_at(at, frame), position)
+        finally:
+            file.close()
+    except DurabilityError:
+        return None
+    return None if isinstance(frame, int) else frame
+
+
+def _segments(
+    files: Files, folder: str, names: Sequence[str], head: Mark
+) -> tuple[list[Segment], Chain]:
+    """The segments of a listing that hold what is kept, oldest first, and what they are of.
+
+    Raises:
+        CorruptLogError: one that is needed is missing.
+    """
     since = 0
     for name in reversed(checkpoint.listed(names)):
         file = files.open(os.path.join(folder, name))
@@ -78,11 +107,23 @@ def _read(
     if chain.missing is not None and not chain.live:
         raise CorruptLogError(f"'{os.path.join(folder, chain.missing)}' is missing")
     if not chain.live or chain.live[0].start.offset > head.offset:
-        return []
+        return [], chain
     older, _ = segments.back(files, folder, chain.live[0].before, 0)
+    return [*older, *chain.live], chain
+
+
+def _read(
+    files: Files,
+    folder: str,
+    names: Sequence[str],
+    head: Mark,
+    enough: Callable[[Sequence[Frame]], bool],
+) -> list[Frame]:
+    """See `kept`; of the files of a listing."""
+    every, chain = _segments(files, folder, names, head)
     read: list[Frame] = []
     upto, after = head.offset, None
-    for segment in reversed([*older, *chain.live]):
+    for segment in reversed(every):
         own = chain._replace(live=[segment], detached=[] if after else chain.detached)
         some = tail.read(files, folder, own, segment.start, upto=upto).frames
         if after is not None and (some[-1].end if some else segment.start) != after:

@@ -25,7 +25,9 @@ from nosync_nb.errors import DurabilityError
 from nosync_nb.files.disk import File, Files
 from nosync_nb.store.log.frames import FORMAT, Mark, check_format
 
-SEGMENT_BYTES_MAX = 8 << 20
+SEGMENT_BYTES_MAX = 2 << 20
+"""Who goes back a little reads whole segments, newest first: some thousand short frames in each."""
+
 NEAR_FRAMES = 1024
 """So many of the newest frames are kept, whatever checkpoints cover, for who goes back a little."""
 

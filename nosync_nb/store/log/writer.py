@@ -216,7 +216,7 @@ class Writer:
         Args:
             covered: the place up to which checkpoints have all.
         """
-        older = segments.needless(chain, covered, self._head, SEGMENT_BYTES_MAX // 2)
+        older = segments.needless(chain, covered, self._head, 2 * SEGMENT_BYTES_MAX)
         if older:
             self._forget(chain[len(older)].start.offset)
         return older
