@@ -126,6 +126,8 @@ def make(options: argparse.Namespace) -> dict[str, Any]:
         for change in islice(workload.epochs(options.epochs + MORE), options.epochs):
             commit(session, change)
             updates += workload.updates_count([change])
+        owners_of(session).worker.settle()  # how far behind it is by now is another each time
+        owners_of(session).upkeep.checkpoint()
     return {
         "edges": options.edges,
         "epochs": options.epochs,

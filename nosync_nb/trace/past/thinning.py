@@ -23,7 +23,7 @@ from nosync_nb.trace.past.tree import PackNode
 FACTOR = 16
 WORTH = 0.1
 """So much of what is written has to be freed by it."""
-PER_FILE = 2
+PER_FILE = 16
 """Packs below a sum that have no more groups each than these become one."""
 GRAIN_MAX = FACTOR**10
 
