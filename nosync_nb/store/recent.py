@@ -49,14 +49,12 @@ def frames(
             for each in frames
         )
 
-    try:
-        oldest = first(store.files, store.log.path, store.log.head)
-        if oldest is None:
-            return []
+    oldest = first(store.files, store.log.path, store.log.head)
+    if oldest is not None and journal.epoch_of(oldest.payload) > epoch + 1:
         seq = oldest.position.seq
-        begun = journal.epoch_of(oldest.payload) <= epoch + 1
-        if not begun and not any(seq <= frame and last <= epoch for frame, last in rewinds):
+        if not any(seq <= frame and last <= epoch for frame, last in rewinds):
             return []  # epochs only count up from there
+    try:
         return kept(store.files, store.log.path, store.log.head, enough)
     except CorruptLogError:
         return []

@@ -60,10 +60,7 @@ def kept(
 
 
 def first(files: Files, folder: str, head: Mark) -> Frame | None:
-    """The first frame that is kept; None if none is, or all were trimmed meanwhile.
-
-    Raises:
-        CorruptLogError: it is damaged.
+    """The first frame that is kept; None if none is, it is damaged or was trimmed meanwhile.
 
     Cost: one read of a few kB, whatever follows.
     """
@@ -80,7 +77,7 @@ def first(files: Files, folder: str, head: Mark) -> Frame | None:
                 frame = check_one(file.read_at(at, frame), position)
         finally:
             file.close()
-    except DurabilityError:
+    except (CorruptLogError, DurabilityError):
         return None
     return None if isinstance(frame, int) else frame
 
