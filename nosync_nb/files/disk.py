@@ -231,6 +231,8 @@ class Files:
         try:
             return file.mapped(write=write)
         except (OSError, ValueError, OverflowError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+                raise MemoryError(f"there is no memory to map '{path}'") from error
             fail(error if isinstance(error, OSError) else OSError(str(error)), "map", path)
         except TypeError:
             raise CorruptLogError(

@@ -25,6 +25,7 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout, Updates, arrange, concat_updates, merge, no_updates
 
 _FEW = 96
+_SLICE = 1 << 14
 
 
 class Change(NamedTuple):
@@ -201,8 +202,12 @@ def _rows(parts: Sequence[Updates]) -> int:
     """How many rows updates add and take away, copies counted."""
     total = 0
     for part in parts:
-        diff = part.diff
-        total += sum(map(abs, diff.tolist())) if len(diff) <= _FEW else int(np.abs(diff).sum())
+        if len(part.diff) <= _FEW:
+            total += sum(map(abs, part.diff.tolist()))
+            continue
+        # In slices: it is also asked for by who tells that there is no memory for all of them.
+        slices = range(0, len(part.diff), _SLICE)
+        total += sum(int(np.abs(part.diff[at : at + _SLICE]).sum()) for at in slices)
     return total
 
 

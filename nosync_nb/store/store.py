@@ -32,7 +32,7 @@ from nosync_nb.store.traces import Changes
 from nosync_nb.store.writes import Writes
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import UNORDERED, Batch, Layout, arrange, size_bytes
-from nosync_nb.trace.parts import PartRef, open_part, write_part, write_parts
+from nosync_nb.trace.parts import PartRef, open_part, put_away, write_part
 from nosync_nb.trace.past.history import History
 
 SPILL_ROWS = 1 << 16
@@ -254,8 +254,8 @@ class Store:
     def spill(self, parts: Iterable[Batch], layout: Layout, stem: str) -> Held:
         """Writes batches to part files and maps them back."""
         stem = f"{stem}-g{self.log.generation}"
-        refs = write_parts(self.parts, list(parts), stem, files=self.files)
-        return Held(tuple(self.open_part(r, layout) for r in refs), tuple(refs))
+        made, refs = put_away(self.parts, [*parts], layout, stem, files=self.files)
+        return Held(tuple(made), tuple(refs))
 
     def open_part(self, ref: PartRef, layout: Layout) -> Batch:
         """Maps a part file that was just written; costs a header, whatever its size."""

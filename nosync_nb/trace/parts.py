@@ -150,6 +150,23 @@ def write_parts(
     return refs
 
 
+def put_away(
+    folder: str, batches: Sequence[Batch], layout: Layout, stem: str, *, files: Files = DISK
+) -> tuple[list[Batch], list[PartRef]]:
+    """Writes batches, as `write_parts` does, and maps them back.
+
+    Raises:
+        DurabilityError: if the disk refuses; MemoryError: they cannot be mapped. No file is left.
+    """
+    refs = write_parts(folder, batches, stem, files=files)
+    try:
+        return [open_part(folder, ref, layout, files=files) for ref in refs], refs
+    except BaseException:
+        for ref in refs:
+            files.unlink(within(folder, ref.path))
+        raise
+
+
 def split(batch: Batch, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> Iterator[Batch]:
     """Cuts a batch into pieces of bounded size, never between rows of one key hash.
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from inside import inside
 
@@ -13,7 +20,8 @@ from nosync_nb import OutOfMemoryError, Session, rows
 from nosync_nb.collections import results
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.host import host_of
-from nosync_nb.session import calls, upkeep
+from nosync_nb.files import mapping
+from nosync_nb.session import calls, inputs, upkeep
 from nosync_nb.session.session import owners_of
 from nosync_nb.trace import Trace
 
@@ -130,3 +138,74 @@ def test_a_merge_in_the_background_is_done_later(session: Session, data: Any) ->
     assert session.now == now + 1
     owners_of(session).worker.settle()
     assert data.count() == 3 + 6 * 2000 + 1
+
+
+@pytest.mark.parametrize("spilled_at_once", [False, True])
+def test_files_that_cannot_be_mapped_are_no_damage_and_do_not_stay(
+    session: Session, monkeypatch: pytest.MonkeyPatch, *, spilled_at_once: bool
+) -> None:
+    data = session.input("data", "k bigint, n bigint")
+    session.stage("total", data.group_by("k").agg(t="sum(n)"))
+    table = pa.table({"k": np.arange(90_000), "n": np.arange(90_000)})
+    monkeypatch.setattr(inputs, "LOAD_BYTES", 1 if spilled_at_once else 1 << 40)
+
+    def refused(*_: Any) -> Any:
+        ctypes.set_errno(errno.ENOMEM)
+        return None
+
+    layers = Path(session.path) / "layers"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mapping, "_mmap", refused)
+        if spilled_at_once:
+            fails(lambda: data.insert(table), "the rows for input 'data' were not taken")
+            assert not session.pending
+        else:
+            data.insert(table)
+            fails(session.commit, "epoch 1 was not committed, its 90000 rows still wait")
+        assert not list(layers.iterdir())
+    if spilled_at_once:
+        data.insert(table)
+    assert session.commit() == 1
+    assert session["total"].count() == 90_000
+
+
+LIMITED = """
+import resource, sys
+import numpy as np, pyarrow as pa
+import nosync_nb
+
+def limit(more):
+    free = resource.RLIM_INFINITY
+    size = next(line for line in open("/proc/self/status") if line.startswith("VmSize:"))
+    most = free if more is None else 1024 * int(size.split()[1]) + (more << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, free))
+
+count = 400_000
+texts = pa.array([f"text {n}" for n in range(count)])
+table = pa.table({"k": np.arange(count), "v": np.arange(count), "t": texts})
+with nosync_nb.open(sys.argv[1], spark_rows=1 << 40) as session:
+    data = session.input("data", "k bigint, v bigint, t string")
+    stage = session.stage("total", data.group_by("k").agg(n="sum(v)", last="max(t)"))
+    data.insert([(1, 2, "x")])
+    session.commit()
+    data.insert(table)
+    failed = 0
+    for more in (1, 2, 4, 8, 12, 20, 40, 60, 80, None):
+        limit(more)
+        try:
+            session.commit()
+            break
+        except nosync_nb.OutOfMemoryError as error:
+            limit(None)
+            assert "its 400000 rows still wait and epoch 1 is as it was" in str(error), error
+            assert session.now == 1 and session.pending
+            failed += 1
+    limit(None)
+    assert session.now == 2 and failed
+    assert stage.count() == count and session.verify().whole
+"""
+
+
+@pytest.mark.fault(47)
+def test_with_whatever_memory_a_load_is_committed_or_said_to_wait(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path / "log")], check=True, timeout=300)
