@@ -150,6 +150,16 @@ def trimmed(folder: Path) -> int:
     return len(gone)
 
 
+def checkpointed(session: Session, was: dict[int, dict[str, list[Any]]]) -> None:
+    """Commits 32 epochs, with a checkpoint after each tenth; `was` tells what they were."""
+    while session.now < 32:
+        was[session.now] = contents(session)
+        if session.now in (10, 20, 30):
+            settled(session)
+        commit(session)
+    was[session.now] = contents(session)
+
+
 @pytest.mark.parametrize("to", [28, 24, 21])
 def test_frames_that_were_trimmed_since_are_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: dict[int, dict[str, list[Any]]], to: int
@@ -157,12 +167,7 @@ def test_frames_that_were_trimmed_since_are_not_missed(
     for place in (segments, writer):
         monkeypatch.setattr(place, "SEGMENT_BYTES_MAX", 1 << 10)
     with defined(tmp_path / "log") as session:
-        while session.now < 32:
-            was[session.now] = contents(session)
-            if session.now in (10, 20, 30):
-                settled(session)
-            commit(session)
-        was[session.now] = contents(session)
+        checkpointed(session, was)
         assert session.rewind(to=to).remade == ()
         shutil.copytree(tmp_path / "log", tmp_path / "copy")
         assert trimmed(tmp_path / "copy")
@@ -337,12 +342,7 @@ def test_frames_that_say_nothing_of_an_epoch_are_not_read(
         return frames
 
     with defined(tmp_path / "log") as session:
-        while session.now < 32:
-            was[session.now] = contents(session)
-            if session.now in (10, 20, 30):
-                settled(session)
-            commit(session)
-        was[session.now] = contents(session)
+        checkpointed(session, was)
         monkeypatch.setattr(recent, "kept", counted)
         for to, told in ((31, True), (8, False), (8, False), (7, False), (6, False)):
             read.clear()
